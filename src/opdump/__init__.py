@@ -1,0 +1,1 @@
+"""Records what every operator of a neural network read and wrote."""

@@ -1,0 +1,39 @@
+"""One class per mistake. A message says what was found, what was expected, where, and what to do next."""
+
+from __future__ import annotations
+
+
+class OpdumpError(Exception):
+    """Base of every error that opdump raises on purpose."""
+
+
+class ConfigError(OpdumpError):
+    """A dump configuration cannot be used."""
+
+
+class NotSupportedYetError(ConfigError):
+    """A configuration asks for something that a later version will do."""
+
+
+class DumpPathError(OpdumpError):
+    """The directory to dump into cannot be written."""
+
+
+class CorruptDumpError(OpdumpError):
+    """A file of a dump does not hold what its kind of file must hold."""
+
+
+class UnknownLayoutError(OpdumpError):
+    """A directory holds no dump of a known layout."""
+
+
+class NativeCoreMissingError(OpdumpError):
+    """OPDUMP_REQUIRE_NATIVE=1 is set and the compiled kernels cannot be imported."""
+
+
+class CaptureStateError(OpdumpError):
+    """start, stop or step was called at a time when it has no meaning."""
+
+
+class IncompleteCaptureError(OpdumpError):
+    """`strict` was asked for and some operator was not captured."""

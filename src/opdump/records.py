@@ -1,0 +1,135 @@
+"""The nouns: what one operator read and wrote.
+
+An adapter makes them from live tensors, a layout files them, a catalog hands the same records back:
+
+    OpRecord      one execution of one operator
+    TensorRecord  one input or output of it
+    Payload       the elements, wherever they are
+
+They are frozen: a record that was filed is the record that is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+IO = Literal["input", "output"]
+SkipReason = Literal[
+    "",  # captured
+    "view",  # launches no kernel: another look at the same memory
+    "allocation",  # launches no kernel: memory without values
+    "metadata",  # launches no kernel: reads or changes shape, stride or version
+    "not selected",  # the plan's kernels, set_dump or input_output leave it out
+    "device not selected",  # support_device leaves its device out
+    "empty",  # no elements
+    "no storage",  # meta or fake tensor: shape without values
+    "unsupported layout",  # elements cannot be reached as a dense array
+    "opaque",  # an element type or a subclass that no array stands for
+]
+Phase = Literal["forward", "recomputation", "backward", "optimizer"]
+StatisticValue = float | int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of the user's program on the call stack of an operator, innermost first in `OpRecord.stack`."""
+
+    file: str
+    line: int
+    function: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRecord:
+    """One execution of one operator.
+
+    `op_name` is the true name, the full scope with slashes (`Default/network-LeNet/conv1-Conv2d/convolution-op0`).
+    `timestamp` counts microseconds since the Unix epoch; it is unique within a process and grows with execution order.
+    `occurrence` tells apart the executions of one name within one step (a loop body, gradient accumulation): 0, 1, ...
+    `order` is the position in the execution order of the step, over all graphs of the rank.
+    """
+
+    op_type: str
+    op_name: str
+    timestamp: int
+    step: int = 0
+    net_name: str = ""
+    graph_id: int = 0
+    rank_id: int = 0
+    device_id: int = 0
+    task_id: int = 0
+    stream_id: int = 0
+    order: int = 0
+    occurrence: int = 0
+    phase: Phase = "forward"
+    kernel: str = ""
+    """The framework's own name of what ran (`aten::convolution`, overload included where there is one)."""
+    forward_op: str = ""
+    """For a backward operator: `op_name` of the forward operator whose gradient it computes; empty where unknown."""
+    stack: tuple[Frame, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Non-tensor arguments by their name in the operator's schema; JSON values."""
+    skip: SkipReason = ""
+    """Why the operator left no data; empty where it was captured."""
+
+
+@runtime_checkable
+class Payload(Protocol):
+    """The elements of a tensor, wherever they are."""
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """The elements as a numpy array of the record's shape.
+
+        Types that numpy lacks are widened: bfloat16 and the 8-bit floats to float32 (DumpPlan's source: seed 003).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostPayload:
+    """Elements that are in memory already."""
+
+    array: npt.NDArray[Any]
+
+    def to_host(self) -> npt.NDArray[Any]:
+        return self.array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRecord:
+    """One input or output of an operator.
+
+    `dtype` is the original element type in lower case (`float32`, `bfloat16`, `float8_e4m3fn`, `complex64`, `bool`),
+    before any widening for storage. `payload` is None where only statistics were recorded.
+    `statistics` maps category names in the config's spelling (`max`, `l2norm`, `nan count`, `md5`) to values; it is
+    empty for complex tensors and where none were recorded.
+    """
+
+    op: OpRecord
+    io: IO
+    slot: int
+    dtype: str
+    shape: tuple[int, ...]
+    format: str = "DefaultFormat"
+    payload: Payload | None = field(default=None, compare=False)
+    statistics: Mapping[str, StatisticValue] = field(default_factory=dict)
+    argument: str = ""
+    """Name of the argument or result in the operator's schema (`weight`, `grad_output`); empty where unknown."""
+    source: str = ""
+    """For an input: who made it, as `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty where unknown."""
+    data_size: int = 0
+    """Bytes of the contiguous tensor in its original dtype."""
+    skip: SkipReason = ""
+    """Why the tensor left no data; empty where it was captured."""
+
+    @property
+    def name(self) -> str:
+        """`{op_name}:{io}:{slot}`, unique within one execution."""
+        return f"{self.op.op_name}:{self.io}:{self.slot}"
