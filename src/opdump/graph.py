@@ -1,0 +1,150 @@
+"""The operators of a run and what feeds them: the graph that a dump describes.
+
+An eager framework has no graph before it runs, so one is built from operators as they appear: a `GraphBuilder` only ever
+grows, and each `build()` is a frozen `Graph` that `.ir`, `.pb` and the execution order are written from.
+
+    builder = GraphBuilder(graph_id=0)
+    builder.add_parameter(GraphValue("fc.weight", "float32", (10, 16)))
+    builder.add(GraphNode(op_name="Default/fc-Linear/addmm-op0", op_type="addmm", ...))
+    graph = builder.build()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from opdump.records import Frame, Phase
+
+PARAMETER_PREFIX = "Parameter."
+CONSTANT_PREFIX = "data-"
+_NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """One input of an operator.
+
+    `source` says who made it: `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty where that is unknown (a batch
+    that the data loader made). `dtype` is lower case as in `TensorRecord.dtype`; a dimension of -1 is not known.
+    """
+
+    source: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+
+
+class GraphOutput(NamedTuple):
+    """Element type (lower case, empty where unknown) and shape of one output of an operator."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphNode:
+    """One operator of the graph.
+
+    `op_name` is the true full name and unique within the graph. `stack` is the user's program, innermost line first.
+    `attributes` are JSON values. A pure view is in the graph with `runs_kernel=False`: it launches nothing, has no data
+    and no place in the execution order.
+    """
+
+    op_name: str
+    op_type: str
+    phase: Phase = "forward"
+    inputs: tuple[GraphInput, ...] = ()
+    outputs: tuple[GraphOutput, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=lambda: _NO_ATTRIBUTES)
+    stack: tuple[Frame, ...] = ()
+    runs_kernel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GraphValue:
+    """A value that no operator of the graph makes: a parameter (`fc.weight`) or a constant (`data-0`)."""
+
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """Operators in the order of their first execution, with the values that enter from outside."""
+
+    graph_id: int
+    root_name: str = ""
+    nodes: tuple[GraphNode, ...] = ()
+    parameters: tuple[GraphValue, ...] = ()
+    constants: tuple[GraphValue, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[GraphNode, ...]:
+        """The operators that launch a kernel, in execution order."""
+        return tuple(node for node in self.nodes if node.runs_kernel)
+
+    def node(self, op_name: str) -> GraphNode:
+        """The operator of that full name; KeyError where the graph has none."""
+        for node in self.nodes:
+            if node.op_name == op_name:
+                return node
+        raise KeyError(op_name)
+
+
+class GraphBuilder:
+    """Collects operators, parameters and constants as they appear; what was added stays as it was first seen.
+
+    An operator runs again in every step under the same name: adding it again changes nothing and costs one look-up.
+    """
+
+    __slots__ = ("_constants", "_nodes", "_parameters", "graph_id", "root_name")
+
+    def __init__(self, graph_id: int, root_name: str = "") -> None:
+        self.graph_id = graph_id
+        self.root_name = root_name or f"kernel_graph{graph_id}"
+        self._nodes: dict[str, GraphNode] = {}
+        self._parameters: dict[str, GraphValue] = {}
+        self._constants: dict[str, GraphValue] = {}
+
+    def __contains__(self, op_name: object) -> bool:
+        return op_name in self._nodes
+
+    def __len__(self) -> int:
+        """Number of operators, views included."""
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[GraphNode]:
+        return iter(self._nodes.values())
+
+    @property
+    def size(self) -> int:
+        """Everything that was added; it grows with each addition, so an unchanged size means an unchanged graph."""
+        return len(self._nodes) + len(self._parameters) + len(self._constants)
+
+    def add(self, node: GraphNode) -> bool:
+        """Add an operator; False where one of that name is there already."""
+        if node.op_name in self._nodes:
+            return False
+        self._nodes[node.op_name] = node
+        return True
+
+    def add_parameter(self, value: GraphValue) -> bool:
+        """Add a parameter (its name without `Parameter.`); False where one of that name is there already."""
+        return self._parameters.setdefault(value.name, value) is value
+
+    def add_constant(self, value: GraphValue) -> bool:
+        """Add a constant (`data-{id}`); False where one of that name is there already."""
+        return self._constants.setdefault(value.name, value) is value
+
+    def build(self) -> Graph:
+        """The graph as far as it is known now."""
+        return Graph(
+            graph_id=self.graph_id,
+            root_name=self.root_name,
+            nodes=tuple(self._nodes.values()),
+            parameters=tuple(self._parameters.values()),
+            constants=tuple(self._constants.values()),
+        )
