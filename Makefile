@@ -1,0 +1,89 @@
+# Every target sets up .venv by itself; a second run finds it ready.
+#
+#   make demo        a small residual network, trained and dumped: seconds after set-up
+#   make test        the suite (PyTorch is the only framework it needs)
+#   make parity      against real peers, in an environment of their own (a large download)
+#   make lint        formatter, linter, import contracts, C++ format, types
+#   make bench       instrumented / plain, measured in one run
+#   make docs        links and code of the README and the docs
+#   make test-core   the suite without PyTorch, on another Python: make test-core PYTHON=python3.10
+#   make format      let the formatters rewrite
+#   make clean       remove every environment and cache
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+PYTEST_ARGS ?=
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BIN := $(VENV)/bin
+PIP_FLAGS := --quiet --disable-pip-version-check -c constraints.txt
+BUILD_TOOLS := scikit-build-core nanobind ninja cmake
+NATIVE := CMakeLists.txt $(wildcard native/*)
+CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
+
+# The test processes share the cores: one thread each.
+export OMP_NUM_THREADS ?= 1
+# `make` works from any shell: another project's module path must not leak in.
+unexport PYTHONPATH PYTHONHOME
+
+.PHONY: help setup demo test test-core parity lint format bench docs clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# PyTorch comes first and by itself, so that nothing else chooses another build of it.
+$(VENV)/.torch: constraints.txt
+	@echo "setting up $(VENV)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_FLAGS) torch==2.13.0
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS)
+	@touch $@
+
+# Editable: Python comes from src/, the compiled kernels are built into the environment. Without a compiler the
+# install still succeeds and the numpy kernels serve, unless OPDUMP_REQUIRE_NATIVE=1 forbids that.
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml $(NATIVE)
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation --editable ".[test,examples,lint]"
+	@$(BIN)/python -c "from opdump import kernels; print('kernels:', kernels.active())"
+	@touch $@
+
+setup: $(VENV)/.installed
+
+demo: setup
+	@$(BIN)/python examples/digits_resnet/demo.py
+
+test: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+parity: setup
+	tests/parity/run
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
+	$(CPP) | xargs $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(CPP) | xargs $(BIN)/clang-format -i
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+docs: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/project/test_documentation.py
+
+CORE := .venv-$(notdir $(PYTHON))
+test-core:
+	test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS)
+	$(CORE)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation --editable ".[test]"
+	$(CORE)/bin/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) .venv-* build dist demo_output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
