@@ -1,0 +1,229 @@
+"""The npy files of a dump: the header that MindSpore writes, and a reader that trusts nothing.
+
+    {'descr': '<f4', 'fortran_order': False, 'shape': (2,3,), }
+
+Sources: spec of the synchronous layout, section 3.2; numpy's format 1.0 and 2.0. The reader parses the header itself: it
+never unpickles, never evaluates, and compares the size that the header promises with the size of the file before it
+allocates. `<E2`, which MindSpore's CPU writer puts into bfloat16 files and numpy refuses, is read as bfloat16.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.errors import CorruptDumpError
+
+_MAGIC = b"\x93NUMPY"
+_ALIGNMENT = 64
+_LARGEST_HEADER = 1 << 20
+_LARGEST_RANK = 64
+# Smaller files are read at once: a mapping costs more than the bytes.
+_SMALL = 1 << 16
+
+_ENTRY = re.compile(
+    r"\s*'(?P<key>descr|fortran_order|shape)'\s*:\s*"
+    r"(?:'(?P<descr>[^'\\]{1,16})'|(?P<order>True|False)|\((?P<shape>[0-9,\sL]*)\))\s*(?:,|(?=\}))"
+)
+_DESCR = re.compile(r"(?P<byteorder>[<>|=]?)(?P<kind>[biufcE])(?P<size>[0-9]{1,2})")
+_DTYPES = {
+    "b1": "bool",
+    "i1": "int8",
+    "i2": "int16",
+    "i4": "int32",
+    "i8": "int64",
+    "u1": "uint8",
+    "u2": "uint16",
+    "u4": "uint32",
+    "u8": "uint64",
+    "f2": "float16",
+    "f4": "float32",
+    "f8": "float64",
+    "c8": "complex64",
+    "c16": "complex128",
+    "E2": "bfloat16",
+}
+
+
+def npy_header(descr: str, shape: Iterable[int]) -> bytes:
+    """The bytes before the elements, as MindSpore writes them: a multiple of 64, with at least one byte of padding.
+
+    A header over 65535 bytes is written as format 2.0. Dimensions keep a trailing comma, `(2,3,)`; a scalar is `()`.
+    """
+    dimensions = "".join(f"{size}," for size in shape)
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dimensions}), }}".encode("ascii")
+    prefix = len(_MAGIC) + 4
+    padding = _ALIGNMENT - (prefix + len(text)) % _ALIGNMENT
+    length = len(text) + padding
+    if length > 0xFFFF:
+        padding = _ALIGNMENT - (prefix + 2 + len(text)) % _ALIGNMENT
+        length = len(text) + padding
+        start = _MAGIC + b"\x02\x00" + struct.pack("<I", length)
+    else:
+        start = _MAGIC + b"\x01\x00" + struct.pack("<H", length)
+    return start + text + b" " * (padding - 1) + b"\n"
+
+
+def encode_npy(array: npt.NDArray[Any]) -> tuple[bytes, npt.NDArray[np.uint8]]:
+    """Header and elements of a npy file: (header, flat uint8 view or copy), little-endian, C order.
+
+    Raises TypeError for element types that need pickling or have fields (object, string, structured, datetime).
+    """
+    if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or array.dtype.char in "gG":
+        raise TypeError(
+            f"a npy file of a dump holds bool, integers, floats and complex numbers, not elements of type "
+            f"{array.dtype}: convert the array first, or leave the tensor out with skip='opaque'"
+        )
+    little = array.dtype.newbyteorder("<")
+    contiguous = np.ascontiguousarray(array, dtype=little)
+    descr = "|" + array.dtype.str[1:] if array.dtype.itemsize == 1 else "<" + array.dtype.str[1:]
+    return npy_header(descr, array.shape), contiguous.reshape(-1).view(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class NpyHeader:
+    """What the header of a npy file promises; `dtype` in the words of `TensorRecord` (`float32`, `bfloat16`)."""
+
+    dtype: str
+    descr: str
+    shape: tuple[int, ...]
+    fortran_order: bool
+    offset: int
+
+    @property
+    def data_size(self) -> int:
+        return math.prod(self.shape) * int(self.descr[2:])
+
+
+def read_npy_header(path: str | Path) -> NpyHeader:
+    """The header of a npy file whose size agrees with it.
+
+    Raises CorruptDumpError naming the file: not a regular file, no npy file, an element type that a dump never holds,
+    more or fewer bytes than the shape asks for.
+    """
+    descriptor = _open_regular(path)
+    try:
+        return _checked_header(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def read_npy(path: str | Path) -> npt.NDArray[Any]:
+    """The elements of a npy file as a read-only array; bfloat16 (`<E2`) comes widened to float32.
+
+    Large files are mapped, not read. Raises CorruptDumpError as `read_npy_header` does.
+    """
+    descriptor = _open_regular(path)
+    try:
+        header = _checked_header(descriptor, path)
+        size = header.data_size
+        bfloat16 = header.dtype == "bfloat16"
+        dtype = np.dtype(header.descr[0] + "u2" if bfloat16 else header.descr)
+        count = math.prod(header.shape)
+        if size < _SMALL:
+            data = os.pread(descriptor, size, header.offset) if size else b""
+            if len(data) != size:
+                raise CorruptDumpError(f"{path}: shrank while it was read: found {len(data)} of {size} bytes of elements")
+            flat = np.frombuffer(data, dtype=dtype, count=count)
+        else:
+            mapping = mmap.mmap(descriptor, header.offset + size, access=mmap.ACCESS_READ)
+            flat = np.frombuffer(mapping, dtype=dtype, count=count, offset=header.offset)
+    finally:
+        os.close(descriptor)
+    if bfloat16:
+        flat = (flat.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        flat.flags.writeable = False
+    return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+
+def _open_regular(path: str | Path) -> int:
+    # O_NONBLOCK: opening a FIFO that somebody named .npy must not wait for its writer.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise CorruptDumpError(
+            f"{path}: cannot be opened ({error.strerror}): the dump lists this file; it was deleted, moved, or its "
+            "permissions keep this user out"
+        ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CorruptDumpError(f"{path}: is not a regular file; a npy file was expected")
+    return descriptor
+
+
+def _checked_header(descriptor: int, path: str | Path) -> NpyHeader:
+    file_size = os.fstat(descriptor).st_size
+    start = os.pread(descriptor, 4096, 0)
+    if len(start) < 10 or not start.startswith(_MAGIC):
+        raise CorruptDumpError(
+            f"{path}: is no npy file: it holds {file_size} bytes and starts with {start[:6]!r}, expected {_MAGIC!r}"
+        )
+    major = start[6]
+    if major == 1:
+        length, prefix = struct.unpack_from("<H", start, 8)[0], 10
+    elif major in (2, 3) and len(start) >= 12:
+        length, prefix = struct.unpack_from("<I", start, 8)[0], 12
+    else:
+        raise CorruptDumpError(f"{path}: npy format version {start[6]}.{start[7]}, expected 1.0 or 2.0")
+    offset = prefix + length
+    if length > _LARGEST_HEADER or offset > file_size:
+        raise CorruptDumpError(f"{path}: the npy header claims {length} bytes in a file of {file_size} bytes")
+    if offset > len(start):
+        start = os.pread(descriptor, offset, 0)
+    header = _parse_header(start[prefix:offset], offset, path)
+    expected = offset + header.data_size
+    if expected != file_size:
+        raise CorruptDumpError(
+            f"{path}: holds {file_size} bytes, but its header (shape {header.shape}, descr {header.descr!r}) asks for "
+            f"{expected}: the file was cut off or overwritten; delete it, or dump this step again"
+        )
+    return header
+
+
+def _parse_header(raw: bytes, offset: int, path: str | Path) -> NpyHeader:
+    text = raw.decode("latin-1").strip()
+    values: dict[str, str] = {}
+    position = 1
+    if text.startswith("{") and text.endswith("}"):
+        while match := _ENTRY.match(text, position):
+            position = match.end()
+            value = next((part for part in match.group("descr", "order", "shape") if part is not None), "")
+            kind = "descr" if match["descr"] is not None else "fortran_order" if match["order"] is not None else "shape"
+            if kind != match["key"] or kind in values:
+                break
+            values[kind] = value
+    if len(values) != 3 or text[position:].strip() != "}":
+        raise CorruptDumpError(
+            f"{path}: the npy header {text[:120]!r} is not of the form "
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (2,3,), } (object and structured arrays are never read)"
+        )
+    parsed = _DESCR.fullmatch(values["descr"])
+    dtype = _DTYPES.get(parsed["kind"] + parsed["size"]) if parsed else None
+    if parsed is None or dtype is None:
+        raise CorruptDumpError(
+            f"{path}: elements of type {values['descr']!r}; a dump holds bool, integers, floats and complex numbers"
+        )
+    dimensions = [part.strip(" \tL") for part in values["shape"].split(",")]
+    if dimensions and not dimensions[-1]:
+        dimensions.pop()
+    if len(dimensions) > _LARGEST_RANK or not all(part.isdigit() and len(part) < 20 for part in dimensions):
+        raise CorruptDumpError(f"{path}: the npy header gives the shape ({values['shape'][:120]})")
+    byteorder = ">" if parsed["byteorder"] == ">" else "<"
+    return NpyHeader(
+        dtype=dtype,
+        descr=byteorder + parsed["kind"] + parsed["size"],
+        shape=tuple(int(part) for part in dimensions),
+        fortran_order=values["fortran_order"] == "True",
+        offset=offset,
+    )

@@ -1,0 +1,317 @@
+"""Where the bytes of a dump go: a directory, memory, or nowhere.
+
+Every file appears whole or not at all: bytes go to a temporary name in the same directory, then a rename gives the file its
+name. Arrays are queued and written by a few threads; the queue is bounded by bytes, and a caller that is faster than the disk
+waits. The first failure stops the writing and is raised as DumpPathError in the caller, at its next call.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from opdump.errors import DumpPathError
+from opdump.npy import encode_npy
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o400
+"""As MindSpore sets them: a dump holds weights and data, and nothing changes it once it is written."""
+
+
+class Sink(Protocol):
+    """Takes the files of a dump, by paths relative to its root."""
+
+    @property
+    def files_written(self) -> int: ...
+
+    @property
+    def bytes_written(self) -> int: ...
+
+    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
+        """File `array` as npy. The sink owns the array from here on: the caller must not change it."""
+        ...
+
+    def write_bytes(self, relative: str, data: bytes) -> None:
+        """File `data` at once, in place of what had the name before."""
+        ...
+
+    def flush(self) -> None:
+        """Return when everything that was handed over is written."""
+        ...
+
+    def close(self) -> None:
+        """Flush and let go. Closing twice is allowed."""
+        ...
+
+
+class DirectorySink:
+    """Files below `root`, written by `writers` threads from a queue of at most `capacity` bytes.
+
+    An array larger than `capacity` waits for an empty queue. A process forked from this one (a data-loader worker) inherits
+    no threads and owns none of the queued arrays: in it every call does nothing.
+    """
+
+    def __init__(self, root: Path, *, writers: int = 2, capacity: int = 2**30) -> None:
+        self.root = Path(root)
+        self._state = _State(str(self.root), max(1, writers), max(1, capacity))
+        make_directory(self.root)
+        # Runs at the end of the interpreter too, where nobody closed the sink: what was queued is still written.
+        self._finalizer = weakref.finalize(self, _finish, self._state)
+
+    @property
+    def files_written(self) -> int:
+        return self._state.files
+
+    @property
+    def bytes_written(self) -> int:
+        return self._state.bytes
+
+    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
+        state = self._state
+        if state.is_elsewhere():
+            return
+        state.raise_failure()
+        state.put(f"{state.root}/{relative}", *encode_npy(array))
+
+    def write_bytes(self, relative: str, data: bytes) -> None:
+        state = self._state
+        if state.is_elsewhere():
+            return
+        state.raise_failure()
+        path = f"{state.root}/{relative}"
+        try:
+            state.write(path, (data,))
+        except OSError as error:
+            state.fail(path, error)
+        state.raise_failure()
+
+    def flush(self) -> None:
+        state = self._state
+        if state.is_elsewhere():
+            return
+        state.wait_until_empty()
+        state.raise_failure()
+
+    def close(self) -> None:
+        """Write what is queued, stop the threads. Raises DumpPathError for a failure that no earlier call raised."""
+        state = self._state
+        if state.is_elsewhere():
+            return
+        told = state.failure_told
+        state.stop()
+        self._finalizer.detach()
+        if not told:
+            state.raise_failure()
+
+
+class MemorySink:
+    """Files in a dictionary, `files[relative] == bytes`."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.files_written = 0
+        self.bytes_written = 0
+
+    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
+        header, elements = encode_npy(array)
+        self.write_bytes(relative, header + elements.tobytes())
+
+    def write_bytes(self, relative: str, data: bytes) -> None:
+        self.files[relative] = data
+        self.files_written += 1
+        self.bytes_written += len(data)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NullSink:
+    """Counts files and bytes and keeps none: for measuring everything but the disk."""
+
+    def __init__(self) -> None:
+        self.files_written = 0
+        self.bytes_written = 0
+
+    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
+        self.files_written += 1
+        self.bytes_written += array.nbytes
+
+    def write_bytes(self, relative: str, data: bytes) -> None:
+        self.files_written += 1
+        self.bytes_written += len(data)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def make_directory(path: Path) -> None:
+    """Make `path` and the missing directories above it, all for their owner alone. Raises DumpPathError."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        if path.parent == path:
+            break
+        path = path.parent
+    for directory in reversed(missing):
+        try:
+            directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        except OSError as error:
+            raise DumpPathError(
+                f"{directory}: the directory cannot be made ({error.strerror}): set 'path' in common_dump_settings to a "
+                "directory that this user can write"
+            ) from error
+
+
+Buffer = bytes | npt.NDArray[Any]
+
+
+class _State:
+    """The queue and the counters; apart from the sink so that the threads keep no sink alive."""
+
+    def __init__(self, root: str, writers: int, capacity: int) -> None:
+        self.root = root
+        self.writers = writers
+        self.capacity = capacity
+        self.files = 0
+        self.bytes = 0
+        self.failure_told = False
+        self._failure: DumpPathError | None = None
+        self._queue: deque[tuple[str, Sequence[Buffer], int]] = deque()
+        self._held = 0  # bytes queued or being written
+        self._unfinished = 0
+        self._waiting_writers = 0
+        self._stopping = False
+        self._threads: list[threading.Thread] = []
+        self._directories: set[str] = set()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._serial = 0
+        self._process = os.getpid()
+
+    def is_elsewhere(self) -> bool:
+        return os.getpid() != self._process
+
+    def raise_failure(self) -> None:
+        if self._failure is not None:
+            self.failure_told = True
+            # A new object each time: raising one twice would grow its traceback and keep frames alive.
+            raise DumpPathError(str(self._failure)) from self._failure.__cause__
+
+    def fail(self, path: str, error: OSError) -> None:
+        reason = error.strerror or str(error)
+        with self._lock:
+            if self._failure is None:
+                self._failure = DumpPathError(
+                    f"{path}: cannot be written ({reason}) after {self.files} files and {self.bytes} bytes: free space, or "
+                    "dump less ('iteration', 'kernels', saved_data 'statistic'), or set 'path' to another disk; the files "
+                    "written so far are whole"
+                )
+                self._failure.__cause__ = error
+            self._room.notify_all()
+
+    def put(self, path: str, header: bytes, elements: npt.NDArray[Any]) -> None:
+        size = len(header) + elements.nbytes
+        with self._lock:
+            while self._held and self._held + size > self.capacity and self._failure is None:
+                self._room.wait()
+            if self._stopping:
+                raise DumpPathError(f"{path}: the dump is closed; open another one")
+            self._queue.append((path, (header, elements), size))
+            self._held += size
+            self._unfinished += 1
+            if self._waiting_writers:
+                self._work.notify()
+            elif len(self._threads) < self.writers:
+                thread = threading.Thread(target=self._run, name="opdump writer", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def wait_until_empty(self) -> None:
+        with self._lock:
+            while self._unfinished:
+                self._room.wait()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopping = True
+            self._work.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def write(self, path: str, buffers: Sequence[Buffer]) -> None:
+        """Write one file whole. Raises OSError, and leaves no temporary file then."""
+        directory = path.rpartition("/")[0]
+        if directory not in self._directories:
+            make_directory(Path(directory))
+            self._directories.add(directory)
+        self._serial += 1  # a lost update would give two threads one name, hence the thread in it
+        temporary = f"{directory}/.{self._process}-{threading.get_ident()}-{self._serial}.part"
+        try:
+            size = _write_file(temporary, buffers)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        with self._lock:
+            self.files += 1
+            self.bytes += size
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._queue:
+                    if self._stopping:
+                        return
+                    self._waiting_writers += 1
+                    self._work.wait()
+                    self._waiting_writers -= 1
+                path, buffers, size = self._queue.popleft()
+            try:
+                if self._failure is None:
+                    self.write(path, buffers)
+            except OSError as error:
+                self.fail(path, error)
+            except DumpPathError as error:
+                self._failure = self._failure or error
+            del buffers
+            with self._lock:
+                self._held -= size
+                self._unfinished -= 1
+                self._room.notify_all()
+
+
+def _write_file(path: str, buffers: Sequence[Buffer]) -> int:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        views = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        total = 0
+        while views:
+            written = os.writev(descriptor, views)
+            total += written
+            while views and written >= len(views[0]):
+                written -= len(views[0])
+                views.pop(0)
+            if views and written:
+                views[0] = views[0][written:]
+        return total
+    finally:
+        os.close(descriptor)
+
+
+def _finish(state: _State) -> None:
+    if not state.is_elsewhere():
+        state.stop()
+
+
