@@ -1,0 +1,92 @@
+"""The command line: one file per verb, imported when it is called.
+
+`opdump --help` must answer at once, so this file imports click alone and names the verbs in a table.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import click
+
+from opdump.errors import OpdumpError
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Verb(NamedTuple):
+    module: str
+    help: str
+
+
+_VERBS = MappingProxyType(
+    {
+        "run": _Verb("opdump.commands.run", "Run a script or module and dump its operators."),
+        "show": _Verb("opdump.commands.show", "Show what a dump holds."),
+        "config": _Verb("opdump.commands.config", "Write or check a data_dump.json."),
+    }
+)
+
+
+class _Verbs(click.Group):
+    """A group that knows its commands' names and one-line helps without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        verb = _VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        command = getattr(importlib.import_module(verb.module), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in _VERBS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Turn the errors that opdump raises on purpose into one message and exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except OpdumpError as error:
+            click.echo(f"opdump: error: {error}", err=True)
+            ctx.exit(EXIT_ERROR)
+        except KeyboardInterrupt:
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("opdump")
+    except PackageNotFoundError:  # a source tree on the path, never installed
+        found = "(not installed)"
+    click.echo(f"opdump {found}")
+    ctx.exit()
+
+
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  opdump config new data_dump.json            write a starting configuration
+  opdump run -c data_dump.json train.py       train under it
+  opdump show /tmp/dump                       what was dumped
+  opdump show /tmp/dump --source train.py:175 the operators of one line""",
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+def main() -> None:
+    """Record what every operator of a neural network reads and writes."""

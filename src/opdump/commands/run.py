@@ -1,0 +1,169 @@
+"""`opdump run`: a script or module, in this process, under capture.
+
+opdump run -c data_dump.json train.py --lr 0.1
+opdump run -c data_dump.json -m package.train --lr 0.1
+torchrun --nproc-per-node 2 -m opdump run -c data_dump.json train.py
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
+from opdump.commands.script import Program, ProgramNotFoundError, load_module, load_script
+from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
+from opdump.errors import OpdumpError
+
+if TYPE_CHECKING:
+    from opdump.plan import DumpPlan
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  opdump run -c data_dump.json train.py --lr 0.1
+  opdump run -c data_dump.json -m package.train --lr 0.1
+  MINDSPORE_DUMP_CONFIG=data_dump.json opdump run train.py
+  torchrun --nproc-per-node 2 -m opdump run -c data_dump.json train.py
+
+\b
+Options after the script's name are the script's. Its exit code is passed on;
+a config that cannot be used ends with 1 before the script starts, a wrong
+command line with 2.""",
+)
+@click.option(
+    "-c", "--config", metavar="FILE", help="The data_dump.json; without it, what MINDSPORE_DUMP_CONFIG names."
+)
+@click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT names a module, as in python -m.")
+@click.option("--path", metavar="DIR", help="Dump into DIR instead of the config's path.")
+@click.option("--eager", is_flag=True, help="Run compiled regions eagerly and capture inside them.")
+@click.option("--stop-after-dump", is_flag=True, help="End the script once the last wanted step is on disk.")
+@click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
+@click.option(
+    "--layout",
+    type=click.Choice(["mindspore-2.3", "mindspore-2.10"]),
+    help="How files are named; default mindspore-2.3.",
+)
+@click.option("--short-names", is_flag=True, help="Leave class names out of the scopes of operators.")
+@click.option("--json", "as_json", is_flag=True, help="Print the line at the end as JSON.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(
+    *,
+    config: str | None,
+    as_module: bool,
+    path: str | None,
+    eager: bool,
+    stop_after_dump: bool,
+    strict: bool,
+    layout: str | None,
+    short_names: bool,
+    as_json: bool,
+    script: str,
+    arguments: tuple[str, ...],
+) -> NoReturn:
+    """Run SCRIPT with ARGUMENTS and dump what its operators read and write."""
+    overrides: dict[str, Any] = {}
+    if path is not None:
+        overrides["path"] = os.path.abspath(path)
+    if layout is not None:
+        overrides["layout"] = layout
+    if short_names:
+        overrides["class_names_in_scope"] = False
+    plan = _plan(config, strict=strict, overrides=overrides)
+    program = _load(script, arguments, as_module=as_module)
+    rank = _rank(os.environ)
+    if rank in (None, 0):
+        for warning in plan.warnings:
+            click.echo(f"opdump: warning: {warning}", err=True)
+    sys.exit(
+        _run(program, plan, rank=rank, eager=eager, stop_after_dump=stop_after_dump, strict=strict, as_json=as_json)
+    )
+
+
+def _plan(config: str | None, *, strict: bool, overrides: Mapping[str, Any]) -> DumpPlan:
+    if config is None and not os.environ.get("MINDSPORE_DUMP_CONFIG"):
+        raise click.UsageError(
+            "no config: give -c data_dump.json or set MINDSPORE_DUMP_CONFIG. "
+            "To write one: opdump config new data_dump.json"
+        )
+    from opdump.configs.mindspore import load_plan
+
+    return load_plan(config, environ=os.environ, strict=strict, **overrides)
+
+
+def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Program:
+    try:
+        return load_module(script, arguments) if as_module else load_script(script, arguments)
+    except ProgramNotFoundError as error:
+        raise click.UsageError(str(error)) from error
+    except SyntaxError as error:
+        _print_error(error)
+        sys.exit(EXIT_ERROR)
+
+
+def _rank(environ: Mapping[str, str]) -> int | None:
+    """The rank of this process where a launcher started several; None for one process by itself."""
+    rank = environ.get("RANK", "")
+    several = environ.get("WORLD_SIZE", "1") not in ("", "1")
+    return int(rank) if several and rank.isdecimal() else None
+
+
+def _run(
+    program: Program,
+    plan: DumpPlan,
+    *,
+    rank: int | None,
+    eager: bool,
+    stop_after_dump: bool,
+    strict: bool,
+    as_json: bool,
+) -> int | str | None:
+    """Run the program under capture; what `sys.exit` is to be called with."""
+    from opdump.capture import DumpComplete, capture
+    from opdump.commands.progress import progress_lines
+    from opdump.reports.completeness import completeness_json, completeness_line
+
+    dump = None
+    result: int | str | None = EXIT_OK
+    try:
+        with (
+            capture(plan, eager=eager, stop_after_dump=stop_after_dump, strict=strict) as dump,
+            progress_lines(dump, enabled=rank in (None, 0)),
+        ):
+            program.execute()
+    except DumpComplete:
+        click.echo("opdump: the last wanted step is on disk, the script was ended as --stop-after-dump asks", err=True)
+    except SystemExit as request:
+        result = request.code
+    except KeyboardInterrupt as error:
+        _print_error(error)
+        result = EXIT_INTERRUPTED
+    except BaseException as error:  # noqa: BLE001  as the interpreter does with what a script lets through
+        _print_error(error)
+        result = EXIT_ERROR
+    if dump is not None and dump.report is not None:
+        line = completeness_json(dump.report, rank=rank) if as_json else completeness_line(dump.report, rank=rank)
+        click.echo(line, err=True)
+    return result
+
+
+def _print_error(error: BaseException) -> None:
+    """Print an error that ended the script, by the script's own excepthook where it has set one."""
+    if isinstance(error, OpdumpError):
+        without_opdump_frames(error)
+        if error.__traceback__ is None:
+            click.echo(f"opdump: error: {error}", err=True)
+            return
+    elif comes_from_opdump(error):
+        click.echo("opdump: the error below comes from opdump, not from the script; please report it", err=True)
+    else:
+        without_opdump_frames(error)
+    sys.stdout.flush()
+    sys.excepthook(type(error), error, error.__traceback__)
