@@ -10,6 +10,7 @@ The process is the script's from then on: `__main__` stays in place after it end
 
 from __future__ import annotations
 
+import builtins
 import importlib.machinery
 import importlib.util
 import io
@@ -49,8 +50,7 @@ def load_script(path: str, arguments: Sequence[str]) -> Program:
 
     Raises ProgramNotFoundError where there is no such file, SyntaxError and ValueError as `compile` does.
     """
-    import_path = path
-    filename = os.path.abspath(path)
+    filename = os.path.join(os.getcwd(), path)  # not normalised: `python ./train.py` keeps the dot too
     if os.path.isdir(filename):
         import_path = filename
         filename = os.path.join(filename, "__main__.py")
@@ -118,5 +118,5 @@ def _find(name: str) -> importlib.machinery.ModuleSpec:
 
 def _main_module(**attributes: Any) -> ModuleType:
     module = ModuleType("__main__")
-    module.__dict__.update(attributes, __builtins__=__builtins__, __annotations__={})
+    module.__dict__.update(attributes, __builtins__=builtins, __annotations__={})
     return module
