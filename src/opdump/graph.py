@@ -104,7 +104,7 @@ class GraphBuilder:
 
     def __init__(self, graph_id: int, root_name: str = "") -> None:
         self.graph_id = graph_id
-        self.root_name = root_name or f"kernel_graph{graph_id}"
+        self.root_name = root_name or str(graph_id)
         self._nodes: dict[str, GraphNode] = {}
         self._parameters: dict[str, GraphValue] = {}
         self._constants: dict[str, GraphValue] = {}

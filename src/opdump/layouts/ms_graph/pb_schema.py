@@ -1,0 +1,106 @@
+"""Messages of `debugger.ModelProto`, built when they are first needed.
+
+Field numbers are facts of MindSpore's public `debug_graph.proto`; the fields that no dump uses are left out, and protobuf
+keeps what it does not know. Enumerations are declared as plain integers, which have the same bytes: a number that a later
+version adds survives, and protobuf 4 to 7 all read it alike. The descriptors live in a pool of their own, so that another
+library may load its own copy of the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_FILE: Final = "opdump/debug_graph.proto"
+_PACKAGE: Final = "debugger"
+
+# message -> (field, number, type); "*" before a type repeats it, a capital letter starts a message of this schema.
+_MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str], ...]]] = MappingProxyType(
+    {
+        "ModelProto": (("ir_version", 1, "int64"), ("graph", 4, "GraphProto")),
+        "GraphProto": (
+            ("node", 1, "*NodeProto"),
+            ("name", 2, "string"),
+            ("parameters", 3, "*ParameterProto"),
+            ("outputs", 4, "*OutputProto"),
+            ("const_vals", 5, "*NamedValueProto"),
+            ("root_name", 6, "string"),
+        ),
+        "NodeProto": (
+            ("input", 1, "*InputProto"),
+            ("name", 2, "string"),
+            ("op_type", 3, "string"),
+            ("scope", 4, "string"),
+            ("attribute", 5, "*AttributeProto"),
+            ("output_type", 6, "TypeProto"),
+            ("full_name", 8, "string"),
+            ("source_address", 9, "string"),
+        ),
+        "InputProto": (("name", 1, "string"), ("type", 2, "int32")),
+        "AttributeProto": (("name", 1, "string"), ("value", 2, "ValueProto")),
+        "ParameterProto": (("name", 1, "string"), ("type", 2, "TypeProto")),
+        "OutputProto": (("name", 1, "string"), ("type", 2, "TypeProto")),
+        "NamedValueProto": (("key", 1, "string"), ("value", 2, "ValueProto"), ("full_name", 3, "string")),
+        "ValueProto": (
+            ("dtype", 1, "int32"),
+            ("bool_val", 2, "bool"),
+            ("int_val", 3, "int64"),
+            ("uint_val", 4, "uint64"),
+            ("float_val", 5, "float"),
+            ("double_val", 6, "double"),
+            ("str_val", 7, "string"),
+            ("tensor_val", 8, "TensorProto"),
+            ("values", 18, "*ValueProto"),
+            ("dict_val", 19, "*NamedValueProto"),
+            ("type_val", 20, "TypeProto"),
+        ),
+        "TensorProto": (("dims", 4, "*int64"), ("data_type", 5, "int32")),
+        "TypeProto": (
+            ("data_type", 1, "int32"),
+            ("tensor_type", 2, "TensorType"),
+            ("sequence_type", 3, "SequenceType"),
+        ),
+        "TensorType": (("elem_type", 1, "int32"), ("shape", 2, "TensorShapeProto")),
+        "SequenceType": (("elem_types", 1, "*TypeProto"),),
+        "TensorShapeProto": (("dim", 1, "*Dimension"),),
+        "Dimension": (("size", 1, "int64"),),
+    }
+)
+
+
+@cache
+def model_proto() -> Any:
+    """The message class of `debugger.ModelProto`."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(_file_descriptor().SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.ModelProto"))
+
+
+def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
+    scalar = descriptor_pb2.FieldDescriptorProto
+    types = {
+        "int32": scalar.TYPE_INT32,
+        "int64": scalar.TYPE_INT64,
+        "uint64": scalar.TYPE_UINT64,
+        "float": scalar.TYPE_FLOAT,
+        "double": scalar.TYPE_DOUBLE,
+        "bool": scalar.TYPE_BOOL,
+        "string": scalar.TYPE_STRING,
+    }
+    file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=_PACKAGE, syntax="proto2")
+    for message_name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        for name, number, kind in fields:
+            label = scalar.LABEL_REPEATED if kind.startswith("*") else scalar.LABEL_OPTIONAL
+            element = kind.lstrip("*")
+            field = message.field.add(name=name, number=number, label=label)
+            if element in types:
+                field.type = types[element]
+            else:
+                field.type = scalar.TYPE_MESSAGE
+                field.type_name = f".{_PACKAGE}.{element}"
+    return file

@@ -1,0 +1,59 @@
+"""Lines of the user's program as the graph files quote them.
+
+    # In file train.py(175)/        x = self.conv3(x)/              .ir of MindSpore 2.3
+    # In file train.py:175/        x = self.conv3(x)/               .pb, and .ir of MindSpore 2.10 without columns
+    # In file train.py:175, 12~25/        x = self.conv3(x)/        .ir and .pb of MindSpore 2.10
+    # In file train.py:21~25, 4~47/    def construct(self, x):/     a range of lines
+    #  - In file train.py:175/        x = self.conv3(x)/            one of several candidates
+
+The `.pb` is written in the one form of these that the DumpParser of MindSpore Insight splits into file, line and code; it
+needs at least one character of code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from opdump.records import Frame
+
+SourceForm = Literal["parenthesis", "colon"]
+
+_INDENT: Final = "      "
+_SOURCE_LINE: Final = re.compile(
+    r"\s*#\s*(?:-\s*)?In file (?P<file>.+?)"
+    r"(?:\((?P<line_in_parentheses>\d+)(?:~\d+)?\)|:(?P<line>\d+)(?:~\d+)?(?:, \d+~\d+)?)"
+    r"/(?P<code>.*?)/?\s*(?:<~~.*)?$"
+)
+_LINE_BREAKS: Final = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def printable(text: str) -> str:
+    """The text as valid UTF-8: the half characters that stand for undecodable bytes of a file name become `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def one_line(text: str) -> str:
+    """The text as valid UTF-8 without line breaks."""
+    return _LINE_BREAKS.sub(" ", printable(text))
+
+
+def format_frame(frame: Frame, form: SourceForm) -> str:
+    """One line for one frame, indented as upstream does it; the function's name has no place in it."""
+    place = f"({frame.line})" if form == "parenthesis" else f":{frame.line}"
+    return f"{_INDENT}# In file {one_line(frame.file)}{place}/        {one_line(frame.code).strip()}/"
+
+
+def parse_frame(line: str) -> Frame | None:
+    """The frame of a `# In file` line in any of the forms; None for every other line."""
+    match = _SOURCE_LINE.match(line)
+    if match is None:
+        return None
+    number = match["line_in_parentheses"] or match["line"]
+    return Frame(match["file"], int(number), "", match["code"].strip())
+
+
+def parse_frames(lines: Iterable[str]) -> tuple[Frame, ...]:
+    """Every frame among the lines, in their order."""
+    return tuple(frame for frame in map(parse_frame, lines) if frame is not None)
