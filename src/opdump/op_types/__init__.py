@@ -1,0 +1,108 @@
+"""The names that frameworks give to the same operator: one table, for selecting and for comparing.
+
+    >>> same_operator("Conv2D", "convolution")
+    True
+    >>> "relu" in names_of("ReLU")
+    True
+
+A row of `table.txt` is one concept. An operator stands in every row whose concept it computes: `addmm` multiplies
+matrices and adds a bias; PyTorch's `convolution` serves one, two and three dimensions. Two operators are the same when
+they share a row. Sources: torch `native_functions.yaml`, MindSpore's primitives, TensorFlow `raw_ops`, the ONNX operator
+list, and the operator library of CANN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Final
+
+FRAMEWORKS: Final = ("torch", "mindspore", "tensorflow", "onnx", "ascend")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorNames:
+    """One row: what the frameworks call one concept. A framework without it has no names."""
+
+    concept: str
+    torch: tuple[str, ...]
+    mindspore: tuple[str, ...]
+    tensorflow: tuple[str, ...]
+    onnx: tuple[str, ...]
+    ascend: tuple[str, ...]
+
+    @property
+    def all(self) -> frozenset[str]:
+        """The concept and every name."""
+        return frozenset((self.concept, *self.torch, *self.mindspore, *self.tensorflow, *self.onnx, *self.ascend))
+
+
+def _read_table() -> tuple[OperatorNames, ...]:
+    rows = []
+    for line in files(__name__).joinpath("table.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            concept, torch, mindspore, tensorflow, onnx, ascend = (tuple(cell.split()) for cell in line.split("|"))
+            rows.append(OperatorNames(concept[0], torch, mindspore, tensorflow, onnx, ascend))
+    return tuple(rows)
+
+
+def _indexed(rows: tuple[OperatorNames, ...], key: Callable[[str], str]) -> Mapping[str, tuple[OperatorNames, ...]]:
+    found: dict[str, tuple[OperatorNames, ...]] = {}
+    for row in rows:
+        for name in {key(name) for name in row.all}:
+            found[name] = (*found.get(name, ()), row)
+    return MappingProxyType(found)
+
+
+def bare_name(name: str) -> str:
+    """The name without namespace, overload and the trailing underscore of an in-place operator.
+
+    >>> bare_name("aten::add_.Tensor"), bare_name("ReLU"), bare_name("__and__")
+    ('add', 'ReLU', '__and__')
+    """
+    bare = name.rpartition("::")[2].partition(".")[0]
+    return bare if bare.endswith("__") or bare == "_" else bare.removesuffix("_")
+
+
+ROWS: Final = _read_table()
+# Case tells some operators apart: `gather` of PyTorch is `GatherElements`, `Gather` of MindSpore is `index_select`.
+# So the exact spelling is looked up first.
+_BY_NAME: Final = _indexed(ROWS, str)
+_BY_LOWER_NAME: Final = _indexed(ROWS, str.lower)
+_SEARCH_TEXTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        name: tuple(sorted({other.lower() for row in rows for other in row.all}))
+        for index in (_BY_LOWER_NAME, _BY_NAME)
+        for name, rows in index.items()
+    }
+)
+
+
+def rows_of(name: str) -> tuple[OperatorNames, ...]:
+    """The concepts that an operator computes, in the order of the table; empty for one that it does not know."""
+    bare = bare_name(name)
+    return _BY_NAME.get(bare) or _BY_LOWER_NAME.get(bare.lower(), ())
+
+
+def names_of(name: str) -> frozenset[str]:
+    """Every name, in any framework, of an operator's concepts, the concepts' own included.
+
+    Of an operator that the table does not know: its name alone.
+    """
+    return frozenset({name}.union(*(row.all for row in rows_of(name))))
+
+
+def search_texts(name: str) -> tuple[str, ...]:
+    """`names_of` in lower case, made beforehand: what a type in `kernels` is looked for in. Empty if unknown."""
+    bare = bare_name(name)
+    return _SEARCH_TEXTS.get(bare) or _SEARCH_TEXTS.get(bare.lower(), ())
+
+
+def same_operator(one: str, other: str) -> bool:
+    """Whether two operator types stand for one concept. Types that the table does not know must have one spelling."""
+    concepts = {row.concept for row in rows_of(one)}
+    if not concepts:
+        return bare_name(one).lower() == bare_name(other).lower()
+    return any(row.concept in concepts for row in rows_of(other))

@@ -1,0 +1,26 @@
+"""What to capture: the one object that every config dialect resolves to.
+
+>>> from pathlib import Path
+>>> plan = DumpPlan(path=Path("/tmp/dump"), steps=StepSet.parse("0|5-8"), saved_data="full")
+>>> 6 in plan.steps
+True
+>>> plan.selects("Default/fc-Linear/addmm-op0", "addmm")
+True
+"""
+
+from __future__ import annotations
+
+from opdump.plan.dump_plan import DumpPlan, LayoutName, SavedData, Selection, StatCalcMode, StatPrecision
+from opdump.plan.kernel_pattern import KernelPattern
+from opdump.plan.step_set import StepSet
+
+__all__ = [
+    "DumpPlan",
+    "KernelPattern",
+    "LayoutName",
+    "SavedData",
+    "Selection",
+    "StatCalcMode",
+    "StatPrecision",
+    "StepSet",
+]

@@ -1,0 +1,125 @@
+"""DumpPlan: what is captured, in one frozen object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from opdump.errors import ConfigError
+from opdump.plan.kernel_pattern import KernelPattern
+from opdump.plan.step_set import StepSet
+
+SavedData = Literal["tensor", "statistic", "full"]
+Selection = Literal["all", "kernels", "marked"]
+StatCalcMode = Literal["host", "device"]
+StatPrecision = Literal["high", "low"]
+LayoutName = Literal["mindspore-2.3", "mindspore-2.10"]
+
+# Not part of the plan itself: the text that it came from, and what was said while reading it.
+_NOT_PRINTED = ("config_text", "warnings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpPlan:
+    """What to capture and how to file it. Every field but `path` has the default of data_dump.json.
+
+    Raises ConfigError for a value outside a field's closed list.
+    """
+
+    path: Path
+    net_name: str = "Net"
+    steps: StepSet = field(default_factory=StepSet.all)
+    saved_data: SavedData = "tensor"
+    inputs: bool = True
+    outputs: bool = True
+    selection: Selection = "all"
+    """`kernels`: those that `kernels` names; `marked`: those that `set_dump` marked."""
+    kernels: tuple[KernelPattern, ...] = ()
+    devices: frozenset[int] | None = None
+    """Device ids to dump; None for every device. A CPU has no device id and is always dumped."""
+    statistic_category: tuple[str, ...] = ("max", "min", "l2norm")
+    """Columns of statistic.csv, in this order; spelled as in the config."""
+    stat_calc_mode: StatCalcMode = "host"
+    device_stat_precision_mode: StatPrecision = "high"
+    trans_flag: bool = True
+    save_kernel_args: bool = False
+    sample_num: int | None = None
+    """Elements kept of a larger tensor, from its start; None for whole tensors."""
+    initial_iteration: int = 0
+    """Number of the first step."""
+    op_debug_mode: int = 0
+    overflow_number: int = 0
+    class_names_in_scope: bool = True
+    """False for short scopes: `conv1` in place of `conv1-Conv2d`."""
+    layout: LayoutName = "mindspore-2.3"
+    trailing_comma: bool = False
+    """End the rows of statistic.csv with the comma that MindSpore writes."""
+    config_text: str = ""
+    """The text of the config file, for `.dump_metadata/data_dump.json`; empty where there was no file."""
+    warnings: tuple[str, ...] = ()
+    """What was said about the config while it was read."""
+
+    def __post_init__(self) -> None:
+        _check_member("saved_data", self.saved_data, SavedData)
+        _check_member("selection", self.selection, Selection)
+        _check_member("stat_calc_mode", self.stat_calc_mode, StatCalcMode)
+        _check_member("device_stat_precision_mode", self.device_stat_precision_mode, StatPrecision)
+        _check_member("layout", self.layout, LayoutName)
+        if self.sample_num is not None and self.sample_num < 1:
+            raise ConfigError(f"DumpPlan: sample_num is {self.sample_num}, expected 1 or more, or None")
+        if self.selection == "kernels" and not self.kernels:
+            raise ConfigError('DumpPlan: selection is "kernels" but `kernels` is empty; give patterns or write "all"')
+
+    @property
+    def saves_tensors(self) -> bool:
+        """Whether elements are written (`tensor`, `full`)."""
+        return self.saved_data != "statistic"
+
+    @property
+    def saves_statistics(self) -> bool:
+        """Whether statistics are written (`statistic`, `full`)."""
+        return self.saved_data != "tensor"
+
+    def selects(self, op_name: str, op_type: str) -> bool:
+        """Whether the selection takes this operator; with `marked` every operator passes here."""
+        return self.selection != "kernels" or any(pattern.matches(op_name, op_type) for pattern in self.kernels)
+
+    def matching_kernels(self, op_name: str, op_type: str) -> tuple[str, ...]:
+        """The entries of `kernels` that match this operator, for `unused_kernels` later."""
+        return tuple(pattern.text for pattern in self.kernels if pattern.matches(op_name, op_type))
+
+    def unused_kernels(self, matched: Collection[str]) -> tuple[str, ...]:
+        """The entries of `kernels` that are not among `matched`, sorted: what to warn of at the end of a run."""
+        if self.selection != "kernels":
+            return ()
+        return tuple(sorted({pattern.text for pattern in self.kernels} - set(matched)))
+
+    def wants_device(self, device_type: str, device_id: int) -> bool:
+        """Whether tensors on this device are dumped. `device_type` is "cpu", "cuda", ...; a CPU is always wanted."""
+        return device_type == "cpu" or self.devices is None or device_id in self.devices
+
+    def to_json(self) -> str:
+        """The plan as JSON text, one field a line, in the order of the fields."""
+        shown = {
+            item.name: _as_json(getattr(self, item.name)) for item in fields(self) if item.name not in _NOT_PRINTED
+        }
+        return json.dumps(shown, indent=2, ensure_ascii=False)
+
+
+def _check_member(name: str, value: object, allowed: Any) -> None:
+    if value not in get_args(allowed):
+        choices = ", ".join(repr(choice) for choice in get_args(allowed))
+        raise ConfigError(f"DumpPlan: {name} is {value!r}, expected one of {choices}")
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, Path | StepSet):
+        return str(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return [item.text if isinstance(item, KernelPattern) else item for item in value]
+    return value

@@ -1,0 +1,241 @@
+r"""Turns an ECMAScript regular expression, as C++'s std::regex reads it, into one for Python's `re`.
+
+The two differ where it hurts: POSIX classes (`[[:digit:]]`) are C++'s alone; `(?i)`, `(?P<n>)`, look-behind and
+possessive quantifiers are Python's alone and must be errors; `$` must not match before a last newline; an escaped
+letter without a meaning is that letter.
+
+    >>> to_python_pattern("fc[[:digit:]]+$")
+    'fc[0-9]+\\Z'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+# The "C" locale's classes, as the inside of a bracket. `d`, `s` and `w` are names too in C++.
+_POSIX: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "alnum": "0-9A-Za-z",
+        "alpha": "A-Za-z",
+        "blank": r" \t",
+        "cntrl": r"\x00-\x1f\x7f",
+        "digit": "0-9",
+        "graph": r"\x21-\x7e",
+        "lower": "a-z",
+        "print": r"\x20-\x7e",
+        "punct": r"\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e",
+        "space": r"\s",
+        "upper": "A-Z",
+        "xdigit": "0-9A-Fa-f",
+        "d": "0-9",
+        "s": r"\s",
+        "w": r"\w",
+    }
+)
+_CONTROL: Final[Mapping[str, str]] = MappingProxyType(
+    {"0": "\0", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+)
+_BRACES = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
+_HEX = re.compile(r"[0-9A-Fa-f]+")
+
+
+def to_python_pattern(expression: str) -> str:
+    """The Python expression with the same meaning; compile it with `re.ASCII`.
+
+    Raises ValueError, with the place, for what std::regex refuses. (Counts and group references are left for
+    `re.compile` to check.)
+    """
+    return _Translation(expression).run()
+
+
+class _Translation:
+    def __init__(self, expression: str) -> None:
+        self.source = expression
+        self.at = 0
+        self.out: list[str] = []
+        self.groups: list[tuple[int, bool]] = []  # where each open group starts in `out`; whether it may be repeated
+        self.atom: int | None = None  # where in `out` the thing starts that a quantifier here would repeat
+        self.quantified = False
+
+    def run(self) -> str:
+        while self.at < len(self.source):
+            self.step(self.source[self.at])
+        if self.groups:
+            raise ValueError("a parenthesis is not closed")
+        return "".join(self.out)
+
+    def step(self, char: str) -> None:
+        if char in "*+?{":
+            self.quantifier()
+        elif char == "(":
+            self.open_group()
+        elif char == ")":
+            self.close_group()
+        elif char == "[":
+            self.bracket()
+        elif char == "\\":
+            self.escape()
+        else:
+            self.at += 1
+            if char in "|^":
+                self.emit(char, repeatable=False)
+            elif char == "$":
+                self.emit(r"\Z", repeatable=False)
+            elif char == ".":
+                self.emit(r"[^\n\r\u2028\u2029]")
+            else:
+                self.emit(re.escape(char))
+
+    def emit(self, text: str, *, repeatable: bool = True) -> None:
+        self.atom = len(self.out) if repeatable else None
+        self.quantified = False
+        self.out.append(text)
+
+    def fail(self, what: str) -> ValueError:
+        return ValueError(f"{what} at character {self.at} of {self.source!r}")
+
+    def quantifier(self) -> None:
+        if self.atom is None:
+            raise self.fail(f"{self.source[self.at]!r} has nothing to repeat")
+        if self.source[self.at] == "{":
+            braces = _BRACES.match(self.source, self.at)
+            if braces is None:
+                raise self.fail("expected a count such as {2}, {2,} or {2,5}")
+            text = braces[0]
+        else:
+            text = self.source[self.at]
+        self.at += len(text)
+        if self.source.startswith("?", self.at):
+            text += "?"
+            self.at += 1
+        if self.quantified:  # `a*+` repeats the repetition in C++; Python would read a possessive quantifier
+            self.out[self.atom :] = [f"(?:{''.join(self.out[self.atom :])})"]
+        self.out.append(text)
+        self.quantified = True
+
+    def open_group(self) -> None:
+        head, repeatable = "(", True
+        if self.source.startswith("(?", self.at):
+            head = self.source[self.at : self.at + 3]
+            if head not in ("(?:", "(?=", "(?!"):
+                raise self.fail(f"{head!r} starts no group; expected (, (?:, (?= or (?!")
+            repeatable = head == "(?:"
+        self.at += len(head)
+        self.groups.append((len(self.out), repeatable))
+        self.emit(head, repeatable=False)
+
+    def close_group(self) -> None:
+        if not self.groups:
+            raise self.fail("a ')' closes nothing")
+        start, repeatable = self.groups.pop()
+        self.at += 1
+        self.emit(")")
+        self.atom = start if repeatable else None
+
+    def escape(self) -> None:
+        letter = self.source[self.at + 1 : self.at + 2]
+        if not letter:
+            raise self.fail("a lone backslash ends the expression")
+        if letter in "bB":
+            self.at += 2
+            self.emit("\\" + letter, repeatable=False)
+        elif letter in "dDsSwW":
+            self.at += 2
+            self.emit("\\" + letter)
+        elif letter in "123456789":
+            number = re.compile("[0-9]+").match(self.source, self.at + 1)
+            assert number is not None  # the letter is a digit
+            self.at = number.end()
+            self.emit(f"(?:\\{number[0]})")
+        else:
+            self.emit(re.escape(self.escaped_character()))
+
+    def escaped_character(self) -> str:
+        r"""Reads `\n`, `\x41`, `\u0041`, `\cA` or an escaped character that stands for itself."""
+        letter = self.source[self.at + 1]
+        self.at += 2
+        if letter in _CONTROL:
+            return _CONTROL[letter]
+        if letter in "xu":
+            width = 2 if letter == "x" else 4
+            digits = self.source[self.at : self.at + width]
+            if len(digits) != width or not _HEX.fullmatch(digits):
+                raise self.fail(f"expected {width} hexadecimal digits after \\{letter}")
+            self.at += width
+            return chr(int(digits, 16))
+        if letter == "c":
+            control = self.source[self.at : self.at + 1]
+            if not control:
+                raise self.fail("expected a letter after \\c")
+            self.at += 1
+            return chr(ord(control) % 32)
+        return letter
+
+    def bracket(self) -> None:
+        start = self.at
+        self.at += 1
+        negated = self.source.startswith("^", self.at)
+        self.at += negated
+        parts: list[str] = []
+        while not self.source.startswith("]", self.at):
+            if self.at >= len(self.source):
+                self.at = start
+                raise self.fail("a '[' is not closed")
+            parts.append(self.bracket_item())
+        self.at += 1
+        if parts:
+            self.emit(f"[{'^' if negated else ''}{''.join(parts)}]")
+        else:  # the empty class matches nothing, its opposite anything
+            self.emit(r"[\s\S]" if negated else r"[^\s\S]")
+
+    def bracket_item(self) -> str:
+        first, single = self.bracket_atom()
+        if not self.source.startswith("-", self.at) or self.source.startswith("-]", self.at):
+            return first
+        if not single:
+            raise self.fail("a class cannot start a range")
+        self.at += 1
+        if self.at >= len(self.source):
+            raise self.fail("a '[' is not closed")
+        last, single = self.bracket_atom()
+        if not single:
+            raise self.fail("a class cannot end a range")
+        return f"{first}-{last}"
+
+    def bracket_atom(self) -> tuple[str, bool]:
+        """One member of a bracket, ready for Python's, and whether it is a single character."""
+        opener = self.source[self.at : self.at + 2]
+        if opener in ("[:", "[.", "[="):
+            end = self.source.find(opener[1] + "]", self.at + 2)
+            if end < 0:
+                raise self.fail(f"{opener!r} is not closed")
+            name = self.source[self.at + 2 : end]
+            self.at = end + 2
+            if opener == "[:":
+                if name.lower() not in _POSIX:
+                    raise self.fail(f"{name!r} is no character class; expected one of {', '.join(_POSIX)}")
+                return _POSIX[name.lower()], False
+            if len(name) != 1:
+                raise self.fail(f"{name!r} is no single character")
+            return re.escape(name), opener == "[."
+        if opener[0] != "\\":
+            self.at += 1
+            return _in_bracket(opener[0]), True
+        if opener[1:] == "":
+            raise self.fail("a '[' is not closed")
+        if opener[1] in "dDsSwW":
+            self.at += 2
+            return opener, False
+        if opener[1] == "b":
+            self.at += 2
+            return r"\x08", True
+        return _in_bracket(self.escaped_character()), True
+
+
+def _in_bracket(char: str) -> str:
+    if char.isalnum():
+        return char
+    return "\\" + char if char.isascii() and char.isprintable() else f"\\U{ord(char):08x}"

@@ -1,0 +1,115 @@
+"""The steps to dump, as the `iteration` key of data_dump.json writes them: `all` or `0|5-8|100-120`."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from opdump.errors import ConfigError
+
+# MindSpore reads each number into a size_t; beyond it the number means nothing there.
+_LARGEST = 2**64 - 1
+_ALPHABET = re.compile(r"[0-9|-]+")
+_ITEM = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_EXAMPLE = 'write it as "0|5-8|100-120" or "all"'
+
+
+@dataclass(frozen=True, slots=True)
+class StepSet:
+    """A set of step numbers, counted from 0, kept as ranges: a huge range costs no memory.
+
+    `ranges` holds inclusive (first, last) pairs, sorted and disjoint; None stands for every step.
+    """
+
+    ranges: tuple[tuple[int, int], ...] | None = None
+
+    @classmethod
+    def all(cls) -> StepSet:
+        """Every step."""
+        return cls(None)
+
+    @classmethod
+    def of(cls, *steps: int) -> StepSet:
+        """The given steps and no other.
+
+        Raises ConfigError for a negative step and for no step at all.
+        """
+        if not steps or min(steps) < 0:
+            raise ConfigError(f"found the steps {list(steps)}, expected one or more numbers of 0 and up")
+        return cls(_merged([(step, step) for step in steps]))
+
+    @classmethod
+    def parse(cls, text: str) -> StepSet:
+        """Reads `all` or items joined by `|`; an item is a number or an inclusive range; empty items are skipped.
+
+        Raises ConfigError for any other character, and for what could match no step: an open or reversed range, two
+        dashes, a number beyond 64 bits, no item at all. (MindSpore lets these pass and dumps nothing for them.)
+        """
+        if text == "all":
+            return cls(None)
+        if not _ALPHABET.fullmatch(text):
+            raise ConfigError(
+                f"iteration only supports digits, '-' and '|', or just \"all\" (no spaces, lower case), "
+                f"but found {text!r}; {_EXAMPLE}"
+            )
+        ranges = [_item_range(item, text) for item in text.split("|") if item]
+        if not ranges:
+            raise ConfigError(f"iteration {text!r} names no step, so nothing would be dumped; {_EXAMPLE}")
+        return cls(_merged(ranges))
+
+    def __contains__(self, step: object) -> bool:
+        if not isinstance(step, int):
+            return False
+        if self.ranges is None:
+            return step >= 0
+        index = bisect_right(self.ranges, step, key=lambda pair: pair[0]) - 1
+        return index >= 0 and step <= self.ranges[index][1]
+
+    @property
+    def last(self) -> int | None:
+        """The largest step of the set; None where there is none, because every step is meant."""
+        return None if self.ranges is None else self.ranges[-1][1]
+
+    def __str__(self) -> str:
+        """The shortest text that `parse` reads as this set."""
+        if self.ranges is None:
+            return "all"
+        return "|".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
+
+
+def _item_range(item: str, text: str) -> tuple[int, int]:
+    found = _ITEM.fullmatch(item)
+    if found is None:
+        raise ConfigError(
+            f'iteration {text!r}: the item {item!r} can match no step; expected a number such as "5" '
+            f'or a closed range such as "5-8"; {_EXAMPLE}'
+        )
+    first_text, last_text = found[1], found[2] or found[1]
+    for number in (first_text, last_text):
+        # the length is looked at first: Python refuses to convert thousands of digits
+        if len(number.lstrip("0")) > len(str(_LARGEST)) or int(number) > _LARGEST:
+            raise ConfigError(
+                f"iteration {text!r}: the number {_shortened(number)} is out of range, the largest step is {_LARGEST}; "
+                f'for "from a step on" write a large last step, as in "100-4000000000"'
+            )
+    first, last = int(first_text), int(last_text)
+    if first > last:
+        raise ConfigError(
+            f'iteration {text!r}: the range {item!r} runs backwards and can match no step; write "{last}-{first}"'
+        )
+    return first, last
+
+
+def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def _shortened(number: str) -> str:
+    return number if len(number) <= 40 else f"{number[:20]}... ({len(number)} digits)"

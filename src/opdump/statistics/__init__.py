@@ -1,0 +1,26 @@
+"""The named statistics of the config dialects, over one summary of a tensor."""
+
+from __future__ import annotations
+
+from opdump.statistics.categories import (
+    CATEGORIES,
+    DEFAULT_CATEGORIES,
+    Category,
+    canonical_category,
+    category_of_heading,
+    format_statistic,
+)
+from opdump.statistics.digests import digest, digests_of
+from opdump.statistics.summary_statistics import SummaryStatistics
+
+__all__ = [
+    "CATEGORIES",
+    "DEFAULT_CATEGORIES",
+    "Category",
+    "SummaryStatistics",
+    "canonical_category",
+    "category_of_heading",
+    "digest",
+    "digests_of",
+    "format_statistic",
+]

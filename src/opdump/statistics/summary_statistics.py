@@ -1,0 +1,84 @@
+"""SummaryStatistics: the named statistics, read off one summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from opdump.records import StatisticValue
+from opdump.statistics.categories import canonical_category
+
+if TYPE_CHECKING:
+    from opdump.kernels import Summary
+
+
+def _average(summary: Summary) -> float:
+    return summary.sum / summary.count if summary.count else math.nan
+
+
+def _l2norm(summary: Summary) -> float:
+    return math.sqrt(summary.sum_squares)
+
+
+_FROM_SUMMARY: Final[Mapping[str, Callable[[Summary], StatisticValue]]] = MappingProxyType(
+    {
+        "max": lambda summary: summary.max,
+        "min": lambda summary: summary.min,
+        "avg": _average,
+        "count": lambda summary: int(summary.count),
+        "negative zero count": lambda summary: int(summary.negative),
+        "positive zero count": lambda summary: int(summary.positive),
+        "nan count": lambda summary: int(summary.nan),
+        "negative inf count": lambda summary: int(summary.negative_inf),
+        "positive inf count": lambda summary: int(summary.positive_inf),
+        "zero count": lambda summary: int(summary.zero),
+        "l2norm": _l2norm,
+    }
+)
+
+
+class SummaryStatistics(Mapping[str, StatisticValue]):
+    """Every statistic that a summary (and the digests, if any) can give, by the config's spelling.
+
+    Nothing is computed before it is asked for. `avg` and `l2norm` are in double precision and let NaN and Inf through;
+    of no elements `avg` is NaN and `l2norm` 0. Two mappings with NaN in the same places are equal.
+    `digests` has the keys `md5` and `hash`, whichever were taken.
+    """
+
+    __slots__ = ("digests", "summary")
+
+    def __init__(self, summary: Summary, digests: Mapping[str, str] | None = None) -> None:
+        self.summary: Final = summary
+        self.digests: Final[Mapping[str, str]] = {
+            canonical_category(name): value for name, value in (digests or {}).items()
+        }
+
+    def __getitem__(self, name: str) -> StatisticValue:
+        kind = canonical_category(name)
+        compute = _FROM_SUMMARY.get(kind)
+        return self.digests[kind] if compute is None else compute(self.summary)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from _FROM_SUMMARY
+        yield from self.digests
+
+    def __len__(self) -> int:
+        return len(_FROM_SUMMARY) + len(self.digests)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return self.keys() == other.keys() and all(_same(self[name], other[name]) for name in self)
+
+    __hash__ = None  # type: ignore[assignment]  # equal mappings of other types have no hash to agree with
+
+    def __repr__(self) -> str:
+        return f"SummaryStatistics({dict(self)})"
+
+
+def _same(one: StatisticValue, other: StatisticValue) -> bool:
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
+        return True
+    return one == other
