@@ -37,3 +37,11 @@ class CaptureStateError(OpdumpError):
 
 class IncompleteCaptureError(OpdumpError):
     """`strict` was asked for and some operator was not captured."""
+
+
+class KernelChoiceError(OpdumpError):
+    """OPDUMP_ISA or OPDUMP_THREADS asks for what this machine cannot do."""
+
+
+class UnsupportedDtypeError(OpdumpError):
+    """Elements of this type have no summary."""

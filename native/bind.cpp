@@ -1,0 +1,173 @@
+// What Python sees of the native kernels. Pointers come as integers, so that no array or tensor is parsed on the way.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pool.h"
+#include "summarise.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using opdump::DType;
+using opdump::Summary;
+
+// Giving up the GIL and getting it back costs more than so many bytes take to read.
+constexpr int64_t kReleaseBytes = 256 * 1024;
+
+DType dtype_of(int code) {
+  if (code < 0 || code >= opdump::kDTypes) {
+    throw nb::value_error(("dtype code " + std::to_string(code) + " is not in DTYPE_CODES, which end at " +
+                           std::to_string(opdump::kDTypes - 1))
+                              .c_str());
+  }
+  return static_cast<DType>(code);
+}
+
+void require_elements(uintptr_t pointer, int64_t count) {
+  if (count < 0) throw nb::value_error(("a tensor cannot hold " + std::to_string(count) + " elements").c_str());
+  if (pointer == 0 && count > 0) {
+    throw nb::value_error(("the pointer is null, yet " + std::to_string(count) + " elements are to be read").c_str());
+  }
+}
+
+Summary summary_of(uintptr_t pointer, int code, int64_t count) {
+  const DType dtype = dtype_of(code);
+  require_elements(pointer, count);
+  const void* elements = reinterpret_cast<const void*>(pointer);
+  if (count * opdump::kItemSize[code] < kReleaseBytes) return opdump::summarise(elements, dtype, count);
+  const nb::gil_scoped_release released;
+  return opdump::summarise(elements, dtype, count);
+}
+
+int64_t integer(nb::handle item) { return nb::cast<int64_t>(item); }
+
+Summary summary_of_strided(uintptr_t pointer, int code, const nb::tuple& shape, const nb::tuple& strides) {
+  const DType dtype = dtype_of(code);
+  const size_t dimensions = shape.size();
+  if (strides.size() != dimensions) {
+    throw nb::value_error(("the shape has " + std::to_string(dimensions) + " dimensions and the strides " +
+                           std::to_string(strides.size()))
+                              .c_str());
+  }
+  if (dimensions > opdump::kMaxDimensions) {
+    throw nb::value_error(("a tensor of " + std::to_string(dimensions) + " dimensions has more than the " +
+                           std::to_string(opdump::kMaxDimensions) + " that can be summarised")
+                              .c_str());
+  }
+  int64_t sizes[opdump::kMaxDimensions];
+  int64_t steps[opdump::kMaxDimensions];
+  int64_t count = 1;
+  for (size_t d = 0; d < dimensions; ++d) {
+    sizes[d] = integer(shape[d]);
+    steps[d] = integer(strides[d]);
+    require_elements(1, sizes[d]);
+    count *= sizes[d];
+  }
+  require_elements(pointer, count);
+  const void* elements = reinterpret_cast<const void*>(pointer);
+  const int rank = static_cast<int>(dimensions);
+  if (count * opdump::kItemSize[code] < kReleaseBytes) {
+    return opdump::summarise_strided(elements, dtype, rank, sizes, steps);
+  }
+  const nb::gil_scoped_release released;
+  return opdump::summarise_strided(elements, dtype, rank, sizes, steps);
+}
+
+// Rows that grow by themselves. A row is appended when its summary is complete, under the GIL: threads may share one.
+class SummaryTable {
+ public:
+  explicit SummaryTable(size_t capacity) { rows_.reserve(capacity); }
+
+  size_t add(uintptr_t pointer, int code, int64_t count) { return append(summary_of(pointer, code, count)); }
+  size_t add_strided(uintptr_t pointer, int code, const nb::tuple& shape, const nb::tuple& strides) {
+    return append(summary_of_strided(pointer, code, shape, strides));
+  }
+  size_t size() const { return rows_.size(); }
+  void clear() { rows_.clear(); }
+
+  nb::object rows() const {
+    const size_t count = rows_.size();
+    std::unique_ptr<double[]> copy(new double[count * opdump::kFields + 1]);
+    if (count > 0) std::memcpy(copy.get(), rows_.data(), count * sizeof(Summary));
+    nb::capsule owner(copy.get(), [](void* data) noexcept { delete[] static_cast<double*>(data); });
+    double* data = copy.release();
+    const size_t shape[2] = {count, opdump::kFields};
+    return nb::cast(nb::ndarray<nb::numpy, double, nb::ndim<2>>(data, 2, shape, owner));
+  }
+
+ private:
+  size_t append(const Summary& row) {
+    rows_.push_back(row);
+    return rows_.size() - 1;
+  }
+  std::vector<Summary> rows_;
+};
+
+using Rows = nb::ndarray<double, nb::shape<-1, opdump::kFields>, nb::c_contig, nb::device::cpu>;
+
+void write_row(const Rows& rows, int64_t row, const Summary& summary) {
+  if (row < 0 || row >= static_cast<int64_t>(rows.shape(0))) {
+    throw nb::index_error(
+        ("row " + std::to_string(row) + " of a table of " + std::to_string(rows.shape(0)) + " rows").c_str());
+  }
+  std::memcpy(rows.data() + row * opdump::kFields, &summary, sizeof summary);
+}
+
+std::vector<std::string> instruction_set_names() {
+  const opdump::InstructionSet* sets[opdump::kMaxInstructionSets];
+  const int found = opdump::instruction_sets(sets);
+  std::vector<std::string> names;
+  for (int i = 0; i < found; ++i) names.emplace_back(sets[i]->name);
+  return names;
+}
+
+bool use_instruction_set(const std::string& name) {
+  const opdump::InstructionSet* sets[opdump::kMaxInstructionSets];
+  const int found = opdump::instruction_sets(sets);
+  for (int i = 0; i < found; ++i) {
+    if (name == sets[i]->name) {
+      opdump::use_instruction_set(*sets[i]);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // a table that a module still holds at exit is no mistake
+  m.def(
+      "summarise_pointer",
+      [](uintptr_t pointer, int code, int64_t count, const Rows& rows, int64_t row) {
+        write_row(rows, row, summary_of(pointer, code, count));
+      },
+      "pointer"_a, "code"_a, "count"_a, "rows"_a, "row"_a);
+  m.def(
+      "summarise_strided_pointer",
+      [](uintptr_t pointer, int code, const nb::tuple& shape, const nb::tuple& strides, const Rows& rows, int64_t row) {
+        write_row(rows, row, summary_of_strided(pointer, code, shape, strides));
+      },
+      "pointer"_a, "code"_a, "shape"_a, "strides_in_elements"_a, "rows"_a, "row"_a);
+  nb::class_<SummaryTable>(m, "SummaryTable")
+      .def(nb::init<size_t>(), "capacity"_a = 256)
+      .def("add", &SummaryTable::add, "pointer"_a, "code"_a, "count"_a)
+      .def("add_strided", &SummaryTable::add_strided, "pointer"_a, "code"_a, "shape"_a, "strides_in_elements"_a)
+      .def("rows", &SummaryTable::rows)
+      .def("clear", &SummaryTable::clear)
+      .def("__len__", &SummaryTable::size);
+  m.def("instruction_set", [] { return std::string(opdump::active_instruction_set().name); });
+  m.def("instruction_sets", &instruction_set_names);
+  m.def("use_instruction_set", &use_instruction_set, "name"_a);
+  m.def("threads", &opdump::threads);
+  m.def("set_threads", &opdump::set_threads, "count"_a);
+}

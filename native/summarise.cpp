@@ -1,0 +1,318 @@
+// Chooses the instruction set, cuts a tensor into chunks, and puts the chunks' results together in order.
+#include "summarise.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#if defined(OPDUMP_X86_KERNELS)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+#include "pool.h"
+
+namespace opdump {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// Below this, waking another thread costs more than it saves (benchmarks/summary_kernel.py, --threads).
+constexpr int64_t kThreadedBytes = 512 * 1024;
+
+#if defined(OPDUMP_X86_KERNELS)
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+// The caller may run with denormals flushed (torch.set_flush_denormal), other rounding or trapping exceptions; what a
+// tensor holds does not depend on that. Restores the caller's mode, without the flags that the kernels raised.
+class PlainArithmetic {
+ public:
+  PlainArithmetic() : saved_(_mm_getcsr()) {
+    if ((saved_ & kModes) != kDefault) _mm_setcsr(kDefault);
+  }
+  ~PlainArithmetic() {
+    if ((saved_ & kModes) != kDefault) _mm_setcsr(saved_);
+  }
+  PlainArithmetic(const PlainArithmetic&) = delete;
+  PlainArithmetic& operator=(const PlainArithmetic&) = delete;
+
+ private:
+  static constexpr unsigned kModes = 0xffc0;
+  static constexpr unsigned kDefault = 0x1f80;
+  unsigned saved_;
+};
+#else
+struct PlainArithmetic {
+  PlainArithmetic() {}
+};
+#endif
+
+std::atomic<const InstructionSet*>& chosen_instruction_set() {
+  static std::atomic<const InstructionSet*> chosen{[] {
+    const InstructionSet* sets[kMaxInstructionSets];
+    return sets[instruction_sets(sets) - 1];
+  }()};
+  return chosen;
+}
+
+// The same elements, without the structure that a summary cannot see: no dimension of size one, no negative stride, no
+// repetition; the widest stride first; neighbours that touch are one.
+struct Walk {
+  const char* start;
+  int dimensions = 0;
+  int64_t size[kMaxDimensions];
+  int64_t stride[kMaxDimensions];
+  int64_t count = 1;    // of different index tuples, after repetitions are taken out
+  int64_t repeats = 1;  // by dimensions of stride 0
+};
+
+Walk simplify(const void* elements, int64_t item, int dimensions, const int64_t* shape, const int64_t* strides) {
+  Walk walk;
+  walk.start = static_cast<const char*>(elements);
+  for (int d = 0; d < dimensions; ++d) {
+    if (shape[d] == 1) continue;
+    if (strides[d] == 0) {
+      walk.repeats *= shape[d];
+      continue;
+    }
+    walk.count *= shape[d];
+    int64_t stride = strides[d];
+    if (stride < 0 && shape[d] > 0) {
+      walk.start += (shape[d] - 1) * stride * item;
+      stride = -stride;
+    }
+    int at = walk.dimensions++;
+    for (; at > 0 && walk.stride[at - 1] < stride; --at) {
+      walk.size[at] = walk.size[at - 1];
+      walk.stride[at] = walk.stride[at - 1];
+    }
+    walk.size[at] = shape[d];
+    walk.stride[at] = stride;
+  }
+  int kept = 0;
+  for (int d = 1; d < walk.dimensions; ++d) {
+    if (walk.stride[kept] == walk.stride[d] * walk.size[d]) {
+      walk.size[kept] *= walk.size[d];
+      walk.stride[kept] = walk.stride[d];
+    } else {
+      ++kept;
+      walk.size[kept] = walk.size[d];
+      walk.stride[kept] = walk.stride[d];
+    }
+  }
+  if (walk.dimensions > 0) walk.dimensions = kept + 1;
+  return walk;
+}
+
+template <int kItem>
+char* copy_run(char* to, const char* from, int64_t count, int64_t stride) {
+  if (stride == 1) {
+    std::memcpy(to, from, static_cast<size_t>(count) * kItem);
+  } else {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * kItem, from + i * stride * kItem, kItem);
+  }
+  return to + count * kItem;
+}
+
+// Copies elements [first, first + count) of the walk's order to `to`.
+template <int kItem>
+void gather(const Walk& walk, int64_t first, int64_t count, char* to) {
+  int64_t index[kMaxDimensions];
+  const char* at = walk.start;
+  for (int d = walk.dimensions - 1; d >= 0; --d) {
+    index[d] = first % walk.size[d];
+    first /= walk.size[d];
+    at += index[d] * walk.stride[d] * kItem;
+  }
+  const int inner = walk.dimensions - 1;
+  while (count > 0) {
+    const int64_t run = std::min(count, walk.size[inner] - index[inner]);
+    to = copy_run<kItem>(to, at, run, walk.stride[inner]);
+    count -= run;
+    at += run * walk.stride[inner] * kItem;
+    index[inner] += run;
+    for (int d = inner; d > 0 && index[d] == walk.size[d]; --d) {
+      at += (walk.stride[d - 1] - walk.size[d] * walk.stride[d]) * kItem;
+      index[d] = 0;
+      ++index[d - 1];
+    }
+  }
+}
+
+void gather(const Walk& walk, int64_t item, int64_t first, int64_t count, char* to) {
+  switch (item) {
+    case 1: return gather<1>(walk, first, count, to);
+    case 2: return gather<2>(walk, first, count, to);
+    case 4: return gather<4>(walk, first, count, to);
+    default: return gather<8>(walk, first, count, to);
+  }
+}
+
+void accumulate(CompensatedSum& total, double x) {
+  const double sum = total.sum + x;
+  if (std::isfinite(sum)) {
+    total.error += std::fabs(total.sum) >= std::fabs(x) ? (total.sum - sum) + x : (x - sum) + total.sum;
+  }
+  total.sum = sum;
+}
+
+double value(const CompensatedSum& total) {
+  return std::isfinite(total.sum) ? total.sum + total.error : total.sum;
+}
+
+void merge(Partial& total, const Partial& chunk) {
+  total.nan += chunk.nan;
+  total.positive_inf += chunk.positive_inf;
+  total.negative_inf += chunk.negative_inf;
+  total.zero += chunk.zero;
+  total.negative += chunk.negative;
+  total.max = std::max(total.max, chunk.max);
+  total.min = std::min(total.min, chunk.min);
+  accumulate(total.sum, value(chunk.sum));
+  accumulate(total.sum_squares, value(chunk.sum_squares));
+}
+
+Summary finish(const Partial& total, int64_t count, int64_t repeats) {
+  const double times = static_cast<double>(repeats);
+  Summary row;
+  row.count = static_cast<double>(count) * times;
+  row.nan = static_cast<double>(total.nan) * times;
+  row.positive_inf = static_cast<double>(total.positive_inf) * times;
+  row.negative_inf = static_cast<double>(total.negative_inf) * times;
+  row.zero = static_cast<double>(total.zero) * times;
+  row.negative = static_cast<double>(total.negative) * times;
+  row.positive = static_cast<double>(count - total.nan - total.zero - total.negative) * times;
+  if (total.nan > 0) {
+    row.max = row.min = row.sum = row.sum_squares = kNaN;
+    return row;
+  }
+  // Adding 0.0 turns -0.0 into 0.0: which of the two an extreme is would depend on the order of the elements.
+  row.max = total.max + 0.0;
+  row.min = total.min + 0.0;
+  if (total.has_nonfinite()) {
+    row.sum = total.negative_inf == 0 ? kInfinity : total.positive_inf == 0 ? -kInfinity : kNaN;
+    row.sum_squares = kInfinity;
+    return row;
+  }
+  row.sum = value(total.sum) * times + 0.0;
+  row.sum_squares = value(total.sum_squares) * times;
+  return row;
+}
+
+// One tensor being summarised, for the tasks of its chunks.
+struct Summation {
+  ChunkFunction chunk;
+  const char* elements;  // null: gather them from `walk`
+  const Walk* walk;
+  int64_t item;
+  int64_t count;
+  std::vector<Partial>* partials = nullptr;
+  std::atomic<bool> sums_wanted{true};
+
+  void run(int64_t index, Partial& partial) {
+    const int64_t first = index * kChunk;
+    const int64_t size = std::min(kChunk, count - first);
+    const bool wanted = sums_wanted.load(std::memory_order_relaxed);
+    if (elements != nullptr) {
+      chunk(elements + first * item, size, wanted, partial);
+    } else {
+      run_gathered(first, size, wanted, partial);
+    }
+    // Harmless to see late: the sums are then computed and not used.
+    if (partial.has_nonfinite()) sums_wanted.store(false, std::memory_order_relaxed);
+  }
+
+  void run_gathered(int64_t first, int64_t size, bool wanted, Partial& partial) {
+    alignas(64) char block[kBlock * 8];
+    for (int64_t done = 0; done < size; done += kBlock) {
+      const int64_t part = std::min(kBlock, size - done);
+      gather(*walk, item, first + done, part, block);
+      Partial found;
+      chunk(block, part, wanted, found);
+      wanted = wanted && !found.has_nonfinite();
+      merge(partial, found);
+    }
+  }
+};
+
+Partial run_all(Summation& summation) {
+  Partial total;
+  const int64_t chunks = (summation.count + kChunk - 1) / kChunk;
+  if (chunks == 1 || summation.count * summation.item < kThreadedBytes || threads() == 1) {
+    const PlainArithmetic plain;
+    for (int64_t i = 0; i < chunks; ++i) {
+      Partial partial;
+      summation.run(i, partial);
+      if (chunks == 1) return partial;
+      merge(total, partial);
+    }
+    return total;
+  }
+  std::vector<Partial> partials(static_cast<size_t>(chunks));
+  summation.partials = &partials;
+  run_parallel(
+      [](void* context, int64_t index) {
+        const PlainArithmetic plain;
+        Summation& one = *static_cast<Summation*>(context);
+        one.run(index, (*one.partials)[static_cast<size_t>(index)]);
+      },
+      &summation, chunks);
+  const PlainArithmetic plain;
+  for (const Partial& partial : partials) merge(total, partial);
+  return total;
+}
+
+}  // namespace
+
+int instruction_sets(const InstructionSet* (&sets)[kMaxInstructionSets]) {
+  int found = 0;
+  sets[found++] = &base_kernels;
+#if defined(OPDUMP_X86_KERNELS)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+  if (avx2) sets[found++] = &avx2_kernels;
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    sets[found++] = &avx512_kernels;
+  }
+#endif
+  return found;
+}
+
+const InstructionSet& active_instruction_set() {
+  return *chosen_instruction_set().load(std::memory_order_relaxed);
+}
+
+void use_instruction_set(const InstructionSet& set) {
+  chosen_instruction_set().store(&set, std::memory_order_relaxed);
+}
+
+Summary summarise(const void* elements, DType dtype, int64_t count) {
+  const int type = static_cast<int>(dtype);
+  if (count == 0) return finish(Partial(), 0, 1);
+  Summation summation{active_instruction_set().chunk[type], static_cast<const char*>(elements), nullptr,
+                      kItemSize[type], count};
+  return finish(run_all(summation), count, 1);
+}
+
+Summary summarise_strided(const void* elements, DType dtype, int dimensions, const int64_t* shape,
+                          const int64_t* strides) {
+  const int type = static_cast<int>(dtype);
+  for (int d = 0; d < dimensions; ++d) {
+    if (shape[d] == 0) return summarise(elements, dtype, 0);
+  }
+  const int64_t item = kItemSize[type];
+  const Walk walk = simplify(elements, item, dimensions, shape, strides);
+  const bool dense = walk.dimensions == 0 || (walk.dimensions == 1 && walk.stride[0] == 1);
+  Summation summation{active_instruction_set().chunk[type], dense ? walk.start : nullptr, &walk, item, walk.count};
+  return finish(run_all(summation), walk.count, walk.repeats);
+}
+
+}  // namespace opdump

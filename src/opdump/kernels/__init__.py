@@ -1,0 +1,144 @@
+"""One pass over a tensor's memory gives every number that the dump dialects ask for.
+
+The compiled kernels (native/) and their numpy twin (reference.py) give the same bits; the twin runs where the compiled
+module is missing, 20 to 100 times slower, and `active()` says so. Environment:
+
+    OPDUMP_REQUIRE_NATIVE=1   a missing compiled module is an error
+    OPDUMP_ISA=avx2           base, avx2 or avx512 instead of the widest of this machine; numpy for the twin
+    OPDUMP_THREADS=1          threads that share one large tensor; without it one per usable processor, 16 at most
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import KernelChoiceError, NativeCoreMissingError, UnsupportedDtypeError
+from . import reference
+from .summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
+
+__all__ = [
+    "DTYPE_CODES",
+    "SUMMARY_FIELDS",
+    "Summary",
+    "SummaryTable",
+    "active",
+    "instruction_sets",
+    "set_threads",
+    "summarise",
+    "summarise_pointer",
+    "summarise_strided_pointer",
+    "threads",
+    "use_instruction_set",
+]
+
+
+class _Kernels(Protocol):
+    """What the compiled module and the twin both offer, beside the functions of the hot path."""
+
+    def instruction_set(self) -> str: ...
+    def instruction_sets(self) -> list[str]: ...
+    def use_instruction_set(self, name: str, /) -> bool: ...
+    def set_threads(self, count: int, /) -> None: ...
+
+
+def _choose(environ: Mapping[str, str]) -> tuple[_Kernels, str]:
+    """The kernels to use, and why they are not the compiled ones (empty if they are)."""
+    twin = cast(_Kernels, reference)
+    isa = environ.get("OPDUMP_ISA", "")
+    native: _Kernels | None = None
+    reason = ""
+    if isa == "numpy":
+        reason = "OPDUMP_ISA=numpy"
+    else:
+        try:
+            native = cast(_Kernels, importlib.import_module("._native", __name__))
+        except ImportError as error:
+            # A module that is not there is the ordinary case; one that does not load has more to say.
+            missing = isinstance(error, ModuleNotFoundError)
+            reason = "opdump was installed without a C++ compiler" if missing else str(error)
+    if native is None and environ.get("OPDUMP_REQUIRE_NATIVE", "") not in ("", "0"):
+        raise NativeCoreMissingError(
+            f"OPDUMP_REQUIRE_NATIVE is set, and the compiled kernels cannot be used: {reason}. "
+            "Install a C++17 compiler (gcc or clang), then: pip install --force-reinstall --no-deps -v opdump"
+        )
+    chosen = twin if native is None else native
+    if native is not None and isa:
+        _use(native, isa, "OPDUMP_ISA")
+    threads_text = environ.get("OPDUMP_THREADS", "")
+    if threads_text:
+        if not threads_text.isdecimal() or int(threads_text) == 0:
+            raise KernelChoiceError(f"OPDUMP_THREADS is {threads_text!r}; expected a whole number from 1")
+        chosen.set_threads(int(threads_text))
+    return chosen, reason
+
+
+def _use(kernels: _Kernels, name: str, source: str) -> None:
+    if not kernels.use_instruction_set(name):
+        raise KernelChoiceError(
+            f"{source} is {name!r}; this machine can use {', '.join(kernels.instruction_sets())}"
+        )
+
+
+_kernels, _REASON = _choose(os.environ)
+
+# The choice is made once, at import. The hot path calls the chosen functions without another one in between.
+if _REASON:
+    SummaryTable = reference.SummaryTable
+    summarise_pointer = reference.summarise_pointer
+    summarise_strided_pointer = reference.summarise_strided_pointer
+    set_threads = reference.set_threads
+    threads = reference.threads
+else:
+    from . import _native
+
+    SummaryTable = _native.SummaryTable  # type: ignore[misc,assignment]
+    summarise_pointer = _native.summarise_pointer
+    summarise_strided_pointer = _native.summarise_strided_pointer
+    set_threads = _native.set_threads
+    threads = _native.threads
+
+
+def active() -> str:
+    """Which kernels run: `native (avx512)`, or `numpy (no compiled kernels: <reason>)`."""
+    return f"numpy (no compiled kernels: {_REASON})" if _REASON else f"native ({_kernels.instruction_set()})"
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """The instruction sets that this machine can use, narrowest first; `("numpy",)` without compiled kernels."""
+    return tuple(_kernels.instruction_sets())
+
+
+def use_instruction_set(name: str) -> None:
+    """Use another instruction set from now on, for tests and benchmarks. KernelChoiceError if it is not to be had."""
+    _use(_kernels, name, "the instruction set asked for")
+
+
+def summarise(array: NDArray[np.generic], dtype: str | None = None) -> Summary:
+    """Summarise an array of any shape and strides.
+
+    `dtype` names the element type where numpy cannot: bfloat16 comes as uint16 with dtype="bfloat16". Other byte orders
+    are converted. UnsupportedDtypeError for complex numbers, strings and whatever else is not in DTYPE_CODES.
+    """
+    name = array.dtype.name if dtype is None else dtype
+    code = DTYPE_CODES.get(name)
+    if code is None:
+        raise UnsupportedDtypeError(f"elements of type {name} have no summary; these have: {', '.join(DTYPE_CODES)}")
+    size = np.dtype(np.uint16 if name == "bfloat16" else name).itemsize
+    if array.dtype.itemsize != size:
+        raise UnsupportedDtypeError(
+            f"an array of {array.dtype} cannot hold {name}: its elements have {array.dtype.itemsize} bytes, not {size}"
+        )
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(stride % size for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    rows = np.empty((1, len(SUMMARY_FIELDS)))
+    strides = tuple(stride // size for stride in array.strides)
+    summarise_strided_pointer(array.ctypes.data, code, array.shape, strides, rows, 0)
+    return Summary(*rows[0].tolist())

@@ -1,0 +1,273 @@
+"""The kernels in numpy: what the compiled ones must compute, to the last bit, and what runs where those are missing.
+
+Every element is cast to float64 first. Floating-point addition depends on its order, so the order is part of the
+specification; neither the instruction set nor the number of threads may change it:
+
+    lane    elements j, j + 16, j + 32, ... of a block, added one after the other
+    block   2048 elements; its 16 lanes are folded in halves: 16 to 8, 4, 2, 1
+    chunk   32 blocks, added one after the other with Neumaier's compensation (ZAMM 54, 1974)
+    tensor  its chunks, added in the same way
+
+A square is rounded before it is added. A tensor with NaN or Inf has its sums from the counts. A strided tensor is read
+in the order of its memory: see `_simplify`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
+
+_LANES = 16
+_BLOCK = 2048
+_BLOCKS_OF_CHUNK = 32
+_CHUNK = _BLOCK * _BLOCKS_OF_CHUNK
+# How much is converted to float64 at a time: enough to make numpy's overhead small, little enough to stay in the cache.
+_CHUNKS_AT_A_TIME = 2
+_MAX_DIMENSIONS = 64
+
+_NAMES = {code: name for name, code in DTYPE_CODES.items()}
+
+
+def _storage_dtype(code: int) -> np.dtype[np.generic]:
+    """The numpy type that holds the bits of one element."""
+    name = _NAMES.get(code)
+    if name is None:
+        raise ValueError(f"dtype code {code} is not in DTYPE_CODES, which end at {max(_NAMES)}")
+    return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(name, name))
+
+
+def _as_float64(elements: NDArray[np.generic], code: int) -> NDArray[np.float64]:
+    if code == DTYPE_CODES["bfloat16"]:
+        return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    if code == DTYPE_CODES["bool"]:
+        return (elements != 0).astype(np.float64)
+    return elements.astype(np.float64)
+
+
+def _compensated(numbers: Iterable[float]) -> float:
+    """Neumaier's sum; once it has overflowed it stays what IEEE addition makes of it."""
+    total = error = 0.0
+    for number in numbers:
+        new = total + number
+        if math.isfinite(new):
+            error += (total - new) + number if abs(total) >= abs(number) else (number - new) + total
+        total = new
+    return total + error if math.isfinite(total) else total
+
+
+def _block_sums(values: NDArray[np.float64]) -> list[float]:
+    """The sums of the blocks of `values` (1-d, whole blocks)."""
+    # A reduction over a leading axis adds whole rows in order; only the innermost axis would be summed pairwise.
+    lanes = values.reshape(-1, _BLOCK // _LANES, _LANES).sum(axis=1)
+    width = _LANES // 2
+    while width:
+        lanes = lanes[:, :width] + lanes[:, width : 2 * width]
+        width //= 2
+    sums: list[float] = lanes[:, 0].tolist()
+    return sums
+
+
+def _chunk_sums(values: NDArray[np.float64]) -> list[float]:
+    sums = _block_sums(values)
+    return [_compensated(sums[i : i + _BLOCKS_OF_CHUNK]) for i in range(0, len(sums), _BLOCKS_OF_CHUNK)]
+
+
+def _in_whole_blocks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    missing = -values.size % _BLOCK
+    return np.concatenate([values, np.zeros(missing)]) if missing else values
+
+
+def _summary(elements: NDArray[np.generic], code: int, repeats: int = 1) -> Summary:
+    """The summary of an array read in C order, as if it stood `repeats` times in the tensor."""
+    nan = positive_inf = negative_inf = zero = negative = 0
+    largest, smallest = -math.inf, math.inf
+    sums: list[float] = []
+    square_sums: list[float] = []
+    count = elements.size
+    step = _CHUNKS_AT_A_TIME * _CHUNK
+    with np.errstate(all="ignore"):
+        for first in range(0, count, step):
+            values = _as_float64(elements.flat[first : first + step], code)
+            new_nan = int(np.count_nonzero(np.isnan(values)))
+            new_positive_inf = int(np.count_nonzero(values == math.inf))
+            new_negative_inf = int(np.count_nonzero(values == -math.inf))
+            nan += new_nan
+            positive_inf += new_positive_inf
+            negative_inf += new_negative_inf
+            zero += int(np.count_nonzero(values == 0))
+            negative += int(np.count_nonzero(values < 0))
+            if not nan:
+                largest = max(largest, float(values.max()))
+                smallest = min(smallest, float(values.min()))
+            if not (nan or positive_inf or negative_inf):
+                values = _in_whole_blocks(values)
+                sums += _chunk_sums(values)
+                square_sums += _chunk_sums(values * values)
+    counts = (count, nan, positive_inf, negative_inf, zero, negative, count - nan - zero - negative)
+    numbers = _sums_and_extremes(counts, largest, smallest, _compensated(sums), _compensated(square_sums), repeats)
+    return Summary(*(float(number * repeats) for number in counts), *numbers)
+
+
+def _sums_and_extremes(
+    counts: Sequence[int], largest: float, smallest: float, total: float, squares: float, repeats: int
+) -> tuple[float, float, float, float]:
+    _, nan, positive_inf, negative_inf, *_ = counts
+    if nan:
+        return math.nan, math.nan, math.nan, math.nan
+    # Adding 0.0 makes 0.0 of -0.0: which of the two an extreme is would depend on the order of the elements.
+    extremes = (largest + 0.0, smallest + 0.0)
+    if positive_inf and negative_inf:
+        return *extremes, math.nan, math.inf
+    if positive_inf or negative_inf:
+        return *extremes, math.inf if positive_inf else -math.inf, math.inf
+    return *extremes, total * repeats + 0.0, squares * repeats
+
+
+def _simplify(
+    shape: Sequence[int], strides: Sequence[int]
+) -> tuple[int, list[tuple[int, int]], int]:
+    """The same elements without what a summary cannot see: (offset, [(size, stride), ...], repeats), in elements.
+
+    Dimensions of size one vanish, repetitions (stride 0) become a factor, negative strides are walked from the other
+    end, the widest stride comes first, and dimensions that continue each other become one.
+    """
+    offset, repeats = 0, 1
+    dimensions: list[tuple[int, int]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if stride == 0:
+            repeats *= size
+            continue
+        if stride < 0:
+            offset += (size - 1) * stride
+        dimensions.append((size, abs(stride)))
+    dimensions.sort(key=lambda dimension: -dimension[1])
+    merged: list[tuple[int, int]] = []
+    for size, stride in dimensions:
+        if merged and merged[-1][1] == size * stride:
+            merged[-1] = (merged[-1][0] * size, stride)
+        else:
+            merged.append((size, stride))
+    return offset, merged, repeats
+
+
+def _require_elements(pointer: int, count: int) -> None:
+    if count < 0:
+        raise ValueError(f"a tensor cannot hold {count} elements")
+    if pointer == 0 and count > 0:
+        raise ValueError(f"the pointer is null, yet {count} elements are to be read")
+
+
+def _memory(pointer: int, code: int, dimensions: Sequence[tuple[int, int]]) -> NDArray[np.generic]:
+    """The elements at `pointer` as an array, without a copy; `dimensions` are (size, stride >= 0 in elements)."""
+    dtype = _storage_dtype(code)
+    extent = sum((size - 1) * stride for size, stride in dimensions) + 1
+    buffer = (ctypes.c_char * (extent * dtype.itemsize)).from_address(pointer)
+    shape = tuple(size for size, _ in dimensions)
+    strides = tuple(stride * dtype.itemsize for _, stride in dimensions)
+    return np.ndarray(shape, dtype, buffer, strides=strides)
+
+
+def _summary_of(pointer: int, code: int, count: int) -> Summary:
+    _require_elements(pointer, count)
+    if count == 0:
+        return _summary(np.empty(0, _storage_dtype(code)), code)
+    return _summary(_memory(pointer, code, [(count, 1)]), code)
+
+
+def _summary_of_strided(pointer: int, code: int, shape: Sequence[int], strides: Sequence[int]) -> Summary:
+    if len(shape) != len(strides):
+        raise ValueError(f"the shape has {len(shape)} dimensions and the strides {len(strides)}")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(
+            f"a tensor of {len(shape)} dimensions has more than the {_MAX_DIMENSIONS} that can be summarised"
+        )
+    for size in shape:
+        _require_elements(1, size)
+    count = math.prod(shape)
+    _require_elements(pointer, count)
+    if count == 0:
+        return _summary_of(pointer, code, 0)
+    offset, dimensions, repeats = _simplify(shape, strides)
+    start = pointer + offset * _storage_dtype(code).itemsize
+    return _summary(_memory(start, code, dimensions), code, repeats)
+
+
+def summarise_pointer(pointer: int, code: int, count: int, rows: NDArray[np.float64], row: int) -> None:
+    """Write the summary of `count` adjacent elements at address `pointer` into `rows[row]` (rows: (N, 11) float64)."""
+    rows[row] = _summary_of(pointer, code, count)
+
+
+def summarise_strided_pointer(
+    pointer: int,
+    code: int,
+    shape: tuple[int, ...],
+    strides_in_elements: tuple[int, ...],
+    rows: NDArray[np.float64],
+    row: int,
+) -> None:
+    """The same for any strides: negative, zero and overlapping ones too. `pointer` is the address of element 0."""
+    rows[row] = _summary_of_strided(pointer, code, shape, strides_in_elements)
+
+
+class SummaryTable:
+    """Summaries of many tensors, one row each; it grows by itself. What the hot path writes into."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, capacity: int = 256) -> None:
+        self._rows: list[Summary] = []
+
+    def add(self, pointer: int, code: int, count: int) -> int:
+        """Summarise `count` adjacent elements at `pointer`; the number of the new row."""
+        self._rows.append(_summary_of(pointer, code, count))
+        return len(self._rows) - 1
+
+    def add_strided(
+        self, pointer: int, code: int, shape: tuple[int, ...], strides_in_elements: tuple[int, ...]
+    ) -> int:
+        """The same for any strides."""
+        self._rows.append(_summary_of_strided(pointer, code, shape, strides_in_elements))
+        return len(self._rows) - 1
+
+    def rows(self) -> NDArray[np.float64]:
+        """A copy of the rows, (n, 11), columns as in SUMMARY_FIELDS."""
+        return np.array(self._rows, np.float64).reshape(-1, len(SUMMARY_FIELDS))
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._rows.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def instruction_set() -> str:
+    """The name of the instruction set in use."""
+    return "numpy"
+
+
+def instruction_sets() -> list[str]:
+    """The instruction sets that can be chosen."""
+    return ["numpy"]
+
+
+def use_instruction_set(name: str) -> bool:
+    """Choose an instruction set; whether it exists."""
+    return name == "numpy"
+
+
+def threads() -> int:
+    """How many threads work on one large tensor."""
+    return 1
+
+
+def set_threads(count: int) -> None:
+    """numpy's passes run in the calling thread, whatever `count` is."""
