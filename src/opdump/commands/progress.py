@@ -14,28 +14,23 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from opdump.reports import amounts
 
 _POLL = 0.25
 _BETWEEN_LINES = 1.0
-_SIGN_OF_LIFE = 10.0
-
-
-class Progress(NamedTuple):
-    """Where a capture stands; `step` is None before the first wanted step."""
-
-    step: int | None
-    operators: int
-    bytes: int
 
 
 class SupportsProgress(Protocol):
     """A capture that can be asked where it stands, from another thread, at any time."""
 
     @property
-    def progress(self) -> Progress: ...
+    def current_step(self) -> int: ...
+    @property
+    def operators(self) -> int: ...
+    @property
+    def bytes_written(self) -> int: ...
 
 
 @contextmanager
@@ -50,15 +45,12 @@ def progress_lines(dump: SupportsProgress, *, enabled: bool = True) -> Iterator[
     done = threading.Event()
 
     def report() -> None:
-        shown, shown_at = Progress(None, 0, 0), time.monotonic()
+        shown, shown_at = 0, time.monotonic()
         while not done.wait(_POLL):
-            now = dump.progress
-            waited = time.monotonic() - shown_at
-            new_step = now.step != shown.step and waited >= _BETWEEN_LINES
-            still_there = now.operators != shown.operators and waited >= _SIGN_OF_LIFE
-            if now.step is not None and (new_step or still_there):
-                shown, shown_at = now, time.monotonic()
-                console.print(f"opdump: {progress_text(now)}", style="dim")
+            operators = dump.operators
+            if operators != shown and time.monotonic() - shown_at >= _BETWEEN_LINES:
+                shown, shown_at = operators, time.monotonic()
+                console.print(f"opdump: {progress_text(dump)}", style="dim")
 
     reporter = threading.Thread(target=report, name="opdump-progress", daemon=True)
     reporter.start()
@@ -69,6 +61,6 @@ def progress_lines(dump: SupportsProgress, *, enabled: bool = True) -> Iterator[
         reporter.join()
 
 
-def progress_text(progress: Progress) -> str:
+def progress_text(dump: SupportsProgress) -> str:
     """`step 3, 3,216 operators, 48.1 MB`."""
-    return f"step {progress.step}, {amounts.count(progress.operators, 'operator')}, {amounts.size(progress.bytes)}"
+    return f"step {dump.current_step}, {amounts.count(dump.operators, 'operator')}, {amounts.size(dump.bytes_written)}"

@@ -71,7 +71,7 @@ def run(
     """Run SCRIPT with ARGUMENTS and dump what its operators read and write."""
     overrides: dict[str, Any] = {}
     if path is not None:
-        overrides["path"] = os.path.abspath(path)
+        overrides["path"] = path
     if layout is not None:
         overrides["layout"] = layout
     if short_names:
@@ -88,14 +88,15 @@ def run(
 
 
 def _plan(config: str | None, *, strict: bool, overrides: Mapping[str, Any]) -> DumpPlan:
-    if config is None and not os.environ.get("MINDSPORE_DUMP_CONFIG"):
+    config = config or os.environ.get("MINDSPORE_DUMP_CONFIG")
+    if not config:
         raise click.UsageError(
             "no config: give -c data_dump.json or set MINDSPORE_DUMP_CONFIG. "
             "To write one: opdump config new data_dump.json"
         )
-    from opdump.configs.mindspore import load_plan
+    from opdump.capture import resolve_plan
 
-    return load_plan(config, environ=os.environ, strict=strict, **overrides)
+    return resolve_plan(config, strict=strict, **overrides)
 
 
 def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Program:
@@ -137,9 +138,12 @@ def _run(
             capture(plan, eager=eager, stop_after_dump=stop_after_dump, strict=strict) as dump,
             progress_lines(dump, enabled=rank in (None, 0)),
         ):
-            program.execute()
-    except DumpComplete:
-        click.echo("opdump: the last wanted step is on disk, the script was ended as --stop-after-dump asks", err=True)
+            try:
+                program.execute()
+            except DumpComplete:
+                click.echo(
+                    "opdump: the last wanted step is on disk, the script ends here (--stop-after-dump)", err=True
+                )
     except SystemExit as request:
         result = request.code
     except KeyboardInterrupt as error:
@@ -149,6 +153,8 @@ def _run(
         _print_error(error)
         result = EXIT_ERROR
     if dump is not None and dump.report is not None:
+        for warning in dump.report.warnings:
+            click.echo(f"opdump: warning: {warning}", err=True)
         line = completeness_json(dump.report, rank=rank) if as_json else completeness_line(dump.report, rank=rank)
         click.echo(line, err=True)
     return result

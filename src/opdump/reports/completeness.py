@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from opdump.reports import amounts
@@ -26,15 +27,21 @@ def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
         )
     parts = [f"{amounts.count(report.executed, 'operator')} ran: {report.captured:,} captured"]
     if report.skipped:
-        by_count = sorted(report.skipped.items(), key=lambda item: (-item[1], item[0]))
-        reasons = ", ".join(f"{number:,} {reason}" for reason, number in by_count)
-        parts[0] += f", {sum(report.skipped.values()):,} skipped ({reasons})"
+        parts[0] += f", {sum(report.skipped.values()):,} skipped ({_by_reason(report.skipped)})"
+    left_out = ""
+    if report.tensors_skipped:
+        left_out = f" ({_by_reason(report.tensors_skipped)} left out)"
     parts.append(
-        f"{amounts.count(report.tensors, 'tensor')} in {amounts.count(report.files, 'file')}, "
+        f"{amounts.count(report.tensors, 'tensor')}{left_out} in {amounts.count(report.files, 'file')}, "
         f"{amounts.size(report.bytes)}, {amounts.steps(report.steps)}, {amounts.seconds(report.seconds)}"
     )
     parts.append(f"next: opdump show {shlex.quote(str(report.path))}")
     return f"{where}: " + "; ".join(parts)
+
+
+def _by_reason(skipped: Mapping[str, int]) -> str:
+    by_count = sorted(skipped.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{number:,} {reason}" for reason, number in by_count)
 
 
 def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
@@ -46,10 +53,12 @@ def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
             "captured": report.captured,
             "skipped": dict(report.skipped),
             "tensors": report.tensors,
+            "tensors_skipped": dict(report.tensors_skipped),
             "files": report.files,
             "bytes": report.bytes,
             "steps": list(report.steps),
             "path": str(report.path),
             "seconds": round(report.seconds, 3),
+            "warnings": list(report.warnings),
         }
     )
