@@ -1,0 +1,237 @@
+"""Compiled code: each graph that `torch.compile` made is one operator, and stays the code that it is.
+
+    compiled_forward           inputs: what the graph reads (parameters, activations); outputs: what it returns
+    compiled_forward_backward  inputs: saved tensors, then the gradients of the outputs; outputs: gradients
+
+A compiled function is not the place to step in: where dynamo breaks the graph, parts of the function run eagerly between
+two graphs, and those parts are operators like any other. The places are the graphs themselves.
+
+* Forward: dynamo puts each compiled graph into the globals of the function that it compiled, as `__compiled_fn_...`, through
+  `CleanupHook`, and the rewritten bytecode calls it from there. Those names are given a wrapper, the ones that exist already
+  (`CleanupManager` lists them all) and the ones that dynamo makes while capture is attached.
+* Backward: AOTAutograd asks `_AutogradBackwardCompiler.get_or_compile` for the compiled backward each time that it runs one,
+  so a wrapper can be handed out there. The backend "eager" has no compiled backward: autograd runs plain operators,
+  which are recorded as such.
+
+That dynamo compiles at all under a dispatch mode is the work of `RecordingMode`. All names used here are private to PyTorch;
+one that is missing in another release is left alone, and then the operators inside are recorded one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CodeType
+from typing import Any, Protocol
+
+import torch
+
+from .mode_stack import never_compile, recording_here, suspended
+from .replacements import Replacements
+from .tracing import SuspendedTracing, run_suspended
+
+_GRAPH = "__compiled_fn"
+_RESUMED = re.compile(r"(?:torch_dynamo_)?resume_in_(.+)_at_\d+$")
+
+
+class RunAsOne(Protocol):
+    """Records one operator: its inputs, then what `function(*args, **kwargs)` returns, which it returns too.
+
+    It is called with recording suspended in the calling thread, so that what it does itself is not recorded either.
+    """
+
+    def __call__(self, name: str, function: CompiledCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
+
+
+class CompiledCall:
+    """One call of a compiled graph, to be made once."""
+
+    __slots__ = ("_graph", "written")
+
+    def __init__(self, graph: Callable[..., Any]) -> None:
+        self._graph = graph
+        self.written: tuple[torch.Tensor, ...] = ()
+        """After the call: the tensors among its positional arguments that it wrote into (running statistics of a batch norm,
+        parameters in a compiled optimizer), in the order of the arguments. They are results as much as what it returned."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        versions = [_version(value) for value in args]
+        result = self._graph(*args, **kwargs)
+        self.written = tuple(
+            value for value, version in zip(args, versions, strict=True) if version >= 0 and _version(value) != version
+        )
+        return result
+
+
+class CompiledRegions:
+    """Has every call of a compiled graph in a thread that records made by `run_as_one`, from `attach` to `detach`.
+
+    With `eager`, functions given to `torch.compile` run eagerly instead, so that capture goes inside; that holds for the
+    whole process, and ends with `detach`. Tracing and export are suspended in both cases (`SuspendedTracing`).
+
+    A call of a compiled graph in a thread that does not record costs one more Python call.
+    """
+
+    def __init__(self, run_as_one: RunAsOne, *, eager: bool = False) -> None:
+        self._run_as_one = run_as_one
+        self._eager = eager
+        self._replacements = Replacements()
+        self._tracing = SuspendedTracing()
+        self._graphs: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self._labels: dict[str, str] = {}
+        self._stance: Any = None
+        self._attached = False
+
+    def attach(self) -> None:
+        """Begin. May be called anywhere but inside a compiled function; a second `attach` does nothing."""
+        if self._attached:
+            return
+        self._attached = True
+        self._tracing.attach()
+        from torch._dynamo import eval_frame
+
+        replace = self._replacements.replace
+        for owner in (torch._dynamo, eval_frame):
+            replace(owner, "export", run_suspended(eval_frame.export))
+        if self._eager:
+            self._stance = torch.compiler.set_stance("force_eager")
+        else:
+            self._attach_forward()
+            self._attach_backward()
+
+    def detach(self) -> None:
+        """End: everything is as it was before `attach`. A second `detach` does nothing."""
+        if self._stance is not None:
+            from torch._dynamo import eval_frame
+
+            # The program may have chosen another stance since; then it is the program's.
+            if eval_frame._stance is self._stance.stance:
+                self._stance.__exit__(None, None, None)
+            self._stance = None
+        self._replacements.restore()
+        self._tracing.detach()
+        while self._graphs:
+            scope, name, graph, wrapper = self._graphs.pop()
+            if scope.get(name) is wrapper:
+                scope[name] = graph
+        self._labels.clear()
+        self._attached = False
+
+    def _attach_forward(self) -> None:
+        from torch._dynamo.utils import CleanupHook
+
+        original = CleanupHook.create
+
+        def create(scope: dict[str, Any], name: str, value: Any) -> Any:
+            hook = original(scope, name, value)
+            if name.startswith(_GRAPH):
+                self._wrap_graph(scope, name)
+            return hook
+
+        self._replacements.replace(CleanupHook, "create", staticmethod(create))
+        for _, hooks in _compiled_codes():
+            for hook in hooks:
+                if hook.name.startswith(_GRAPH) and hook.name in hook.scope:
+                    self._wrap_graph(hook.scope, hook.name)
+
+    def _wrap_graph(self, scope: dict[str, Any], name: str) -> None:
+        graph = scope[name]
+
+        def compiled_graph(*args: Any, **kwargs: Any) -> Any:
+            if not (self._attached and recording_here()):
+                return graph(*args, **kwargs)
+            with suspended():
+                return self._run_as_one(self._label(name), CompiledCall(graph), args, kwargs)
+
+        # Dynamo looks at the frames that the code that it made calls.
+        never_compile(compiled_graph.__code__)
+        scope[name] = compiled_graph
+        self._graphs.append((scope, name, graph, compiled_graph))
+
+    def _attach_backward(self) -> None:
+        from torch._functorch._aot_autograd import runtime_wrappers
+
+        compiler = getattr(runtime_wrappers, "_AutogradBackwardCompiler", None)
+        if compiler is None:
+            return
+        original = compiler.get_or_compile
+
+        def get_or_compile(compiler: Any, *args: Any, **kwargs: Any) -> Any:
+            if not recording_here():
+                return original(compiler, *args, **kwargs)
+            with suspended():
+                graph = original(compiler, *args, **kwargs)
+            return self._backward(graph, getattr(compiler.fw_metadata, "compile_id_str", None))
+
+        self._replacements.replace(compiler, "get_or_compile", get_or_compile)
+
+    def _backward(self, graph: Callable[..., Any], compile_id: str | None) -> Callable[..., Any]:
+        # A boxed callable takes one list, which it empties so that its elements can be freed while it runs.
+        boxed = bool(getattr(graph, "_boxed_call", False))
+
+        def compiled_backward(*args: Any) -> Any:
+            values = tuple(args[0]) if boxed else args
+            if boxed:
+                args[0].clear()
+            call = CompiledCall((lambda *given: graph(list(given))) if boxed else graph)
+            with suspended():
+                return self._run_as_one(f"{self._forward_label(compile_id)}_backward", call, values, {})
+
+        compiled_backward._boxed_call = boxed  # type: ignore[attr-defined]
+        return compiled_backward
+
+    def _label(self, graph_name: str) -> str:
+        """`compiled_{function}`, from the function whose rewritten code calls the graph of that global name."""
+        label = self._labels.get(graph_name)
+        if label is None:
+            for code, hooks in _compiled_codes():
+                if any(hook.name == graph_name for hook in hooks):
+                    label = self._labels[graph_name] = label_of(code)
+                    break
+        return label or "compiled"
+
+    def _forward_label(self, compile_id: str | None) -> str:
+        """The label of the forward graph that came from the compilation `compile_id`."""
+        if compile_id is None:
+            return "compiled"
+        label = self._labels.get(compile_id)
+        if label is None:
+            self._labels.update((str(entry.compile_id), label_of(entry.code)) for entry in _cache_entries())
+            label = self._labels.setdefault(compile_id, "compiled")
+        return label
+
+
+def label_of(code: CodeType) -> str:
+    """`compiled_` and the name of the user's function, also for the part after a graph break.
+
+    >>> label_of((lambda: 0).__code__.replace(co_name="torch_dynamo_resume_in_forward_at_12"))
+    'compiled_forward'
+    """
+    resumed = _RESUMED.match(code.co_name)
+    return "compiled_" + re.sub(r"\W", "", resumed[1] if resumed else code.co_name)
+
+
+def _compiled_codes() -> Iterator[tuple[CodeType, Iterable[Any]]]:
+    """Each code object that dynamo made, with the hooks that name the globals made for it."""
+    from torch._dynamo.utils import CleanupManager
+
+    manager = CleanupManager.instance
+    for key, hooks in list(manager.values.items()):
+        code = manager.refs[key]()
+        if code is not None:
+            yield code, hooks
+
+
+def _cache_entries() -> Iterator[Any]:
+    from torch._dynamo.convert_frame import input_codes
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    for reference in list(input_codes.seen):
+        code = reference()
+        if code is not None:
+            yield from _debug_get_cache_entry_list(code)
+
+
+def _version(value: Any) -> int:
+    """How often a tensor was written into, -1 for what has no such counter."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else -1

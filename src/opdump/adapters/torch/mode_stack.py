@@ -1,0 +1,123 @@
+"""Where a mode that records operators stands on PyTorch's stack of dispatch modes, and how to step aside.
+
+PyTorch keeps one stack of dispatch modes for each thread: the modes of the user's program on top, those of PyTorch itself
+(fake tensors, tracing) below. `with mode:` puts a mode on top and takes off whatever is on top at its end, which is right
+for blocks that nest, and wrong for a step of training that begins inside one call and ends inside another: a mode that
+the program opened in between would be taken off instead. So a `RecordingMode` goes under the program's modes, where it
+sees what they let through, and comes off by identity. Neither touches the flags of `torch.utils._python_dispatch`, which
+all threads share and which two threads that leave in another order than they came would leave wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def never_compile(code: CodeType) -> None:
+    """Keep dynamo away from a function's frames and from all that they call, at no cost for each call.
+
+    In the parts of a compiled function that run eagerly, dynamo looks at every new frame, those of a dispatch mode
+    included. `torch.compiler.disable` prevents that with a Python wrapper, about one microsecond for each operator.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+
+
+class RecordingMode(TorchDispatchMode):
+    """A dispatch mode that looks on: it changes nothing that others can see, compiled code included.
+
+    A subclass defines `__torch_dispatch__`; what that calls is never compiled.
+    """
+
+    # cond, while_loop, flex_attention, ...: they arrive as any operator does; without this PyTorch refuses them.
+    supports_higher_order_operators = True
+
+    closed = False
+    """Set when the mode is wanted no more; `suspended` does not put it back."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        handler = cls.__dict__.get("__torch_dispatch__")
+        if isinstance(handler, FunctionType):
+            never_compile(handler.__code__)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled functions stay compiled while the mode is on, and are compiled as without it."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # True would wrap the handler, see `never_compile`.
+        return False
+
+
+def put_on(mode: RecordingMode) -> None:
+    """Switch `mode` on in the calling thread, under the modes of the user's program."""
+    above = _take_off_users(_first_users())
+    torch._C._push_on_torch_dispatch_stack(mode)
+    _put_back(above)
+
+
+def take_off(mode: RecordingMode) -> bool:
+    """Switch `mode` off in the calling thread, wherever it stands; False where it is not on."""
+    for place in range(torch._C._len_torch_dispatch_stack()):
+        if torch._C._get_dispatch_stack_at(place) is mode:
+            above = _take_off_users(place)
+            _put_back(other for other in above if other is not mode)
+            return True
+    return False
+
+
+def recording_here() -> bool:
+    """Whether a recording mode is on in the calling thread (not so inside its own handler)."""
+    return any(
+        isinstance(torch._C._get_dispatch_stack_at(place), RecordingMode)
+        for place in range(torch._C._len_torch_dispatch_stack())
+    )
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """No recording in the calling thread for the length of the block; the modes of others stay on."""
+    modes = [
+        mode
+        for place in range(torch._C._len_torch_dispatch_stack())
+        if isinstance(mode := torch._C._get_dispatch_stack_at(place), RecordingMode)
+    ]
+    for mode in modes:
+        take_off(mode)
+    try:
+        yield
+    finally:
+        for mode in modes:
+            if not mode.closed:
+                put_on(mode)
+
+
+def _first_users() -> int:
+    """The place of the lowest mode that is not PyTorch's own."""
+    depth = torch._C._len_torch_dispatch_stack()
+    for place in range(depth):
+        if getattr(torch._C._get_dispatch_stack_at(place), "_mode_key", None) is None:
+            return place
+    return depth
+
+
+def _take_off_users(place: int) -> list[TorchDispatchMode]:
+    """The modes from `place` upward, lowest first, now off. All of them are the program's: PyTorch's are below."""
+    count = torch._C._len_torch_dispatch_stack() - place
+    return [torch._C._pop_torch_dispatch_stack(None) for _ in range(count)][::-1]
+
+
+def _put_back(modes: Any) -> None:
+    for mode in modes:
+        torch._C._push_on_torch_dispatch_stack(mode)
