@@ -1,0 +1,76 @@
+"""What filing the records of a step costs: `python benchmarks/end_step.py`.
+
+800 operators and 2000 tensors a step, statistics only: statistic.csv, execution history and one transaction of the index.
+Prints milliseconds per step, of the first step (which stores every name) and of the following ones.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from opdump.kernels import Summary
+from opdump.layouts.mindspore_sync import StepRecords, SyncWriter
+from opdump.plan import DumpPlan
+from opdump.records import Frame, OpRecord, TensorRecord
+from opdump.statistics import SummaryStatistics
+
+OPERATORS, TENSORS, STEPS = 800, 2000, 30
+
+
+def main() -> None:
+    root = Path(tempfile.mkdtemp(prefix="opdump-end-step-"))
+    try:
+        writer = SyncWriter(
+            DumpPlan(path=root, saved_data="statistic"),
+            rank_id=0,
+            device_target="CPU",
+            framework="none",
+            framework_version="0",
+            command=("benchmark",),
+        )
+        stacks = [(Frame("train.py", line, "step", "loss = model(x)"), Frame("main.py", 3, "main", "run()")) for line in range(80)]
+        times = []
+        for step in range(STEPS):
+            records = step_records(step, stacks)
+            begin = time.perf_counter()
+            writer.end_step(records)
+            times.append(1e3 * (time.perf_counter() - begin))
+        writer.close({"executed": OPERATORS * STEPS})
+    finally:
+        shutil.rmtree(root)
+    rest = times[1:]
+    print(f"first step {times[0]:.1f} ms; then median {statistics.median(rest):.1f} ms, best {min(rest):.1f} ms")
+
+
+def step_records(step: int, stacks: list[tuple[Frame, ...]]) -> StepRecords:
+    ops = [
+        OpRecord(
+            op_type="convolution",
+            op_name=f"Default/network-Net/layer{number % 40}-Block/conv-Conv2d/convolution-op{number}",
+            timestamp=1_795_247_154_000_000 + step * 10_000 + number,
+            step=step,
+            net_name="Net",
+            order=number,
+            kernel="aten::convolution",
+            stack=stacks[number % len(stacks)],
+            arguments={"stride": [1, 1], "padding": [0, 0], "groups": 1},
+        )
+        for number in range(OPERATORS)
+    ]
+    blank = TensorRecord(op=ops[0], io="input", slot=0, dtype="float32", shape=(8, 16, 32), data_size=16384)
+    tensors = []
+    for number in range(TENSORS):
+        slot, owner = divmod(number, OPERATORS)
+        summary = Summary(4096.0, 0.0, 0.0, 0.0, 1.0, 2000.0, 2095.0, 3.25 + step, -3.1, 17.5 + number, 4111.25)
+        tensors.append(replace(blank, op=ops[owner], slot=slot, argument="input", statistics=SummaryStatistics(summary)))
+    tensors.sort(key=lambda record: record.op.order)
+    return StepRecords(step, ops, tensors, [None] * TENSORS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""MindSpore's synchronous dump: files named by operator, one directory per rank, net, graph and iteration."""
+
+from __future__ import annotations
+
+from opdump.layouts.mindspore_sync.names import FileName, parse_file_name
+from opdump.layouts.mindspore_sync.writer import StepRecords, SyncWriter
+
+__all__ = ["FileName", "StepRecords", "SyncWriter", "parse_file_name"]

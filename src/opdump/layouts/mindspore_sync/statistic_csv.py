@@ -1,0 +1,234 @@
+"""statistic.csv: one row per tensor of an iteration.
+
+    Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,L2Norm Value
+    MatMul,MatMul-op0,0,0,1795247154245448,input,0,96,float32,"(2,12)",0.449951,-1,2.39063
+
+Sources: seed 003; the number format and the rest from section 5 of the spec: columns in the order of `statistic_category`,
+6 significant digits as C++ prints them, whole counts, shapes quoted. MindSpore ends every row, but not the header, with one
+more comma; that is written only on demand and always tolerated.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from opdump.errors import CorruptDumpError
+from opdump.records import IO, StatisticValue, TensorRecord
+from opdump.statistics import CATEGORIES, canonical_category, category_of_heading, format_statistic
+
+FIXED_HEADINGS: Final = (
+    "Op Type",
+    "Op Name",
+    "Task ID",
+    "Stream ID",
+    "Timestamp",
+    "IO",
+    "Slot",
+    "Data Size",
+    "Data Type",
+    "Shape",
+)
+NOT_COMPUTED: Final = "null"
+"""What a cell holds whose statistic was not taken."""
+
+_WIDEST_ROW: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticRow:
+    """One row. `op_name` is as in the file; `statistics` has the columns that could be read, by category."""
+
+    op_type: str
+    op_name: str
+    task_id: int
+    stream_id: int
+    timestamp: int
+    io: IO
+    slot: int
+    data_size: int
+    dtype: str
+    shape: tuple[int, ...]
+    statistics: Mapping[str, StatisticValue]
+
+
+class StatisticEncoder:
+    """Prints rows for one choice of categories.
+
+    Two spellings of one category (`md5`, `hash:md5`) become one column, at the place of the first.
+    """
+
+    def __init__(self, categories: Sequence[str], *, trailing_comma: bool = False) -> None:
+        self.categories = tuple(dict.fromkeys(canonical_category(name) for name in categories))
+        headings = (*FIXED_HEADINGS, *(CATEGORIES[name].heading for name in self.categories))
+        self.header = ",".join(headings) + "\n"
+        self._end = ",\n" if trailing_comma else "\n"
+        conversions = (_conversion(name) for name in self.categories)
+        self._row = '%s,%s,%d,%d,%d,%s,%d,%d,%s,"(%s)"' + "".join("," + part for part in conversions) + self._end
+
+    def row(self, record: TensorRecord, op_name: str) -> str:
+        """The row of a tensor whose operator the file calls `op_name`; empty for a tensor without statistics."""
+        statistics = record.statistics
+        if not statistics:
+            return ""
+        op = record.op
+        fixed = (
+            cell(op.op_type),
+            cell(op_name),
+            op.task_id,
+            op.stream_id,
+            op.timestamp,
+            record.io,
+            record.slot,
+            record.data_size,
+            record.dtype,
+            ",".join(map(str, record.shape)),
+        )
+        try:
+            return self._row % (*fixed, *[statistics[name] for name in self.categories])
+        except (KeyError, TypeError):
+            values = (
+                format_statistic(statistics[name]) if name in statistics else NOT_COMPUTED for name in self.categories
+            )
+            *start, shape = fixed
+            return ",".join((*map(str, start), f'"({shape})"', *values)) + self._end
+
+
+def merge_statistic_csv(earlier: bytes, header: str, rows: str, *, where: str) -> bytes:
+    """`earlier` with `rows` appended, as MindSpore appends.
+
+    Where the earlier file has other columns, the result has the new columns followed by the old ones that are no longer
+    asked for, and `null` where a statistic was not taken. Raises CorruptDumpError for an earlier file that is none.
+    """
+    if earlier.startswith(header.encode()):
+        return earlier + rows.encode()
+    if not earlier:
+        return (header + rows).encode()
+    old_header, old_rows = _table(earlier, where)
+    new_header, new_rows = _table((header + rows).encode(), where)
+    columns = [*new_header, *(heading for heading in old_header if heading not in new_header)]
+    output = io.StringIO()
+    output.write(",".join(columns) + "\n")
+    for names, table in ((old_header, old_rows), (new_header, new_rows)):
+        for _, row in table:
+            values = dict(zip(names, row, strict=False))
+            cells = (values.get(name, NOT_COMPUTED) for name in columns)
+            output.write(",".join(f'"{text}"' if text.startswith("(") else cell(text) for text in cells) + "\n")
+    return output.getvalue().encode()
+
+
+def decode_statistic_csv(data: bytes, *, where: str = "statistic.csv") -> list[StatisticRow]:
+    """The rows of a file of any generation; headings in any case, with or without the trailing comma.
+
+    Raises CorruptDumpError naming the line for text that is no such table.
+    """
+    header, table = _table(data, where)
+    positions = {heading.lower(): index for index, heading in enumerate(header)}
+    missing = [heading for heading in FIXED_HEADINGS if heading.lower() not in positions]
+    if missing:
+        raise CorruptDumpError(f"{where}: the header has no column {missing[0]!r}; found {', '.join(header)[:200]!r}")
+    places = [positions[heading.lower()] for heading in FIXED_HEADINGS]
+    categories = [(category, index) for index, heading in enumerate(header) if (category := category_of_heading(heading))]
+    rows = []
+    for line, cells in table:
+        op_type, op_name, task, stream, time, direction, slot, size, dtype, shape = (cells[place] for place in places)
+        if direction not in ("input", "output"):
+            raise CorruptDumpError(f"{where}, line {line}: IO is {direction[:40]!r}, expected input or output")
+        rows.append(
+            StatisticRow(
+                op_type=op_type,
+                op_name=op_name,
+                task_id=_whole(task, where, line, "Task ID"),
+                stream_id=_whole(stream, where, line, "Stream ID"),
+                timestamp=_whole(time, where, line, "Timestamp"),
+                io=cast(IO, direction),
+                slot=_whole(slot, where, line, "Slot"),
+                data_size=_whole(size, where, line, "Data Size"),
+                dtype=dtype.lower(),
+                shape=_shape(shape, where, line),
+                statistics={
+                    category: value
+                    for category, index in categories
+                    if (value := _value(category, cells[index], where, line)) is not None
+                },
+            )
+        )
+    return rows
+
+
+def cell(text: str) -> str:
+    """`text` as one cell: quoted only where it must be."""
+    if '"' in text or "," in text or "\n" in text or "\r" in text:
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _conversion(category: str) -> str:
+    if category in ("md5", "hash"):
+        return "%s"
+    return "%d" if category.endswith("count") else "%g"
+
+
+def _table(data: bytes, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorruptDumpError(f"{where}: is not UTF-8 text (byte {error.start})") from error
+    reader = csv.reader(_lines(text, where), strict=True)
+    rows: list[tuple[int, list[str]]] = []
+    try:
+        header = [heading.strip() for heading in next(reader, [])]
+        if header and not header[-1]:
+            header.pop()
+        for row in reader:
+            if not row:
+                continue
+            if len(row) == len(header) + 1 and not row[-1].strip():
+                row.pop()
+            if len(row) != len(header):
+                raise CorruptDumpError(
+                    f"{where}, line {reader.line_num}: {len(row)} cells under {len(header)} headings: cut off or damaged"
+                )
+            rows.append((reader.line_num, row))
+    except csv.Error as error:
+        raise CorruptDumpError(f"{where}, line {reader.line_num}: {error}") from error
+    return header, rows
+
+
+def _lines(text: str, where: str) -> Iterable[str]:
+    for number, line in enumerate(io.StringIO(text, newline=""), start=1):
+        if len(line) > _WIDEST_ROW or "\0" in line:
+            raise CorruptDumpError(f"{where}, line {number}: {len(line)} characters that are no row of a table")
+        yield line
+
+
+def _whole(text: str, where: str, line: int, heading: str) -> int:
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit() and len(stripped) < 20:
+        return int(stripped)
+    raise CorruptDumpError(f"{where}, line {line}: {heading} is {text[:40]!r}, expected a whole number")
+
+
+def _shape(text: str, where: str, line: int) -> tuple[int, ...]:
+    inner = text.strip()
+    if inner.startswith("(") and inner.endswith(")"):
+        parts = [part.strip() for part in inner[1:-1].split(",") if part.strip()]
+        if len(parts) <= 64 and all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+            return tuple(int(part) for part in parts)
+    raise CorruptDumpError(f'{where}, line {line}: Shape is {text[:60]!r}, expected the form "(2,3)"')
+
+
+def _value(category: str, text: str, where: str, line: int) -> StatisticValue | None:
+    stripped = text.strip()
+    if not stripped or stripped == NOT_COMPUTED:
+        return None
+    if category in ("md5", "hash", "hash:md5", "hash:sha1"):
+        return stripped
+    try:
+        return int(stripped) if category.endswith("count") else float(stripped)
+    except ValueError as error:
+        heading = CATEGORIES[category].heading
+        raise CorruptDumpError(f"{where}, line {line}: {heading} is {text[:40]!r}, expected a number") from error

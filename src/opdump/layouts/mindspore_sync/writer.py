@@ -1,0 +1,336 @@
+"""Writes a rank of a dump in MindSpore's synchronous layout.
+
+    {path}/rank_{rank}/
+        .dump_metadata/           data_dump.json  config.json  index.sqlite
+        {net_name}/{graph}/{iteration}/   *.npy  statistic.csv  {op_type}.{op_name}.json  mapping.csv
+        {net_name}/{graph}/constants/     Parameter.data-{id}...npy
+        graphs/                   ms_output_trace_code_graph_{graph}.ir and .pb
+        execution_order/          ms_execution_order_graph_{graph}.csv  ms_global_execution_order_graph_{graph}.csv
+
+A second run into the same directory clears nothing: its files have other time stamps, rows and lines are appended, and the
+index keeps the runs apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from opdump.errors import DumpPathError
+from opdump.graph import Graph
+from opdump.layouts.mindspore_sync.index_writer import Constant, IndexWriter, RunFacts
+from opdump.layouts.mindspore_sync.metadata import (
+    CONFIG_NAME,
+    ENVIRONMENT_NAME,
+    METADATA,
+    config_text,
+    environment_text,
+)
+from opdump.layouts.mindspore_sync.names import (
+    LONGEST_NAME,
+    PARAMETER,
+    FileName,
+    dtype_token,
+    op_name_in_files,
+    sanitise,
+)
+from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
+from opdump.layouts.ms_graph import encode_execution_order, encode_ir, encode_pb
+from opdump.plan import DumpPlan
+from opdump.records import OpRecord, TensorRecord
+from opdump.sink import FILE_MODE, DirectorySink, make_directory
+
+CONSTANTS = "constants"
+MAPPING_NAME = "mapping.csv"
+STATISTIC_NAME = "statistic.csv"
+
+
+class StepRecords(NamedTuple):
+    """The records of a step, or of a part of it. `files` runs parallel to `tensors`: what `write_payload` returned."""
+
+    step: int
+    ops: Sequence[OpRecord]
+    tensors: Sequence[TensorRecord]
+    files: Sequence[str | None]
+
+
+class SyncWriter:
+    """Files the records of one rank. Not for use by several threads at once, `write_payload` apart.
+
+    Raises DumpPathError at once where `plan.path` cannot be written, and later at the first call after a failure. In a
+    process forked from the one that made the writer, every call does nothing.
+    """
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        *,
+        rank_id: int,
+        device_target: str,
+        framework: str,
+        framework_version: str,
+        command: Sequence[str],
+    ) -> None:
+        self.plan = plan
+        self.root = Path(plan.path) / f"rank_{rank_id}"
+        self._process = os.getpid()
+        make_directory(self.root / METADATA)
+        _refuse_unwritable(self.root)
+        self.sink = DirectorySink(self.root)
+        opdump_version = _own_version()
+        self._index = IndexWriter(
+            self.root / METADATA,
+            RunFacts(rank_id, device_target, framework, framework_version, opdump_version, tuple(command), plan.to_json()),
+        )
+        self.run_id = self._index.run_id
+        self._write_metadata(device_target, framework, framework_version, opdump_version)
+        self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
+        self._full_names_in_csv = plan.layout == "mindspore-2.10"
+        self._names: dict[tuple[str, str], str] = {}
+        self._types: dict[str, str] = {}
+        self._tokens: dict[str, str] = {}
+        self._constants: list[Constant] = []
+        self._csv: dict[str, bytes] = {}
+        self._history: set[tuple[int, int]] = set()
+        self._closed = False
+        self._appending = threading.Lock()
+
+    def write_payload(self, record: TensorRecord) -> str:
+        """Queue the npy file of a tensor; its path relative to the rank's directory."""
+        op = record.op
+        return self._write_npy(self._step_directory(op), self._file_name(record), record)
+
+    def write_constant(self, data_id: int, record: TensorRecord) -> str:
+        """Queue the npy file of a constant; its path. The index lists it apart from the tensors of the steps.
+
+        Constants have no row in statistic.csv: that file describes its own directory.
+        """
+        op = _constant_op(data_id, record.op)
+        name = FileName(
+            op_type=op.op_type,
+            op_name=op.op_name,
+            task_id=0,
+            stream_id=0,
+            timestamp=op.timestamp,
+            io="output",
+            slot=0,
+            format="DefaultFormat",
+            dtype=self._token(record.dtype),
+        )
+        file = self._write_npy(f"{self._graph_directory(op)}/{CONSTANTS}", str(name), record)
+        # Without the payload, which the sink owns now.
+        listed = replace(record, op=op, io="output", slot=0, format="DefaultFormat", payload=None)
+        self._constants.append(Constant(data_id, listed, file))
+        return file
+
+    def write_kernel_args(self, op: OpRecord) -> None:
+        """File the non-tensor arguments of an operator: a JSON object of strings, as save_kernel_args asks for."""
+        if self._is_elsewhere():
+            return
+        text = json.dumps({str(key): str(value) for key, value in op.arguments.items()}, indent=4, sort_keys=True)
+        directory = self._step_directory(op)
+        name = self._mapped(directory, f"{self._op_type(op)}.{self._op_name(op)}.json")
+        self.sink.write_bytes(f"{directory}/{name}", text.encode())
+
+    def end_step(self, records: StepRecords) -> None:
+        """File statistic.csv of each graph, the execution history, and one transaction of the index.
+
+        A second call for the same step adds to the first.
+        """
+        self.write_step(*records)
+
+    def write_step(
+        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[TensorRecord], files: Sequence[str | None]
+    ) -> None:
+        """`end_step` with the fields of StepRecords one by one."""
+        if self._is_elsewhere():
+            return
+        if self.plan.saves_statistics:
+            self._write_statistics(tensors)
+        self._write_history(step, ops)
+        # Taken only when they are filed: another thread may add a constant meanwhile.
+        constants = self._constants[:]
+        self._index.write_batch(step, ops, tensors, files, constants)
+        del self._constants[: len(constants)]
+
+    def write_graph(self, graph: Graph) -> None:
+        """File a graph: .ir, .pb and the execution order; in place of an earlier state of the same graph."""
+        if self._is_elsewhere():
+            return
+        stem = f"graphs/ms_output_trace_code_graph_{graph.graph_id}"
+        self.sink.write_bytes(f"{stem}.ir", encode_ir(graph))
+        self.sink.write_bytes(f"{stem}.pb", encode_pb(graph))
+        order = f"execution_order/ms_execution_order_graph_{graph.graph_id}.csv"
+        self.sink.write_bytes(order, encode_execution_order(graph))
+
+    def close(self, totals: Mapping[str, int]) -> None:
+        """Wait until every file is written, then note the totals in the index. Closing twice is allowed.
+
+        A run whose files did not all reach the disk is not marked as ended: DumpPathError says why.
+        """
+        if self._closed or self._is_elsewhere():
+            return
+        self._closed = True
+        try:
+            if self._constants:
+                self._index.write_batch(self._constants[0].record.op.step, (), (), (), self._constants)
+        finally:
+            self.sink.close()
+        self._index.end_run({**totals, "files": self.sink.files_written, "bytes": self.sink.bytes_written})
+
+    def _write_metadata(self, device_target: str, framework: str, framework_version: str, opdump_version: str) -> None:
+        self.sink.write_bytes(f"{METADATA}/{CONFIG_NAME}", config_text(self.plan).encode("utf-8", "surrogateescape"))
+        environment = environment_text(
+            device_target=device_target,
+            framework=framework,
+            framework_version=framework_version,
+            opdump_version=opdump_version,
+            layout=self.plan.layout,
+        )
+        self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
+
+    def _write_statistics(self, tensors: Sequence[TensorRecord]) -> None:
+        tables: dict[str, list[str]] = {}
+        row = self._encoder.row
+        for record in tensors:
+            if record.skip:
+                continue
+            op = record.op
+            text = row(record, op.op_name if self._full_names_in_csv else self._op_name(op))
+            if text:
+                directory = self._step_directory(op)
+                table = tables.get(directory)
+                if table is None:
+                    table = tables[directory] = []
+                table.append(text)
+        written = {}
+        for directory, rows in tables.items():
+            path = f"{directory}/{STATISTIC_NAME}"
+            earlier = self._csv[path] if path in self._csv else _read_if_there(self.root / path)
+            written[path] = merge_statistic_csv(
+                earlier, self._encoder.header, "".join(rows), where=str(self.root / path)
+            )
+            self.sink.write_bytes(path, written[path])
+        # The next call is for the same step or for a later one: older texts are not needed again.
+        self._csv = written
+
+    def _write_history(self, step: int, ops: Sequence[OpRecord]) -> None:
+        for graph_id in {op.graph_id for op in ops if not op.skip}:
+            if (graph_id, step) not in self._history:
+                self._history.add((graph_id, step))
+                self._append(f"execution_order/ms_global_execution_order_graph_{graph_id}.csv", f"{step}\n")
+
+    def _write_npy(self, directory: str, name: str, record: TensorRecord) -> str:
+        if record.payload is None:
+            raise ValueError(f"{record.name}: has no payload to write")
+        if self._is_elsewhere():
+            return f"{directory}/{name}"
+        path = f"{directory}/{self._mapped(directory, name)}"
+        self.sink.write_array(path, record.payload.to_host())
+        return path
+
+    def _mapped(self, directory: str, name: str) -> str:
+        """`name`, or a random one that mapping.csv of the directory explains, where `name` is too long for a file."""
+        if len(name) <= LONGEST_NAME // 4 or len(os.fsencode(name)) <= LONGEST_NAME:
+            return name
+        suffix = name.rpartition(".")[2]
+        while True:
+            # os.urandom: the generators of the program under capture must stay as they are.
+            short = f"{int.from_bytes(os.urandom(4), 'little') >> 1}.{suffix}"
+            if not (self.root / directory / short).exists():
+                break
+        self._append(f"{directory}/{MAPPING_NAME}", f"{short},{name}\n")
+        return short
+
+    def _append(self, relative: str, line: str) -> None:
+        path = self.root / relative
+        try:
+            make_directory(path.parent)
+            with self._appending:
+                if path.exists():
+                    path.chmod(0o600)  # it was left read-only
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    os.write(descriptor, line.encode())
+                    os.fchmod(descriptor, FILE_MODE)
+                finally:
+                    os.close(descriptor)
+        except OSError as error:
+            raise DumpPathError(f"{path}: cannot be written ({error.strerror}): free space, or set 'path' elsewhere") from error
+
+    def _file_name(self, record: TensorRecord) -> str:
+        op = record.op
+        token = self._token(record.dtype)
+        return (
+            f"{self._op_type(op)}.{self._op_name(op)}.{op.task_id}.{op.stream_id}.{op.timestamp}.{record.io}.{record.slot}."
+            f"{sanitise(record.format)}{'.' if token else ''}{token}.npy"
+        )
+
+    def _step_directory(self, op: OpRecord) -> str:
+        return f"{self._graph_directory(op)}/{op.step}"
+
+    def _graph_directory(self, op: OpRecord) -> str:
+        return f"{sanitise(op.net_name or self.plan.net_name)}/{op.graph_id}"
+
+    def _op_name(self, op: OpRecord) -> str:
+        key = (op.op_type, op.op_name)
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = op_name_in_files(op.op_type, op.op_name, self.plan.layout)
+        return name
+
+    def _op_type(self, op: OpRecord) -> str:
+        name = self._types.get(op.op_type)
+        if name is None:
+            name = self._types[op.op_type] = sanitise(op.op_type)
+        return name
+
+    def _token(self, dtype: str) -> str:
+        if self.plan.layout != "mindspore-2.10":
+            return ""
+        token = self._tokens.get(dtype)
+        if token is None:
+            token = self._tokens[dtype] = dtype_token(dtype)
+        return token
+
+    def _is_elsewhere(self) -> bool:
+        return os.getpid() != self._process
+
+
+def _constant_op(data_id: int, reader: OpRecord) -> OpRecord:
+    """The operator that a constant's file names, made from the operator that reads it."""
+    return OpRecord(
+        op_type=PARAMETER,
+        op_name=f"data-{data_id}",
+        timestamp=reader.timestamp,
+        step=reader.step,
+        net_name=reader.net_name,
+        graph_id=reader.graph_id,
+        rank_id=reader.rank_id,
+        device_id=reader.device_id,
+    )
+
+
+def _read_if_there(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _refuse_unwritable(root: Path) -> None:
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise DumpPathError(f"{root}: is not writable for this user: set 'path' in common_dump_settings to a directory that is")
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("opdump")
+    except metadata.PackageNotFoundError:
+        return "unknown"
