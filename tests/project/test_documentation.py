@@ -1,0 +1,160 @@
+"""The README and the docs: every link leads somewhere, and every piece of code does what the page says.
+
+What a fenced block means is in the word after its fence:
+
+    python                 runs; the blocks down to the next console block share their names
+    python file=train.py   is written to that file (any language), for the blocks that follow
+    console                each line after `$ ` runs in bash, and must print what stands below it;
+                           `...` stands for any text in a line, and alone in a line for any number of lines
+    json                   must parse
+    sh norun               is shown only: it would install something or run for minutes
+    text, or nothing       is shown only
+
+A page runs in an empty folder that holds a copy of `examples/`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changes/*.md"), *ROOT.glob("examples/**/*.md")]
+)
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+class Block(NamedTuple):
+    language: str
+    options: tuple[str, ...]
+    text: str
+    line: int
+
+
+def _blocks(page: Path) -> Iterator[Block]:
+    for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
+        if token.type == "fence":
+            language, *options = token.info.split() or [""]
+            assert token.map is not None
+            yield Block(language, tuple(options), token.content, token.map[0] + 2)
+
+
+def _slug(heading: str) -> str:
+    """The anchor that a heading gets where Markdown is usually shown."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def _anchors(page: Path) -> set[str]:
+    tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
+    return {_slug(inline.content) for opening, inline in itertools.pairwise(tokens) if opening.type == "heading_open"}
+
+
+def _links(page: Path) -> Iterator[str]:
+    for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
+        for child in token.children or ():
+            target = child.attrGet("href") or child.attrGet("src")
+            if target is not None:
+                yield str(target)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_leads_to_a_file_or_a_heading(page: Path) -> None:
+    broken = []
+    for link in _links(page):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_fence_says_what_it_holds(page: Path) -> None:
+    known = {"", "python", "console", "json", "sh", "text", "csv"}
+    unknown = [(block.line, block.language) for block in _blocks(page) if block.language not in known]
+    shown_only = [block.line for block in _blocks(page) if block.language == "sh" and "norun" not in block.options]
+    assert (unknown, shown_only) == ([], [])
+
+
+def _with_code(page: Path) -> bool:
+    return any(block.language in ("python", "console", "json") for block in _blocks(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _with_code(page)], ids=lambda page: page.name)
+def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.xfail("notimpl: the pages show PyTorch, which this environment leaves out")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    program: list[str] = []
+    for block in _blocks(page):
+        file = next((option[5:] for option in block.options if option.startswith("file=")), None)
+        if file is not None:
+            (tmp_path / file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            program.append("\n" * (block.line - 1 - "".join(program).count("\n")) + block.text)
+        elif block.language == "console":
+            _run_python(program, page, tmp_path)
+            program = []
+            _run_console(block, page, tmp_path)
+        elif block.language == "json":
+            json.loads(block.text)
+    _run_python(program, page, tmp_path)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
+
+
+def _run_python(program: list[str], page: Path, folder: Path) -> None:
+    if not program:
+        return
+    source = folder / f"{page.stem}.py"  # lines are numbered as in the page, so that an error points there
+    source.write_text("".join(program), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, source.name], cwd=folder, env=_environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{page}:\n{done.stderr}"
+
+
+def _run_console(block: Block, page: Path, folder: Path) -> None:
+    commands = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
+    assert commands, f"{page}:{block.line}: a console block starts with `$ ` and a command"
+    for command in commands:
+        line, _, expected = command.partition("\n")
+        done = subprocess.run(
+            ["/bin/bash", "-c", line],
+            cwd=folder,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        printed = _trimmed(done.stdout)
+        assert _pattern(_trimmed(expected)).fullmatch(printed + "\n"), f"{page}:{block.line}: $ {line}\n{printed}"
+
+
+def _trimmed(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def _pattern(expected: str) -> re.Pattern[str]:
+    def line_pattern(line: str) -> str:
+        return r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line).replace(r"\.\.\.", ".*?") + r"\n"
+
+    return re.compile("".join(line_pattern(line) for line in expected.splitlines()) or r"\n")
