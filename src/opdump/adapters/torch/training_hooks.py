@@ -1,0 +1,139 @@
+"""Where PyTorch lets a bystander see modules, optimizers, backward and gradient scalers run, and how to leave no trace.
+
+Modules are watched by replacing `nn.Module.__call__`, not by global module hooks: global hooks make every module take the slow
+way through `_call_impl`, miss exceptions that are no `Exception`, and make `torch.compile(module)` warn at every call.
+
+Optimizers are watched by the global hooks of `torch.optim`, not by replacing `step`: a learning-rate scheduler that was made
+before keeps the `step` that it found. Their only gap is a step that fails, which the observer finds out by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp import grad_scaler
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What to call. `call`, `backward` and `scaler_update` get the original function first and must call it.
+
+    `optimizer_begins` gets the optimizer and its closure or None, and may return another closure. Both optimizer functions
+    are called by a hook that is called by the frame that runs `step`.
+    """
+
+    call: Callable[[Callable[..., Any], nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+    optimizer_begins: Callable[[Optimizer, object], Callable[..., Any] | None]
+    optimizer_ends: Callable[[Optimizer], None]
+    backward: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+    scaler_update: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+def install(watch: Watch) -> Callable[[], None]:
+    """Start to call the functions of `watch`. Returns the function that undoes it."""
+    undo: list[Callable[[], None]] = []
+    alive = [True]
+    try:
+        undo.append(_watch_modules(watch, alive))
+        undo.append(_watch_backward(watch, alive))
+        undo.extend(_watch_scaler(watch, alive, scaler) for scaler in _classes_with_update(grad_scaler.GradScaler))
+        undo.extend(_watch_optimizers(watch))
+    except BaseException:
+        _undo_all(undo, alive)
+        raise
+    return functools.partial(_undo_all, undo, alive)
+
+
+def _undo_all(undo: list[Callable[[], None]], alive: list[bool]) -> None:
+    # A replacement that somebody else wrapped meanwhile cannot be taken out; it does nothing from here on.
+    alive[0] = False
+    while undo:
+        undo.pop()()
+
+
+def _watch_modules(watch: Watch, alive: list[bool]) -> Callable[[], None]:
+    original = nn.Module.__call__
+    seen = watch.call
+    is_compiling = torch.compiler.is_compiling
+
+    @functools.wraps(original)
+    def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        # Compilers trace through this function; asked first, nothing of ours enters their graphs.
+        if is_compiling() or not alive[0]:
+            return original(module, *args, **kwargs)
+        return seen(original, module, args, kwargs)
+
+    return _replace(nn.Module, "__call__", original, call)
+
+
+def _watch_backward(watch: Watch, alive: list[bool]) -> Callable[[], None]:
+    # `backward` and `grad` may have been imported by name long ago; both look this function up when they run.
+    original = torch.autograd.__dict__["_engine_run_backward"]
+
+    @functools.wraps(original)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not alive[0]:
+            return original(*args, **kwargs)
+        return watch.backward(original, args, kwargs)
+
+    return _replace(torch.autograd, "_engine_run_backward", original, run_backward)
+
+
+def _watch_scaler(watch: Watch, alive: list[bool], scaler: type) -> Callable[[], None]:
+    original = scaler.__dict__["update"]
+
+    @functools.wraps(original)
+    def update(*args: Any, **kwargs: Any) -> Any:
+        if not alive[0]:
+            return original(*args, **kwargs)
+        return watch.scaler_update(original, args, kwargs)
+
+    return _replace(scaler, "update", original, update)
+
+
+def _classes_with_update(scaler: type) -> list[type]:
+    """The class and those derived from it that bring an `update` of their own."""
+    classes, pending = [], [scaler]
+    while pending:
+        found = pending.pop()
+        pending.extend(found.__subclasses__())
+        if "update" in found.__dict__ and found not in classes:
+            classes.append(found)
+    return classes
+
+
+def _watch_optimizers(watch: Watch) -> list[Callable[[], None]]:
+    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling():
+            return None
+        # `args` starts with the optimizer itself.
+        closure = kwargs["closure"] if "closure" in kwargs else args[1] if len(args) > 1 else None
+        replacement = watch.optimizer_begins(optimizer, closure)
+        if replacement is None:
+            return None
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": replacement}
+        return (args[0], replacement, *args[2:]), kwargs
+
+    def after(optimizer: Optimizer, *_: object) -> None:
+        if not torch.compiler.is_compiling():
+            watch.optimizer_ends(optimizer)
+
+    return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
+
+
+def _replace(owner: Any, name: str, original: Any, replacement: Any) -> Callable[[], None]:
+    setattr(owner, name, replacement)
+
+    def put_back() -> None:
+        if owner.__dict__.get(name) is replacement:
+            setattr(owner, name, original)
+
+    return put_back

@@ -1,0 +1,156 @@
+"""Which name a module has in full operator names.
+
+    Default/network-LeNet                            the module that the program calls
+    Default/network-LeNet/conv1-Conv2d               its attribute `conv1`
+    Default/network-GPT/layers-ModuleList/0-Block    each level of the registered path
+    Default/network-GPT/Rotary                       called, but registered nowhere under the root
+    Default/CrossEntropyLoss                         holds no parameters and was called outside every network
+
+A module that is registered twice has the first of its paths. With `class_names=False` they read `Default/network/conv1`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+
+from torch import nn
+from torch.fx import GraphModule
+
+OUTSIDE = "Default"
+
+
+def compiled_original(module: nn.Module) -> nn.Module:
+    """The module itself, or the one that `torch.compile(module)` wraps: compiling a model renames nothing."""
+    # Importing torch._dynamo to ask isinstance costs a second; its wrapper is known by the one child that it registers.
+    while type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules:
+        original = module._modules["_orig_mod"]
+        if original is None:
+            break
+        module = original
+    return module
+
+
+def is_network(module: nn.Module) -> bool:
+    """Whether a module that the program calls is a model, and not a loss, an activation or a transform of the data.
+
+    A model holds parameters. Converted quantised modules hold packed weights in their place.
+    """
+    if next(module.parameters(), None) is not None:
+        return True
+    return any(".nn.quantized" in type(part).__module__ for part in module.modules())
+
+
+def part_name(name: str, module: nn.Module, class_names: bool) -> str:
+    """One level of a scope. A name may hold a slash in PyTorch; here a slash separates levels."""
+    text = f"{name}-{type(module).__name__}" if class_names else name
+    return text.replace("/", "_")
+
+
+class RootScopes:
+    """The scopes of all modules under one root, by identity; the modules themselves are not kept alive.
+
+    `registered` is read once for every module call, so it is a plain dict from `id(module)` to the scope.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_borrowed",
+        "_class_names",
+        "_loose",
+        "_references",
+        "graph_ids",
+        "name",
+        "network",
+        "reference",
+        "registered",
+        "scope",
+        "trained",
+    )
+
+    def __init__(self, module: nn.Module, *, network: bool, class_names: bool) -> None:
+        self.network = network
+        self.name = part_name("network", module, class_names) if network else type(module).__name__
+        self.scope = f"{OUTSIDE}/{self.name}"
+        self.reference = weakref.ref(module)
+        self.graph_ids: dict[bool, int] = {}
+        # The last parameter that was seen to need a gradient: asked first the next time, to save the walk.
+        self.trained: weakref.ref[nn.Parameter] | None = None
+        self.registered: dict[int, str] = {}
+        self._borrowed: dict[int, str] = {}
+        self._loose: dict[int, str] = {}
+        self._references: dict[int, weakref.ref[nn.Module]] = {}
+        self._class_names = class_names
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Walk the root again: modules were added, or renamed, since."""
+        root = self.reference()
+        self.registered.clear()
+        if root is not None:
+            for module, scope in self._walk(root, self.scope):
+                self.registered[id(module)] = scope
+
+    def find(self, module: nn.Module) -> str | None:
+        """The scope of a module that belongs to this root, also while the root is not running; else None."""
+        key = id(module)
+        return self.registered.get(key) or self._borrowed.get(key)
+
+    def enter_unregistered(self, module: nn.Module, current: str, *, walked: bool) -> str:
+        """The scope of a called module that `registered` does not hold, below the scope of its caller.
+
+        `walked` says that `refresh` was called in this run of the root already. Modules that hang below an unregistered
+        one keep their own registered path from there.
+        """
+        key = id(module)
+        if key not in self._borrowed and not walked:
+            self.refresh()
+            if key in self.registered:
+                return self.registered[key]
+        if key not in self._loose:
+            borrowed = self._borrowed.get(key)
+            if borrowed is not None and borrowed.startswith(current + "/"):
+                return borrowed  # a child of an unregistered module, which is running
+        # Graphs of compilers and tracers are machinery: the user never wrote such a module.
+        machinery = isinstance(module, GraphModule)
+        scope = current if machinery else f"{current}/{type(module).__name__}"
+        if self._loose.get(key) != scope:
+            for part, part_scope in self._walk(module, scope):
+                self._borrowed[id(part)] = part_scope
+            self._loose[key] = scope
+        return scope
+
+    def _walk(self, top: nn.Module, scope: str) -> Iterator[tuple[nn.Module, str]]:
+        """Every module at and below `top` once, with the scope of its first registered path, parents first."""
+        seen: set[int] = set()
+        pending = [(top, scope)]
+        while pending:
+            module, scope = pending.pop()
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            self._watch(module)
+            yield module, scope
+            original = compiled_original(module)
+            if original is not module:
+                pending.append((original, scope))
+                continue
+            # Reversed, so that the stack gives them in the order of registration.
+            for name, child in reversed(module._modules.items()):
+                if child is not None:
+                    shown = compiled_original(child)
+                    pending.append((child, f"{scope}/{part_name(name, shown, self._class_names)}"))
+
+    def _watch(self, module: nn.Module) -> None:
+        """Forget the module's identity when it dies: the next object may get the same one."""
+        key = id(module)
+        if key not in self._references:
+            myself = weakref.ref(self)
+
+            def forget(_: object) -> None:
+                scopes = myself()
+                if scopes is not None:
+                    for table in (scopes.registered, scopes._borrowed, scopes._loose, scopes._references):
+                        table.pop(key, None)
+
+            self._references[key] = weakref.ref(module, forget)

@@ -1,0 +1,179 @@
+"""When an iteration ends. docs/steps.md tells it with examples; the numbers are fixed in tests/torch/test_training_steps.py.
+
+An iteration ends at the return of the last optimizer's step before the next forward that needs gradients. Which one is the
+last is not known when it returns, so every return ends the iteration, and an optimizer that starts before such a forward
+opens it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+
+class StepListener(Protocol):
+    """Is told of every change of the counter: the iteration that it leaves, then the one that it comes to."""
+
+    def step_begins(self, step: int) -> None:
+        """Operators belong to `step` from now on; it may have begun before."""
+
+    def step_ends(self, step: int, reopened: bool) -> None:
+        """Operators belong to `step` no more. `reopened`: the counter goes back to an earlier iteration."""
+
+
+class StepCounter:
+    """Counts iterations from the events of a training program. Calls may come from any thread.
+
+    `step` is the current iteration. `provisional` holds between an automatic end and what confirms it, the next forward that
+    needs gradients: as long as it holds, the iteration before may be opened again.
+    """
+
+    def __init__(self, listener: StepListener, *, first: int = 0, automatic: bool = True) -> None:
+        self.step = first
+        self.provisional = False
+        self.training_seen = False
+        self.automatic = automatic
+        self._listener = listener
+        self._first = first
+        self._lock = threading.RLock()
+        self._gradients = False  # a forward that needs gradients, or a backward, since the last end
+        self._reopened = False  # opened again, and not ended since
+        self._inference_ended = False  # the last end was that of an inference, and no root module ran since
+        self._undecided = False  # a forward that may be inference or training; the next event tells
+        self._network_trains = False  # some forward needed gradients
+        self._differentiated = False  # the same, or some backward ran
+        self._after_backward = False  # an optimizer stepped within the running backward
+
+    def begin(self) -> None:
+        """Announce the first iteration."""
+        self._listener.step_begins(self.step)
+
+    def root_begins(self, *, needs_gradients: bool, training: bool) -> None:
+        """A root module starts outside backward. `training` is its mode.
+
+        Without a backward or an optimizer so far, a forward in evaluation mode is taken for inference, though gradients are
+        enabled: `model.eval(); model(x)` without `no_grad` is a common way to run a model.
+        """
+        with self._lock:
+            self._inference_ended = False
+            trains = needs_gradients and (training or self.training_seen)
+            if self._reopened or (self._undecided and not trains):
+                self._end()
+            self._undecided = False
+            if trains:
+                self.provisional = False
+                self._gradients = self._network_trains = self._differentiated = True
+                self._training_begins()
+
+    def root_ends(self, *, needs_gradients: bool) -> None:
+        """A root module returned, outside backward and outside optimizers."""
+        with self._lock:
+            if self.training_seen or not self.automatic:
+                return
+            if needs_gradients:
+                self._undecided = True
+            else:
+                self._end()
+                self._inference_ended = True
+
+    def backward_begins(self) -> None:
+        """Gradients are computed, by `backward` or `autograd.grad`."""
+        with self._lock:
+            self._undecided = False
+            self._training_begins()
+            if not self._network_trains:
+                # Nothing else tells one iteration of a program without modules from the next.
+                self.provisional = False
+            elif self.provisional:
+                self._reopen()
+            self._gradients = self._differentiated = True
+
+    def backward_ends(self) -> None:
+        """The outermost backward returned, or failed."""
+        with self._lock:
+            if self._after_backward:
+                self._after_backward = False
+                self._end()
+                self.provisional = self.automatic
+
+    def optimizer_begins(self, *, closure: bool, has_gradients: Callable[[], bool]) -> bool:
+        """An outermost `optimizer.step` starts; the answer is for `optimizer_ends`: whether its return may end an iteration.
+
+        A closure runs the next forward within the step, so it starts a new iteration. An optimizer that has no gradients to
+        apply, called once before training to please a learning-rate scheduler, ends nothing.
+        """
+        with self._lock:
+            if closure:
+                return True
+            if not (self._gradients or self.provisional or has_gradients()):
+                return False
+            self._undecided = False
+            self._training_begins()
+            # Gradients that are made by hand leave no other trace than the optimizer: there, every step counts.
+            if self.provisional and self._differentiated:
+                self._reopen()
+            self.provisional = False
+            return True
+
+    def optimizer_ends(self, counts: bool, *, in_backward: bool) -> None:
+        """An outermost `optimizer.step` returned. Within a backward, the iteration ends when that returns."""
+        with self._lock:
+            if not counts or self.provisional:  # Still provisional: its closure computed no gradients.
+                return
+            self._training_begins()
+            if in_backward:
+                self._after_backward = True
+            else:
+                self._end()
+                self.provisional = self.automatic
+
+    def update_begins(self) -> bool:
+        """`GradScaler.update` starts; the answer is for `update_ends`."""
+        with self._lock:
+            if self.provisional:
+                self._reopen()
+            return self._reopened or self._gradients
+
+    def update_ends(self, counts: bool) -> None:
+        """`GradScaler.update` returned: it ends the iteration though the scaler may have skipped the optimizer."""
+        with self._lock:
+            if counts:
+                self._end()
+                self.provisional = self.automatic
+
+    def end_by_hand(self) -> None:
+        """The program says that the iteration ends here, and says so from now on.
+
+        An automatic end with nothing that needs gradients since was the same end.
+        """
+        with self._lock:
+            ended = self.automatic and (self.provisional or self._inference_ended)
+            self.automatic = False
+            self.provisional = self._reopened = self._undecided = self._gradients = self._after_backward = False
+            if not ended:
+                self._move(self.step + 1, reopened=False)
+
+    def _training_begins(self) -> None:
+        """The program trains: what was counted so far was inference before it, and training starts at the first iteration."""
+        if not self.training_seen:
+            self.training_seen = True
+            self._undecided = False
+            if self.automatic and self.step != self._first:
+                self._move(self._first, reopened=True)
+
+    def _reopen(self) -> None:
+        self.provisional = False
+        if self.automatic:
+            self._reopened = True
+            self._move(self.step - 1, reopened=True)
+
+    def _end(self) -> None:
+        self._gradients = self._reopened = self.provisional = False
+        if self.automatic:
+            self._move(self.step + 1, reopened=False)
+
+    def _move(self, step: int, *, reopened: bool) -> None:
+        self._listener.step_ends(self.step, reopened)
+        self.step = step
+        self._listener.step_begins(step)
