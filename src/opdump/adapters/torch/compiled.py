@@ -44,19 +44,24 @@ class RunAsOne(Protocol):
 
 
 class CompiledCall:
-    """One call of a compiled graph, to be made once."""
+    """One call of a compiled graph, to be made once.
 
-    __slots__ = ("_graph", "written")
+    Its last `held` positional arguments are tensors that the graph has at hand already: they are named so that they are
+    recorded, and not passed on.
+    """
 
-    def __init__(self, graph: Callable[..., Any]) -> None:
+    __slots__ = ("_graph", "_held", "written")
+
+    def __init__(self, graph: Callable[..., Any], held: int = 0) -> None:
         self._graph = graph
+        self._held = held
         self.written: tuple[torch.Tensor, ...] = ()
         """After the call: the tensors among its positional arguments that it wrote into (running statistics of a batch norm,
         parameters in a compiled optimizer), in the order of the arguments. They are results as much as what it returned."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         versions = [_version(value) for value in args]
-        result = self._graph(*args, **kwargs)
+        result = self._graph(*args[: len(args) - self._held], **kwargs)
         self.written = tuple(
             value for value, version in zip(args, versions, strict=True) if version >= 0 and _version(value) != version
         )
@@ -141,7 +146,8 @@ class CompiledRegions:
             if not (self._attached and recording_here()):
                 return graph(*args, **kwargs)
             with suspended():
-                return self._run_as_one(self._label(name), CompiledCall(graph), args, kwargs)
+                held = _held_tensors(graph)
+                return self._run_as_one(self._label(name), CompiledCall(graph, len(held)), (*args, *held), kwargs)
 
         # Dynamo looks at the frames that the code that it made calls.
         never_compile(compiled_graph.__code__)
@@ -206,7 +212,13 @@ def label_of(code: CodeType) -> str:
 
     >>> label_of((lambda: 0).__code__.replace(co_name="torch_dynamo_resume_in_forward_at_12"))
     'compiled_forward'
+
+    Just `compiled` where the function is PyTorch's own (`torch.compile(torch.nn.Sequential(...))`).
     """
+    from torch._dynamo import external_utils
+
+    if code.co_filename == external_utils.__file__:
+        return "compiled"
     resumed = _RESUMED.match(code.co_name)
     return "compiled_" + re.sub(r"\W", "", resumed[1] if resumed else code.co_name)
 
@@ -230,6 +242,18 @@ def _cache_entries() -> Iterator[Any]:
         code = reference()
         if code is not None:
             yield from _debug_get_cache_entry_list(code)
+
+
+def _held_tensors(graph: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+    """What a graph reads and writes without being given it: the parameters and states of a compiled optimizer."""
+    # The backend "eager" returns a method of the graph's module; AOTAutograd gives its function these two methods of it.
+    holder = getattr(getattr(graph, "_torchdynamo_orig_callable", graph), "__self__", graph)
+    return tuple(
+        tensor
+        for method in ("named_parameters", "named_buffers")
+        for _, tensor in getattr(holder, method, tuple)()
+        if isinstance(tensor, torch.Tensor)
+    )
 
 
 def _version(value: Any) -> int:

@@ -1,0 +1,166 @@
+"""Threads of the user's program: a dispatch mode sees the thread that it was put on in, so each thread puts it on itself.
+
+    with ThreadEntry(enter):                     every thread that starts now runs its work inside `with enter():`
+        threading.Thread(target=train).start()
+        pool.submit(evaluate, model)             also where the pool and its threads are older
+
+What enters: threads started through `threading.Thread` (a subclass that overrides `run` included: `start` gives the new
+thread's object a `run` of ours), and calls submitted to a `ThreadPoolExecutor`, each for itself, which covers
+`loop.run_in_executor`, `asyncio.to_thread` and pools that were there before.
+
+What does not enter: threads that are already running, other than those of an executor; threads started through `_thread`; the
+threads of PyTorch's data loader, of its compiler and of opdump itself. Processes (data-loader workers) leave capture
+altogether: a forked child takes the mode off and opens no file of its parent's.
+
+Autograd needs nothing: it runs the backward of CPU tensors in the thread that calls it, and gives its device threads
+the modes of that thread.
+
+Nobody can put a mode on in another thread, so a thread that may still run when the next step is dumped must have it on all the
+time. `ThreadMode` is made for that: while `handler` is None it only passes operators on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any
+
+from .mode_stack import RecordingMode, put_on, take_off
+from .replacements import Replacements
+
+Handler = Callable[..., Any]
+_OWN_WORK = ("opdump.", "torch.utils.data.", "torch._inductor.", "torch._dynamo.", "concurrent.futures.")
+"""Modules whose threads do not run the user's operators. An executor's threads enter call by call."""
+
+
+class ThreadMode(RecordingMode):
+    """The mode of all threads but the main one: gives each operator to `handler`, or just runs it while there is none.
+
+    `handler` takes what `__torch_dispatch__` takes. One object serves all threads.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handler: Handler | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        handler = self.handler
+        if handler is None:
+            return func(*args, **(kwargs or {}))
+        return handler(func, types, args, kwargs)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """On in the calling thread for the length of the block."""
+        put_on(self)
+        try:
+            yield
+        finally:
+            take_off(self)
+
+    def close(self) -> None:
+        """Off for good: threads that still have it on pass through, and keep nothing of the capture alive."""
+        self.closed = True
+        self.handler = None
+
+
+class ThreadEntry:
+    """Has threads do their work inside `enter()`, from `attach` to `detach`; also a context manager.
+
+    `enter` is called in the thread that is to work. A thread that outlives `detach` stays inside until its work ends.
+    `forked` is called in a forked child process, after the hooks are gone there.
+    """
+
+    def __init__(
+        self, enter: Callable[[], AbstractContextManager[Any]], *, forked: Callable[[], None] | None = None
+    ) -> None:
+        self._enter = enter
+        self._forked = forked
+        self._replacements = Replacements()
+        self._inside = threading.local()
+        self._attached = False
+
+    def attach(self) -> None:
+        if self._attached:
+            return
+        self._attached = True
+        start, submit = threading.Thread.start, ThreadPoolExecutor.submit
+
+        def start_inside(thread: threading.Thread) -> None:
+            if self._attached and not _is_own_work(getattr(thread, "_target", None) or thread.run):
+                self._bring_in(thread, start)
+            else:
+                start(thread)
+
+        def submit_inside(
+            pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+        ) -> Future[Any]:
+            if self._attached and not _is_own_work(function):
+                return submit(pool, self._call, function, *args, **kwargs)
+            return submit(pool, function, *args, **kwargs)
+
+        self._replacements.replace(threading.Thread, "start", start_inside)
+        self._replacements.replace(ThreadPoolExecutor, "submit", submit_inside)
+        if hasattr(os, "register_at_fork"):
+            # It cannot be taken back, so it must not keep us alive.
+            reference = weakref.ref(self)
+            os.register_at_fork(after_in_child=lambda: _leave(reference))
+
+    def detach(self) -> None:
+        self._replacements.restore()
+        self._attached = False
+
+    def __enter__(self) -> ThreadEntry:
+        self.attach()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.detach()
+
+    def _bring_in(self, thread: threading.Thread, start: Callable[[threading.Thread], None]) -> None:
+        run = thread.run
+
+        def run_inside() -> None:
+            # The object looks as before, and does not refer to itself.
+            del thread.run
+            self._call(run)
+
+        thread.run = run_inside  # type: ignore[method-assign]
+        try:
+            start(thread)
+        except BaseException:
+            vars(thread).pop("run", None)
+            raise
+
+    def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if not self._attached or getattr(self._inside, "here", False):
+            return function(*args, **kwargs)
+        self._inside.here = True
+        try:
+            with self._enter():
+                return function(*args, **kwargs)
+        finally:
+            self._inside.here = False
+
+
+def _leave(reference: weakref.ref[ThreadEntry]) -> None:
+    entry = reference()
+    if entry is None or not entry._attached:
+        return
+    entry.detach()
+    if entry._forked is not None:
+        entry._forked()
+
+
+def _is_own_work(function: Any) -> bool:
+    module = getattr(function, "__module__", None)
+    return isinstance(module, str) and module.startswith(_OWN_WORK)
