@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import opdump
+from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
+from opdump.errors import ConfigError
+
+PACKAGE = Path(opdump.__file__).parent
+
+
+def _code(filename: str | Path, source: str, **names: object) -> dict[str, object]:
+    """Functions that are, to a traceback, from that file."""
+    namespace: dict[str, object] = dict(names)
+    exec(compile(source, str(filename), "exec"), namespace)
+    return namespace
+
+
+def _raised(function: object) -> BaseException:
+    assert callable(function)
+    try:
+        function()
+    except BaseException as error:  # noqa: BLE001  the error is what the test is about
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # this frame
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def _files(error: BaseException) -> list[str]:
+    return [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def _through_dispatch(kernel_file: str) -> BaseException:
+    """An operator that fails under a dispatch mode: run -> script -> dispatch -> PyTorch's own glue."""
+    kernel = _code(kernel_file, "def kernel(): raise ValueError('shapes')")["kernel"]
+    glue = _code("/site-packages/torch/_ops.py", "def call(): kernel()", kernel=kernel)["call"]
+    dispatch = _code(PACKAGE / "adapters" / "torch" / "dispatch.py", "def dispatch(): call()", call=glue)["dispatch"]
+    script = _code("/home/me/train.py", "def train(): dispatch()", dispatch=dispatch)["train"]
+    return _raised(_code(PACKAGE / "commands" / "run.py", "def run(): train()", train=script)["run"])
+
+
+def test_frames_of_opdump_and_of_the_dispatch_below_it_are_taken_out() -> None:
+    error = _through_dispatch("/site-packages/torch/_ops.py")
+    assert _files(error) == ["run.py", "train.py", "dispatch.py", "_ops.py", "_ops.py"]
+    assert not comes_from_opdump(error)
+    assert _files(without_opdump_frames(error)) == ["train.py"]
+
+
+def test_frames_below_the_dispatch_that_are_not_glue_stay() -> None:
+    assert _files(without_opdump_frames(_through_dispatch("/home/me/custom_op.py"))) == ["train.py", "custom_op.py"]
+
+
+def test_chained_errors_are_cleaned_too_and_cycles_end() -> None:
+    cause, context = _through_dispatch("/home/me/a.py"), _through_dispatch("/home/me/b.py")
+    error = _through_dispatch("/home/me/c.py")
+    error.__cause__, error.__context__ = cause, context
+    context.__context__ = error
+    without_opdump_frames(error)
+    assert [_files(each) for each in (error, cause, context)] == [
+        ["train.py", "c.py"],
+        ["train.py", "a.py"],
+        ["train.py", "b.py"],
+    ]
+
+
+def test_an_error_that_opdump_did_not_mean_is_recognised_as_its_own() -> None:
+    broken = _code(PACKAGE / "recorder.py", "def record(): {}['missing']")["record"]
+    assert comes_from_opdump(_raised(_code("/home/me/train.py", "def train(): record()", record=broken)["train"]))
+
+
+def test_an_error_that_opdump_means_is_not_a_defect() -> None:
+    meant = _code(PACKAGE / "plan.py", "def check(): raise ConfigError('iteration')", ConfigError=ConfigError)["check"]
+    error = _raised(meant)
+    assert not comes_from_opdump(error)
+    assert without_opdump_frames(error).__traceback__ is None
