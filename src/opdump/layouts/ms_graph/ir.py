@@ -28,9 +28,9 @@ from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, Graph, GraphInput, G
 from opdump.layouts.ms_graph.dtypes import ir_name
 from opdump.layouts.ms_graph.ir_text import (
     closing,
+    format_attributes,
     format_outputs,
     format_type,
-    format_value,
     parse_attributes,
     parse_type,
     split,
@@ -110,7 +110,7 @@ def _node_lines(index: int, node: GraphNode, references: Mapping[str, str], layo
     arguments = ", ".join(_argument(graph_input, references) for graph_input in node.inputs)
     head = f"  %{index}(equiv_{index}) = {one_line(node.op_type)}({arguments})"
     if node.attributes:
-        head += f" primitive_attrs: {format_value(dict(node.attributes))}"
+        head += f" primitive_attrs: {format_attributes(node.attributes, typed=layout == 'mindspore-2.10')}"
     yield f"{head} cnode_attrs: {{phase: {json.dumps(node.phase)}}}"
     host = ", ".join(format_type(graph_input.dtype, graph_input.shape) for graph_input in node.inputs)
     yield f"      : ({host}) -> ({format_outputs(node.outputs)})"

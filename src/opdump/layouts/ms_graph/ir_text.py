@@ -20,6 +20,7 @@ _TYPED: Final = re.compile(r"(Bool|[IU](?:8|16|32|64)|B?F(?:16|32|64))\((.*)\)$"
 _INTEGER: Final = re.compile(r"-?\d{1,400}$")
 _NUMBER: Final = re.compile(r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|inf|nan)$")
 _ELEMENT: Final = re.compile(r"(?:Ref\[)?Tensor\[(\w+)\]")
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z_]\w*$", re.ASCII)
 _DEEPEST: Final = 50
 
 
@@ -62,21 +63,35 @@ def closing(text: str, start: int) -> int:
     return -1
 
 
-def format_value(value: Any) -> str:
-    """A JSON value in the words of an attribute list: `Bool(1)`, `I64(4)`, `F64(0.1)`, `"same"`, `(1, 2)`, `{a: ...}`."""
+def format_value(value: Any, *, typed: bool = False) -> str:
+    """A JSON value in the words of an attribute list: `true`, `4`, `0.1`, `"same"`, `(1, 2)`, `{a: 1}`.
+
+    `typed` marks a number and a truth value as MindSpore 2.10 does: `Bool(1)`, `I64(4)`, `F64(0.1)`.
+    """
     if value is None:
         return "None"
     if isinstance(value, bool):
-        return f"Bool({int(value)})"
+        return f"Bool({int(value)})" if typed else str(value).lower()
     if isinstance(value, int):
-        return f"I64({value})"
+        return f"I64({value})" if typed else str(value)
     if isinstance(value, float):
-        return f"F64({value!r})"
+        return f"F64({value!r})" if typed else repr(value)
     if isinstance(value, (list, tuple)):
         return f"({', '.join(map(format_value, value))})"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(str(key))}: {format_value(item)}' for key, item in value.items())}}}"
+        return format_attributes(value, typed=False)
     return json.dumps(value if isinstance(value, str) else str(value))
+
+
+def format_attributes(attributes: Mapping[Any, Any], *, typed: bool) -> str:
+    """`{kernel_size: (5, 5), mode: 1}`; a name of unusual characters stands in quotes."""
+    return (
+        f"{{{', '.join(f'{_key(str(key))}: {format_value(value, typed=typed)}' for key, value in attributes.items())}}}"
+    )
+
+
+def _key(name: str) -> str:
+    return name if _PLAIN_KEY.match(name) else json.dumps(name)
 
 
 def parse_value(text: str, depth: int = 0) -> Any:

@@ -4,7 +4,8 @@ A node is called "1", "2", ... and lists its inputs by the names of nodes, param
 The schema has no field for the slot of an output that feeds an input, for phases, for views and for some element types:
 what of it cannot be derived is in one attribute of the node, `opdump.record`, as JSON. Other readers show it as text.
 
-Not in the file: the functions' names of the stack.
+Not in the file: the functions' names of the stack; the type of a parameter or constant that has no number upstream (complex,
+8-bit floats) is with the inputs that it feeds.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from google.protobuf.message import DecodeError
 from opdump.errors import CorruptDumpError
 from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, Graph, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.layouts.ms_graph import dtypes
-from opdump.layouts.ms_graph.pb_schema import model_proto
+from opdump.layouts.ms_graph.pb_schema import from_text, model_proto, to_text
 from opdump.layouts.ms_graph.pb_values import fill_value, is_plain, read_value
-from opdump.layouts.ms_graph.source_lines import format_frame, parse_frames, printable
+from opdump.layouts.ms_graph.source_lines import format_frame, parse_frames
 from opdump.records import Phase
 
 RECORD_ATTRIBUTE: Final = "opdump.record"
@@ -49,16 +50,18 @@ def encode_pb(graph: Graph) -> bytes:
     model = model_proto()()
     model.ir_version = 1
     proto = model.graph
-    proto.name = f"{GRAPH_NAME}{graph.graph_id}"
-    proto.root_name = printable(graph.root_name or str(graph.graph_id))
+    proto.name = to_text(f"{GRAPH_NAME}{graph.graph_id}")
+    proto.root_name = to_text(graph.root_name or str(graph.graph_id))
     edges = _edges(graph)
     for index, node in enumerate(graph.nodes, start=1):
         _fill_node(proto.node.add(), node, str(index), edges)
     for parameter in graph.parameters:
-        entry = proto.parameters.add(name=edges[PARAMETER_PREFIX + parameter.name].name)
+        entry = proto.parameters.add(name=to_text(edges[PARAMETER_PREFIX + parameter.name].name))
         _fill_type(entry.type, GraphOutput(parameter.dtype, parameter.shape))
     for constant in graph.constants:
-        entry = proto.const_vals.add(key=edges[constant.name].name, full_name=printable(f"Default_{constant.name}"))
+        entry = proto.const_vals.add(
+            key=to_text(edges[constant.name].name), full_name=to_text(f"Default_{constant.name}")
+        )
         entry.value.dtype = _TENSOR
         entry.value.tensor_val.dims.extend(constant.shape)
         entry.value.tensor_val.data_type = dtypes.pb_number(constant.dtype)
@@ -66,42 +69,46 @@ def encode_pb(graph: Graph) -> bytes:
 
 
 def _edges(graph: Graph) -> dict[str, _Edge]:
+    """By source: the edge, with the type that a reader will derive for it."""
     edges: dict[str, _Edge] = {}
     for index, node in enumerate(graph.nodes, start=1):
         for slot, output in enumerate(node.outputs):
             edges[f"{node.op_name}:{slot}"] = _Edge(str(index), slot, output.dtype, output.shape)
     for parameter in graph.parameters:
-        edges[PARAMETER_PREFIX + parameter.name] = _Edge(
-            _parameter_name(parameter.name), 0, parameter.dtype, parameter.shape
-        )
+        name = _parameter_name(parameter.name)
+        edges[PARAMETER_PREFIX + parameter.name] = _Edge(name, 0, _numbered(parameter.dtype), parameter.shape)
     for index, constant in enumerate(graph.constants, start=1):
-        edges[constant.name] = _Edge(f"cst{index}", 0, constant.dtype, constant.shape)
+        edges[constant.name] = _Edge(f"cst{index}", 0, _numbered(constant.dtype), constant.shape)
     return edges
+
+
+def _numbered(dtype: str) -> str:
+    """The type, or nothing where the schema has no number for it."""
+    return dtypes.from_pb_number(dtypes.pb_number(dtype))
 
 
 def _parameter_name(name: str) -> str:
     """The parameter's name, spelled out where it could be taken for a node ("1"), a constant ("cst1") or a source."""
-    plain = printable(name)
+    plain = from_text(to_text(name))
     taken = plain.isdigit() or plain.startswith(("cst", PARAMETER_PREFIX, CONSTANT_PREFIX)) or ":" in plain or not plain
     return PARAMETER_PREFIX + plain if taken else plain
 
 
 def _fill_node(proto: Any, node: GraphNode, name: str, edges: Mapping[str, _Edge]) -> None:
-    proto.name = name
-    proto.op_type = printable(node.op_type)
-    proto.full_name = printable(node.op_name)
-    proto.scope = proto.full_name.rpartition("/")[0]
+    proto.name = to_text(name)
+    proto.op_type = to_text(node.op_type)
+    proto.full_name = to_text(node.op_name)
+    proto.scope = proto.full_name.rpartition(b"/")[0]
     # Innermost line first, unlike the .ir: so MindSpore writes it.
-    proto.source_address = "".join(format_frame(frame, "colon") + "\n" for frame in node.stack)
+    proto.source_address = to_text("".join(format_frame(frame, "colon") + "\n" for frame in node.stack))
     record: dict[str, Any] = {"phase": node.phase}
     if not node.runs_kernel:
         record["view"] = True
     slots, types = [], {}
     for index, graph_input in enumerate(node.inputs):
         edge = edges.get(graph_input.source)
-        proto.input.add(name=edge.name if edge else printable(graph_input.source), type=0)
+        proto.input.add(name=to_text(edge.name if edge else graph_input.source), type=0)
         slots.append(edge.slot if edge else 0)
-        # The reader derives the type from the maker's, which for some element types has no number.
         if edge is None or (edge.dtype, edge.shape) != (graph_input.dtype, graph_input.shape):
             types[str(index)] = [graph_input.dtype, list(graph_input.shape)]
     if any(slots):
@@ -114,11 +121,11 @@ def _fill_node(proto: Any, node: GraphNode, name: str, edges: Mapping[str, _Edge
         proto.output_type.data_type = _TUPLE
         for output in node.outputs:
             _fill_type(proto.output_type.sequence_type.elem_types.add(), output)
-    if any(dtypes.from_pb_number(dtypes.pb_number(output.dtype)) != output.dtype for output in node.outputs):
+    if any(_numbered(output.dtype) != output.dtype for output in node.outputs):
         record["outputs"] = [output.dtype for output in node.outputs]
     texts = []
     for key, value in node.attributes.items():
-        attribute = proto.attribute.add(name=printable(key))
+        attribute = proto.attribute.add(name=to_text(key))
         # DumpParser makes lists of these two and falls over a value that is neither list nor text.
         if is_plain(value) and (key not in ("input_names", "output_names") or isinstance(value, (list, tuple, str))):
             fill_value(attribute.value, value)
@@ -127,7 +134,7 @@ def _fill_node(proto: Any, node: GraphNode, name: str, edges: Mapping[str, _Edge
             texts.append(key)
     if texts:
         record["json"] = texts
-    attribute = proto.attribute.add(name=RECORD_ATTRIBUTE)
+    attribute = proto.attribute.add(name=to_text(RECORD_ATTRIBUTE))
     fill_value(attribute.value, json.dumps(record, separators=(",", ":")))
 
 
@@ -164,23 +171,29 @@ def decode_pb(data: bytes, *, where: str = ".pb file") -> Graph:
 
 def _graph(proto: Any, where: str) -> Graph:
     parameters = tuple(
-        GraphValue(entry.name.removeprefix(PARAMETER_PREFIX), *(_outputs(entry.type) or (GraphOutput("", ()),))[0])
+        GraphValue(
+            from_text(entry.name).removeprefix(PARAMETER_PREFIX), *(_outputs(entry.type) or (GraphOutput("", ()),))[0]
+        )
         for entry in proto.parameters
     )
     constants = tuple(_constant(entry, index) for index, entry in enumerate(proto.const_vals))
     makers: dict[str, tuple[str, tuple[GraphOutput, ...]]] = {}
     for entry, parameter in zip(proto.parameters, parameters, strict=True):
-        makers[entry.name] = (PARAMETER_PREFIX + parameter.name, (GraphOutput(parameter.dtype, parameter.shape),))
+        makers[from_text(entry.name)] = (
+            PARAMETER_PREFIX + parameter.name,
+            (GraphOutput(parameter.dtype, parameter.shape),),
+        )
     for entry, constant in zip(proto.const_vals, constants, strict=True):
-        makers[entry.key] = (constant.name, (GraphOutput(constant.dtype, constant.shape),))
+        makers[from_text(entry.key)] = (constant.name, (GraphOutput(constant.dtype, constant.shape),))
     for entry in proto.node:
         if not entry.full_name or not entry.name:
-            raise CorruptDumpError(f"{where}: node {entry.name or '?'} ({entry.op_type or 'no type'}) has no full name")
-        makers[entry.name] = (entry.full_name, _outputs(entry.output_type, _record(entry, where)))
-    graph_id = proto.name.removeprefix(GRAPH_NAME)
+            number, op_type = from_text(entry.name) or "?", from_text(entry.op_type) or "no type"
+            raise CorruptDumpError(f"{where}: node {number} ({op_type}) has no full name")
+        makers[from_text(entry.name)] = (from_text(entry.full_name), _outputs(entry.output_type, _record(entry, where)))
+    graph_id = from_text(proto.name).removeprefix(GRAPH_NAME)
     return Graph(
         graph_id=int(graph_id) if graph_id.isascii() and graph_id.isdigit() and len(graph_id) < 10 else 0,
-        root_name=proto.root_name,
+        root_name=from_text(proto.root_name),
         nodes=tuple(_node(entry, makers, where) for entry in proto.node),
         parameters=parameters,
         constants=constants,
@@ -188,8 +201,9 @@ def _graph(proto: Any, where: str) -> Graph:
 
 
 def _constant(entry: Any, index: int) -> GraphValue:
-    position = entry.full_name.rfind(CONSTANT_PREFIX)
-    name = entry.full_name[position:] if position >= 0 else f"{CONSTANT_PREFIX}{index}"
+    full_name = from_text(entry.full_name)
+    position = full_name.rfind(CONSTANT_PREFIX)
+    name = full_name[position:] if position >= 0 else f"{CONSTANT_PREFIX}{index}"
     if entry.value.dtype == _TENSOR:
         tensor = entry.value.tensor_val
         return GraphValue(name, dtypes.from_pb_number(tensor.data_type), tuple(tensor.dims))
@@ -201,39 +215,44 @@ def _constant(entry: Any, index: int) -> GraphValue:
 def _record(proto: Any, where: str) -> Mapping[str, Any] | None:
     """What opdump wrote beside the schema; None in a file of another tool."""
     for attribute in proto.attribute:
-        if attribute.name == RECORD_ATTRIBUTE:
+        if attribute.name == to_text(RECORD_ATTRIBUTE):
             try:
                 record = json.loads(attribute.value.str_val)
             except ValueError as error:
                 raise CorruptDumpError(
-                    f"{where}: {RECORD_ATTRIBUTE} of {proto.full_name} is no JSON: {error}"
+                    f"{where}: {RECORD_ATTRIBUTE} of {from_text(proto.full_name)} is no JSON: {error}"
                 ) from error
             if not isinstance(record, dict) or record.get("phase") not in get_args(Phase):
-                raise CorruptDumpError(f"{where}: {RECORD_ATTRIBUTE} of {proto.full_name} names no known phase")
+                raise CorruptDumpError(
+                    f"{where}: {RECORD_ATTRIBUTE} of {from_text(proto.full_name)} names no known phase"
+                )
             return record
     return None
 
 
 def _node(proto: Any, makers: Mapping[str, tuple[str, tuple[GraphOutput, ...]]], where: str) -> GraphNode:
     record = _record(proto, where)
+    op_name, op_type = from_text(proto.full_name), from_text(proto.op_type)
     foreign = record is None
     record = record or {}
-    named = "backward" if proto.full_name.startswith("Gradients/") else "forward"
+    named = "backward" if op_name.startswith("Gradients/") else "forward"
     phase = cast("Phase", named if foreign else record["phase"])
     try:
         return GraphNode(
-            op_name=proto.full_name,
-            op_type=proto.op_type,
+            op_name=op_name,
+            op_type=op_type,
             phase=phase,
-            inputs=tuple(_input(index, entry.name, makers, record) for index, entry in enumerate(proto.input)),
+            inputs=tuple(
+                _input(index, from_text(entry.name), makers, record) for index, entry in enumerate(proto.input)
+            ),
             outputs=_outputs(proto.output_type, record),
             attributes=_attributes(proto, record.get("json", ())),
-            stack=parse_frames(proto.source_address.split("\n")),
-            runs_kernel=proto.op_type not in VIRTUAL_OP_TYPES if foreign else not record.get("view", False),
+            stack=parse_frames(from_text(proto.source_address).split("\n")),
+            runs_kernel=op_type not in VIRTUAL_OP_TYPES if foreign else not record.get("view", False),
         )
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         raise CorruptDumpError(
-            f"{where}: {RECORD_ATTRIBUTE} of {proto.full_name} does not fit the node: {error}"
+            f"{where}: {RECORD_ATTRIBUTE} of {from_text(proto.full_name)} does not fit the node: {error}"
         ) from error
 
 
@@ -279,7 +298,8 @@ def _leaves(proto: Any) -> list[GraphOutput]:
 def _attributes(proto: Any, texts: Any) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for attribute in proto.attribute:
-        if attribute.name != RECORD_ATTRIBUTE:
+        name = from_text(attribute.name)
+        if name != RECORD_ATTRIBUTE:
             value = read_value(attribute.value)
-            attributes[attribute.name] = json.loads(value) if attribute.name in texts else value
+            attributes[name] = json.loads(value) if name in texts else value
     return attributes

@@ -2,7 +2,8 @@
 
 Field numbers are facts of MindSpore's public `debug_graph.proto`; the fields that no dump uses are left out, and protobuf
 keeps what it does not know. Enumerations are declared as plain integers, which have the same bytes: a number that a later
-version adds survives, and protobuf 4 to 7 all read it alike. The descriptors live in a pool of their own, so that another
+version adds survives. Text is declared as bytes, again the same on disk: protobuf versions differ in what they do with text
+that is no UTF-8. The descriptors live in a pool of their own, so that another
 library may load its own copy of the schema.
 """
 
@@ -24,27 +25,27 @@ _MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str], ...]]] = MappingProxyT
         "ModelProto": (("ir_version", 1, "int64"), ("graph", 4, "GraphProto")),
         "GraphProto": (
             ("node", 1, "*NodeProto"),
-            ("name", 2, "string"),
+            ("name", 2, "bytes"),
             ("parameters", 3, "*ParameterProto"),
             ("outputs", 4, "*OutputProto"),
             ("const_vals", 5, "*NamedValueProto"),
-            ("root_name", 6, "string"),
+            ("root_name", 6, "bytes"),
         ),
         "NodeProto": (
             ("input", 1, "*InputProto"),
-            ("name", 2, "string"),
-            ("op_type", 3, "string"),
-            ("scope", 4, "string"),
+            ("name", 2, "bytes"),
+            ("op_type", 3, "bytes"),
+            ("scope", 4, "bytes"),
             ("attribute", 5, "*AttributeProto"),
             ("output_type", 6, "TypeProto"),
-            ("full_name", 8, "string"),
-            ("source_address", 9, "string"),
+            ("full_name", 8, "bytes"),
+            ("source_address", 9, "bytes"),
         ),
-        "InputProto": (("name", 1, "string"), ("type", 2, "int32")),
-        "AttributeProto": (("name", 1, "string"), ("value", 2, "ValueProto")),
-        "ParameterProto": (("name", 1, "string"), ("type", 2, "TypeProto")),
-        "OutputProto": (("name", 1, "string"), ("type", 2, "TypeProto")),
-        "NamedValueProto": (("key", 1, "string"), ("value", 2, "ValueProto"), ("full_name", 3, "string")),
+        "InputProto": (("name", 1, "bytes"), ("type", 2, "int32")),
+        "AttributeProto": (("name", 1, "bytes"), ("value", 2, "ValueProto")),
+        "ParameterProto": (("name", 1, "bytes"), ("type", 2, "TypeProto")),
+        "OutputProto": (("name", 1, "bytes"), ("type", 2, "TypeProto")),
+        "NamedValueProto": (("key", 1, "bytes"), ("value", 2, "ValueProto"), ("full_name", 3, "bytes")),
         "ValueProto": (
             ("dtype", 1, "int32"),
             ("bool_val", 2, "bool"),
@@ -52,7 +53,7 @@ _MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str], ...]]] = MappingProxyT
             ("uint_val", 4, "uint64"),
             ("float_val", 5, "float"),
             ("double_val", 6, "double"),
-            ("str_val", 7, "string"),
+            ("str_val", 7, "bytes"),
             ("tensor_val", 8, "TensorProto"),
             ("values", 18, "*ValueProto"),
             ("dict_val", 19, "*NamedValueProto"),
@@ -80,6 +81,16 @@ def model_proto() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.ModelProto"))
 
 
+def to_text(text: str) -> bytes:
+    """Text as a field holds it; the half characters that stand for undecodable bytes of a file name become `?`."""
+    return text.encode("utf-8", "replace")
+
+
+def from_text(field: bytes) -> str:
+    """Text of a field. UnicodeDecodeError where it is no UTF-8."""
+    return field.decode("utf-8")
+
+
 def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
     scalar = descriptor_pb2.FieldDescriptorProto
     types = {
@@ -89,7 +100,7 @@ def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
         "float": scalar.TYPE_FLOAT,
         "double": scalar.TYPE_DOUBLE,
         "bool": scalar.TYPE_BOOL,
-        "string": scalar.TYPE_STRING,
+        "bytes": scalar.TYPE_BYTES,
     }
     file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=_PACKAGE, syntax="proto2")
     for message_name, fields in _MESSAGES.items():

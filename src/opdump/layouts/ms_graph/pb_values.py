@@ -10,7 +10,7 @@ import json
 from typing import Any, Final
 
 from opdump.layouts.ms_graph import dtypes
-from opdump.layouts.ms_graph.source_lines import printable
+from opdump.layouts.ms_graph.pb_schema import from_text, to_text
 
 _BOOL: Final = 1
 _INT64: Final = 5
@@ -43,9 +43,9 @@ def fill_value(proto: Any, value: Any) -> None:
     elif isinstance(value, float):
         proto.dtype, proto.double_val, proto.float_val = _FLOAT64, value, _as_float32(value)
     elif isinstance(value, str):
-        proto.dtype, proto.str_val = _STRING, printable(value)
+        proto.dtype, proto.str_val = _STRING, to_text(value)
     elif not is_plain(value):
-        proto.dtype, proto.str_val = _STRING, printable(json.dumps(value, default=str))
+        proto.dtype, proto.str_val = _STRING, to_text(json.dumps(value, default=str))
     elif isinstance(value, int):
         proto.dtype, proto.int_val = _INT64, value
     else:
@@ -66,11 +66,11 @@ def read_value(proto: Any) -> Any:
     if kind in _FLOATS:
         return proto.double_val if proto.HasField("double_val") else proto.float_val
     if kind == _STRING:
-        return proto.str_val
+        return from_text(proto.str_val)
     if kind in (_TUPLE, _LIST):
         return [read_value(element) for element in proto.values]
     if kind == _DICT:
-        return {item.key: read_value(item.value) for item in proto.dict_val}
+        return {from_text(item.key): read_value(item.value) for item in proto.dict_val}
     if kind == _TYPE:
         return dtypes.from_pb_number(proto.type_val.data_type)
     return None
