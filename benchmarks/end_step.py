@@ -33,7 +33,10 @@ def main() -> None:
             framework_version="0",
             command=("benchmark",),
         )
-        stacks = [(Frame("train.py", line, "step", "loss = model(x)"), Frame("main.py", 3, "main", "run()")) for line in range(80)]
+        stacks = [
+            (Frame("train.py", line, "step", "loss = model(x)"), Frame("main.py", 3, "main", "run()"))
+            for line in range(80)
+        ]
         times = []
         for step in range(STEPS):
             records = step_records(step, stacks)
@@ -67,7 +70,9 @@ def step_records(step: int, stacks: list[tuple[Frame, ...]]) -> StepRecords:
     for number in range(TENSORS):
         slot, owner = divmod(number, OPERATORS)
         summary = Summary(4096.0, 0.0, 0.0, 0.0, 1.0, 2000.0, 2095.0, 3.25 + step, -3.1, 17.5 + number, 4111.25)
-        tensors.append(replace(blank, op=ops[owner], slot=slot, argument="input", statistics=SummaryStatistics(summary)))
+        tensors.append(
+            replace(blank, op=ops[owner], slot=slot, argument="input", statistics=SummaryStatistics(summary))
+        )
     tensors.sort(key=lambda record: record.op.order)
     return StepRecords(step, ops, tensors, [None] * TENSORS)
 

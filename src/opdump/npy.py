@@ -134,7 +134,9 @@ def read_npy(path: str | Path) -> npt.NDArray[Any]:
         if size < _SMALL:
             data = os.pread(descriptor, size, header.offset) if size else b""
             if len(data) != size:
-                raise CorruptDumpError(f"{path}: shrank while it was read: found {len(data)} of {size} bytes of elements")
+                raise CorruptDumpError(
+                    f"{path}: shrank while it was read: found {len(data)} of {size} bytes of elements"
+                )
             flat = np.frombuffer(data, dtype=dtype, count=count)
         else:
             mapping = mmap.mmap(descriptor, header.offset + size, access=mmap.ACCESS_READ)

@@ -313,5 +313,3 @@ def _write_file(path: str, buffers: Sequence[Buffer]) -> int:
 def _finish(state: _State) -> None:
     if not state.is_elsewhere():
         state.stop()
-
-

@@ -30,14 +30,14 @@ TABLES: Final = (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL,
         first_execution INTEGER NOT NULL, last_execution INTEGER NOT NULL,
         first_tensor INTEGER NOT NULL, last_tensor INTEGER NOT NULL)""",
+    # One row for each distinct way in which an operator ran: the same in every step of a regular training.
     """CREATE TABLE operators(
         id INTEGER PRIMARY KEY, op_type TEXT NOT NULL, op_name TEXT NOT NULL, net_name TEXT NOT NULL,
         graph_id INTEGER NOT NULL, rank_id INTEGER NOT NULL, device_id INTEGER NOT NULL, task_id INTEGER NOT NULL,
-        stream_id INTEGER NOT NULL, phase TEXT NOT NULL, kernel TEXT NOT NULL, forward_op TEXT NOT NULL)""",
-    """CREATE TABLE executions(
-        id INTEGER PRIMARY KEY, operator INTEGER NOT NULL, step INTEGER NOT NULL, position INTEGER NOT NULL,
-        occurrence INTEGER NOT NULL, timestamp INTEGER NOT NULL, stack INTEGER NOT NULL, arguments INTEGER NOT NULL,
-        skip TEXT NOT NULL)""",
+        stream_id INTEGER NOT NULL, phase TEXT NOT NULL, kernel TEXT NOT NULL, forward_op TEXT NOT NULL,
+        position INTEGER NOT NULL, occurrence INTEGER NOT NULL, skip TEXT NOT NULL, stack INTEGER NOT NULL,
+        arguments INTEGER NOT NULL)""",
+    "CREATE TABLE executions(id INTEGER PRIMARY KEY, operator INTEGER NOT NULL, timestamp INTEGER NOT NULL)",
     """CREATE TABLE frames(
         stack INTEGER NOT NULL, position INTEGER NOT NULL, file TEXT NOT NULL, line INTEGER NOT NULL,
         function TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY(stack, position)) WITHOUT ROWID""",
@@ -55,13 +55,13 @@ TABLES: Final = (
 )
 VIEWS: Final = (
     """CREATE VIEW tensor_records AS
-        SELECT batches.run, executions.step, executions.position, operators.op_type, operators.op_name,
-               executions.occurrence, executions.timestamp, operators.graph_id, operators.phase, signatures.io,
+        SELECT batches.run, batches.step, operators.position, operators.op_type, operators.op_name,
+               operators.occurrence, executions.timestamp, operators.graph_id, operators.phase, signatures.io,
                signatures.slot, signatures.dtype, signatures.shape, signatures.data_size, signatures.argument,
-               signatures.source, tensors.file, COALESCE(NULLIF(signatures.skip, ''), executions.skip) AS skip
-        FROM tensors JOIN signatures ON signatures.id = tensors.signature
-        JOIN executions ON executions.id = tensors.execution JOIN operators ON operators.id = executions.operator
-        JOIN batches ON tensors.id >= batches.first_tensor AND tensors.id < batches.last_tensor""",
+               signatures.source, tensors.file, COALESCE(NULLIF(signatures.skip, ''), operators.skip) AS skip
+        FROM batches JOIN tensors ON tensors.id >= batches.first_tensor AND tensors.id < batches.last_tensor
+        JOIN signatures ON signatures.id = tensors.signature JOIN executions ON executions.id = tensors.execution
+        JOIN operators ON operators.id = executions.operator WHERE tensors.constant IS NULL""",
 )
 TABLE_NAMES: Final = (
     "runs",

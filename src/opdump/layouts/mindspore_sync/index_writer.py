@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from opdump.statistics import SummaryStatistics
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
 _PATIENCE_SECONDS = 60.0
 _MOST_CACHED_STACKS = 20_000
+_ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 
 
 class RunFacts(NamedTuple):
@@ -172,6 +174,7 @@ class _Batch:
         self._arguments: list[tuple[object, ...]] = []
         self._signatures: list[tuple[object, ...]] = []
         self._tensors: list[tuple[object, ...]] = []
+        self._extras: list[tuple[object, ...]] = []
         self._next_operator = self._next("operators")
         self._next_stack = self._next("frames", "stack")
         self._next_arguments = self._next("arguments")
@@ -182,7 +185,6 @@ class _Batch:
         self._kept: list[OpRecord] = []
 
     def add_op(self, op: OpRecord) -> int:
-        index = self._index
         key = (
             op.op_type,
             op.op_name,
@@ -195,32 +197,25 @@ class _Batch:
             op.phase,
             op.kernel,
             op.forward_op,
+            op.order,
+            op.occurrence,
+            op.skip,
+            self._stack(op.stack) if op.stack else 0,
+            self._argument(op.arguments) if op.arguments else 0,
         )
-        operator = index._operators.get(key)
+        known = self._index._operators
+        operator = known.get(key)
         if operator is None:
-            operator = index._operators[key] = self._next_operator
+            operator = known[key] = self._next_operator
             self._next_operator += 1
             self._operators.append((operator, *map(_storable, key)))
         execution = self._first_execution + len(self._executions)
-        self._executions.append(
-            (
-                execution,
-                operator,
-                op.step,
-                op.order,
-                op.occurrence,
-                op.timestamp,
-                self._stack(op.stack) if op.stack else 0,
-                self._argument(op.arguments) if op.arguments else 0,
-                op.skip,
-            )
-        )
+        self._executions.append((execution, operator, op.timestamp))
         self._execution_of[id(op)] = execution
         self._kept.append(op)  # keeps id(op) from being given to another object
         return execution
 
     def add_tensor(self, record: TensorRecord, file: str | None, constant: int | None = None) -> None:
-        index = self._index
         execution = self._execution_of.get(id(record.op))
         if execution is None:
             execution = self.add_op(record.op)
@@ -235,43 +230,48 @@ class _Batch:
             record.source,
             record.skip,
         )
-        signature = index._signatures.get(key)
+        known = self._index._signatures
+        signature = known.get(key)
         if signature is None:
-            signature = index._signatures[key] = self._next_signature
+            signature = known[key] = self._next_signature
             self._next_signature += 1
             shape = ",".join(map(str, record.shape))
             self._signatures.append((signature, *key[:3], shape, *map(_storable, key[4:])))
         statistics = record.statistics
         summary = rest = None
-        if isinstance(statistics, SummaryStatistics):
+        if type(statistics) is SummaryStatistics:  # isinstance asks the abstract base class: slow
             summary = SUMMARY.pack(*statistics.summary)
             if statistics.digests:
                 rest = _json(statistics.digests)
         elif statistics:
             rest = _json(statistics)
-        self._tensors.append(
-            (self._first_tensor + len(self._tensors), execution, signature, summary, rest, file, constant)
-        )
+        tensor = self._first_tensor + len(self._tensors)
+        self._tensors.append((tensor, execution, signature, summary))
+        if file is not None or rest is not None or constant is not None:
+            self._extras.append((rest, _storable(file), constant, tensor))
 
     def insert(self, run: int) -> None:
-        insert = self._database.executemany
-        insert(f"INSERT INTO operators VALUES ({_marks(12)})", self._operators)
-        insert(f"INSERT INTO frames VALUES ({_marks(6)})", self._frames)
-        insert(f"INSERT INTO arguments VALUES ({_marks(2)})", self._arguments)
-        insert(f"INSERT INTO signatures VALUES ({_marks(10)})", self._signatures)
-        insert(f"INSERT INTO executions VALUES ({_marks(9)})", self._executions)
-        insert(f"INSERT INTO tensors VALUES ({_marks(7)})", self._tensors)
-        self._database.execute(
-            f"INSERT INTO batches VALUES (NULL, {_marks(6)})",
-            (
-                run,
-                self._step,
-                self._first_execution,
-                self._first_execution + len(self._executions),
-                self._first_tensor,
-                self._first_tensor + len(self._tensors),
-            ),
+        self._insert("operators", 17, self._operators)
+        self._insert("frames", 6, self._frames)
+        self._insert("arguments", 2, self._arguments)
+        self._insert("signatures", 10, self._signatures)
+        self._insert("executions", 3, self._executions)
+        self._insert("tensors(id, execution, signature, summary)", 4, self._tensors)
+        self._database.executemany(
+            "UPDATE tensors SET statistics = ?, file = ?, constant = ? WHERE id = ?", self._extras
         )
+        last_execution = self._first_execution + len(self._executions)
+        last_tensor = self._first_tensor + len(self._tensors)
+        batch = (run, self._step, self._first_execution, last_execution, self._first_tensor, last_tensor)
+        self._database.execute("INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?)", batch)
+
+    def _insert(self, table: str, columns: int, rows: Sequence[tuple[object, ...]]) -> None:
+        # Many rows a statement take half the time of as many statements.
+        marks = f"({', '.join('?' * columns)})"
+        for start in range(0, len(rows), _ROWS_PER_STATEMENT):
+            part = rows[start : start + _ROWS_PER_STATEMENT]
+            statement = f"INSERT INTO {table} VALUES {', '.join([marks] * len(part))}"
+            self._database.execute(statement, list(chain.from_iterable(part)))
 
     def _next(self, table: str, column: str = "id") -> int:
         highest = self._database.execute(f"SELECT MAX({column}) FROM {table}").fetchone()[0]
@@ -330,10 +330,6 @@ def _storable(value: object) -> object:
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "replace").decode("utf-8")
     return value
-
-
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)
 
 
 def _json(value: Mapping[str, Any] | Mapping[str, StatisticValue]) -> str:

@@ -41,7 +41,9 @@ def config_text(plan: DumpPlan) -> str:
     return plan.config_text
 
 
-def environment_text(*, device_target: str, framework: str, framework_version: str, opdump_version: str, layout: str) -> str:
+def environment_text(
+    *, device_target: str, framework: str, framework_version: str, opdump_version: str, layout: str
+) -> str:
     """The text for config.json, in MindSpore's spacing."""
     facts = {
         "device_target": device_target,

@@ -12,13 +12,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, cast
 
 from opdump.errors import CorruptDumpError
-from opdump.records import IO, StatisticValue, TensorRecord
-from opdump.statistics import CATEGORIES, canonical_category, category_of_heading, format_statistic
+from opdump.kernels import Summary
+from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
+from opdump.statistics import (
+    CATEGORIES,
+    SummaryStatistics,
+    canonical_category,
+    category_of_heading,
+    format_statistic,
+)
 
 FIXED_HEADINGS: Final = (
     "Op Type",
@@ -36,6 +45,22 @@ NOT_COMPUTED: Final = "null"
 """What a cell holds whose statistic was not taken."""
 
 _WIDEST_ROW: Final = 1 << 20
+_MOST_CACHED: Final = 50_000
+
+# The same values as SummaryStatistics gives by name, without the look-ups: a step has thousands of rows.
+_FROM_SUMMARY: Final[Mapping[str, Callable[[Summary], float]]] = {
+    "max": attrgetter("max"),
+    "min": attrgetter("min"),
+    "avg": lambda summary: summary.sum / summary.count if summary.count else math.nan,
+    "count": attrgetter("count"),
+    "negative zero count": attrgetter("negative"),
+    "positive zero count": attrgetter("positive"),
+    "nan count": attrgetter("nan"),
+    "negative inf count": attrgetter("negative_inf"),
+    "positive inf count": attrgetter("positive_inf"),
+    "zero count": attrgetter("zero"),
+    "l2norm": lambda summary: math.sqrt(summary.sum_squares),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +91,52 @@ class StatisticEncoder:
         headings = (*FIXED_HEADINGS, *(CATEGORIES[name].heading for name in self.categories))
         self.header = ",".join(headings) + "\n"
         self._end = ",\n" if trailing_comma else "\n"
-        conversions = (_conversion(name) for name in self.categories)
-        self._row = '%s,%s,%d,%d,%d,%s,%d,%d,%s,"(%s)"' + "".join("," + part for part in conversions) + self._end
+        self._digests = {name for name in self.categories if name not in _FROM_SUMMARY}
+        self._readers = [_FROM_SUMMARY[name] for name in self.categories if name in _FROM_SUMMARY]
+        self._values = "".join("," + _conversion(name) for name in self.categories) + self._end
+        self._middles: dict[tuple[object, ...], str] = {}
 
-    def row(self, record: TensorRecord, op_name: str) -> str:
-        """The row of a tensor whose operator the file calls `op_name`; empty for a tensor without statistics."""
-        statistics = record.statistics
-        if not statistics:
-            return ""
-        op = record.op
-        fixed = (
-            cell(op.op_type),
-            cell(op_name),
-            op.task_id,
-            op.stream_id,
-            op.timestamp,
-            record.io,
-            record.slot,
-            record.data_size,
-            record.dtype,
-            ",".join(map(str, record.shape)),
-        )
-        try:
-            return self._row % (*fixed, *[statistics[name] for name in self.categories])
-        except (KeyError, TypeError):
-            values = (
-                format_statistic(statistics[name]) if name in statistics else NOT_COMPUTED for name in self.categories
-            )
-            *start, shape = fixed
-            return ",".join((*map(str, start), f'"({shape})"', *values)) + self._end
+    def rows(self, op: OpRecord, op_name: str, tensors: Iterable[TensorRecord]) -> list[str]:
+        """The rows of the tensors of one operator, which the file calls `op_name`; none for those without statistics."""
+        start = f"{cell(op.op_type)},{cell(op_name)},{op.task_id},{op.stream_id},{op.timestamp},"
+        rows = []
+        for record in tensors:
+            statistics = record.statistics
+            # `type() is`: isinstance asks the abstract base class, and a step has thousands of rows.
+            if type(statistics) is SummaryStatistics:
+                values = self._from_summary(statistics)
+            elif statistics:
+                values = self._from_mapping(statistics)
+            else:
+                continue
+            if not record.skip:
+                rows.append(f"{start}{self._middle(record)}{values}")
+        return rows
+
+    def _middle(self, record: TensorRecord) -> str:
+        key = (record.io, record.slot, record.data_size, record.dtype, record.shape)
+        middle = self._middles.get(key)
+        if middle is None:
+            shape = ",".join(map(str, record.shape))
+            middle = f'{record.io},{record.slot},{record.data_size},{record.dtype},"({shape})"'
+            if len(self._middles) < _MOST_CACHED:
+                self._middles[key] = middle
+        return middle
+
+    def _from_summary(self, statistics: SummaryStatistics) -> str:
+        summary = statistics.summary
+        if not self._digests:
+            return self._values % tuple([read(summary) for read in self._readers])
+        digests = statistics.digests
+        values = [
+            digests.get(name, NOT_COMPUTED) if name in self._digests else _FROM_SUMMARY[name](summary)
+            for name in self.categories
+        ]
+        return self._values % tuple(values)
+
+    def _from_mapping(self, statistics: Mapping[str, StatisticValue]) -> str:
+        cells = (format_statistic(statistics[name]) if name in statistics else NOT_COMPUTED for name in self.categories)
+        return "," + ",".join(cells) + self._end
 
 
 def merge_statistic_csv(earlier: bytes, header: str, rows: str, *, where: str) -> bytes:
@@ -131,7 +173,9 @@ def decode_statistic_csv(data: bytes, *, where: str = "statistic.csv") -> list[S
     if missing:
         raise CorruptDumpError(f"{where}: the header has no column {missing[0]!r}; found {', '.join(header)[:200]!r}")
     places = [positions[heading.lower()] for heading in FIXED_HEADINGS]
-    categories = [(category, index) for index, heading in enumerate(header) if (category := category_of_heading(heading))]
+    categories = [
+        (category, index) for index, heading in enumerate(header) if (category := category_of_heading(heading))
+    ]
     rows = []
     for line, cells in table:
         op_type, op_name, task, stream, time, direction, slot, size, dtype, shape = (cells[place] for place in places)

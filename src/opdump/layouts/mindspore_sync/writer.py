@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,7 +87,9 @@ class SyncWriter:
         opdump_version = _own_version()
         self._index = IndexWriter(
             self.root / METADATA,
-            RunFacts(rank_id, device_target, framework, framework_version, opdump_version, tuple(command), plan.to_json()),
+            RunFacts(
+                rank_id, device_target, framework, framework_version, opdump_version, tuple(command), plan.to_json()
+            ),
         )
         self.run_id = self._index.run_id
         self._write_metadata(device_target, framework, framework_version, opdump_version)
@@ -94,6 +97,7 @@ class SyncWriter:
         self._full_names_in_csv = plan.layout == "mindspore-2.10"
         self._names: dict[tuple[str, str], str] = {}
         self._types: dict[str, str] = {}
+        self._directories: dict[tuple[str, int], str] = {}
         self._tokens: dict[str, str] = {}
         self._constants: list[Constant] = []
         self._csv: dict[str, bytes] = {}
@@ -197,20 +201,16 @@ class SyncWriter:
 
     def _write_statistics(self, tensors: Sequence[TensorRecord]) -> None:
         tables: dict[str, list[str]] = {}
-        row = self._encoder.row
-        for record in tensors:
-            if record.skip:
-                continue
-            op = record.op
-            text = row(record, op.op_name if self._full_names_in_csv else self._op_name(op))
-            if text:
-                directory = self._step_directory(op)
-                table = tables.get(directory)
-                if table is None:
-                    table = tables[directory] = []
-                table.append(text)
+        for _, neighbours in groupby(tensors, key=lambda record: id(record.op)):
+            group = list(neighbours)
+            op = group[0].op
+            if not op.skip:
+                rows = self._encoder.rows(op, op.op_name if self._full_names_in_csv else self._op_name(op), group)
+                tables.setdefault(self._step_directory(op), []).extend(rows)
         written = {}
         for directory, rows in tables.items():
+            if not rows:
+                continue
             path = f"{directory}/{STATISTIC_NAME}"
             earlier = self._csv[path] if path in self._csv else _read_if_there(self.root / path)
             written[path] = merge_statistic_csv(
@@ -262,7 +262,9 @@ class SyncWriter:
                 finally:
                     os.close(descriptor)
         except OSError as error:
-            raise DumpPathError(f"{path}: cannot be written ({error.strerror}): free space, or set 'path' elsewhere") from error
+            raise DumpPathError(
+                f"{path}: cannot be written ({error.strerror}): free space, or set 'path' elsewhere"
+            ) from error
 
     def _file_name(self, record: TensorRecord) -> str:
         op = record.op
@@ -276,7 +278,11 @@ class SyncWriter:
         return f"{self._graph_directory(op)}/{op.step}"
 
     def _graph_directory(self, op: OpRecord) -> str:
-        return f"{sanitise(op.net_name or self.plan.net_name)}/{op.graph_id}"
+        key = (op.net_name, op.graph_id)
+        directory = self._directories.get(key)
+        if directory is None:
+            directory = self._directories[key] = f"{sanitise(op.net_name or self.plan.net_name)}/{op.graph_id}"
+        return directory
 
     def _op_name(self, op: OpRecord) -> str:
         key = (op.op_type, op.op_name)
@@ -326,7 +332,9 @@ def _read_if_there(path: Path) -> bytes:
 
 def _refuse_unwritable(root: Path) -> None:
     if not os.access(root, os.W_OK | os.X_OK):
-        raise DumpPathError(f"{root}: is not writable for this user: set 'path' in common_dump_settings to a directory that is")
+        raise DumpPathError(
+            f"{root}: is not writable for this user: set 'path' in common_dump_settings to a directory that is"
+        )
 
 
 def _own_version() -> str:
