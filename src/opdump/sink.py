@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from opdump.errors import DumpPathError
@@ -162,17 +163,17 @@ def make_directory(path: Path) -> None:
         if path.parent == path:
             break
         path = path.parent
-    for directory in reversed(missing):
-        try:
+    try:
+        for directory in reversed(missing):
             directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-        except OSError as error:
-            raise DumpPathError(
-                f"{directory}: the directory cannot be made ({error.strerror}): set 'path' in common_dump_settings to a "
-                "directory that this user can write"
-            ) from error
+    except OSError as error:
+        raise DumpPathError(
+            f"{directory}: the directory cannot be made ({error.strerror}): set 'path' in common_dump_settings to a "
+            "directory that this user can write"
+        ) from error
 
 
-Buffer = bytes | npt.NDArray[Any]
+Buffer = bytes | npt.NDArray[np.uint8]
 
 
 class _State:
@@ -295,7 +296,7 @@ class _State:
 def _write_file(path: str, buffers: Sequence[Buffer]) -> int:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
-        views = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        views = [memoryview(buffer) for buffer in buffers if len(buffer)  # type: ignore[arg-type]  # arrays are buffers]
         total = 0
         while views:
             written = os.writev(descriptor, views)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from opdump.errors import DumpPathError
 from opdump.layouts.mindspore_sync.index_schema import (
@@ -270,11 +270,11 @@ class _Batch:
         marks = f"({', '.join('?' * columns)})"
         for start in range(0, len(rows), _ROWS_PER_STATEMENT):
             part = rows[start : start + _ROWS_PER_STATEMENT]
-            statement = f"INSERT INTO {table} VALUES {', '.join([marks] * len(part))}"
+            statement = f"INSERT INTO {table} VALUES {', '.join([marks] * len(part))}"  # noqa: S608  # our own names
             self._database.execute(statement, list(chain.from_iterable(part)))
 
     def _next(self, table: str, column: str = "id") -> int:
-        highest = self._database.execute(f"SELECT MAX({column}) FROM {table}").fetchone()[0]
+        highest = self._database.execute(f"SELECT MAX({column}) FROM {table}").fetchone()[0]  # noqa: S608
         return int(highest or 0) + 1
 
     def _stack(self, stack: tuple[Frame, ...]) -> int:
@@ -300,7 +300,7 @@ class _Batch:
         try:
             # Format 0 knows neither references nor interned strings, so equal values give equal bytes; and it is three
             # times as fast as the JSON that is stored.
-            key = marshal.dumps(arguments, 0)
+            key = marshal.dumps(cast(Any, arguments), 0)
         except ValueError:
             key = _json(arguments).encode("utf-8", "surrogatepass")
         number = index._arguments.get(key)
