@@ -1,1 +1,71 @@
-"""Records what every operator of a neural network read and wrote."""
+"""Records what every operator of a neural network read and wrote while it runs, and reads such dumps back.
+
+    with opdump.capture("data_dump.json"):
+        train()
+
+    for tensor in opdump.open("/data/dump"):
+        print(tensor.name, tensor.statistics["max"])
+
+Importing opdump imports no framework and patches nothing; every name below is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .capture import CaptureReport, Dump, DumpComplete, capture, set_dump, start, stop
+    from .catalog import Catalog
+    from .catalog import open_dump as open
+    from .errors import OpdumpError
+    from .plan import DumpPlan
+    from .records import OpRecord, TensorRecord
+
+_HOMES = {
+    "Catalog": ("catalog", "Catalog"),
+    "CaptureReport": ("capture", "CaptureReport"),
+    "Dump": ("capture", "Dump"),
+    "DumpComplete": ("capture", "DumpComplete"),
+    "DumpPlan": ("plan", "DumpPlan"),
+    "OpRecord": ("records", "OpRecord"),
+    "OpdumpError": ("errors", "OpdumpError"),
+    "TensorRecord": ("records", "TensorRecord"),
+    "capture": ("capture", "capture"),
+    "open": ("catalog", "open_dump"),
+    "set_dump": ("capture", "set_dump"),
+    "start": ("capture", "start"),
+    "stop": ("capture", "stop"),
+}
+
+__all__ = [
+    "CaptureReport",
+    "Catalog",
+    "Dump",
+    "DumpComplete",
+    "DumpPlan",
+    "OpRecord",
+    "OpdumpError",
+    "TensorRecord",
+    "__version__",
+    "capture",
+    "open",
+    "set_dump",
+    "start",
+    "stop",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'opdump' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = getattr(importlib.import_module(f".{module}", __name__), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

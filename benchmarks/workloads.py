@@ -1,0 +1,116 @@
+"""The training steps that the benchmarks run: ResNet-18 on 64 x 64 images, and a four-layer GPT.
+
+Sizes: ResNet batch 8 of 3x64x64, 10 classes, in-place ReLU and add. GPT: 4 pre-norm layers, width 256, 4 heads, 128 tokens,
+batch 4, vocabulary 1000, explicit attention with a boolean causal mask filled with -inf. Cross entropy, SGD with momentum 0.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        y += self.shortcut(x)
+        result: Tensor = self.relu(y)
+        return result
+
+
+class ResNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        )
+        widths = [64, 64, 128, 128, 256, 256, 512, 512]
+        blocks = []
+        before = 64
+        for width in widths:
+            blocks.append(BasicBlock(before, width, 1 if width == before else 2))
+            before = width
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(512, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        return result
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, heads: int, tokens: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.register_buffer("mask", torch.ones(tokens, tokens, dtype=torch.bool).triu(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = self.attention(self.norm1(x)).chunk(3, -1)
+        q, k, v = (t.reshape(batch, tokens, self.heads, -1).transpose(1, 2) for t in (q, k, v))
+        scores = q @ k.transpose(-2, -1) / (width / self.heads) ** 0.5
+        weights = scores.masked_fill(self.get_buffer("mask"), float("-inf")).softmax(-1)
+        x = x + self.projection((weights @ v).transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    def __init__(self, width: int = 256, heads: int = 4, tokens: int = 128, vocabulary: int = 1000) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(tokens, width)
+        self.layers = nn.Sequential(*(Layer(width, heads, tokens) for _ in range(4)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.tokens(x) + self.positions(torch.arange(x.shape[1]))
+        result: Tensor = self.head(self.norm(self.layers(x)))
+        return result
+
+
+def resnet_step() -> Callable[[], None]:
+    """One training step of the ResNet on a fixed batch."""
+    torch.manual_seed(0)
+    return _step(ResNet(), torch.randn(8, 3, 64, 64), torch.randint(10, (8,)))
+
+
+def gpt_step() -> Callable[[], None]:
+    """One training step of the GPT on a fixed batch."""
+    torch.manual_seed(0)
+    return _step(GPT(), torch.randint(1000, (4, 128)), torch.randint(1000, (4 * 128,)))
+
+
+def _step(model: nn.Module, inputs: Tensor, targets: Tensor) -> Callable[[], None]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        output = model(inputs)
+        F.cross_entropy(output.reshape(targets.numel(), -1), targets).backward()
+        optimizer.step()
+
+    return step
+
+
+WORKLOADS: dict[str, Callable[[], Callable[[], None]]] = {"ResNet": resnet_step, "GPT": gpt_step}

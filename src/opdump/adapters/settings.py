@@ -1,0 +1,69 @@
+"""What a capture tells an adapter beside its plan."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, Literal, Protocol
+
+from opdump.plan import DumpPlan
+from opdump.recorder import Reader, Recorder
+
+Steps = Literal["auto", "manual"]
+
+
+class DumpComplete(BaseException):
+    """Raised in the program's own thread once the last wanted step is on disk (`stop_after_dump`).
+
+    It is no Exception, so that a program's `except Exception` does not swallow it; `capture` lets it end the block.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What `set_dump` selected: module instances and classes, and the code of functions."""
+
+    modules: tuple[Any, ...] = ()
+    functions: frozenset[CodeType] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to capture, beside what."""
+
+    rank_id: int = 0
+    eager: bool = False
+    stop_after_dump: bool = False
+    steps: Steps = "auto"
+    marks: Marks = field(default_factory=Marks)
+
+
+class Clock(Protocol):
+    """The half of an attached adapter that a program may drive."""
+
+    step: int
+
+    def manual_step(self) -> None:
+        """Ends the current iteration; from the first call on nothing else ends one."""
+
+
+class Adapter(Protocol):
+    """Connects a framework to a recorder."""
+
+    @property
+    def framework(self) -> str:
+        """Name of the package."""
+
+    @property
+    def framework_version(self) -> str: ...
+
+    @property
+    def device_target(self) -> str:
+        """The kind of device that operators run on: CPU, GPU."""
+
+    def reader(self, plan: DumpPlan) -> Reader:
+        """Looks at the framework's tensors as the plan wants."""
+
+    def attach(self, recorder: Recorder, settings: Settings) -> AbstractContextManager[Clock]:
+        """Captures while the context is open."""

@@ -1,0 +1,176 @@
+"""PyTorch: everything that runs in eager mode, forward, backward and optimizer.
+
+    with ADAPTER.attach(recorder, settings) as clock:
+        train()
+
+Joins the parts: the observer that knows steps and scopes switches the dispatch mode on for dumped steps and off for others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder
+
+from ..settings import DumpComplete, Settings
+from .compiled import CompiledCall, CompiledRegions
+from .dispatch import CaptureMode
+from .mode_stack import put_on, take_off
+from .reader import TensorReader
+from .training import SilentListener, TrainingObserver
+
+
+class TorchAdapter:
+    """Captures PyTorch programs."""
+
+    framework = "torch"
+
+    @property
+    def framework_version(self) -> str:
+        return str(torch.__version__)
+
+    @property
+    def device_target(self) -> str:
+        return "GPU" if torch.cuda.is_available() else "CPU"
+
+    def reader(self, plan: DumpPlan) -> TensorReader:
+        """A reader that takes what the plan wants of a tensor."""
+        return TensorReader(
+            statistics=plan.saves_statistics,
+            elements=plan.saves_tensors,
+            digests=plan.statistic_category if plan.saves_statistics else (),
+            sample=plan.sample_num,
+            low_precision_on_device=plan.stat_calc_mode == "device" and plan.device_stat_precision_mode == "low",
+        )
+
+    @contextmanager
+    def attach(self, recorder: Recorder, settings: Settings) -> Iterator[TrainingObserver]:
+        """Captures while the block runs; what was begun is filed at its end, and nothing is left behind in torch."""
+        capture = _Capture(recorder, settings)
+        capture.open()
+        try:
+            yield capture.observer
+        finally:
+            capture.close()
+
+
+class _Capture(SilentListener):
+    """One capture: listens to the program and moves the mode on and off."""
+
+    def __init__(self, recorder: Recorder, settings: Settings) -> None:
+        plan = recorder.plan
+        self._plan = plan
+        self._recorder = recorder
+        self._stop_after_dump = settings.stop_after_dump
+        self.observer = TrainingObserver(
+            self,
+            steps=settings.steps,
+            class_names=plan.class_names_in_scope,
+            marked=settings.marks.modules,
+            first_step=plan.initial_iteration,
+        )
+        self._mode = CaptureMode(
+            plan, recorder, self.observer, rank_id=settings.rank_id, marked_functions=settings.marks.functions
+        )
+        self._regions = CompiledRegions(self._run_compiled, eager=settings.eager)
+        self._on = False
+        self._process = os.getpid()
+        self._networks: dict[int, nn.Module] = {}
+        """The networks that ran in the current step, by graph number."""
+        self._last_ended = False
+
+    def open(self) -> None:
+        os.register_at_fork(after_in_child=self._leave_child)
+        self._regions.attach()
+        try:
+            self.observer.attach()
+        except BaseException:
+            self._regions.detach()
+            raise
+
+    def close(self) -> None:
+        self.observer.detach()
+        self._regions.detach()
+        self._switch(False)
+        self._mode.closed = True
+        self._file_step(self.observer.step)
+        self._recorder.matched_kernels |= self._mode.matched_kernels
+
+    def step_begins(self, step: int) -> None:
+        self._switch(step in self._plan.steps)
+
+    def step_ends(self, step: int, reopened: bool) -> None:
+        if self._on:
+            self._file_step(step)
+            last = self._plan.steps.last
+            self._last_ended = last is not None and step >= last and not reopened
+
+    def graph_appears(self, graph_id: int, name: str, training: bool) -> None:
+        self._recorder.graph(graph_id, name)
+
+    def root_call_begins(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int
+    ) -> None:
+        # Not earlier: until a network runs again, a second optimizer may still belong to the last wanted step.
+        if self._last_ended and self._stop_after_dump and not self._on:
+            raise DumpComplete
+        if not self._on:
+            return
+        self._networks[graph_id] = module
+        with _disable_current_modes():
+            self._mode.seed_parameters(module, self.observer.current().root)
+            for number, tensor in enumerate(_tensors([*args, *kwargs.values()])):
+                if not self._mode.source_of(tensor):
+                    self._mode.record_value("Parameter", f"inputs{number}", graph_id, tensor)
+                    self._mode.note_source(tensor, f"Parameter.inputs{number}")
+
+    def _file_step(self, step: int) -> None:
+        if os.getpid() != self._process:
+            return
+        with _disable_current_modes():
+            for graph_id, module in self._networks.items():
+                if self._plan.selection != "marked":
+                    for name, parameter in module.named_parameters():
+                        self._mode.record_value("Parameter", name, graph_id, parameter)
+            self._recorder.end_step(step)
+        self._networks.clear()
+        self._mode.next_step()
+
+    def _switch(self, on: bool) -> None:
+        if on and not self._on:
+            put_on(self._mode)
+        elif self._on and not on:
+            take_off(self._mode)
+        self._on = on
+
+    def _run_compiled(
+        self, name: str, function: CompiledCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        return self._mode.run_as_one(name, function, args, kwargs)
+
+    def _leave_child(self) -> None:
+        # A forked data-loader worker inherits the stack of modes of the thread that forked; it records nothing.
+        if self._on:
+            self._on = False
+            take_off(self._mode)
+        self._mode.closed = True
+        self._mode.recording = False
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values.values() if isinstance(values, Mapping) else values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple, Mapping)):
+            yield from _tensors(value)
+
+
+ADAPTER = TorchAdapter()

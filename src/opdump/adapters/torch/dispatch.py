@@ -1,0 +1,484 @@
+"""The dispatch mode that sees every operator of its thread: forward, backward and optimizer.
+
+`CaptureMode` is pushed while a step is dumped and gone otherwise. For each operator it finds out where the operator belongs
+(graph, scope, line of the program, and in backward the forward operator through autograd's sequence numbers), hands the inputs
+to the recorder, lets the operator run, and hands over the outputs.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from opdump.graph import GraphInput, GraphNode, GraphOutput
+from opdump.plan import DumpPlan
+from opdump.recorder import Live, Recorder
+from opdump.records import Frame, OpRecord, Phase, SkipReason
+
+from .arguments import json_value
+from .mode_stack import RecordingMode
+from .naming import GRADIENTS, OpNames
+from .operator_kinds import kind_of, true_name, writes_of
+from .provenance import Provenance
+from .stacks import StackReader
+from .training import TrainingObserver
+from .training_scopes import RootScopes
+
+_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
+
+_COMPARABLE = frozenset({type(None), bool, int, float, str, list, tuple, torch.dtype, torch.device, torch.layout})
+_NO_ARGUMENTS: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSchema:
+    """What the mode needs to know of an operator, worked out once."""
+
+    op_type: str
+    kernel: str
+    kind: SkipReason
+    tensors: tuple[tuple[int, str], ...]
+    """Position and name of the arguments that are tensors or lists of tensors, in schema order."""
+    others: tuple[tuple[int, str], ...]
+    """Position and name of all other arguments."""
+    written: tuple[tuple[int, str], ...]
+    """Position and name of the arguments that the operator writes into and does not return."""
+
+
+@dataclass(slots=True)
+class _Link:
+    """What a backward operator inherits from its forward operator."""
+
+    op_name: str
+    scope: str
+    graph_id: int
+    stack: tuple[Frame, ...]
+    marked: bool
+
+
+class _Thread(threading.local):
+    """State of one thread: sequence numbers are counted per thread by autograd itself."""
+
+    last_sequence: int = -1
+
+
+class CaptureMode(RecordingMode):
+    """Records every operator of the threads that it is pushed in."""
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        recorder: Recorder,
+        observer: TrainingObserver,
+        *,
+        rank_id: int = 0,
+        marked_functions: Collection[CodeType] = (),
+    ) -> None:
+        super().__init__()
+        self.recording = True
+        self._plan = plan
+        self._recorder = recorder
+        self._observer = observer
+        self._rank_id = rank_id
+        self._marked_functions = frozenset(marked_functions)
+        self._schemas: dict[Any, OperatorSchema] = {}
+        self._names = OpNames()
+        self._stacks = StackReader()
+        self._provenance = Provenance()
+        self._links: dict[int, _Link] = {}
+        self._thread = _Thread()
+        self._selected: dict[tuple[str, str], bool] = {}
+        self._arguments: dict[tuple[int, str], tuple[Any, Mapping[str, Any]]] = {}
+        self._foreign: dict[type, bool] = {}
+        self._order = 0
+        self._timestamp = 0
+        self._lock = threading.Lock()
+        self._parameter_scopes: dict[int, str] = {}
+        self._unwritten: set[str] = set()
+        """Outputs of allocations: whoever reads such memory reads what happened to be there."""
+        self.matched_kernels: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self.recording:
+            return func(*args, **kwargs)
+        if types and self._any_foreign(types):
+            # A subclass that dispatches by itself goes first; what it then runs on plain tensors comes here again.
+            return NotImplemented
+        schema = self._schemas.get(func)
+        if schema is None:
+            schema = self._schemas[func] = schema_of(func)
+        if schema.kind:
+            result = func(*args, **kwargs)
+            self._skipped(schema, args, kwargs, result)
+            return result
+        with torch._C.DisableTorchFunction():
+            op, selected, inputs = self._begin(schema, args, kwargs, _tensors(schema.tensors, args, kwargs))
+        result = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            self._end(op, selected, schema, inputs, _outputs(schema, args, kwargs, result))
+        return result
+
+    def run_as_one(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Runs a whole function outside the mode and records it as one operator with its inputs and outputs."""
+        schema = OperatorSchema(name, name, "", (), (), ())
+        with torch._C.DisableTorchFunction():
+            found = _nested([*args, *kwargs.values()], "")
+            op, selected, inputs = self._begin(
+                schema, (), {}, (Live(slot, path, tensor) for slot, (path, tensor) in enumerate(found))
+            )
+        result = function(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            outputs = _outputs(schema, (), {}, result)
+            written = getattr(function, "written", ())
+            outputs += [Live(len(outputs) + slot, "", tensor) for slot, tensor in enumerate(written)]
+            self._end(op, selected, schema, inputs, outputs)
+        return result
+
+    def next_step(self) -> None:
+        """Forgets what belongs to one step: occurrences, sources, links to forward operators."""
+        self._names.next_step()
+        self._provenance.clear()
+        self._links.clear()
+        self._order = 0
+
+    def seed_parameters(self, module: torch.nn.Module, scopes: RootScopes | None) -> None:
+        """Tells the parameters of a root module apart from constants, and gives each the scope of its owner."""
+        for prefix, owner in module.named_modules():
+            scope = "Default" if scopes is None else scopes.registered.get(id(owner), scopes.scope)
+            for name, parameter in owner.named_parameters(recurse=False):
+                self._provenance.note(parameter, f"Parameter.{prefix}.{name}" if prefix else f"Parameter.{name}")
+                self._parameter_scopes[id(parameter)] = scope
+
+    def note_source(self, tensor: torch.Tensor, source: str) -> None:
+        """From now on the memory of `tensor` holds `source`."""
+        self._provenance.note(tensor, source)
+
+    def source_of(self, tensor: torch.Tensor) -> str:
+        """What the memory of `tensor` holds; empty where nobody was seen to write it."""
+        return self._provenance.source(tensor)
+
+    def record_value(self, op_type: str, name: str, graph_id: int, tensor: torch.Tensor) -> None:
+        """Records a value that is no operator's: a parameter after its update, an input of the root module."""
+        if not self._plan.outputs or not self._is_selected(name, op_type):
+            return
+        op = OpRecord(
+            op_type=op_type,
+            op_name=name,
+            timestamp=self._now(),
+            step=self._observer.step,
+            net_name=self._plan.net_name,
+            graph_id=graph_id,
+            rank_id=self._rank_id,
+            order=self._next_order(),
+            occurrence=self._names.occurrence(graph_id, name),
+            phase="optimizer",
+        )
+        self._recorder.before_op(op, ())
+        self._recorder.after_op(op, (Live(0, "", tensor),))
+
+    def _begin(
+        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Live]
+    ) -> tuple[OpRecord, bool, list[Live]]:
+        op, selected = self._identify(schema, args, kwargs)
+        lives = []
+        for slot, argument, tensor, *_ in inputs:
+            source = self._provenance.source(tensor)
+            if not source and selected:
+                source = self._recorder.constant(op, Live(slot, argument, tensor))
+                self._provenance.note(tensor, source)
+            lives.append(Live(slot, argument, tensor, source, source not in self._unwritten))
+        if selected:
+            self._recorder.before_op(op, lives)
+        else:
+            self._recorder.skip_op(op)
+        return op, selected, lives
+
+    def _end(self, op: OpRecord, selected: bool, schema: OperatorSchema, inputs: list[Live], outputs: list[Live]) -> None:
+        for live in outputs:
+            self._provenance.note(live.tensor, f"{op.op_name}:{live.slot}")
+        if selected:
+            self._recorder.after_op(op, outputs)
+        self._describe(op, schema, inputs, outputs)
+
+    def _skipped(
+        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """Lists an operator that launches no kernel."""
+        with torch._C.DisableTorchFunction():
+            op, _ = self._identify(schema, args, kwargs)
+            self._recorder.skip_op(op)
+            graph = self._recorder.graph(op.graph_id)
+            outputs = _outputs(schema, args, kwargs, result)
+            if schema.kind == "allocation":
+                for live in outputs:
+                    source = f"{op.op_name}:{live.slot}"
+                    self._unwritten.add(source)
+                    self._provenance.note(live.tensor, source)
+            if op.op_name not in graph:
+                inputs = [
+                    Live(slot, argument, tensor, self._provenance.source(tensor))
+                    for slot, argument, tensor, *_ in _tensors(schema.tensors, args, kwargs)
+                ]
+                self._describe(op, schema, inputs, outputs)
+
+    def _identify(
+        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[OpRecord, bool]:
+        """Names the operator that is about to run and decides whether it is wanted."""
+        observer = self._observer
+        position = observer.current()
+        task = torch._C._current_graph_task_id()
+        frame = sys._getframe(2)
+        forward_op, place = "", 0
+        phase: Phase = position.phase
+        scope, graph_id = position.scope, position.graph_id
+        call: object = position.call_id
+        link = None
+        if task >= 0:
+            if position.recomputing or (torch.is_grad_enabled() and _is_recomputing(frame)):
+                phase = "recomputation"
+            else:
+                phase = "backward"
+                call = ("backward", task)
+                node = torch._C._current_autograd_node()
+                link = None if node is None else self._links.get(node._sequence_nr())
+                if link is None:
+                    variable = getattr(node, "variable", None)
+                    scope = GRADIENTS + self._parameter_scopes.get(id(variable), "Default")
+        if link is not None:
+            scope, graph_id, stack, forward_op = GRADIENTS + link.scope, link.graph_id, link.stack, link.op_name
+            marked = link.marked
+            where: object = forward_op
+        else:
+            stack = self._stacks.read(frame)
+            where = id(stack[0]) if stack else 0
+            marked = self._plan.selection != "marked" or position.marked or self._in_marked_function(frame)
+        with self._lock:
+            names = self._names
+            name = names.name(graph_id, scope, schema.op_type, call=call, place=(phase, where))
+            occurrence = names.occurrence(graph_id, name)
+            timestamp, order = self._now(), self._next_order()
+        if task < 0 or phase == "recomputation":
+            self._link(_Link(name, scope, graph_id, stack, marked))
+        skip = schema.kind
+        if not skip and not (marked and self._is_selected(name, schema.op_type)):
+            skip = "not selected"
+        op = OpRecord(
+            op_type=schema.op_type,
+            op_name=name,
+            timestamp=timestamp,
+            step=observer.step,
+            net_name=self._plan.net_name,
+            graph_id=graph_id,
+            rank_id=self._rank_id,
+            order=order,
+            occurrence=occurrence,
+            phase=phase,
+            kernel=schema.kernel,
+            forward_op=forward_op,
+            stack=stack,
+            arguments=self._arguments_of(graph_id, name, schema, args, kwargs),
+            skip=skip,
+        )
+        return op, not skip
+
+    def _link(self, link: _Link) -> None:
+        """Ties the autograd node that was made for this operator, if one was, to the operator."""
+        # Autograd makes the node, and counts, before the operator is dispatched.
+        sequence = torch._C._autograd._get_sequence_nr()
+        if sequence != self._thread.last_sequence:
+            self._thread.last_sequence = sequence
+            self._links[sequence - 1] = link
+
+    def _in_marked_function(self, frame: FrameType) -> bool:
+        return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
+
+    def _is_selected(self, name: str, op_type: str) -> bool:
+        plan = self._plan
+        if plan.selection != "kernels":
+            return True
+        key = (name, op_type)
+        selected = self._selected.get(key)
+        if selected is None:
+            matched = [pattern.text for pattern in plan.kernels if pattern.matches(name, op_type)]
+            self.matched_kernels.update(matched)
+            selected = self._selected[key] = bool(matched) or not plan.kernels
+        return selected
+
+    def _arguments_of(
+        self,
+        graph_id: int,
+        name: str,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Mapping[str, Any]:
+        """The non-tensor arguments as JSON values; the same object as last time where they are the same."""
+        given = len(args)
+        if not schema.others:
+            return _NO_ARGUMENTS
+        raw = [args[index] if index < given else kwargs.get(argument) for index, argument in schema.others]
+        for position, value in enumerate(raw):
+            if value.__class__ not in _COMPARABLE:
+                raw[position] = str(json_value(value))
+        # 1, 1.0 and True are equal but not the same argument.
+        seen = (raw, [value.__class__ for value in raw])
+        known = self._arguments.get((graph_id, name))
+        if known is not None and known[0] == seen:
+            return known[1]
+        mapping = {
+            argument: json_value(value)
+            for index, argument in schema.others
+            if index < given or argument in kwargs
+            for value in (args[index] if index < given else kwargs[argument],)
+        }
+        self._arguments[(graph_id, name)] = (seen, mapping)
+        return mapping
+
+    def _describe(self, op: OpRecord, schema: OperatorSchema, inputs: list[Live], outputs: list[Live]) -> None:
+        """Adds the operator to its graph the first time it runs."""
+        graph = self._recorder.graph(op.graph_id)
+        if op.op_name in graph:
+            return
+        graph.add(
+            GraphNode(
+                op_name=op.op_name,
+                op_type=op.op_type,
+                phase=op.phase,
+                inputs=tuple(GraphInput(live.source, _dtype(live.tensor), _shape(live.tensor)) for live in inputs),
+                outputs=tuple(GraphOutput(_dtype(live.tensor), _shape(live.tensor)) for live in outputs),
+                attributes=op.arguments,
+                stack=op.stack,
+                runs_kernel=not schema.kind,
+            )
+        )
+
+    def _any_foreign(self, types: Sequence[type]) -> bool:
+        for cls in types:
+            foreign = self._foreign.get(cls)
+            if foreign is None:
+                dispatch = getattr(cls, "__torch_dispatch__", None)
+                foreign = dispatch is not None and dispatch is not torch._C._disabled_torch_dispatch_impl
+                foreign = foreign and dispatch is not torch.Tensor.__dict__.get("__torch_dispatch__")
+                foreign = self._foreign[cls] = foreign and cls is not torch.Tensor and cls is not torch.nn.Parameter
+            if foreign:
+                return True
+        return False
+
+    def _now(self) -> int:
+        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
+        return self._timestamp
+
+    def _next_order(self) -> int:
+        self._order += 1
+        return self._order - 1
+
+
+def schema_of(func: Any) -> OperatorSchema:
+    """Works out what the mode needs to know of an operator from its schema."""
+    arguments = func._schema.arguments
+    tensors, others = [], []
+    for index, argument in enumerate(arguments):
+        is_tensor = "Tensor" in str(argument.type)
+        (tensors if is_tensor else others).append((index, argument.name))
+    op_type, kernel = true_name(func)
+    names = {argument.name: index for index, argument in enumerate(arguments)}
+    returned = sum(1 for value in func._schema.returns if value.alias_info is not None and value.alias_info.is_write)
+    written = tuple((names[name], name) for name in writes_of(func)) if not returned else _unreturned(func, names)
+    return OperatorSchema(op_type, kernel, kind_of(func), tuple(tensors), tuple(others), written)
+
+
+def _unreturned(func: Any, names: Mapping[str, int]) -> tuple[tuple[int, str], ...]:
+    """Written arguments that no return value aliases."""
+    aliased: set[str] = set()
+    for value in func._schema.returns:
+        if value.alias_info is not None:
+            aliased |= set(value.alias_info.before_set)
+    kept = []
+    for name in writes_of(func):
+        info = func._schema.arguments[names[name]].alias_info
+        if info is None or aliased.isdisjoint(info.before_set):
+            kept.append((names[name], name))
+    return tuple(kept)
+
+
+def _tensors(
+    places: Sequence[tuple[int, str]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[Live]:
+    """The tensors among the arguments; None keeps its slot, a list takes a slot for each element."""
+    given = len(args)
+    slot = 0
+    for index, argument in places:
+        value = args[index] if index < given else kwargs.get(argument)
+        if isinstance(value, torch.Tensor):
+            yield Live(slot, argument, value)
+            slot += 1
+        elif isinstance(value, (list, tuple)):
+            for position, element in enumerate(value):
+                if isinstance(element, torch.Tensor):
+                    yield Live(slot, f"{argument}[{position}]", element)
+                slot += 1
+        else:
+            slot += 1
+
+
+def _outputs(
+    schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+) -> list[Live]:
+    """The tensors that an operator returned, then those that it wrote into without returning them."""
+    if isinstance(result, torch.Tensor):
+        found = [Live(0, "", result)]
+    elif isinstance(result, (tuple, list)):
+        found = [
+            Live(slot, path, value)
+            for slot, (path, value) in enumerate(_nested(result, "", keep_none=True))
+            if value is not None
+        ]
+    else:
+        found = []
+    if schema.written:
+        first = (max(live.slot for live in found) + 1) if found else 0
+        found += [
+            Live(first + slot, argument, tensor) for slot, argument, tensor, *_ in _tensors(schema.written, args, kwargs)
+        ]
+    return found
+
+
+def _nested(values: Any, path: str, *, keep_none: bool = False) -> Iterator[tuple[str, Any]]:
+    """The tensors in nested sequences and mappings with their places."""
+    items = values.items() if isinstance(values, Mapping) else enumerate(values)
+    for key, value in items:
+        here = f"{path}[{key}]"
+        if isinstance(value, torch.Tensor) or (keep_none and value is None):
+            yield here, value
+        elif isinstance(value, (list, tuple, Mapping)):
+            yield from _nested(value, here, keep_none=keep_none)
+
+
+def _is_recomputing(frame: FrameType | None) -> bool:
+    """Whether activation checkpointing is running a forward again inside the backward."""
+    while frame is not None:
+        if frame.f_code.co_filename == _CHECKPOINT_FILE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    return () if tensor.is_nested else tuple(tensor.shape)

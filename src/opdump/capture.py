@@ -1,0 +1,311 @@
+"""Capture from Python: `with opdump.capture("data_dump.json") as dump:`, and `start`/`stop` where a block does not fit."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from .adapters.settings import Adapter, Clock, DumpComplete, Marks, Settings, Steps
+from .configs.mindspore import load_plan
+from .errors import CaptureStateError, ConfigError, FrameworkMissingError, IncompleteCaptureError
+from .layouts.mindspore_sync import SyncWriter
+from .plan import DumpPlan, KernelPattern, StepSet
+from .recorder import Recorder
+
+_LOG = logging.getLogger("opdump")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureReport:
+    """What a capture did. `skipped` counts operators by reason, `tensors_skipped` single inputs and outputs."""
+
+    executed: int
+    captured: int
+    skipped: Mapping[str, int]
+    tensors: int
+    tensors_skipped: Mapping[str, int]
+    files: int
+    bytes: int
+    steps: tuple[int, ...]
+    path: Path
+    rank_id: int
+    seconds: float
+    warnings: tuple[str, ...] = ()
+
+
+class _StoppedClock:
+    """The clock before an adapter is attached."""
+
+    step = 0
+
+    def manual_step(self) -> None:
+        raise CaptureStateError("the capture has not begun; call step() inside `with opdump.capture(...) as dump`")
+
+
+class Dump:
+    """A capture in progress; after it ended, its report."""
+
+    def __init__(self, plan: DumpPlan, recorder: Recorder, writer: SyncWriter, rank_id: int) -> None:
+        self.plan = plan
+        self.rank_id = rank_id
+        self.report: CaptureReport | None = None
+        self._recorder = recorder
+        self._writer = writer
+        self._clock: Clock = _StoppedClock()
+        self._started = time.monotonic()
+
+    def step(self) -> None:
+        """Ends the current iteration here; from the first call on nothing else ends one."""
+        self._clock.manual_step()
+
+    @property
+    def current_step(self) -> int:
+        """The iteration that the program is in."""
+        return self._clock.step
+
+    @property
+    def operators(self) -> int:
+        """How many operators were executed under capture in the steps that are complete."""
+        return self._recorder.executed
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes on disk so far."""
+        return self._writer.sink.bytes_written
+
+    def _finish(self) -> None:
+        recorder, sink = self._recorder, self._writer.sink
+        self._writer.close({"executed": recorder.executed, "captured": recorder.captured, "tensors": recorder.tensors})
+        unused = self.plan.unused_kernels(recorder.matched_kernels)
+        self.report = CaptureReport(
+            executed=recorder.executed,
+            captured=recorder.captured,
+            skipped=dict(recorder.skipped),
+            tensors=recorder.tensors,
+            tensors_skipped=dict(recorder.tensors_skipped),
+            files=sink.files_written,
+            bytes=sink.bytes_written,
+            steps=tuple(recorder.steps),
+            path=self.plan.path,
+            rank_id=self.rank_id,
+            seconds=time.monotonic() - self._started,
+            warnings=tuple(f"kernels: {text!r} matched no operator" for text in unused),
+        )
+
+
+class _Session:
+    """The one capture of this process, and what `set_dump` marked before it began."""
+
+    def __init__(self) -> None:
+        self.running: ExitStack | None = None
+        self.dump: Dump | None = None
+        self.modules: dict[int, Any] = {}
+        self.functions: set[CodeType] = set()
+
+    def marks(self) -> Marks:
+        return Marks(tuple(self.modules.values()), frozenset(self.functions))
+
+
+# The interpreter has one stack of dispatch modes, so there is one capture a process.
+_SESSION = _Session()
+
+
+@contextmanager
+def capture(
+    config: str | os.PathLike[str] | DumpPlan | None = None,
+    *,
+    eager: bool = False,
+    stop_after_dump: bool = False,
+    strict: bool = False,
+    steps: Steps = "auto",
+    **settings: Any,
+) -> Iterator[Dump]:
+    """Records what every operator reads and writes while the block runs.
+
+    `config` is the path of a data_dump.json, a `DumpPlan`, or None: then the keyword arguments are the plan (`path=...`,
+    `saved_data="full"`, `iteration="0|5-8"`, `kernels=["conv"]`, every field of `DumpPlan`), and without any of them
+    MINDSPORE_DUMP_CONFIG names the file. With a config, keyword arguments override its values.
+
+    eager            capture inside functions that `torch.compile` compiled, by running them eagerly
+    stop_after_dump  raise `DumpComplete` once the last wanted step is on disk
+    strict           unknown keys, and operators that left no data for another reason than the plan, are errors
+    steps            "manual": only `dump.step()` ends an iteration
+
+    Raises ConfigError before anything runs, DumpPathError where the directory cannot be written, CaptureStateError where a
+    capture is running already.
+    """
+    if _SESSION.running is not None:
+        raise CaptureStateError("a capture is running in this process already; end it (opdump.stop()) before the next")
+    plan = resolve_plan(config, strict=strict, **settings)
+    options = Settings(
+        rank_id=rank_of(os.environ),
+        eager=eager,
+        stop_after_dump=stop_after_dump,
+        steps=steps,
+        marks=_SESSION.marks(),
+    )
+    adapter = _adapter("torch")
+    with ExitStack() as stack:
+        _SESSION.running = stack
+        stack.callback(_clear_session)
+        dump = _open(stack, adapter, plan, options)
+        _SESSION.dump = dump
+        try:
+            yield dump
+        except DumpComplete:
+            pass  # the program was asked to end here
+    if strict and dump.report is not None:
+        gaps = dump._recorder.gaps
+        if gaps:
+            found = ", ".join(f"{count} {reason}" for reason, count in sorted(gaps.items()))
+            raise IncompleteCaptureError(
+                f"strict: some operators or tensors left no data ({found}); `opdump show {plan.path} --skipped` lists them"
+            )
+
+
+def start(config: str | os.PathLike[str] | DumpPlan | None = None, **settings: Any) -> Dump:
+    """Begins a capture that `stop` ends, or the end of the process. Takes what `capture` takes."""
+    manager = capture(config, **settings)
+    dump = manager.__enter__()
+    _STARTED.append(manager)
+    return dump
+
+
+def stop() -> CaptureReport:
+    """Ends the capture that `start` began and returns its report.
+
+    Raises CaptureStateError where none is running.
+    """
+    if not _STARTED:
+        raise CaptureStateError("no capture was started; call opdump.start(config) before opdump.stop()")
+    dump = _SESSION.dump
+    _STARTED.pop().__exit__(None, None, None)
+    if dump is None or dump.report is None:
+        raise CaptureStateError("the capture ended before it was stopped")
+    return dump.report
+
+
+def set_dump(target: Any, enabled: bool = True) -> None:
+    """Selects what `dump_mode` 2 dumps: a module with all its children, a module class, or a function.
+
+    Call it before the capture begins. Their forward and backward operators are dumped, no others.
+    Raises TypeError for another kind of target or an `enabled` that is no bool (MindSpore raises ValueError for both;
+    this error is both).
+    """
+    if not isinstance(enabled, bool):
+        raise MarkError(f"set_dump: enabled is {enabled!r}, expected True or False")
+    if isinstance(target, MethodType):
+        target = target.__func__
+    if isinstance(target, FunctionType):
+        (_SESSION.functions.add if enabled else _SESSION.functions.discard)(target.__code__)
+        return
+    is_module = hasattr(target, "named_modules")
+    if not is_module:
+        raise MarkError(f"set_dump: {target!r} is no torch.nn.Module, module class or Python function")
+    if enabled:
+        _SESSION.modules[id(target)] = target
+    else:
+        _SESSION.modules.pop(id(target), None)
+
+
+class MarkError(TypeError, ValueError):
+    """`set_dump` was given something that it cannot mark."""
+
+
+def resolve_plan(
+    config: str | os.PathLike[str] | DumpPlan | None, *, strict: bool = False, **settings: Any
+) -> DumpPlan:
+    """The plan that `capture` would use for these arguments."""
+    values = _plan_values(settings)
+    if isinstance(config, DumpPlan):
+        return replace(config, **values)
+    if config is None and "path" in values:
+        return DumpPlan(**values)
+    return load_plan(config, environ=os.environ, strict=strict, **values)
+
+
+def rank_of(environ: Mapping[str, str]) -> int:
+    """The logical card number: RANK, which torchrun sets, else 0."""
+    text = environ.get("RANK", "0")
+    if not text.isdecimal():
+        raise ConfigError(f"the environment variable RANK is {text!r}, expected a number (torchrun sets it)")
+    return int(text)
+
+
+def _plan_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(settings)
+    if "iteration" in values:
+        values["steps"] = values.pop("iteration")
+    if isinstance(values.get("steps"), str):
+        values["steps"] = StepSet.parse(values["steps"])
+    if "path" in values:
+        values["path"] = Path(values["path"]).absolute()
+    kernels = values.get("kernels")
+    if kernels is not None:
+        values["kernels"] = tuple(KernelPattern.parse(item) if isinstance(item, str) else item for item in kernels)
+        values.setdefault("selection", "kernels" if values["kernels"] else "all")
+    if isinstance(values.get("statistic_category"), list):
+        values["statistic_category"] = tuple(values["statistic_category"])
+    unknown = sorted(set(values) - set(DumpPlan.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(sorted(DumpPlan.__dataclass_fields__))
+        raise ConfigError(f"capture: {unknown[0]!r} is no setting of a dump; expected one of iteration, {known}")
+    return values
+
+
+# Captures begun by `start`, for `stop`: a list of at most one.
+_STARTED: list[Any] = []
+
+
+def _stop_at_exit() -> None:
+    if _STARTED:
+        stop()
+
+
+atexit.register(_stop_at_exit)
+
+
+def _clear_session() -> None:
+    _SESSION.running = None
+    _SESSION.dump = None
+
+
+def _adapter(name: str) -> Adapter:
+    try:
+        module = importlib.import_module(f"opdump.adapters.{name}.adapter")
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise FrameworkMissingError(
+            f"capture needs {name}, which is not installed here; type: pip install {name} (reading dumps needs nothing more)"
+        ) from None
+    adapter: Adapter = module.ADAPTER
+    return adapter
+
+
+def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings) -> Dump:
+    for text in plan.warnings:
+        _LOG.warning("%s", text)
+    writer = SyncWriter(
+        plan,
+        rank_id=options.rank_id,
+        device_target=adapter.device_target,
+        framework=adapter.framework,
+        framework_version=adapter.framework_version,
+        command=tuple(sys.argv),
+    )
+    recorder = Recorder(plan, writer, adapter.reader(plan))
+    dump = Dump(plan, recorder, writer, options.rank_id)
+    stack.callback(dump._finish)
+    dump._clock = stack.enter_context(adapter.attach(recorder, options))
+    return dump

@@ -1,0 +1,298 @@
+"""Select, summarise, file: the only object that an adapter calls.
+
+    opened = recorder.before_op(op, inputs)     # the true inputs, before an in-place kernel overwrites them
+    ...the operator runs...
+    recorder.after_op(opened, outputs)
+    recorder.end_step(step)                     # statistic.csv, index, graphs
+
+What a tensor is, and how to look at it, is the adapter's affair: it gives a `Reader`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy.typing as npt
+
+from .graph import Graph, GraphBuilder
+from .kernels import Summary
+from .plan import DumpPlan
+from .records import IO, HostPayload, OpRecord, SkipReason, StatisticValue, TensorRecord
+from .statistics import SummaryStatistics
+
+GAPS: frozenset[SkipReason] = frozenset({"no storage", "unsupported layout", "opaque"})
+"""Reasons that leave a hole in a dump: `strict` makes them an error."""
+
+
+class PendingArray(Protocol):
+    """Elements on their way to the host; complete after the reader's `finish_step`."""
+
+    def to_numpy(self) -> npt.NDArray[Any]: ...
+
+
+class Taken:
+    """What was read of one tensor: facts now, the summary at the end of the step, the elements where asked for."""
+
+    __slots__ = ("array", "data_size", "digests", "dtype", "row", "shape", "skip", "table")
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], data_size: int, skip: SkipReason = "") -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.data_size = data_size
+        self.skip: SkipReason = skip
+        self.row = -1
+        self.table: Any = None
+        self.array: npt.NDArray[Any] | PendingArray | None = None
+        self.digests: dict[str, str] | None = None
+
+
+class Reader(Protocol):
+    """Looks at an adapter's live tensors."""
+
+    def take(self, tensor: Any) -> Taken:
+        """Reads one tensor as it is now."""
+
+    def skip(self, tensor: Any, reason: SkipReason) -> Taken:
+        """The facts of a tensor whose elements are not to be read."""
+
+    def summary(self, taken: Taken) -> Summary | None:
+        """The summary of a tensor taken in this step, after `finish_step`; None where there is none."""
+
+    def finish_step(self) -> None:
+        """Brings what is still on a device to the host."""
+
+    def clear(self) -> None:
+        """Forgets the summaries of the step."""
+
+    @property
+    def must_finish(self) -> bool:
+        """Whether so much waits on devices that it should be brought over before the step ends."""
+
+
+class Live(NamedTuple):
+    """A live tensor in one slot of an operator."""
+
+    slot: int
+    argument: str
+    tensor: Any
+    source: str = ""
+    written: bool = True
+    """False for memory that was allocated and never written: its elements mean nothing."""
+
+
+class _Entry:
+    """A tensor that was read, until the end of the step makes a record of it."""
+
+    __slots__ = ("argument", "file", "io", "op", "slot", "source", "taken")
+
+    def __init__(self, op: OpRecord, io: IO, slot: int, argument: str, source: str, taken: Taken) -> None:
+        self.op = op
+        self.io: IO = io
+        self.slot = slot
+        self.argument = argument
+        self.source = source
+        self.taken = taken
+        self.file: str | None = None
+
+
+class StepWriter(Protocol):
+    """The half of a layout that files records."""
+
+    def write_payload(self, record: TensorRecord) -> str: ...
+    def write_constant(self, data_id: int, record: TensorRecord) -> str: ...
+    def write_kernel_args(self, op: OpRecord) -> None: ...
+    def write_step(
+        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[TensorRecord], files: Sequence[str | None]
+    ) -> None: ...
+    def write_graph(self, graph: Graph) -> None: ...
+
+
+class Recorder:
+    """Collects the operators of a step and hands them to a layout's writer.
+
+    Threads may record at the same time; `end_step` belongs to the thread that drives the steps.
+    """
+
+    def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader) -> None:
+        self.plan = plan
+        self.graphs: dict[int, GraphBuilder] = {}
+        self.executed = 0
+        self.captured = 0
+        self.tensors = 0
+        self.skipped: Counter[str] = Counter()
+        self.tensors_skipped: Counter[str] = Counter()
+        self.steps: list[int] = []
+        self.matched_kernels: set[str] = set()
+        """Entries of the plan's `kernels` that matched some operator."""
+        self._writer = writer
+        self._reader = reader
+        self._ops: list[OpRecord] = []
+        self._entries: list[_Entry] = []
+        self._waiting: list[_Entry] = []
+        self._graph_sizes: dict[int, int] = {}
+        self._constants: dict[tuple[int, str, int], int] = {}
+        self._kernel_args: set[tuple[int, int, str]] = set()
+        self._lock = threading.Lock()
+
+    def graph(self, graph_id: int, root_name: str = "") -> GraphBuilder:
+        """The graph under construction with that number."""
+        builder = self.graphs.get(graph_id)
+        if builder is None:
+            builder = self.graphs[graph_id] = GraphBuilder(graph_id, root_name)
+        return builder
+
+    def before_op(self, op: OpRecord, inputs: Iterable[Live]) -> OpRecord:
+        """Reads the inputs of an operator that is about to run."""
+        self._ops.append(op)
+        if self.plan.inputs:
+            self._take(op, "input", inputs)
+        if self.plan.save_kernel_args:
+            self._write_kernel_args(op)
+        return op
+
+    def after_op(self, op: OpRecord, outputs: Iterable[Live]) -> None:
+        """Reads the outputs of an operator that has run."""
+        if self.plan.outputs:
+            self._take(op, "output", outputs)
+
+    def skip_op(self, op: OpRecord) -> None:
+        """Counts and lists an operator that leaves no data (`op.skip` says why)."""
+        self._ops.append(op)
+
+    def constant(self, op: OpRecord, live: Live) -> str:
+        """Files a tensor that no operator made, once per place that reads it; the name of its source (`data-3`)."""
+        key = (op.graph_id, op.op_name, live.slot)
+        known = self._constants.get(key)
+        if known is not None:
+            return f"data-{known}"
+        with self._lock:
+            data_id = sum(1 for graph_id, _, _ in self._constants if graph_id == op.graph_id)
+            self._constants[key] = data_id
+        if self.plan.saves_tensors:
+            taken = self._reader.take(live.tensor)
+            entry = _Entry(op, "output", 0, "", "", taken)
+            if taken.array is not None and not taken.skip:
+                self._reader_finish_if_pending(taken)
+                self._writer.write_constant(data_id, _record(entry, {}, _array(taken)))
+        return f"data-{data_id}"
+
+    def end_step(self, step: int) -> None:
+        """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded."""
+        if not self._ops and not self._entries:
+            return
+        self._reader.finish_step()
+        self._write_waiting()
+        ops, entries = self._ops, self._entries
+        self._ops, self._entries = [], []
+        tensors = [self._finished(entry) for entry in entries]
+        self._writer.write_step(step, ops, tensors, [entry.file for entry in entries])
+        self._reader.clear()
+        self._count(step, ops, entries)
+        self.write_graphs()
+
+    def write_graphs(self) -> None:
+        """Files the graphs that have grown since they were last filed."""
+        for graph_id, builder in self.graphs.items():
+            if self._graph_sizes.get(graph_id) != len(builder):
+                self._graph_sizes[graph_id] = len(builder)
+                self._writer.write_graph(builder.build())
+
+    @property
+    def gaps(self) -> dict[str, int]:
+        """Operators and tensors that should have left data and did not, by reason."""
+        total = self.skipped + self.tensors_skipped
+        return {reason: count for reason, count in total.items() if reason in GAPS}
+
+    def _take(self, op: OpRecord, io: IO, lives: Iterable[Live]) -> None:
+        reader, entries = self._reader, self._entries
+        for slot, argument, tensor, source, written in lives:
+            taken = reader.take(tensor) if written else reader.skip(tensor, "allocation")
+            entry = _Entry(op, io, slot, argument, source, taken)
+            entries.append(entry)
+            if taken.array is not None:
+                self._waiting.append(entry)
+        if self._waiting:
+            if reader.must_finish:
+                reader.finish_step()
+                self._write_waiting()
+            else:
+                self._write_ready()
+
+    def _write_ready(self) -> None:
+        """Writes what is in host memory already; what is on its way from a device waits for the end of the step."""
+        later = []
+        for entry in self._waiting:
+            if hasattr(entry.taken.array, "to_numpy"):
+                later.append(entry)
+            else:
+                self._write_entry(entry)
+        self._waiting = later
+
+    def _write_waiting(self) -> None:
+        for entry in self._waiting:
+            self._write_entry(entry)
+        self._waiting = []
+
+    def _write_entry(self, entry: _Entry) -> None:
+        entry.file = self._writer.write_payload(_record(entry, {}, _array(entry.taken)))
+        entry.taken.array = None
+
+    def _reader_finish_if_pending(self, taken: Taken) -> None:
+        if hasattr(taken.array, "to_numpy"):
+            self._reader.finish_step()
+
+    def _write_kernel_args(self, op: OpRecord) -> None:
+        key = (op.graph_id, op.step, op.op_name)
+        if op.arguments and key not in self._kernel_args:
+            self._kernel_args.add(key)
+            self._writer.write_kernel_args(op)
+
+    def _finished(self, entry: _Entry) -> TensorRecord:
+        taken = entry.taken
+        summary = self._reader.summary(taken)
+        statistics: Any = {} if summary is None else SummaryStatistics(summary, taken.digests or {})
+        return _record(entry, statistics, None)
+
+    def _count(self, step: int, ops: Sequence[OpRecord], entries: Sequence[_Entry]) -> None:
+        self.executed += sum(1 for op in ops if op.op_type != "Parameter")
+        for op in ops:
+            if op.skip:
+                self.skipped[op.skip] += 1
+            elif op.op_type != "Parameter":
+                self.captured += 1
+        for entry in entries:
+            if entry.taken.skip:
+                self.tensors_skipped[entry.taken.skip] += 1
+            else:
+                self.tensors += 1
+        if not self.steps or self.steps[-1] != step:
+            self.steps.append(step)
+
+
+def _array(taken: Taken) -> npt.NDArray[Any]:
+    array = taken.array
+    if array is None:
+        raise ValueError("no elements were taken of this tensor")
+    return array.to_numpy() if hasattr(array, "to_numpy") else array
+
+
+def _record(
+    entry: _Entry, statistics: dict[str, StatisticValue] | SummaryStatistics, array: npt.NDArray[Any] | None
+) -> TensorRecord:
+    taken = entry.taken
+    return TensorRecord(
+        op=entry.op,
+        io=entry.io,
+        slot=entry.slot,
+        dtype=taken.dtype,
+        shape=taken.shape,
+        payload=None if array is None else HostPayload(array),
+        statistics=statistics,
+        argument=entry.argument,
+        source=entry.source,
+        data_size=taken.data_size,
+        skip=taken.skip,
+    )
