@@ -1,4 +1,4 @@
-"""Where the bytes of a dump go: a directory, memory, or nowhere.
+"""A directory as a sink.
 
 Every file appears whole or not at all: bytes go to a temporary name in the same directory, then a rename gives the file its
 name. Arrays are queued and written by a few threads; the queue is bounded by bytes, and a caller that is faster than the disk
@@ -14,43 +14,17 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from opdump.errors import DumpPathError
-from opdump.npy import encode_npy
+from opdump.sink.npy import encode_npy
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o400
 """As MindSpore sets them: a dump holds weights and data, and nothing changes it once it is written."""
-
-
-class Sink(Protocol):
-    """Takes the files of a dump, by paths relative to its root."""
-
-    @property
-    def files_written(self) -> int: ...
-
-    @property
-    def bytes_written(self) -> int: ...
-
-    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
-        """File `array` as npy. The sink owns the array from here on: the caller must not change it."""
-        ...
-
-    def write_bytes(self, relative: str, data: bytes) -> None:
-        """File `data` at once, in place of what had the name before."""
-        ...
-
-    def flush(self) -> None:
-        """Return when everything that was handed over is written."""
-        ...
-
-    def close(self) -> None:
-        """Flush and let go. Closing twice is allowed."""
-        ...
 
 
 class DirectorySink:
@@ -111,48 +85,6 @@ class DirectorySink:
         self._finalizer.detach()
         if not told:
             state.raise_failure()
-
-
-class MemorySink:
-    """Files in a dictionary, `files[relative] == bytes`."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.files_written = 0
-        self.bytes_written = 0
-
-    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
-        header, elements = encode_npy(array)
-        self.write_bytes(relative, header + elements.tobytes())
-
-    def write_bytes(self, relative: str, data: bytes) -> None:
-        self.files[relative] = data
-        self.files_written += 1
-        self.bytes_written += len(data)
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class NullSink:
-    """Counts files and bytes and keeps none: for measuring everything but the disk."""
-
-    def __init__(self) -> None:
-        self.files_written = 0
-        self.bytes_written = 0
-
-    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
-        self.files_written += 1
-        self.bytes_written += array.nbytes
-
-    def write_bytes(self, relative: str, data: bytes) -> None:
-        self.files_written += 1
-        self.bytes_written += len(data)
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def make_directory(path: Path) -> None:
@@ -296,7 +228,7 @@ class _State:
 def _write_file(path: str, buffers: Sequence[Buffer]) -> int:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
-        views = [memoryview(buffer) for buffer in buffers if len(buffer)  # type: ignore[arg-type]  # arrays are buffers]
+        views = [memoryview(buffer) for buffer in buffers if len(buffer)]  # type: ignore[arg-type]
         total = 0
         while views:
             written = os.writev(descriptor, views)

@@ -1,0 +1,51 @@
+"""Sinks that touch no disk: one that keeps the files, one that counts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from opdump.sink.npy import encode_npy
+
+
+class MemorySink:
+    """Files in a dictionary, `files[relative] == bytes`."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.files_written = 0
+        self.bytes_written = 0
+
+    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
+        header, elements = encode_npy(array)
+        self.write_bytes(relative, header + elements.tobytes())
+
+    def write_bytes(self, relative: str, data: bytes) -> None:
+        self.files[relative] = data
+        self.files_written += 1
+        self.bytes_written += len(data)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NullSink:
+    """Counts files and bytes and keeps none: for measuring everything but the disk."""
+
+    def __init__(self) -> None:
+        self.files_written = 0
+        self.bytes_written = 0
+
+    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
+        self.files_written += 1
+        self.bytes_written += array.nbytes
+
+    def write_bytes(self, relative: str, data: bytes) -> None:
+        self.files_written += 1
+        self.bytes_written += len(data)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
