@@ -1,13 +1,15 @@
 // Sixteen elements at a time, in as few vectors as the instruction set of this compilation allows: vectors of 64 bytes
-// with AVX-512, 32 with AVX2, 16 otherwise (SSE2, NEON). Vector extensions of GCC and Clang, intrinsics only where the
-// compilers do not find the instruction. Everything is in a namespace of its own for each instruction set and nothing
-// of the standard library is instantiated: a function shared between the compilations could be linked from the widest.
+// with AVX-512, 32 with AVX2, 16 otherwise (SSE2, NEON). Vector extensions of GCC and Clang; intrinsics only where these
+// have no word for an instruction. Everything is in a namespace of its own for each instruction set and nothing of the
+// standard library that makes code is used: of a function that two compilations share, the linker might keep the one
+// that most machines cannot run.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -24,8 +26,8 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
-// 16 running sums and 16 running sums of squares fill all 16 registers of SSE2: a second pass over the cached block is
-// cheaper than spilling.
+// 16 running sums and 16 running sums of squares fill all 16 registers of SSE2: more passes over a block in the cache
+// are cheaper than keeping them in memory.
 constexpr bool kSumsInOnePass = kVectorBytes > 16;
 
 struct Float16 {
@@ -35,86 +37,90 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-template <class Element>
+template <class Element, int kBytes>
 struct VectorOf {
-  using Type __attribute__((vector_size(kVectorBytes))) = Element;
+  using Type __attribute__((vector_size(kBytes))) = Element;
 };
-template <class Element>
-using Vector = typename VectorOf<Element>::Type;
+template <class Element, int kBytes = kVectorBytes>
+using Vector = typename VectorOf<Element, kBytes>::Type;
 
 template <class Element>
 struct Lanes {
   static constexpr int kParts = kLanes * static_cast<int>(sizeof(Element)) / kVectorBytes;
+  static constexpr int kWidth = kLanes / kParts;
   Vector<Element> part[kParts];
 };
 using Floats = Lanes<float>;
 using Doubles = Lanes<double>;
 
+// Calls step(0), ..., step(kCount - 1), each with a constant: an array that is indexed by constants alone lives in
+// registers, one that a loop indexes lives on the stack until the loop is unrolled, which is too late.
+template <int kCount, int kFrom = 0, class Step>
+__attribute__((always_inline)) inline void each(Step&& step) {
+  if constexpr (kFrom < kCount) {
+    step(std::integral_constant<int, kFrom>());
+    each<kCount, kFrom + 1>(step);
+  }
+}
+#define OPDUMP_STEP(k) [&](auto k) __attribute__((always_inline))
+
 template <class Element>
-inline Lanes<Element> filled(Element value) {
+inline Vector<Element> spread(double value) {
+  return Vector<Element>{} + static_cast<Element>(value);
+}
+
+template <class Element>
+inline Lanes<Element> zeros() {
   Lanes<Element> x;
-  for (auto& part : x.part) part = Vector<Element>{} + value;
+  each<Lanes<Element>::kParts>(OPDUMP_STEP(k) { x.part[k] = Vector<Element>{}; });
   return x;
 }
 
-inline Doubles load(const double* p) {
-  Doubles x;
+template <class Wanted, class Source>
+inline Wanted load_bytes(const Source* p) {
+  Wanted x;
   std::memcpy(&x, p, sizeof x);
   return x;
 }
 
-inline Floats load(const float* p) {
+template <class Element>
+inline Lanes<Element> load_lanes(const Element* p) {
+  using L = Lanes<Element>;
+  L x;
+  each<L::kParts>(OPDUMP_STEP(k) { x.part[k] = load_bytes<Vector<Element>>(p + k * L::kWidth); });
+  return x;
+}
+inline Doubles load(const double* p) { return load_lanes(p); }
+inline Floats load(const float* p) { return load_lanes(p); }
+
+inline void store(const Floats& x, float* p) { std::memcpy(p, &x, sizeof x); }
+
+// A bfloat16 is the upper half of a float.
+inline Floats load(const BFloat16* p) {
   Floats x;
-  std::memcpy(&x, p, sizeof x);
-  return x;
-}
-
+  each<Floats::kParts>(OPDUMP_STEP(k) {
+    const auto narrow = load_bytes<Vector<uint16_t, kVectorBytes / 2>>(p + k * Floats::kWidth);
 #if defined(__AVX512F__)
-inline Floats load(const BFloat16* p) {
-  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  return {{_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))}};
-}
-inline Floats load(const Float16* p) {
-  return {{_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}};
-}
-inline Doubles widen(const Floats& x) {
-  return {{_mm512_cvtps_pd(_mm512_castps512_ps256(x.part[0])), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.part[0], 1))}};
-}
+    const auto wide = reinterpret_cast<Vector<uint32_t>>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(narrow)));
 #elif defined(__AVX2__)
-inline Floats load(const BFloat16* p) {
-  Floats x;
-  for (int k = 0; k < 2; ++k) {
-    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + k));
-    x.part[k] = _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
-  }
-  return x;
-}
-inline Floats load(const Float16* p) {
-  Floats x;
-  for (int k = 0; k < 2; ++k) x.part[k] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + k));
-  return x;
-}
-inline Doubles widen(const Floats& x) {
-  return {{_mm256_cvtps_pd(_mm256_castps256_ps128(x.part[0])), _mm256_cvtps_pd(_mm256_extractf128_ps(x.part[0], 1)),
-           _mm256_cvtps_pd(_mm256_castps256_ps128(x.part[1])), _mm256_cvtps_pd(_mm256_extractf128_ps(x.part[1], 1))}};
-}
+    const auto wide = reinterpret_cast<Vector<uint32_t>>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(narrow)));
 #else
-using Half4 = uint16_t __attribute__((vector_size(8)));
-
-inline Floats load(const BFloat16* p) {
-  Floats x;
-  for (int k = 0; k < Floats::kParts; ++k) {
-    Half4 narrow;
-    std::memcpy(&narrow, p + 4 * k, sizeof narrow);
-    x.part[k] = reinterpret_cast<Vector<float>>(__builtin_convertvector(narrow, Vector<uint32_t>) << 16);
-  }
+    const auto wide = __builtin_convertvector(narrow, Vector<uint32_t>);
+#endif
+    x.part[k] = reinterpret_cast<Vector<float>>(wide << 16);
+  });
   return x;
 }
+
 inline Floats load(const Float16* p) {
   Floats x;
-  for (int k = 0; k < Floats::kParts; ++k) {
-    Half4 narrow;
-    std::memcpy(&narrow, p + 4 * k, sizeof narrow);
+  each<Floats::kParts>(OPDUMP_STEP(k) {
+    const auto narrow = load_bytes<Vector<uint16_t, kVectorBytes / 2>>(p + k * Floats::kWidth);
+#if defined(__AVX512F__)
+    x.part[k] = _mm512_cvtph_ps(reinterpret_cast<__m256i>(narrow));
+#elif defined(__AVX2__)
+    x.part[k] = _mm256_cvtph_ps(reinterpret_cast<__m128i>(narrow));
+#else
     const Vector<uint32_t> half = __builtin_convertvector(narrow, Vector<uint32_t>);
     const Vector<uint32_t> magnitude = half & 0x7fffU;
     // Moved into place the exponent is 112 too small, also that of denormals: one exact product corrects it.
@@ -122,150 +128,208 @@ inline Floats load(const Float16* p) {
     const Vector<uint32_t> nonfinite = reinterpret_cast<Vector<uint32_t>>(magnitude > 0x7bffU) & 0x7f800000U;
     const Vector<uint32_t> sign = (half & 0x8000U) << 16;
     x.part[k] = reinterpret_cast<Vector<float>>(reinterpret_cast<Vector<uint32_t>>(scaled) | nonfinite | sign);
-  }
+#endif
+  });
   return x;
 }
-inline Doubles widen(const Floats& x) {
-  using Float2 = float __attribute__((vector_size(8)));
-  Doubles wide;
-  for (int k = 0; k < Doubles::kParts; ++k) {
-    const Vector<float> four = x.part[k / 2];
-    const Float2 two = k % 2 == 0 ? Float2{four[0], four[1]} : Float2{four[2], four[3]};
-    wide.part[k] = __builtin_convertvector(two, Vector<double>);
-  }
-  return wide;
+
+// The vector k of the sixteen elements as doubles.
+template <int k>
+inline Vector<double> widened(const Doubles& x) {
+  return x.part[k];
 }
-#endif
-
-inline const Doubles& widen(const Doubles& x) { return x; }
-
-inline void add(Doubles& total, const Doubles& x) {
-  for (int k = 0; k < Doubles::kParts; ++k) total.part[k] += x.part[k];
-}
-
-// The square is rounded before it is added, on every instruction set (the build forbids the compiler to fuse them).
-inline void add_squares(Doubles& total, const Doubles& x) {
-  for (int k = 0; k < Doubles::kParts; ++k) total.part[k] += x.part[k] * x.part[k];
-}
-
-// The square of what was a float is exact in double: fused or not, the result is the same.
-inline void add_exact_squares(Doubles& total, const Doubles& x) {
+template <int k>
+inline Vector<double> widened(const Floats& x) {
 #if defined(__AVX512F__)
-  for (int k = 0; k < Doubles::kParts; ++k) total.part[k] = _mm512_fmadd_pd(x.part[k], x.part[k], total.part[k]);
+  return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.part[k / 2], k % 2));
 #elif defined(__AVX2__)
-  for (int k = 0; k < Doubles::kParts; ++k) total.part[k] = _mm256_fmadd_pd(x.part[k], x.part[k], total.part[k]);
+  return _mm256_cvtps_pd(_mm256_extractf128_ps(x.part[k / 2], k % 2));
+#elif defined(__SSE2__)
+  return _mm_cvtps_pd(k % 2 == 0 ? x.part[k / 2] : _mm_movehl_ps(x.part[k / 2], x.part[k / 2]));
 #else
-  add_squares(total, x);
+  const Vector<float> four = x.part[k / 2];
+  return __builtin_convertvector((Vector<float, 8>{four[k % 2 * 2], four[k % 2 * 2 + 1]}), Vector<double>);
 #endif
 }
 
-inline double fold(const Doubles& x) {
-  double lane[kLanes];
-  std::memcpy(lane, &x, sizeof lane);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-  }
-  return lane[0];
-}
-
-// Keeps the larger (smaller) of each lane; a NaN may or may not stay.
+// The square is rounded before it is added, on every instruction set (the build forbids the compiler to fuse the two).
 template <class Element>
-inline void keep_max(Lanes<Element>& kept, const Lanes<Element>& x) {
-  for (int k = 0; k < Lanes<Element>::kParts; ++k) {
-    kept.part[k] = x.part[k] > kept.part[k] ? x.part[k] : kept.part[k];
-  }
-}
-template <class Element>
-inline void keep_min(Lanes<Element>& kept, const Lanes<Element>& x) {
-  for (int k = 0; k < Lanes<Element>::kParts; ++k) {
-    kept.part[k] = x.part[k] < kept.part[k] ? x.part[k] : kept.part[k];
-  }
-}
+inline Vector<double> add_square(Vector<double> total, Vector<double> x) {
 #if defined(__AVX2__)
-#define OPDUMP_KEEP(Element, suffix, bits)                                                                       \
-  inline void keep_max(Lanes<Element>& kept, const Lanes<Element>& x) {                                          \
-    for (int k = 0; k < Lanes<Element>::kParts; ++k) kept.part[k] = _mm##bits##_max_##suffix(x.part[k], kept.part[k]); \
-  }                                                                                                              \
-  inline void keep_min(Lanes<Element>& kept, const Lanes<Element>& x) {                                          \
-    for (int k = 0; k < Lanes<Element>::kParts; ++k) kept.part[k] = _mm##bits##_min_##suffix(x.part[k], kept.part[k]); \
-  }
+  if constexpr (sizeof(Element) < sizeof(double)) {
+    // The square of what was a float is exact: fused or not, the result is the same.
 #if defined(__AVX512F__)
-OPDUMP_KEEP(float, ps, 512)
-OPDUMP_KEEP(double, pd, 512)
+    return _mm512_fmadd_pd(x, x, total);
 #else
-OPDUMP_KEEP(float, ps, 256)
-OPDUMP_KEEP(double, pd, 256)
+    return _mm256_fmadd_pd(x, x, total);
 #endif
-#undef OPDUMP_KEEP
+  }
 #endif
-
-template <class Element>
-inline double largest(const Lanes<Element>& x) {
-  Element lane[kLanes];
-  std::memcpy(lane, &x, sizeof lane);
-  Element found = lane[0];
-  for (Element value : lane) found = value > found ? value : found;
-  return static_cast<double>(found);
-}
-template <class Element>
-inline double smallest(const Lanes<Element>& x) {
-  Element lane[kLanes];
-  std::memcpy(lane, &x, sizeof lane);
-  Element found = lane[0];
-  for (Element value : lane) found = value < found ? value : found;
-  return static_cast<double>(found);
+  return total + x * x;
 }
 
-// Counts elements that fulfil a condition; at most a block of them.
+struct Sums {
+  Doubles sum = zeros<double>();
+  Doubles squares = zeros<double>();
+
+  // Vector by vector, so that few registers are in use at a time: all but three of AVX2's hold totals.
+  template <class Element>
+  void take(const Lanes<Element>& x) {
+    each<Doubles::kParts>(OPDUMP_STEP(k) {
+      const Vector<double> wide = widened<k>(x);
+      sum.part[k] += wide;
+      squares.part[k] = add_square<Element>(squares.part[k], wide);
+    });
+  }
+  template <class Element>
+  void take_sum(const Lanes<Element>& x) {
+    each<Doubles::kParts>(OPDUMP_STEP(k) { sum.part[k] += widened<k>(x); });
+  }
+  template <class Element>
+  void take_squares(const Lanes<Element>& x) {
+    each<Doubles::kParts>(OPDUMP_STEP(k) { squares.part[k] = add_square<Element>(squares.part[k], widened<k>(x)); });
+  }
+};
+
+// Lane j + lane j + 8, and so on down to one.
+inline double fold(const Doubles& x) {
+  Doubles folded = x;
+  if constexpr (Doubles::kParts == 8) {
+    each<4>(OPDUMP_STEP(k) { folded.part[k] += folded.part[k + 4]; });
+  }
+  if constexpr (Doubles::kParts >= 4) {
+    each<2>(OPDUMP_STEP(k) { folded.part[k] += folded.part[k + 2]; });
+  }
+  const Vector<double> last = folded.part[0] + folded.part[1];
+  double lane[8];
+  each<Doubles::kWidth>(OPDUMP_STEP(j) { lane[j] = last[+j]; });
+  if constexpr (Doubles::kWidth == 8) each<4>(OPDUMP_STEP(j) { lane[j] += lane[j + 4]; });
+  if constexpr (Doubles::kWidth >= 4) each<2>(OPDUMP_STEP(j) { lane[j] += lane[j + 2]; });
+  return lane[0] + lane[1];
+}
+
+inline Vector<float> larger(Vector<float> x, Vector<float> y) {
 #if defined(__AVX512F__)
-// A comparison leaves a bit mask: counting its bits keeps the vector units free.
+  return _mm512_max_ps(x, y);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(x, y);
+#elif defined(__SSE2__)
+  return _mm_max_ps(x, y);
+#else
+  return x > y ? x : y;
+#endif
+}
+inline Vector<float> smaller(Vector<float> x, Vector<float> y) {
+#if defined(__AVX512F__)
+  return _mm512_min_ps(x, y);
+#elif defined(__AVX2__)
+  return _mm256_min_ps(x, y);
+#elif defined(__SSE2__)
+  return _mm_min_ps(x, y);
+#else
+  return x < y ? x : y;
+#endif
+}
+inline Vector<double> larger(Vector<double> x, Vector<double> y) {
+#if defined(__AVX512F__)
+  return _mm512_max_pd(x, y);
+#elif defined(__AVX2__)
+  return _mm256_max_pd(x, y);
+#elif defined(__SSE2__)
+  return _mm_max_pd(x, y);
+#else
+  return x > y ? x : y;
+#endif
+}
+inline Vector<double> smaller(Vector<double> x, Vector<double> y) {
+#if defined(__AVX512F__)
+  return _mm512_min_pd(x, y);
+#elif defined(__AVX2__)
+  return _mm256_min_pd(x, y);
+#elif defined(__SSE2__)
+  return _mm_min_pd(x, y);
+#else
+  return x < y ? x : y;
+#endif
+}
+
+// The largest and the smallest element so far. A NaN is passed over: it is counted elsewhere.
+template <class Element>
+class Extremes {
+ public:
+  void take(const Lanes<Element>& x) {
+    each<Lanes<Element>::kParts>(OPDUMP_STEP(k) {
+      max_ = larger(x.part[k], max_);
+      min_ = smaller(x.part[k], min_);
+    });
+  }
+  double max() const {
+    Element found = max_[0];
+    each<Lanes<Element>::kWidth>(OPDUMP_STEP(j) { found = max_[+j] > found ? max_[+j] : found; });
+    return static_cast<double>(found);
+  }
+  double min() const {
+    Element found = min_[0];
+    each<Lanes<Element>::kWidth>(OPDUMP_STEP(j) { found = min_[+j] < found ? min_[+j] : found; });
+    return static_cast<double>(found);
+  }
+
+ private:
+  Vector<Element> max_ = spread<Element>(-__builtin_inf());
+  Vector<Element> min_ = spread<Element>(__builtin_inf());
+};
+
+// How many elements of at most one block fulfil a condition.
+#if defined(__AVX512F__)
+// A comparison leaves a mask; counting its bits keeps the vector units free.
 template <class Element>
 class Count {
  public:
-  void less(const Floats& x, const Floats& y) { take(_mm512_cmp_ps_mask(x.part[0], y.part[0], _CMP_LT_OQ)); }
-  void equal(const Floats& x, const Floats& y) { take(_mm512_cmp_ps_mask(x.part[0], y.part[0], _CMP_EQ_OQ)); }
-  void nan(const Floats& x) { take(_mm512_cmp_ps_mask(x.part[0], x.part[0], _CMP_UNORD_Q)); }
-  void less(const Doubles& x, const Doubles& y) {
-    for (int k = 0; k < 2; ++k) take(_mm512_cmp_pd_mask(x.part[k], y.part[k], _CMP_LT_OQ));
-  }
-  void equal(const Doubles& x, const Doubles& y) {
-    for (int k = 0; k < 2; ++k) take(_mm512_cmp_pd_mask(x.part[k], y.part[k], _CMP_EQ_OQ));
-  }
-  void nan(const Doubles& x) {
-    for (int k = 0; k < 2; ++k) take(_mm512_cmp_pd_mask(x.part[k], x.part[k], _CMP_UNORD_Q));
+  void less(const Lanes<Element>& x, Vector<Element> bound) { take<_CMP_LT_OQ>(x, bound); }
+  void equal(const Lanes<Element>& x, Vector<Element> value) { take<_CMP_EQ_OQ>(x, value); }
+  void nan(const Lanes<Element>& x) {
+    each<Lanes<Element>::kParts>(OPDUMP_STEP(k) { total_ += bits<_CMP_UNORD_Q>(x.part[k], x.part[k]); });
   }
   int64_t total() const { return total_; }
 
  private:
-  void take(unsigned mask) { total_ += __builtin_popcount(mask); }
+  template <int kCondition>
+  static int bits(Vector<float> x, Vector<float> y) {
+    return __builtin_popcount(_mm512_cmp_ps_mask(x, y, kCondition));
+  }
+  template <int kCondition>
+  static int bits(Vector<double> x, Vector<double> y) {
+    return __builtin_popcount(_mm512_cmp_pd_mask(x, y, kCondition));
+  }
+  template <int kCondition>
+  void take(const Lanes<Element>& x, Vector<Element> y) {
+    each<Lanes<Element>::kParts>(OPDUMP_STEP(k) { total_ += bits<kCondition>(x.part[k], y); });
+  }
   int64_t total_ = 0;
 };
 #else
+// A comparison leaves -1 in each lane where it holds.
 template <class Element>
 class Count {
  public:
-  void less(const Lanes<Element>& x, const Lanes<Element>& y) {
-    for (int k = 0; k < kParts; ++k) minus_[k % kChains] += x.part[k] < y.part[k];
+  void less(const Lanes<Element>& x, Vector<Element> bound) {
+    each<Lanes<Element>::kParts>(OPDUMP_STEP(k) { minus_ += x.part[k] < bound; });
   }
-  void equal(const Lanes<Element>& x, const Lanes<Element>& y) {
-    for (int k = 0; k < kParts; ++k) minus_[k % kChains] += x.part[k] == y.part[k];
+  void equal(const Lanes<Element>& x, Vector<Element> value) {
+    each<Lanes<Element>::kParts>(OPDUMP_STEP(k) { minus_ += x.part[k] == value; });
   }
   void nan(const Lanes<Element>& x) {
-    for (int k = 0; k < kParts; ++k) minus_[k % kChains] += x.part[k] != x.part[k];
+    each<Lanes<Element>::kParts>(OPDUMP_STEP(k) { minus_ += x.part[k] != x.part[k]; });
   }
   int64_t total() const {
     int64_t sum = 0;
-    for (const Mask& mask : minus_) {
-      for (unsigned j = 0; j < kVectorBytes / sizeof(Element); ++j) sum -= mask[j];
-    }
+    each<Lanes<Element>::kWidth>(OPDUMP_STEP(j) { sum -= minus_[+j]; });
     return sum;
   }
 
  private:
-  static constexpr int kParts = Lanes<Element>::kParts;
-  static constexpr int kChains = 1;
   using Mask = decltype(Vector<Element>{} < Vector<Element>{});
-  Mask minus_[kChains] = {};
+  Mask minus_ = {};
 };
 #endif
 

@@ -6,7 +6,7 @@ namespace opdump {
 namespace OPDUMP_KERNELS {
 namespace {
 
-constexpr int64_t kLastWhole = ~static_cast<int64_t>(kLanes - 1);
+constexpr int64_t kWholeLanes = ~static_cast<int64_t>(kLanes - 1);
 
 inline void accumulate(CompensatedSum& total, double x) {
   const double sum = total.sum + x;
@@ -17,18 +17,24 @@ inline void accumulate(CompensatedSum& total, double x) {
   total.sum = sum;
 }
 
-// The last count % 16 elements, the other lanes filled with `filler`.
+// The last count % 16 elements of a block, filled up with zeros, and with their first for the extremes.
 template <class Element>
-struct Tail {
-  Element lane[kLanes];
-  Tail(const Element* elements, int64_t count, Element filler) {
-    for (int64_t j = 0; j < kLanes; ++j) lane[j] = filler;
-    std::memcpy(lane, elements, static_cast<size_t>(count) * sizeof(Element));
+class Tail {
+ public:
+  Tail(const Element* elements, int64_t count) {
+    for (int64_t j = 0; j < kLanes; ++j) {
+      lane_[j] = j < count ? elements[j] : Element{};
+      repeated_[j] = j < count ? elements[j] : elements[0];
+    }
   }
+  auto zero_filled() const { return load(lane_); }
+  auto repeated() const { return load(repeated_); }
+
+ private:
+  Element lane_[kLanes];
+  Element repeated_[kLanes];
 };
 
-template <class Element>
-using Widened = decltype(load(static_cast<const Element*>(nullptr)));
 template <class Lane>
 Lane lane_of(const Lanes<Lane>&);
 template <class Element>
@@ -39,107 +45,75 @@ struct BlockSums {
   double sum_squares;
 };
 
-template <class Lane>
-inline void add_lane_squares(Doubles& total, const Doubles& x) {
-  if constexpr (sizeof(Lane) == sizeof(float)) {
-    add_exact_squares(total, x);
-  } else {
-    add_squares(total, x);
+// What both passes over a block find: extremes, zeros, signs.
+template <class Element>
+struct Signs {
+  using L = Lane<Element>;
+  Extremes<L> extremes;
+  Count<L> zeros, negatives;
+
+  void take(const Lanes<L>& x, const Lanes<L>& for_extremes) {
+    extremes.take(for_extremes);
+    zeros.equal(x, Vector<L>{});
+    negatives.less(x, Vector<L>{});
   }
-}
+  void store(Partial& block, int64_t padding) const {
+    block.zero = zeros.total() - padding;
+    block.negative = negatives.total();
+    block.max = extremes.max();
+    block.min = extremes.min();
+  }
+};
 
 // Sums, extremes and signs of a block that is expected to be finite.
 template <class Element>
 BlockSums sum_block(const Element* elements, int64_t count, Partial& block) {
-  using L = Lane<Element>;
-  const Lanes<L> zero = filled<L>(0);
-  Doubles sum = filled<double>(0);
-  Doubles squares = filled<double>(0);
-  Lanes<L> max = filled<L>(-__builtin_inff());
-  Lanes<L> min = filled<L>(__builtin_inff());
-  Count<L> zeros, negatives;
-  const int64_t whole = count & kLastWhole;
+  Signs<Element> signs;
+  Sums sums;
+  const int64_t whole = count & kWholeLanes;
   for (int64_t i = 0; i < whole; i += kLanes) {
-    const Lanes<L> x = load(elements + i);
-    keep_max(max, x);
-    keep_min(min, x);
-    zeros.equal(x, zero);
-    negatives.less(x, zero);
-    if constexpr (kSumsInOnePass) {
-      const Doubles wide = widen(x);
-      add(sum, wide);
-      add_lane_squares<L>(squares, wide);
-    }
+    const auto x = load(elements + i);
+    signs.take(x, x);
+    if constexpr (kSumsInOnePass) sums.take(x);
   }
   if constexpr (!kSumsInOnePass) {
-    for (int64_t i = 0; i < whole; i += kLanes) add(sum, widen(load(elements + i)));
-    for (int64_t i = 0; i < whole; i += kLanes) add_lane_squares<L>(squares, widen(load(elements + i)));
+    for (int64_t i = 0; i < whole; i += kLanes) sums.take_sum(load(elements + i));
+    for (int64_t i = 0; i < whole; i += kLanes) sums.take_squares(load(elements + i));
   }
-  int64_t padding = 0;
   if (whole < count) {
-    padding = kLanes - (count - whole);
-    const Tail<Element> zero_filled(elements + whole, count - whole, Element{});
-    const Tail<Element> repeated(elements + whole, count - whole, elements[whole]);
-    const Lanes<L> x = load(zero_filled.lane);
-    const Lanes<L> extreme = load(repeated.lane);
-    keep_max(max, extreme);
-    keep_min(min, extreme);
-    zeros.equal(x, zero);
-    negatives.less(x, zero);
-    const Doubles wide = widen(x);
-    add(sum, wide);
-    add_lane_squares<L>(squares, wide);
+    const Tail<Element> tail(elements + whole, count - whole);
+    signs.take(tail.zero_filled(), tail.repeated());
+    sums.take(tail.zero_filled());
   }
-  block.zero = zeros.total() - padding;
-  block.negative = negatives.total();
-  block.max = largest(max);
-  block.min = smallest(min);
-  return {fold(sum), fold(squares)};
+  signs.store(block, -count & (kLanes - 1));
+  return {fold(sums.sum), fold(sums.squares)};
 }
 
 // Everything but the sums: those of a block with NaN or Inf follow from the counts.
 template <class Element>
 void count_block(const Element* elements, int64_t count, Partial& block) {
   using L = Lane<Element>;
-  const Lanes<L> zero = filled<L>(0);
-  const Lanes<L> infinity = filled<L>(__builtin_inff());
-  const Lanes<L> minus_infinity = filled<L>(-__builtin_inff());
-  Lanes<L> max = minus_infinity;
-  Lanes<L> min = infinity;
-  Count<L> zeros, negatives, nans, positive_infs, negative_infs;
-  const int64_t whole = count & kLastWhole;
+  Signs<Element> signs;
+  Count<L> nans, positive_infs, negative_infs;
+  const auto take = [&](const Lanes<L>& x, const Lanes<L>& for_extremes) __attribute__((always_inline)) {
+    signs.take(x, for_extremes);
+    nans.nan(x);
+    positive_infs.equal(x, spread<L>(__builtin_inf()));
+    negative_infs.equal(x, spread<L>(-__builtin_inf()));
+  };
+  const int64_t whole = count & kWholeLanes;
   for (int64_t i = 0; i < whole; i += kLanes) {
     const Lanes<L> x = load(elements + i);
-    keep_max(max, x);
-    keep_min(min, x);
-    zeros.equal(x, zero);
-    negatives.less(x, zero);
-    nans.nan(x);
-    positive_infs.equal(x, infinity);
-    negative_infs.equal(x, minus_infinity);
+    take(x, x);
   }
-  int64_t padding = 0;
   if (whole < count) {
-    padding = kLanes - (count - whole);
-    const Tail<Element> zero_filled(elements + whole, count - whole, Element{});
-    const Tail<Element> repeated(elements + whole, count - whole, elements[whole]);
-    const Lanes<L> x = load(zero_filled.lane);
-    const Lanes<L> extreme = load(repeated.lane);
-    keep_max(max, extreme);
-    keep_min(min, extreme);
-    zeros.equal(x, zero);
-    negatives.less(x, zero);
-    nans.nan(x);
-    positive_infs.equal(x, infinity);
-    negative_infs.equal(x, minus_infinity);
+    const Tail<Element> tail(elements + whole, count - whole);
+    take(tail.zero_filled(), tail.repeated());
   }
-  block.zero = zeros.total() - padding;
-  block.negative = negatives.total();
+  signs.store(block, -count & (kLanes - 1));
   block.nan = nans.total();
   block.positive_inf = positive_infs.total();
   block.negative_inf = negative_infs.total();
-  block.max = largest(max);
-  block.min = smallest(min);
 }
 
 inline void merge(Partial& partial, const Partial& block) {
@@ -152,27 +126,47 @@ inline void merge(Partial& partial, const Partial& block) {
   if (block.min < partial.min) partial.min = block.min;
 }
 
+// Without an instruction for it, converting to float is expensive: once for all passes over a block.
+template <class Element>
+constexpr bool kConvertFirst = !kSumsInOnePass && sizeof(Element) == 2;
+
+template <class Element>
+class Block {
+ public:
+  const auto* elements(const Element* block, int64_t count) {
+    if constexpr (kConvertFirst<Element>) {
+      int64_t i = 0;
+      for (; i < (count & kWholeLanes); i += kLanes) store(load(block + i), floats_ + i);
+      if (i < count) store(Tail<Element>(block + i, count - i).zero_filled(), floats_ + i);
+      return static_cast<const float*>(floats_);
+    } else {
+      return block;
+    }
+  }
+
+ private:
+  float floats_[kConvertFirst<Element> ? kBlock : 1];
+};
+
 template <class Element>
 void floating_chunk(const void* data, int64_t count, bool sums_wanted, Partial& partial) {
-  const Element* elements = static_cast<const Element*>(data);
+  Block<Element> converted;
   for (int64_t start = 0; start < count; start += kBlock) {
     const int64_t size = count - start < kBlock ? count - start : kBlock;
+    const auto* elements = converted.elements(static_cast<const Element*>(data) + start, size);
     Partial block;
     if (sums_wanted) {
-      const BlockSums sums = sum_block(elements + start, size, block);
-      // A NaN or Inf always shows here; so does an overflow of finite doubles, which keeps its sums.
-      if (__builtin_isfinite(sums.sum_squares)) {
-        merge(partial, block);
-        accumulate(partial.sum, sums.sum);
-        accumulate(partial.sum_squares, sums.sum_squares);
-        continue;
+      const BlockSums sums = sum_block(elements, size, block);
+      // NaN and Inf always show here. So does an overflow of finite doubles, but that keeps its sums.
+      const bool finite = __builtin_isfinite(sums.sum_squares);
+      if (!finite) {
+        count_block(elements, size, block);
+        sums_wanted = !block.has_nonfinite();
       }
-      count_block(elements + start, size, block);
-      sums_wanted = !block.has_nonfinite();
       accumulate(partial.sum, sums.sum);
       accumulate(partial.sum_squares, sums.sum_squares);
     } else {
-      count_block(elements + start, size, block);
+      count_block(elements, size, block);
     }
     merge(partial, block);
   }
@@ -194,36 +188,25 @@ inline double to_double(uint64_t value) { return to_double(value, 0); }
 inline double to_double(int32_t value) { return value; }
 inline double to_double(uint32_t value) { return value; }
 
-// Sums of up to 16 bits are exact in integers, and as doubles.
+// Sums of up to 16 bits are exact in integers, and as doubles. The totals of a block of 2048 fit: 2^8 * 2^8 * 2^11 into
+// 32 bits, 2^16 * 2^16 * 2^11 into 64.
 template <class Element>
 BlockSums sum_narrow_block(const Element* elements, int64_t count) {
-  int64_t sum = 0;
-  uint64_t squares = 0;
-  constexpr int64_t kStep = 128;  // the sums of so many fit into 32 bits, which have twice as many lanes
-  for (int64_t start = 0; start < count; start += kStep) {
-    const int64_t end = start + kStep < count ? start + kStep : count;
-    int32_t step_sum = 0;
-    for (int64_t i = start; i < end; ++i) step_sum += elements[i];
-    sum += step_sum;
-    if constexpr (sizeof(Element) == 1) {
-      int32_t step_squares = 0;
-      for (int64_t i = start; i < end; ++i) step_squares += elements[i] * elements[i];
-      squares += static_cast<uint32_t>(step_squares);
-    } else {
-      for (int64_t i = start; i < end; ++i) {
-        const uint32_t magnitude = static_cast<uint32_t>(elements[i] < 0 ? -elements[i] : elements[i]);
-        squares += magnitude * magnitude;
-      }
-    }
+  using Squares = std::conditional_t<sizeof(Element) == 1, uint32_t, uint64_t>;
+  int32_t sum = 0;
+  Squares squares = 0;
+  for (int64_t i = 0; i < count; ++i) sum += elements[i];
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t x = elements[i];
+    squares += static_cast<uint32_t>(x) * static_cast<uint32_t>(x);
   }
   return {static_cast<double>(sum), static_cast<double>(squares)};
 }
 
 template <class Element>
 BlockSums sum_wide_block(const Element* elements, int64_t count) {
-  Doubles sum = filled<double>(0);
-  Doubles squares = filled<double>(0);
-  const int64_t whole = count & kLastWhole;
+  Sums sums;
+  const int64_t whole = count & kWholeLanes;
   for (int64_t i = 0; i < count; i += kLanes) {
     double lane[kLanes] = {};
     if (i < whole) {
@@ -231,57 +214,85 @@ BlockSums sum_wide_block(const Element* elements, int64_t count) {
     } else {
       for (int64_t j = i; j < count; ++j) lane[j - i] = to_double(elements[j]);
     }
-    const Doubles x = load(lane);
-    add(sum, x);
-    add_squares(squares, x);
+    sums.take(load(lane));
   }
-  return {fold(sum), fold(squares)};
+  return {fold(sums.sum), fold(sums.squares)};
+}
+
+// Extremes and signs of a block of integers, as many at a time as a vector holds.
+template <class Element>
+void sign_block(const Element* elements, int64_t count, Partial& block) {
+  constexpr int kWidth = kVectorBytes / sizeof(Element);
+  using Mask = decltype(Vector<Element>{} == Vector<Element>{});
+  // Each lane counts down by one; even bytes hold that: a block has 128 vectors of 16 bytes.
+  static_assert(kBlock / kVectorBytes <= 128, "a lane of int8 counts to -128");
+  Mask minus_zeros = {};
+  Mask minus_negatives = {};
+  Element max = elements[0];
+  Element min = elements[0];
+  int64_t zeros = 0;
+  int64_t negatives = 0;
+  int64_t i = 0;
+  // SSE2 cannot compare 64-bit integers.
+  if (count >= kWidth && kWidth > 2) {
+    Vector<Element> vector_max = Vector<Element>{} + max;
+    Vector<Element> vector_min = vector_max;
+    for (; i + kWidth <= count; i += kWidth) {
+      const auto x = load_bytes<Vector<Element>>(elements + i);
+      vector_max = x > vector_max ? x : vector_max;
+      vector_min = x < vector_min ? x : vector_min;
+      minus_zeros += x == 0;
+      if constexpr (std::is_signed_v<Element>) minus_negatives += x < 0;
+    }
+    for (int j = 0; j < kWidth; ++j) {
+      max = vector_max[j] > max ? vector_max[j] : max;
+      min = vector_min[j] < min ? vector_min[j] : min;
+      zeros -= minus_zeros[j];
+      negatives -= minus_negatives[j];
+    }
+  }
+  for (; i < count; ++i) {
+    max = elements[i] > max ? elements[i] : max;
+    min = elements[i] < min ? elements[i] : min;
+    zeros += elements[i] == 0;
+    negatives += elements[i] < 0;
+  }
+  block.zero = zeros;
+  block.negative = negatives;
+  block.max = static_cast<double>(max);
+  block.min = static_cast<double>(min);
 }
 
 template <class Element>
-void integer_chunk(const void* data, int64_t count, bool sums_wanted, Partial& partial) {
-  (void)sums_wanted;
+void integer_chunk(const void* data, int64_t count, bool, Partial& partial) {
   const Element* elements = static_cast<const Element*>(data);
   for (int64_t start = 0; start < count; start += kBlock) {
     const int64_t size = count - start < kBlock ? count - start : kBlock;
-    const Element* values = elements + start;
-    Element max = values[0];
-    Element min = values[0];
-    int32_t zero = 0;
-    int32_t negative = 0;
-    for (int64_t i = 0; i < size; ++i) {
-      max = values[i] > max ? values[i] : max;
-      min = values[i] < min ? values[i] : min;
-      zero += values[i] == 0;
-      negative += values[i] < 0;
-    }
+    Partial block;
+    sign_block(elements + start, size, block);
+    merge(partial, block);
     BlockSums sums;
     if constexpr (sizeof(Element) <= 2) {
-      sums = sum_narrow_block(values, size);
+      sums = sum_narrow_block(elements + start, size);
     } else {
-      sums = sum_wide_block(values, size);
+      sums = sum_wide_block(elements + start, size);
     }
-    Partial block;
-    block.zero = zero;
-    block.negative = negative;
-    block.max = static_cast<double>(max);
-    block.min = static_cast<double>(min);
-    merge(partial, block);
     accumulate(partial.sum, sums.sum);
     accumulate(partial.sum_squares, sums.sum_squares);
   }
 }
 
 // Any byte but zero is true.
-void boolean_chunk(const void* data, int64_t count, bool sums_wanted, Partial& partial) {
-  (void)sums_wanted;
+void boolean_chunk(const void* data, int64_t count, bool, Partial& partial) {
   const uint8_t* elements = static_cast<const uint8_t*>(data);
-  int64_t zero = 0;
-  for (int64_t i = 0; i < count; ++i) zero += elements[i] == 0;
-  const int64_t ones = count - zero;
-  partial.zero = zero;
+  for (int64_t start = 0; start < count; start += kBlock) {
+    Partial block;
+    sign_block(elements + start, count - start < kBlock ? count - start : kBlock, block);
+    partial.zero += block.zero;
+  }
+  const int64_t ones = count - partial.zero;
   partial.max = ones > 0;
-  partial.min = zero == 0;
+  partial.min = partial.zero == 0;
   partial.sum.sum = static_cast<double>(ones);
   partial.sum_squares.sum = static_cast<double>(ones);
 }
