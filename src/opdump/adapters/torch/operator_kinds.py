@@ -1,0 +1,220 @@
+"""What kind of operator an operator is: whether it launches a kernel, what it writes into, what it is called.
+
+    aten.view.default           view        another look at the same memory
+    aten.empty_like.default     allocation  memory without values
+    aten.is_same_size.default   metadata    shape and stride alone
+    aten.add_.Tensor            ""          launches a kernel; writes `self`; ("add_", "aten::add_.Tensor")
+
+The schema of an operator tells nearly all of it: a view returns aliases of its inputs that it does not write into. The tables
+below hold only what schemas leave out. They name operators of PyTorch 2.4 to 2.13; a name that a release lacks does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opdump.records import SkipReason
+
+_NATIVE_NAMESPACES = frozenset({"aten", "prims"})
+
+_ALLOCATIONS = frozenset(
+    {
+        "_efficientzerotensor",
+        "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized",
+        "_resize_output_",
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_quantized",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+        "resize_storage_bytes_",
+        "set_",
+    }
+)
+
+# They return views without saying so in their schema.
+_UNDECLARED_VIEWS = frozenset({"_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"})
+
+# They return their input where nothing has to be done, and a copy where something has. In training PyTorch dispatches what they
+# come down to; in inference mode it dispatches them as they are.
+_MAY_COPY = frozenset(
+    {
+        "_autocast_to_full_precision",
+        "_autocast_to_reduced_precision",
+        "_sparse_broadcast_to",
+        "coalesce",
+        "contiguous",
+        "flatten",
+        "pin_memory",
+        "ravel",
+        "reshape",
+        "reshape_as",
+        "resolve_conj",
+        "resolve_neg",
+        "to",
+    }
+)
+
+# They read or change shapes, strides, flags and version counters, never an element. What reads an element (`item`, `equal`,
+# `_assert_async`) launches a kernel and is no metadata.
+_METADATA = frozenset(
+    {
+        "_assert_scalar",
+        "_assert_tensor_metadata",
+        "_backward",
+        "_coalesced_",
+        "_debug_has_internal_overlap",
+        "_dimI",
+        "_dimV",
+        "_fused_sdp_choice",
+        "_has_compatible_shallow_copy_type",
+        "_has_same_storage_numel",
+        "_is_zerotensor",
+        "_nested_get_jagged_dummy",
+        "_nested_get_ragged_idx",
+        "_nnz",
+        "_print",
+        "_use_cudnn_ctc_loss",
+        "_use_miopen_ctc_loss",
+        "_version",
+        "cudnn_is_acceptable",
+        "dense_dim",
+        "dim",
+        "get_device",
+        "is_coalesced",
+        "is_complex",
+        "is_conj",
+        "is_contiguous",
+        "is_distributed",
+        "is_floating_point",
+        "is_inference",
+        "is_leaf",
+        "is_neg",
+        "is_non_overlapping_and_dense",
+        "is_pinned",
+        "is_same_size",
+        "is_set_to",
+        "is_signed",
+        "is_strides_like_format",
+        "numel",
+        "output_nr",
+        "q_per_channel_axis",
+        "q_scale",
+        "q_zero_point",
+        "qscheme",
+        "record_stream",
+        "requires_grad_",
+        "result_type",
+        "retain_grad",
+        "retains_grad",
+        "set_data",
+        "size",
+        "sparse_dim",
+        "storage_offset",
+        "stride",
+        "sym_is_contiguous",
+        "sym_numel",
+        "sym_size",
+        "sym_storage_offset",
+        "sym_stride",
+    }
+)
+
+_RUNNING_STATISTICS = ("running_mean", "running_var")
+
+# What they write into without saying so in their schema. In evaluation the running statistics keep their values; to say
+# that they were written then costs a second look at a few small tensors and is never wrong.
+_UNDECLARED_WRITES = {
+    "_batch_norm_impl_index": _RUNNING_STATISTICS,
+    "batch_norm": _RUNNING_STATISTICS,
+    "batch_norm_gather_stats": _RUNNING_STATISTICS,
+    "batch_norm_gather_stats_with_counts": _RUNNING_STATISTICS,
+    "batch_norm_update_stats": _RUNNING_STATISTICS,
+    "cudnn_batch_norm": _RUNNING_STATISTICS,
+    "instance_norm": _RUNNING_STATISTICS,
+    "miopen_batch_norm": _RUNNING_STATISTICS,
+    "native_batch_norm": _RUNNING_STATISTICS,
+    "rrelu_with_noise": ("noise",),
+    "rrelu_with_noise_": ("noise",),
+}
+
+# Collectives return before the data has arrived; until somebody waits, the memory of their results is being written to.
+_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
+_AFTER_THE_WAIT = frozenset({"wait_tensor", "_wrap_tensor_autograd", "barrier", "monitored_barrier_"})
+
+
+def kind_of(op: Any) -> SkipReason:
+    """Why an operator launches no kernel; empty where it launches one, or may."""
+    schema = getattr(op, "_schema", None)
+    if schema is None:
+        return ""  # a higher-order operator: it runs functions
+    namespace, _, name = schema.name.partition("::")
+    if not _names_a_tensor(schema):
+        return "metadata"
+    if namespace not in _NATIVE_NAMESPACES and name not in _ALLOCATIONS:
+        return ""  # only the author of a custom operator knows what it runs
+    if name in _ALLOCATIONS:
+        return "allocation"
+    if name in _METADATA or torch.Tag.inplace_view in op.tags:
+        return "metadata"
+    if name in _MAY_COPY:
+        return ""
+    if name in _UNDECLARED_VIEWS or _returns_aliases_alone(schema):
+        return "view"
+    return ""
+
+
+def writes_of(op: Any) -> tuple[str, ...]:
+    """Names of the arguments that an operator writes into, in schema order; empty for a higher-order operator.
+
+    A view whose shape is changed in place (`squeeze_`) counts as written: its description changes, its elements do not.
+    """
+    schema = getattr(op, "_schema", None)
+    if schema is None:
+        return ()
+    undeclared = _UNDECLARED_WRITES.get(schema.name.partition("::")[2], ())
+    return tuple(
+        argument.name
+        for argument in schema.arguments
+        if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name in undeclared
+    )
+
+
+def true_name(op: Any) -> tuple[str, str]:
+    """The type of an operator and its full name: ("add", "aten::add.Tensor"), ("convolution", "aten::convolution")."""
+    schema = getattr(op, "_schema", None)
+    if schema is None:
+        name = str(getattr(op, "__name__", op))
+        return name, f"higher_order::{name}"
+    name = schema.name.partition("::")[2]
+    return name, f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+
+
+def is_asynchronous(op: Any) -> bool:
+    """Whether an operator returns while its results are still being written.
+
+    Its inputs can be read before it runs; its outputs not before the program has waited for them.
+    """
+    schema = getattr(op, "_schema", None)
+    if schema is None:
+        return False
+    namespace, _, name = schema.name.partition("::")
+    return namespace in _COLLECTIVES and name not in _AFTER_THE_WAIT
+
+
+def _names_a_tensor(schema: Any) -> bool:
+    return any("Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns))
+
+
+def _returns_aliases_alone(schema: Any) -> bool:
+    """Whether all results look at memory of the arguments, and nothing is written."""
+    if not schema.returns or any(value.alias_info is None or value.alias_info.is_write for value in schema.returns):
+        return False
+    return not any(value.alias_info is not None and value.alias_info.is_write for value in schema.arguments)
