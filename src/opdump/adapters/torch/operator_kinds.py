@@ -24,7 +24,6 @@ _ALLOCATIONS = frozenset(
         "_efficientzerotensor",
         "_empty_affine_quantized",
         "_empty_per_channel_affine_quantized",
-        "_resize_output_",
         "empty",
         "empty_like",
         "empty_permuted",
@@ -32,10 +31,6 @@ _ALLOCATIONS = frozenset(
         "empty_strided",
         "new_empty",
         "new_empty_strided",
-        "resize_",
-        "resize_as_",
-        "resize_storage_bytes_",
-        "set_",
     }
 )
 
@@ -62,8 +57,8 @@ _MAY_COPY = frozenset(
     }
 )
 
-# They read or change shapes, strides, flags and version counters, never an element. What reads an element (`item`, `equal`,
-# `_assert_async`) launches a kernel and is no metadata.
+# They read or change shapes, strides, flags and version counters, never an element: `resize_` and `set_` keep what the memory
+# held. What reads an element (`item`, `equal`, `_assert_async`) launches a kernel and is no metadata.
 _METADATA = frozenset(
     {
         "_assert_scalar",
@@ -81,6 +76,7 @@ _METADATA = frozenset(
         "_nested_get_ragged_idx",
         "_nnz",
         "_print",
+        "_resize_output_",
         "_use_cudnn_ctc_loss",
         "_use_miopen_ctc_loss",
         "_version",
@@ -111,9 +107,13 @@ _METADATA = frozenset(
         "qscheme",
         "record_stream",
         "requires_grad_",
+        "resize_",
+        "resize_as_",
+        "resize_storage_bytes_",
         "result_type",
         "retain_grad",
         "retains_grad",
+        "set_",
         "set_data",
         "size",
         "sparse_dim",
@@ -158,7 +158,7 @@ def kind_of(op: Any) -> SkipReason:
     namespace, _, name = schema.name.partition("::")
     if not _names_a_tensor(schema):
         return "metadata"
-    if namespace not in _NATIVE_NAMESPACES and name not in _ALLOCATIONS:
+    if namespace not in _NATIVE_NAMESPACES and name != "resize_storage_bytes_":
         return ""  # only the author of a custom operator knows what it runs
     if name in _ALLOCATIONS:
         return "allocation"
