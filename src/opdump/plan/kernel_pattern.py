@@ -54,12 +54,11 @@ class KernelPattern:
         """Whether the operator is selected.
 
         `op_name` is the full scope with slashes; of a parameter (`op_type` "Parameter") it is the dotted name, with
-        or without the prefix `Parameter.`. A type matches, in any case, a part of the name's last component before
-        its final `-`, or a part of any name that another framework has for that operator.
+        or without the prefix `Parameter.`, which is no part of the name. A type matches, in any case, a part of the
+        name's last component before its final `-`, or a part of any name that another framework has for that operator.
         """
         if op_type == "Parameter" and op_name.startswith("Parameter."):
-            plain = op_name[len("Parameter.") :]
-            return self._matches_name(plain, op_type) or self._matches_name(op_name, op_type)
+            return op_name == self.text or self._matches_name(op_name[len("Parameter.") :], op_type)
         return self._matches_name(op_name, op_type)
 
     def _matches_name(self, op_name: str, op_type: str) -> bool:

@@ -1,0 +1,1 @@
+"""Dialects of dump configurations; each resolves to a DumpPlan."""

@@ -1,0 +1,107 @@
+"""Reads JSON as strictly as the parser that MindSpore uses (nlohmann), and says where a text stops being JSON.
+
+Python's own parser is laxer: it takes NaN and Infinity, numbers beyond the range of a double, and halves of surrogate
+pairs. It is stricter in nothing that a config can hold.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+from opdump.errors import ConfigError
+
+_SPACE = " \t\n\r"
+
+
+def read_json(data: bytes, where: str) -> tuple[Any, list[str]]:
+    """The value that `data` holds, and warnings: a key given twice, text after the value.
+
+    Integers from 0 to 2^64-1 and down to -2^63 come back as int, any other number as float; `-0` is a float, for it is
+    no unsigned number. Of equal keys the last one counts. Text after the value is not read, as MindSpore does not.
+
+    Raises ConfigError for what is no JSON.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{where}: byte {error.start} is {data[error.start]:#04x}, expected UTF-8; save the file as UTF-8"
+        ) from error
+    start = len(text) - len(text.lstrip(_SPACE))
+    if start == len(text):
+        raise ConfigError(f"{where}: the file is empty, expected a JSON object; `opdump config new` writes a first one")
+    warnings: list[str] = []
+    try:
+        value, end = _decoder(where, warnings).raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        line = text.splitlines()[error.lineno - 1] if text.splitlines()[error.lineno - 1 :] else ""
+        raise ConfigError(
+            f"{where}, line {error.lineno}, column {error.colno}: no JSON ({error.msg}), found {_excerpt(line, error)}; "
+            f"JSON has no comments, no comma after the last item and no single quotes"
+        ) from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: brackets are nested too deeply to read; a config needs three levels") from error
+    _refuse_lone_surrogates(value, where)
+    if rest := text[end:].strip(_SPACE):
+        warnings.append(f"{where}: text after the end of the JSON is ignored: {rest[:40]!r}")
+    return value, warnings
+
+
+def kind_of(value: object) -> str:
+    """What a JSON value is, in words, with its text if that is short: `"0" (a string)`."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    kind = names.get(type(value))
+    if kind is None:
+        kind = "a negative number" if isinstance(value, int) else "a fractional number or one out of range"
+        kind = "a number" if isinstance(value, int) and value >= 0 else kind
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    shown = text if len(text) <= 120 else f"{text[:117]}..."
+    return shown if value is None else f"{shown} ({kind})"
+
+
+def _decoder(where: str, warnings: list[str]) -> json.JSONDecoder:
+    def integer(text: str) -> int | float:
+        if text == "-0" or len(text) > 20:
+            return real(text)
+        number = int(text)
+        return number if -(2**63) <= number < 2**64 else float(number)
+
+    def real(text: str) -> float:
+        number = float(text)
+        if math.isinf(number):
+            raise ConfigError(f"{where}: the number {text[:40]} does not fit into 64 bits")
+        return number
+
+    def constant(text: str) -> NoReturn:
+        raise ConfigError(f"{where}: found {text}, which is no JSON; expected a number, a string, true, false or null")
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            warnings.append(f"{where}: given more than once, the last one counts: {', '.join(twice)}")
+        return found
+
+    return json.JSONDecoder(
+        parse_int=integer, parse_float=real, parse_constant=constant, object_pairs_hook=members, strict=True
+    )
+
+
+def _refuse_lone_surrogates(value: object, where: str) -> None:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, str) and any("\ud800" <= char <= "\udfff" for char in item):
+            raise ConfigError(f"{where}: the string {item!r} holds half of a surrogate pair, which is no character")
+
+
+def _excerpt(line: str, error: json.JSONDecodeError) -> str:
+    found = line[error.colno - 1 : error.colno + 29].strip()
+    return repr(found) if found else "the end of the line"

@@ -1,0 +1,134 @@
+"""data_dump.json, MindSpore's configuration of the synchronous dump, resolved to a DumpPlan.
+
+    plan = load_plan("data_dump.json", environ=os.environ)
+
+Keys, defaults, order of the checks and coercions are those of MindSpore 2.10; docs/config.md explains each key and
+docs/compatibility.md lists where opdump differs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from opdump.configs.dump_directory import make_writable
+from opdump.configs.json_text import read_json
+from opdump.configs.known_keys import COMMON, E2E, KEYS, nearest_key, obsolete_sections, section_of, unknown_keys
+from opdump.configs.settings import resolve
+from opdump.errors import ConfigError
+from opdump.plan import DumpPlan, StepSet
+
+CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
+
+
+def load_plan(
+    path: str | os.PathLike[str] | None, *, environ: Mapping[str, str], strict: bool = False, **overrides: Any
+) -> DumpPlan:
+    """Reads a config file, checks it whole, makes its dump directory, and returns the plan.
+
+    `path` None means the file that MINDSPORE_DUMP_CONFIG names. `overrides` are keys of the config, of any section,
+    that replace those of the file (`saved_data="full"`, `iteration="0-2"`, `layout="mindspore-2.10"`); an override of
+    None is none; `path` may then be any directory. With `strict` an unknown key is an error.
+
+    Raises ConfigError, NotSupportedYetError for an `op_debug_mode` other than 0, and DumpPathError.
+    """
+    if path is None:
+        path = environ.get(CONFIG_VARIABLE, "")
+        if not path:
+            raise ConfigError(
+                f"no configuration: name a data_dump.json, or set {CONFIG_VARIABLE} to one; "
+                f"`opdump config new` writes a first one"
+            )
+    data = _read_file(path)
+    where = os.fspath(path)
+    config, warnings = read_json(data, where)
+    source = _Source(where, text=data.decode("utf-8-sig"), warnings=tuple(warnings))
+    return _plan_of(config, source, environ, strict, overrides)
+
+
+def plan_from_keywords(*, environ: Mapping[str, str], strict: bool = False, **keys: Any) -> DumpPlan:
+    """The plan of a config that holds these keys, of any section, and a default for each other.
+
+    The defaults dump every operator of every step and device, inputs and outputs; with `kernels` those kernels. `path`
+    may be any directory; without it MS_DIAGNOSTIC_DATA_PATH counts. Raises as `load_plan` does.
+    """
+    config = {COMMON: {"dump_mode": 0, "iteration": "all", "input_output": 0, "kernels": []}, E2E: {"enable": True}}
+    return _plan_of(config, _Source("keyword arguments", complete=False), environ, strict, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a config came from."""
+
+    where: str
+    text: str = ""
+    complete: bool = True
+    warnings: tuple[str, ...] = ()
+
+
+def _plan_of(
+    config: object, source: _Source, environ: Mapping[str, str], strict: bool, overrides: Mapping[str, Any]
+) -> DumpPlan:
+    sections = dict(config) if isinstance(config, Mapping) else {}
+    directory = _override(sections, overrides)
+    warnings = [*source.warnings, *obsolete_sections(sections, source.where)]
+    unknown = unknown_keys(sections, source.where)
+    plan = resolve(sections, source.where, environ, directory=directory, complete=source.complete, warnings=warnings)
+    if strict and unknown:
+        raise ConfigError("; ".join(unknown).replace(" is ignored", " is an error under strict"))
+    make_writable(plan.path)
+    return replace(plan, config_text=source.text, warnings=(*warnings, *unknown))
+
+
+def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> Path | None:
+    """Puts the overrides into the sections; returns the directory that replaces the config's path, if any."""
+    directory: Path | None = None
+    given = {key: value for key, value in overrides.items() if value is not None}
+    if "kernels" in given:
+        given.setdefault("dump_mode", 1)  # who names kernels wants these
+    for key, value in given.items():
+        section = section_of(key)
+        if section is None:
+            near = nearest_key(key)
+            raise ConfigError(
+                f"unknown setting {key}={value!r}; "
+                + (
+                    f"is {near} meant?"
+                    if near
+                    else f"known are {', '.join(name for keys in KEYS.values() for name in keys)}"
+                )
+            )
+        if key == "path":
+            directory = Path(value).expanduser().absolute()
+            continue
+        values = sections.get(section)
+        kept = dict(values) if isinstance(values, Mapping) else {}
+        sections[section] = kept | {key: _as_json_value(value)}
+    return directory
+
+
+def _as_json_value(value: Any) -> Any:
+    if isinstance(value, StepSet):
+        return str(value)
+    return list(value) if isinstance(value, tuple | set | frozenset | range) else value
+
+
+def _read_file(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a config file; the file must be there, and its name must end in `.json`, in this order."""
+    file = Path(path)
+    text = os.fspath(path)
+    if not file.exists() or text.endswith("/"):
+        raise ConfigError(
+            f"config file not found: {text!r} (looked in {Path.cwd()}); `opdump config new` writes a first one"
+        )
+    if not text.endswith(".json"):
+        raise ConfigError(f"invalid json file name: {text!r}; the name of a config file must end in .json; rename it")
+    try:
+        return file.read_bytes()
+    except IsADirectoryError as error:
+        raise ConfigError(f"{text!r} is a directory, expected a json file; name the file in it") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {text!r}: {error.strerror or error}") from error

@@ -1,0 +1,327 @@
+"""The values of data_dump.json, key by key, in the order in which MindSpore looks at them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict, cast, get_args
+
+from opdump.configs.known_keys import COMMON, E2E, OWN
+from opdump.configs.section import Section
+from opdump.errors import ConfigError, NotSupportedYetError
+from opdump.plan import DumpPlan, KernelPattern, LayoutName, SavedData, Selection, StatCalcMode, StatPrecision, StepSet
+from opdump.statistics import CATEGORIES, DEFAULT_CATEGORIES, canonical_category
+
+DIAGNOSTIC_VARIABLE = "MS_DIAGNOSTIC_DATA_PATH"
+
+_REQUIRED = ("dump_mode", "net_name", "iteration", "input_output", "kernels", "support_device")
+_PATH_ALPHABET = re.compile(r"[A-Za-z0-9_/-]*")
+_NET_NAME_ALPHABET = re.compile(r"[A-Za-z0-9_-]+")
+_OP_DEBUG_MODES = {3: "dump only operators that overflow", 4: "dump only the inputs of the operator that fails"}
+
+
+class _DeviceSettings(TypedDict):
+    trans_flag: bool
+    save_kernel_args: bool
+    stat_calc_mode: StatCalcMode
+    device_stat_precision_mode: StatPrecision
+    sample_num: int | None
+
+
+def resolve(
+    config: Mapping[str, Any],
+    where: str,
+    environ: Mapping[str, str],
+    *,
+    directory: Path | None,
+    complete: bool,
+    warnings: list[str],
+) -> DumpPlan:
+    """The plan that a config's sections stand for; adds to `warnings` what was coerced or passed over.
+
+    `directory` takes the place of the config's `path`, without its limits. With `complete` the keys that MindSpore
+    requires must be there; without it a missing `support_device` means every device.
+
+    Raises ConfigError for the first value that cannot be used, then NotSupportedYetError.
+    """
+    device = _device_settings(config, where, warnings)
+    if COMMON not in config:
+        raise ConfigError(f"{where}: {COMMON} not found, and it is required; `opdump config new` writes a whole file")
+    common = _section(config, COMMON, where)
+    if complete:
+        common.require(*_REQUIRED)
+    mode = _dump_mode(common)
+    path = directory or _path(common, environ)
+    net_name = _net_name(common)
+    steps = _steps(common)
+    input_output = common.unsigned("input_output", "0 for inputs and outputs, 1 for inputs, 2 for outputs")
+    if input_output > 2:
+        raise common.wrong("input_output", "0 for inputs and outputs, 1 for inputs or 2 for outputs")
+    kernels = _kernels(common, mode, warnings)
+    devices = _devices(common, warnings)
+    op_debug_mode = _op_debug_mode(common)
+    overflow_number = _overflow_number(common, op_debug_mode)
+    saved_data = _saved_data(common, op_debug_mode)
+    initial_iteration = _initial_iteration(common, steps, warnings)
+    if saved_data != "statistic" and device["stat_calc_mode"] == "device":
+        warnings.append(
+            f'{where}: stat_calc_mode is taken as "host": the device computes statistics only where saved_data is '
+            f'"statistic", and it is "{saved_data}"'
+        )
+        device["stat_calc_mode"] = "host"
+    categories = _categories(common, saved_data, device["stat_calc_mode"], warnings)
+    if "file_format" in common.values:
+        warnings.append(
+            f"{common.where}.file_format belongs to the asynchronous dump and is ignored: tensors are written as npy"
+        )
+    own = _section(config, OWN, where)
+    plan = DumpPlan(
+        path=path,
+        net_name=net_name,
+        steps=steps,
+        saved_data=saved_data,
+        inputs=input_output != 2,
+        outputs=input_output != 1,
+        selection=_selection(mode, kernels),
+        kernels=kernels,
+        devices=devices,
+        statistic_category=categories,
+        initial_iteration=initial_iteration,
+        overflow_number=overflow_number,
+        layout=_layout(own),
+        class_names_in_scope=own.boolean("class_names_in_scope") if own.has("class_names_in_scope") else True,
+        trailing_comma=own.boolean("trailing_comma") if own.has("trailing_comma") else False,
+        **device,
+    )
+    if op_debug_mode:
+        raise NotSupportedYetError(
+            f"{common.where}.op_debug_mode is {common.values['op_debug_mode']} ({_OP_DEBUG_MODES[op_debug_mode]}): "
+            f"op_debug_mode {op_debug_mode} is not supported yet; 0 works now and dumps every selected operator"
+        )
+    return plan
+
+
+def is_dump_path(text: str) -> bool:
+    """Whether MindSpore takes this text as the `path` of a config."""
+    return text.startswith("/") and _PATH_ALPHABET.fullmatch(text) is not None
+
+
+def _section(config: Mapping[str, Any], name: str, where: str) -> Section:
+    """A section of the config; anything but an object has no keys, as in MindSpore. opdump's own must be one."""
+    values = config.get(name, {})
+    if name == OWN and not isinstance(values, Mapping):
+        raise Section(where, config).wrong(name, 'an object such as {"layout": "mindspore-2.10"}')
+    return Section(f"{where}: {name}", values if isinstance(values, Mapping) else {})
+
+
+def _device_settings(config: Mapping[str, Any], where: str, warnings: list[str]) -> _DeviceSettings:
+    e2e = _section(config, E2E, where)
+    if E2E not in config:
+        warnings.append(
+            f"{where}: {E2E} is missing; the dump is synchronous with its defaults (on Ascend, MindSpore would dump "
+            f'asynchronously); add "{E2E}": {{"enable": true}} to be clear'
+        )
+    if e2e.has("enable") and not e2e.boolean("enable"):
+        warnings.append(
+            f"{e2e.where}.enable is false, and the dump is made all the same, as MindSpore does on CPU and GPU; "
+            f"to dump nothing, run without a configuration"
+        )
+    trans_flag = e2e.boolean("trans_flag") if e2e.has("trans_flag") else True
+    save_kernel_args = e2e.boolean("save_kernel_args") if e2e.has("save_kernel_args") else False
+    stat_calc_mode, precision = "host", "high"
+    if e2e.has("stat_calc_mode"):
+        stat_calc_mode = e2e.choice("stat_calc_mode", get_args(StatCalcMode))
+    if e2e.has("device_stat_precision_mode"):
+        precision = e2e.choice("device_stat_precision_mode", get_args(StatPrecision))
+    return {
+        "trans_flag": trans_flag,
+        "save_kernel_args": save_kernel_args,
+        "stat_calc_mode": cast(StatCalcMode, stat_calc_mode),
+        "device_stat_precision_mode": cast(StatPrecision, precision),
+        "sample_num": _sample_num(e2e),
+    }
+
+
+def _sample_num(e2e: Section) -> int | None:
+    if not e2e.has("sample_mode"):
+        return None  # sample_num alone has no effect, whatever it holds
+    mode = e2e.unsigned("sample_mode", "0 for whole tensors, 1 for the first sample_num elements")
+    if mode > 1:
+        raise e2e.wrong("sample_mode", "0 for whole tensors or 1 for the first sample_num elements")
+    if mode == 0:
+        return None
+    if not e2e.has("sample_num"):
+        return 100
+    number = e2e.unsigned("sample_num", "elements to keep of a tensor, 1 or more")
+    if number == 0:
+        raise e2e.wrong("sample_num", "sample_num greater than 0: elements to keep of a tensor, such as 100")
+    return number
+
+
+def _dump_mode(common: Section) -> int:
+    meaning = "0 for all operators, 1 for those in kernels, 2 for those that set_dump marked"
+    mode = common.unsigned("dump_mode", meaning)
+    if mode > 2:
+        raise common.wrong("dump_mode", meaning)
+    return mode
+
+
+def _path(common: Section, environ: Mapping[str, str]) -> Path:
+    key = f"{common.where}.path"
+    text = common.text("path", "an absolute path") if common.has("path") else ""
+    if not text:
+        root = environ.get(DIAGNOSTIC_VARIABLE, "")
+        if not root:
+            raise ConfigError(
+                f"{key} is empty, and so is {DIAGNOSTIC_VARIABLE}: the dump has no directory; "
+                f'write "path": "/tmp/dump" or set {DIAGNOSTIC_VARIABLE}'
+            )
+        key, text = DIAGNOSTIC_VARIABLE, f"{root}/debug_dump"
+    # MindSpore looks at the characters first, so "./dump" fails for its dot and "dump" for its start
+    if not _PATH_ALPHABET.fullmatch(text):
+        wrong = next(char for char in text if not _PATH_ALPHABET.fullmatch(char))
+        raise ConfigError(
+            f"{key}: found {text!r} with {wrong!r}; a dump path only supports letters and digits of ASCII, "
+            f"'-', '_' and '/'; choose one such as \"/tmp/dump\""
+        )
+    if not text.startswith("/"):
+        raise ConfigError(
+            f"{key}: found {text!r}; a dump path must be absolute and start with '/'; "
+            f'write for example "{Path.cwd() / text}"'
+        )
+    return Path(text)
+
+
+def _net_name(common: Section) -> str:
+    name = common.text("net_name", "a name such as ResNet50") if common.has("net_name") else "Net"
+    if not _NET_NAME_ALPHABET.fullmatch(name):
+        raise common.wrong(
+            "net_name", "a net_name that is not empty and only has letters and digits of ASCII, '-' and '_'"
+        )
+    return name
+
+
+def _steps(common: Section) -> StepSet:
+    text = common.text("iteration", 'steps such as "0|5-8|100-120", or "all"')
+    try:
+        return StepSet.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{common.where}: {error}") from error
+
+
+def _kernels(common: Section, mode: int, warnings: list[str]) -> tuple[KernelPattern, ...]:
+    entries = common.array("kernels", 'names, types or expressions such as ["Conv2D", "name-regex(Default/.+)"]')
+    if mode != 1:
+        return ()
+    patterns: dict[str, KernelPattern] = {}
+    for entry in entries:
+        text = entry if isinstance(entry, str) else _as_text(entry)
+        try:
+            pattern = KernelPattern.parse(text)
+        except ConfigError as error:
+            raise ConfigError(f"{common.where}: {error}") from error
+        if pattern.text in patterns:
+            warnings.append(f"{common.where}.kernels: duplicate entry {pattern.text!r}")
+        elif pattern.text:
+            patterns[pattern.text] = pattern
+    return tuple(patterns.values())
+
+
+def _as_text(entry: object) -> str:
+    """An entry that is no string, as JSON: MindSpore takes that text for the type."""
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _selection(mode: int, kernels: tuple[KernelPattern, ...]) -> Selection:
+    if mode == 2:
+        return "marked"
+    return "kernels" if kernels else "all"  # an empty list selects everything, as in MindSpore
+
+
+def _devices(common: Section, warnings: list[str]) -> frozenset[int] | None:
+    if not common.has("support_device"):
+        return None
+    devices: list[int] = []
+    for entry in common.array("support_device", "device ids such as [0, 1, 2, 3, 4, 5, 6, 7]"):
+        if not isinstance(entry, int | float):  # true is 1 and 1.5 is 1 to MindSpore
+            raise common.wrong("support_device", "a number in each place, without quotes, such as [0, 1]")
+        device = int(entry) % 2**32
+        if device in devices:
+            warnings.append(f"{common.where}.support_device: duplicate device {device}")
+        devices.append(device)
+    return frozenset(devices)
+
+
+def _op_debug_mode(common: Section) -> int:
+    if not common.has("op_debug_mode"):
+        return 0
+    meaning = "0 to dump as selected (3 and 4, for overflow and failure, are planned)"
+    mode = common.unsigned("op_debug_mode", meaning)
+    if mode > 4:
+        raise common.wrong("op_debug_mode", f"op_debug_mode 0, 3 or 4: {meaning}")
+    return 3 if mode in (1, 2) else mode
+
+
+def _overflow_number(common: Section, op_debug_mode: int) -> int:
+    if not common.has("overflow_number"):
+        return 0
+    if op_debug_mode != 3:
+        raise ConfigError(
+            f"{common.where}.overflow_number only has a meaning where op_debug_mode is 3, found op_debug_mode "
+            f"{common.values.get('op_debug_mode', 0)}; take overflow_number out"
+        )
+    return common.unsigned("overflow_number", "overflows to dump, 0 for all")
+
+
+def _saved_data(common: Section, op_debug_mode: int) -> SavedData:
+    if not common.has("saved_data"):
+        return "tensor"
+    if op_debug_mode == 4:  # keeps tensors whatever is said here
+        common.text("saved_data", '"tensor"')
+        return "tensor"
+    return cast(SavedData, common.choice("saved_data", get_args(SavedData)))
+
+
+def _initial_iteration(common: Section, steps: StepSet, warnings: list[str]) -> int:
+    if not common.has("initial_iteration"):
+        return 0
+    first = common.unsigned("initial_iteration", "the number of the first step")
+    never = [last for _, last in steps.ranges or () if last < first]
+    if steps.last is not None and steps.last < first:
+        raise ConfigError(
+            f"{common.where}: iteration {str(steps)!r} can match no step, for the first step has the number "
+            f"{first} (initial_iteration); count `iteration` from there"
+        )
+    if never:
+        warnings.append(f"{common.where}: steps of iteration before initial_iteration {first} will not come")
+    return first
+
+
+def _categories(common: Section, saved_data: SavedData, calculated_on: str, warnings: list[str]) -> tuple[str, ...]:
+    # not even the type is looked at where no statistics are saved
+    if saved_data == "tensor" or not common.has("statistic_category"):
+        return DEFAULT_CATEGORIES
+    names = common.array("statistic_category", 'names such as ["max", "min", "l2norm"]')
+    invalid = [name for name in names if not isinstance(name, str) or name not in CATEGORIES]
+    if invalid:
+        raise ConfigError(
+            f"{common.where}.statistic_category is invalid: {', '.join(map(_as_text, invalid))}; "
+            f"expected names out of {', '.join(map(_as_text, CATEGORIES))}"
+        )
+    kept = names
+    if calculated_on == "device":
+        kept = [name for name in names if CATEGORIES[name].on_device]
+        if dropped := [name for name in names if name not in kept]:
+            warnings.append(
+                f"{common.where}.statistic_category: only computed on the host, and dropped because stat_calc_mode is "
+                f'"device": {", ".join(dropped)}; the device has max, min, avg and l2norm'
+            )
+    return tuple(dict.fromkeys(canonical_category(name) for name in kept))
+
+
+def _layout(own: Section) -> LayoutName:
+    if not own.has("layout"):
+        return "mindspore-2.3"
+    return cast(LayoutName, own.choice("layout", get_args(LayoutName)))
