@@ -37,6 +37,15 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if _NEEDS_MISSING.search(collection_path.read_text(encoding="utf-8")) else None
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that start a program with PyTorch (`pytest.mark.torch`) where there is none."""
+    if "torch" not in _MISSING:
+        return
+    without = [item for item in items if item.get_closest_marker("torch")]
+    config.hook.pytest_deselected(items=without)
+    items[:] = [item for item in items if item not in without]
+
+
 def pytest_report_header() -> str | None:
     return f"not installed, their test files are left out: {', '.join(_MISSING)}" if _MISSING else None
 

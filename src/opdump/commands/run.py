@@ -94,9 +94,9 @@ def _plan(config: str | None, *, strict: bool, overrides: Mapping[str, Any]) -> 
             "no config: give -c data_dump.json or set MINDSPORE_DUMP_CONFIG. "
             "To write one: opdump config new data_dump.json"
         )
-    from opdump.capture import resolve_plan
+    from opdump.configs.mindspore import load_plan
 
-    return resolve_plan(config, strict=strict, **overrides)
+    return load_plan(config, environ=os.environ, strict=strict, **overrides)
 
 
 def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Program:

@@ -1,0 +1,241 @@
+"""`opdump run`: what the script sees and returns, and what is said at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opdump as package
+from tests.cli.programs import TRAIN, opdump, python, write_config
+
+pytestmark = pytest.mark.torch
+
+LINE = re.compile(r"^opdump: ([\d,]+) operators ran: ([\d,]+) captured, ([\d,]+) skipped \((.*?)\); .*; next: (.*)$")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """One run of the small training script with all of it dumped."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "train.py").write_text(TRAIN)
+    config = write_config(folder)
+    return folder, opdump("run", "-c", config.name, "train.py", "--lr", "0.1", "-c", "other", cwd=folder)
+
+
+def test_the_script_prints_what_it_prints_without_opdump(
+    trained: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, done = trained
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == python("train.py", "--lr", "0.1", "-c", "other", cwd=folder).stdout
+    assert done.stdout.endswith("arguments: ['--lr', '0.1', '-c', 'other']\n")
+
+
+def test_the_last_line_accounts_for_every_operator(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, done = trained
+    (line,) = done.stderr.splitlines()
+    found = LINE.match(line)
+    assert found is not None, line
+    ran, captured, skipped = (int(number.replace(",", "")) for number in found.groups()[:3])
+    assert ran == captured + skipped > 0
+    reasons = Counter({reason: int(number) for number, reason in re.findall(r"([\d,]+) ([a-z ]+)", found[4])})
+    assert reasons.total() == skipped
+    assert found[5] == f"opdump show {folder / 'dump'}"
+
+
+def test_the_next_command_works(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, done = trained
+    command = done.stderr.rsplit("next: opdump ", 1)[1].split()
+    shown = opdump(*command, cwd=folder)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "Net" in shown.stdout
+
+
+def test_a_module_runs_and_the_environment_names_the_config(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "train.py").write_text(TRAIN)
+    config = write_config(tmp_path, path="", iteration="1", saved_data="statistic")
+    done = opdump(
+        *("run", "--json", "-m", "package.train", "--lr", "1"),
+        cwd=tmp_path,
+        MINDSPORE_DUMP_CONFIG=str(config),
+        MS_DIAGNOSTIC_DATA_PATH=str(tmp_path / "diagnostics"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("arguments: ['--lr', '1']\n")
+    report = json.loads(done.stderr.splitlines()[-1])
+    assert report["executed"] == report["captured"] + sum(report["skipped"].values())
+    assert (report["steps"], report["path"]) == ([1], str(tmp_path / "diagnostics" / "debug_dump"))
+    assert (tmp_path / "diagnostics/debug_dump/rank_0/Net/0/1/statistic.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "said"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit('no data')", 1, "no data\n"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+        ("torch.ones(2, 3) @ torch.ones(2, 3)", 1, "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ("sys.excepthook = lambda *error: print('hook:', error[1]); raise ValueError('7')", 1, ""),
+    ],
+)
+def test_the_script_ends_as_it_does_without_opdump(tmp_path: Path, ending: str, code: int, said: str) -> None:
+    (tmp_path / "train.py").write_text(TRAIN + ending + "\n")
+    config = write_config(tmp_path, saved_data="statistic")
+    expected = python("train.py", cwd=tmp_path)
+    done = opdump("run", "-c", config.name, "train.py", cwd=tmp_path)
+    errors = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("opdump: "))
+    assert (done.returncode, done.stdout, errors) == (code, expected.stdout, expected.stderr)
+    assert said in errors
+    assert LINE.search(done.stderr) or "operators ran" in done.stderr
+
+
+def test_an_interrupted_run_leaves_readable_files(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN.replace("range(3)", "__import__('itertools').count()"))
+    config = write_config(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opdump", "run", "-c", config.name, "train.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while "step 2" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "operators ran" in errors
+    files = list((tmp_path / "dump").rglob("*.npy"))
+    assert files
+    for file in files:
+        np.load(file)
+    tensors = list(package.open(tmp_path / "dump"))
+    assert {tensor.op.step for tensor in tensors} >= {0, 1}
+
+
+def test_stop_after_dump_ends_the_script_in_good_order(tmp_path: Path) -> None:
+    body = "\n".join("    " + line for line in TRAIN.splitlines())
+    (tmp_path / "train.py").write_text(
+        f"try:\n{body}\nexcept Exception:\n    print('swallowed')\nfinally:\n    print('closed')\n"
+    )
+    config = write_config(tmp_path, iteration="0-1")
+    done = opdump("run", "-c", config.name, "--stop-after-dump", "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "step 2" not in done.stdout
+    assert done.stdout.endswith("closed\n")
+    assert "swallowed" not in done.stdout
+    assert "the script ends here (--stop-after-dump)" in done.stderr
+    assert "steps 0-1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"iteration": "1,2"}, "iteration"), ({"dump_mode": 7}, "dump_mode"), ({"path": "/proc/dump"}, "/proc/dump")],
+)
+def test_a_config_that_cannot_be_used_ends_it_before_the_script_starts(
+    tmp_path: Path, settings: dict[str, object], said: str
+) -> None:
+    (tmp_path / "train.py").write_text("print('started')")
+    done = opdump("run", "-c", write_config(tmp_path, **settings).name, "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("opdump: error: ")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("train.py",), "opdump config new"),
+        (("-c", "data_dump.json", "absent.py"), "cannot open the script 'absent.py'"),
+        (("-c", "data_dump.json", "-m", "absent"), "no module named 'absent'"),
+        (("-c", "data_dump.json"), "Missing argument"),
+        (("--unknown", "train.py"), "No such option"),
+        (("-c", "data_dump.json", "--layout", "acl", "train.py"), "mindspore-2.10"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_says_what_to_type(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    write_config(tmp_path)
+    (tmp_path / "train.py").write_text("print('started')")
+    done = opdump("run", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert not (tmp_path / "dump").exists()
+
+
+def test_a_script_with_a_syntax_error_is_reported_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def f(:\n    pass\n")
+    done = opdump("run", "-c", write_config(tmp_path).name, "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, python("train.py", cwd=tmp_path).stderr)
+
+
+def test_settings_of_the_command_line_override_the_config(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    config = write_config(tmp_path, iteration="0", saved_data="tensor")
+    options = ("--path", "elsewhere", "--layout", "mindspore-2.10", "--short-names")
+    done = opdump("run", "-c", config.name, *options, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "dump").exists()
+    names = [file.name for file in (tmp_path / "elsewhere/rank_0/Net/0/0").glob("*.npy")]
+    assert all(name.endswith(".DefaultFormat.Float32.npy") for name in names if not name.startswith("Parameter"))
+    assert any("Default_network" in name for name in names)
+    assert not any("-Linear" in name for name in names)
+
+
+def test_two_processes_of_torchrun_leave_two_ranks(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    config = write_config(tmp_path, iteration="0", saved_data="statistic")
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "-m", "opdump")
+    done = python(*launcher, "run", "-c", config.name, "train.py", "--lr", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("arguments: ['--lr', '1']") == 2
+    assert {f"opdump rank {rank}: " in done.stderr for rank in (0, 1)} == {True}
+    assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == ["rank_0", "rank_1"]
+    assert package.open(tmp_path / "dump").ranks == (0, 1)
+
+
+def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
+    slow = TRAIN.replace("    print(f", "    import time; time.sleep(0.7)\n    print(f")
+    (tmp_path / "train.py").write_text(slow)
+    config = write_config(tmp_path, saved_data="statistic")
+    terminal, ours = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opdump", "run", "-c", config.name, "train.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=ours,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
+    )
+    os.close(ours)
+    shown = b""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(terminal)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert re.search(rb"opdump: step \d+, [\d,]+ operators, \d", shown), shown
