@@ -7,8 +7,8 @@
         position.scope                       # "Default/network-LeNet/conv1-Conv2d"
         position.graph_id                    # 0; observer.graphs[0] == ("network-LeNet", True)
 
-Modules, optimizers, backward and gradient scalers are watched from the first line of `attach` to `detach`; nothing of the
-program is changed. docs/steps.md says how iterations and graphs are counted.
+Modules, optimizers, backward and gradient scalers are watched from `attach` to `detach`; nothing of the program is changed.
+docs/steps.md says how iterations and graphs are counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -25,15 +24,20 @@ from typing import Any, Literal, final
 import torch
 from torch import nn
 from torch._guards import TracingContext
+from torch.fx import GraphModule
 from torch.optim import Optimizer
 
 from opdump.errors import CaptureStateError
 
 from .training_hooks import Watch, install
 from .training_listener import SilentListener, TrainingListener
-from .training_position import Position, RunningOptimizer
+from .training_marks import Marks
+from .training_networks import Networks
+from .training_position import Phase, Position, RunningOptimizer
 from .training_scopes import OUTSIDE, RootScopes, compiled_original, is_network
 from .training_steps import StepCounter
+
+Run = Callable[[], Any]
 
 
 @final
@@ -43,6 +47,8 @@ class TrainingObserver:
     `steps="manual"` counts iterations by `manual_step` alone. `class_names=False` leaves class names out of scopes.
     `marked` holds module instances and classes (with their subclasses): below them `Position.marked` is true.
     `first_step` is the number of the first iteration.
+
+    `step` is the current iteration; `graphs` the (name, training) of every graph so far, `graph_id` being its index.
     """
 
     def __init__(
@@ -55,31 +61,33 @@ class TrainingObserver:
         first_step: int = 0,
     ) -> None:
         self.listener: TrainingListener = SilentListener() if listener is None else listener
-        self.graphs: list[tuple[str, bool]] = []
-        self._counter = StepCounter(self, first=first_step, automatic=steps == "auto")
+        self.networks = Networks(class_names=class_names)
+        self.graphs = self.networks.graphs
         self.step = first_step
+        self._counter = StepCounter(self, first=first_step, automatic=steps == "auto")
         self._class_names = class_names
-        self._marks: dict[int, tuple[nn.Module, bool]] = {}
-        self._marked_classes: dict[type, bool] = {}
-        for target in marked:
-            self.mark(target)
+        self._marks = Marks(marked)
         self._local = threading.local()
-        self._lock = threading.RLock()
-        self._roots: dict[int, RootScopes] = {}
-        self._latest = (0, 0)  # graph_id and call_id of the network that was called last, by any thread
+        self._lock = threading.Lock()
+        self._latest: tuple[RootScopes | None, int, int] = (
+            None,
+            0,
+            0,
+        )  # the last called network, its graph and its call
         self._calls = 0
         self._backwards = 0
         self._process = os.getpid()
         self._undo: Callable[[], None] | None = None
 
-    # --- what the program does is read here
+    # What the program does now
 
     def current(self) -> Position:
         """The position of the calling thread; the object stays the same for the life of the thread."""
         try:
             position: Position = self._local.position
         except AttributeError:
-            position = self._local.position = Position(*self._latest)
+            _, graph_id, call_id = self._latest
+            position = self._local.position = Position(graph_id, call_id)
         return position
 
     @property
@@ -88,7 +96,7 @@ class TrainingObserver:
         return self.current().scope
 
     @property
-    def phase(self) -> Literal["forward", "optimizer"]:
+    def phase(self) -> Phase:
         """`current().phase`."""
         return self.current().phase
 
@@ -112,14 +120,7 @@ class TrainingObserver:
         """A forward that needs gradients, a backward or an optimizer ran: iterations end by the rules of training."""
         return self._counter.training_seen
 
-    def networks(self) -> Iterator[tuple[nn.Module, RootScopes]]:
-        """The networks that were called so far and are alive, in the order of their first call."""
-        for scopes in list(self._roots.values()):
-            module = scopes.reference()
-            if module is not None and scopes.network:
-                yield module, scopes
-
-    # --- what the user of the observer does
+    # What the user of the observer does
 
     def attach(self) -> TrainingObserver:
         """Start to follow the program. Raises `CaptureStateError` where that runs already."""
@@ -130,7 +131,7 @@ class TrainingObserver:
         self._process = os.getpid()
         self._undo = install(
             Watch(
-                call=self._call_module,
+                wrap_call=self._wrap_call,
                 optimizer_begins=self._optimizer_begins,
                 optimizer_ends=self._optimizer_ends,
                 backward=self._run_backward,
@@ -171,18 +172,11 @@ class TrainingObserver:
 
     def mark(self, target: object, enabled: bool = True) -> None:
         """Set `Position.marked` inside a module, or inside all modules of a class; the innermost mark decides."""
-        if isinstance(target, nn.Module):
-            self._marks[id(target)] = (target, enabled)  # The module is kept: its identity must not pass to another.
-        elif isinstance(target, type) and issubclass(target, nn.Module):
-            self._marked_classes[target] = enabled
-        else:
-            raise CaptureStateError(
-                f"a module or a module class can be marked, found {target!r}; give the module itself, e.g. model.layer1"
-            )
+        self._marks.set(target, enabled=enabled)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Let modules, optimizers and backward of this thread pass unseen: tracing and export run them, training does not."""
+        """Let what this thread runs pass unseen: tracing and export call modules, the program does not."""
         position = self.current()
         position.suspended += 1
         try:
@@ -190,44 +184,50 @@ class TrainingObserver:
         finally:
             position.suspended -= 1
 
-    # --- the counter tells
+    # What the counter tells
 
     def step_begins(self, step: int) -> None:
+        """Called by the counter."""
         self.step = step
         self.listener.step_begins(step)
 
     def step_ends(self, step: int, reopened: bool) -> None:
+        """Called by the counter."""
         self.listener.step_ends(step, reopened)
 
-    # --- modules
+    # Modules
 
-    def _call_module(
-        self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        try:
-            position: Position = self._local.position
-        except AttributeError:
-            position = self.current()
-        root = position.root
-        if root is None:
-            return self._call_outside(position, original, module, args, kwargs)
-        scope = position.scope
-        inner = root.registered.get(id(module))
-        if inner is None:
-            inner = root.enter_unregistered(module, scope, walked=position.refreshed)
-            position.refreshed = True
-        position.scope = inner
-        if not (self._marks or self._marked_classes):
+    def _wrap_call(self, original: Callable[..., Any], alive: list[bool]) -> Callable[..., Any]:
+        """What stands in for `nn.Module.__call__`. It runs for every module, so it is one function with few look-ups."""
+        is_compiling = torch.compiler.is_compiling
+        local, current, marks = self._local, self.current, self._marks
+        outside = self._call_outside
+
+        def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            # Compilers trace through this function; asked first, nothing of ours enters their graphs.
+            if is_compiling() or not alive[0]:
+                return original(module, *args, **kwargs)
+            try:
+                position: Position = local.position
+            except AttributeError:
+                position = current()
+            root = position.root
+            if root is None:
+                return outside(position, original, module, args, kwargs)
+            scope, marked = position.scope, position.marked
+            inner = root.registered.get(id(module))
+            if inner is None:
+                inner = root.enter_unregistered(module, scope, walked=position.refreshed)
+                position.refreshed = True
+            position.scope = inner
+            if marks:
+                position.marked = marks.inside(module, marked)
             try:
                 return original(module, *args, **kwargs)
             finally:
-                position.scope = scope
-        marked = position.marked
-        position.marked = self._is_marked(module, marked)
-        try:
-            return original(module, *args, **kwargs)
-        finally:
-            position.scope, position.marked = scope, marked
+                position.scope, position.marked = scope, marked
+
+        return call
 
     def _call_outside(
         self,
@@ -237,148 +237,124 @@ class TrainingObserver:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """A module is called outside every network: a network, a part of one that is recomputed, or a loss."""
+        """Called outside every network: a network, a part of one that is recomputed, or neither (a loss)."""
         if position.suspended or self._elsewhere():
             return original(module, *args, **kwargs)
         self._abandon(position)
-        before = (position.scope, position.phase, position.marked, position.tops)
-        recomputing = torch._C._current_graph_task_id() != -1
-        position.marked = self._is_marked(module, position.marked)
-        try:
-            if recomputing:
-                return self._recompute(position, original, module, args, kwargs)
-            if is_network(module):
-                return self._call_network(position, original, module, args, kwargs)
-            if position.tops is None:
-                position.tops = self._scopes_of(module, network=False)
-                position.scope = position.tops.scope
-            else:
-                position.scope = position.tops.find(module) or position.tops.enter_unregistered(
-                    module, position.scope, walked=False
-                )
+
+        def run() -> Any:
             return original(module, *args, **kwargs)
+
+        before = (position.scope, position.phase, position.marked, position.top)
+        try:
+            position.marked = self._marks.inside(module, position.marked)
+            if torch._C._current_graph_task_id() != -1:
+                return self._recompute(position, module, run)
+            scopes = self.networks.find(module)
+            if (scopes is not None and scopes.network) or is_network(module):
+                if scopes is None or not scopes.network:
+                    scopes = self.networks.add(module, network=True)
+                return self._call_network(position, scopes, module, args, kwargs, run)
+            self._enter_other(position, module)
+            return run()
         finally:
-            position.scope, position.phase, position.marked, position.tops = before
+            position.scope, position.phase, position.marked, position.top = before
 
     def _call_network(
         self,
         position: Position,
-        original: Callable[..., Any],
+        scopes: RootScopes,
         module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        run: Run,
     ) -> Any:
-        scopes = self._scopes_of(module, network=True)
         training = compiled_original(module).training
-        needs_gradients = torch.is_grad_enabled() and _needs_gradients(module, scopes, args, kwargs)
-        self._counter.root_begins(needs_gradients=needs_gradients, training=training)
-        position.graph_id = self._graph_of(scopes, training)
-        position.call_id = self._next_call()
-        self._latest = (position.graph_id, position.call_id)
+        needed, updated = False, False
+        if torch.is_grad_enabled():
+            needed, updated = self.networks.needs_gradients(scopes, module, args, kwargs)
+        self._counter.root_begins(needs_gradients=needed, training=training, updated=updated)
+        graph_id = position.graph_id = self.networks.graph(scopes, training, self.listener.graph_appears)
+        call_id = position.call_id = position.network_call = self._next_call()
+        self._latest = (scopes, graph_id, call_id)
         position.scope, position.phase, position.root, position.refreshed = scopes.scope, "forward", scopes, False
         try:
-            self.listener.root_call_begins(module, args, kwargs, position.graph_id)
-            result = original(module, *args, **kwargs)
+            self.listener.root_call_begins(module, args, kwargs, graph_id)
+            result = run()
             self.listener.root_call_ends(module)
         finally:
             position.root = None
         if not position.optimizers:
-            self._counter.root_ends(needs_gradients=needs_gradients)
+            self._counter.root_ends(needs_gradients=needed)
         return result
 
-    def _recompute(
-        self,
-        position: Position,
-        original: Callable[..., Any],
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _recompute(self, position: Position, module: nn.Module, run: Run) -> Any:
+        """Backward runs a module again, for the activations that checkpointing did not keep."""
         before = (position.graph_id, position.call_id, position.recomputing)
-        scope = None
-        for scopes in reversed(list(self._roots.values())):
-            scope = scopes.find(module)
-            if scope is not None:
-                break
-        else:
-            scopes = self._scopes_of(module, network=False)
-        if scopes.graph_ids:
-            # The mode that the network ran in is not known here; the parts of it were in the same, and are still.
-            position.graph_id = scopes.graph_ids.get(module.training, position.graph_id)
-        position.scope = scope or scopes.scope
+        scopes = self.networks.owner(module)
+        if scopes is None:
+            scopes = self.networks.add(module, network=False)
+        elif self._marks:
+            for around in scopes.ancestors(module):
+                position.marked = self._marks.inside(around, position.marked)
+            position.marked = self._marks.inside(module, position.marked)
+        position.graph_id = scopes.graph_ids.get(module.training, position.graph_id)
         position.call_id = self._next_call()
-        position.root, position.refreshed, position.recomputing, position.phase = scopes, False, True, "forward"
+        position.scope, position.phase = scopes.find(module) or scopes.scope, "forward"
+        position.root, position.refreshed, position.recomputing = scopes, False, True
         try:
-            return original(module, *args, **kwargs)
+            return run()
         finally:
             position.root = None
             position.graph_id, position.call_id, position.recomputing = before
 
-    def _scopes_of(self, module: nn.Module, *, network: bool) -> RootScopes:
-        root = compiled_original(module)
-        key = id(root)
-        scopes = self._roots.get(key)
-        if scopes is None or scopes.reference() is not root or scopes.network is not network:
-            scopes = RootScopes(root, network=network, class_names=self._class_names)
-            self._roots[key] = scopes
-            weakref.finalize(root, _forget, self._roots, key, scopes).atexit = False
-        return scopes
-
-    def _graph_of(self, scopes: RootScopes, training: bool) -> int:
-        graph_id = scopes.graph_ids.get(training)
-        if graph_id is None:
-            with self._lock:
-                graph_id = scopes.graph_ids[training] = len(self.graphs)
-                self.graphs.append((scopes.name, training))
-            self.listener.graph_appears(graph_id, scopes.name, training)
-        return graph_id
-
-    def _is_marked(self, module: nn.Module, outside: bool) -> bool:
-        mark = self._marks.get(id(module))
-        if mark is not None:
-            return mark[1]
-        for kind in type(module).__mro__:
-            if kind in self._marked_classes:
-                return self._marked_classes[kind]
-        return outside
+    def _enter_other(self, position: Position, module: nn.Module) -> None:
+        """A loss, an activation, a transform of the data: it has a scope, and is no graph of its own."""
+        if position.top is not None:
+            inner = position.top.registered.get(id(module))
+            position.scope = inner or position.top.enter_unregistered(module, position.scope, walked=False)
+        elif "_is_replica" in module.__dict__:
+            position.top = self.networks.add_replica(module, self._latest[0])
+            position.scope = position.top.scope
+        elif not isinstance(module, GraphModule):
+            position.top = self.networks.find(module) or self.networks.add(module, network=False)
+            position.scope = position.top.scope
 
     def _next_call(self) -> int:
         with self._lock:
             self._calls += 1
             return self._calls
 
-    # --- optimizers
+    # Optimizers
 
     def _optimizer_begins(self, optimizer: Optimizer, closure: object) -> Callable[..., Any] | None:
-        """Returns what stands in for the closure: a closure is forward and backward, not optimizer."""
+        """Returns what stands in for the closure, which is forward and backward, not optimizer."""
         position = self.current()
         if position.suspended or self._elsewhere():
             return None
         self._abandon(position)
-        frame = sys._getframe(2)  # The one that runs `step`, if the hook is called by it.
-        counts = False
-        if not position.optimizers:
+        outermost, counts = not position.optimizers, False
+        if outermost:
             counts = self._counter.optimizer_begins(
                 closure=closure is not None, has_gradients=lambda: _has_gradients(optimizer)
             )
-        running = RunningOptimizer(frame, position, counts)
-        position.optimizers.append(running)
-        if len(position.optimizers) == 1:
             position.call_id = self._next_call()
-        position.phase = "optimizer"
+        # Two up from here is the frame that runs the hook, then `step`.
+        running = RunningOptimizer(sys._getframe(2), position, counts=counts)
+        position.optimizers.append(running)
         name = f"optimizer-{type(optimizer).__name__}" if self._class_names else "optimizer"
-        position.scope = f"{OUTSIDE}/{name}"
+        position.scope, position.phase = f"{OUTSIDE}/{name}", "optimizer"
         return self._as_forward(closure, running) if callable(closure) else None
 
     def _as_forward(self, closure: Callable[..., Any], outer: RunningOptimizer) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
             position = self.current()
-            inside = (position.scope, position.phase)
-            position.scope, position.phase = outer.scope, outer.phase
+            inside = (position.scope, position.phase, position.call_id)
+            position.scope, position.phase, position.call_id = outer.scope, outer.phase, position.network_call
             try:
                 return closure(*args, **kwargs)
             finally:
-                position.scope, position.phase = inside
+                position.scope, position.phase, position.call_id = inside
 
         return forward
 
@@ -389,7 +365,7 @@ class TrainingObserver:
         frame = sys._getframe(2)
         if all(running.frame is not frame for running in position.optimizers):
             return  # It started before this observer was attached.
-        while position.optimizers:
+        while True:
             running = position.optimizers.pop()
             running.restore(position)
             if running.frame is frame:
@@ -410,7 +386,7 @@ class TrainingObserver:
         while position.optimizers and id(position.optimizers[-1].frame) not in running:
             position.optimizers.pop().restore(position)
 
-    # --- backward and gradient scalers
+    # Backward and gradient scalers
 
     def _run_backward(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position = self.current()
@@ -440,7 +416,7 @@ class TrainingObserver:
         return result
 
     def _elsewhere(self) -> bool:
-        """Not the program's own run: a compiler or tracer runs its modules, or a forked data-loader worker is running."""
+        """Not the program's own run: a compiler or tracer runs its modules, or this is a forked data-loader worker."""
         return (
             os.getpid() != self._process
             or torch._C._get_tracing_state() is not None
@@ -448,32 +424,5 @@ class TrainingObserver:
         )
 
 
-def _forget(roots: dict[int, RootScopes], key: int, scopes: RootScopes) -> None:
-    if roots.get(key) is scopes:
-        del roots[key]
-
-
 def _has_gradients(optimizer: Optimizer) -> bool:
     return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _needs_gradients(module: nn.Module, scopes: RootScopes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a parameter or an input, also one in lists and dicts of inputs, requires a gradient."""
-    last = scopes.trained() if scopes.trained is not None else None
-    if last is not None and last.requires_grad:
-        return True
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            scopes.trained = weakref.ref(parameter)
-            return True
-    pending: list[Any] = [args, kwargs]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, torch.Tensor):
-            if value.requires_grad:
-                return True
-        elif isinstance(value, (tuple, list)):
-            pending.extend(value)
-        elif isinstance(value, dict):
-            pending.extend(value.values())
-    return False

@@ -23,13 +23,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What to call. `call`, `backward` and `scaler_update` get the original function first and must call it.
+    """What to call. `backward` and `scaler_update` get the original function first and must call it; `wrap_call` gets
+    `nn.Module.__call__` and returns what stands in for it.
 
     `optimizer_begins` gets the optimizer and its closure or None, and may return another closure. Both optimizer functions
     are called by a hook that is called by the frame that runs `step`.
     """
 
-    call: Callable[[Callable[..., Any], nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+    wrap_call: Callable[[Callable[..., Any], list[bool]], Callable[..., Any]]
     optimizer_begins: Callable[[Optimizer, object], Callable[..., Any] | None]
     optimizer_ends: Callable[[Optimizer], None]
     backward: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -37,7 +38,11 @@ class Watch:
 
 
 def install(watch: Watch) -> Callable[[], None]:
-    """Start to call the functions of `watch`. Returns the function that undoes it."""
+    """Start to call the functions of `watch`. Returns the function that undoes it.
+
+    `alive`, a list of one, turns false then: a replacement that somebody else wrapped meanwhile cannot be taken out, and
+    does nothing from there on.
+    """
     undo: list[Callable[[], None]] = []
     alive = [True]
     try:
@@ -52,7 +57,6 @@ def install(watch: Watch) -> Callable[[], None]:
 
 
 def _undo_all(undo: list[Callable[[], None]], alive: list[bool]) -> None:
-    # A replacement that somebody else wrapped meanwhile cannot be taken out; it does nothing from here on.
     alive[0] = False
     while undo:
         undo.pop()()
@@ -60,17 +64,7 @@ def _undo_all(undo: list[Callable[[], None]], alive: list[bool]) -> None:
 
 def _watch_modules(watch: Watch, alive: list[bool]) -> Callable[[], None]:
     original = nn.Module.__call__
-    seen = watch.call
-    is_compiling = torch.compiler.is_compiling
-
-    @functools.wraps(original)
-    def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        # Compilers trace through this function; asked first, nothing of ours enters their graphs.
-        if is_compiling() or not alive[0]:
-            return original(module, *args, **kwargs)
-        return seen(original, module, args, kwargs)
-
-    return _replace(nn.Module, "__call__", original, call)
+    return _replace(nn.Module, "__call__", original, functools.wraps(original)(watch.wrap_call(original, alive)))
 
 
 def _watch_backward(watch: Watch, alive: list[bool]) -> Callable[[], None]:

@@ -7,9 +7,11 @@ from typing import Literal
 
 from .training_scopes import OUTSIDE, RootScopes
 
+Phase = Literal["forward", "optimizer"]
+
 
 class Position:
-    """Where one thread of the program is. Plain attributes, to be read for every operator.
+    """Plain attributes, to be read for every operator.
 
     scope          of the innermost running module or optimizer; "Default" outside
     phase          "optimizer" inside `optimizer.step`, but for what its closure runs; "forward" everywhere else
@@ -18,14 +20,16 @@ class Position:
                    one of the network that was called last
     marked         a running module was marked, and none inside it was unmarked
     recomputing    a module runs again within backward (activation checkpointing)
-    suspended      modules, optimizers and backward pass unseen (`TrainingObserver.suspended`)
-    root           the running network, None outside
+
+    The others are the observer's own: `root` is the running network, `top` a running module that is none and was called
+    outside every network, `network_call` the call that `call_id` goes back to, `suspended` counts `suspended()` blocks.
     """
 
     __slots__ = (
         "call_id",
         "graph_id",
         "marked",
+        "network_call",
         "optimizers",
         "phase",
         "recomputing",
@@ -33,32 +37,35 @@ class Position:
         "root",
         "scope",
         "suspended",
-        "tops",
+        "top",
     )
 
     def __init__(self, graph_id: int, call_id: int) -> None:
         self.scope = OUTSIDE
-        self.phase: Literal["forward", "optimizer"] = "forward"
+        self.phase: Phase = "forward"
         self.graph_id = graph_id
-        self.call_id = call_id
+        self.call_id = self.network_call = call_id
         self.marked = False
         self.recomputing = False
         self.suspended = 0
         self.root: RootScopes | None = None
-        self.tops: RootScopes | None = None  # a running module that is no network and was called outside every network
-        self.refreshed = False
+        self.top: RootScopes | None = None
+        self.refreshed = False  # the modules of the root were walked during its present call
         self.optimizers: list[RunningOptimizer] = []
 
 
 class RunningOptimizer:
-    """An `optimizer.step` that has not returned, and what to go back to when it does."""
+    """An `optimizer.step` that has not returned, run by `frame`, and what to go back to when it does."""
 
-    __slots__ = ("call_id", "counts", "frame", "phase", "scope")
+    __slots__ = ("counts", "frame", "phase", "scope")
 
-    def __init__(self, frame: FrameType, position: Position, counts: bool) -> None:
+    def __init__(self, frame: FrameType, position: Position, *, counts: bool) -> None:
         self.frame = frame
         self.counts = counts
-        self.scope, self.phase, self.call_id = position.scope, position.phase, position.call_id
+        self.scope, self.phase = position.scope, position.phase
 
     def restore(self, position: Position) -> None:
-        position.scope, position.phase, position.call_id = self.scope, self.phase, self.call_id
+        """Take it off the position."""
+        position.scope, position.phase = self.scope, self.phase
+        if not position.optimizers:
+            position.call_id = position.network_call

@@ -5,6 +5,7 @@
     Default/network-GPT/layers-ModuleList/0-Block    each level of the registered path
     Default/network-GPT/Rotary                       called, but registered nowhere under the root
     Default/CrossEntropyLoss                         holds no parameters and was called outside every network
+    Default/network-DataParallel/module-Net          a replica, which runs in a thread of its own
 
 A module that is registered twice has the first of its paths. With `class_names=False` they read `Default/network/conv1`.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 from torch.fx import GraphModule
 
@@ -31,6 +33,12 @@ def compiled_original(module: nn.Module) -> nn.Module:
     return module
 
 
+def class_name(module: nn.Module) -> str:
+    """The name of the class that the user wrote; scripted and traced modules remember it."""
+    name = getattr(module, "original_name", None) if isinstance(module, torch.jit.ScriptModule) else None
+    return (name or type(module).__name__).replace("/", "_")
+
+
 def is_network(module: nn.Module) -> bool:
     """Whether a module that the program calls is a model, and not a loss, an activation or a transform of the data.
 
@@ -43,8 +51,8 @@ def is_network(module: nn.Module) -> bool:
 
 def part_name(name: str, module: nn.Module, class_names: bool) -> str:
     """One level of a scope. A name may hold a slash in PyTorch; here a slash separates levels."""
-    text = f"{name}-{type(module).__name__}" if class_names else name
-    return text.replace("/", "_")
+    text = name.replace("/", "_")
+    return f"{text}-{class_name(module)}" if class_names else text
 
 
 class RootScopes:
@@ -60,28 +68,28 @@ class RootScopes:
         "_loose",
         "_references",
         "graph_ids",
-        "name",
         "network",
         "reference",
         "registered",
         "scope",
-        "trained",
     )
 
-    def __init__(self, module: nn.Module, *, network: bool, class_names: bool) -> None:
+    def __init__(self, module: nn.Module, scope: str, *, network: bool, class_names: bool) -> None:
         self.network = network
-        self.name = part_name("network", module, class_names) if network else type(module).__name__
-        self.scope = f"{OUTSIDE}/{self.name}"
+        self.scope = scope
         self.reference = weakref.ref(module)
         self.graph_ids: dict[bool, int] = {}
-        # The last parameter that was seen to need a gradient: asked first the next time, to save the walk.
-        self.trained: weakref.ref[nn.Parameter] | None = None
         self.registered: dict[int, str] = {}
         self._borrowed: dict[int, str] = {}
         self._loose: dict[int, str] = {}
         self._references: dict[int, weakref.ref[nn.Module]] = {}
         self._class_names = class_names
         self.refresh()
+
+    @property
+    def name(self) -> str:
+        """The last level of the scope: `network-LeNet`."""
+        return self.scope.rpartition("/")[2]
 
     def refresh(self) -> None:
         """Walk the root again: modules were added, or renamed, since."""
@@ -95,6 +103,14 @@ class RootScopes:
         """The scope of a module that belongs to this root, also while the root is not running; else None."""
         key = id(module)
         return self.registered.get(key) or self._borrowed.get(key)
+
+    def ancestors(self, module: nn.Module) -> list[nn.Module]:
+        """The modules that run around `module` when the root runs, outermost first."""
+        scope, root = self.find(module), self.reference()
+        if scope is None or root is None:
+            return []
+        parts = ((self.registered.get(id(part)), part) for part in root.modules() if part is not module)
+        return [part for part_scope, part in parts if part_scope and scope.startswith(part_scope + "/")]
 
     def enter_unregistered(self, module: nn.Module, current: str, *, walked: bool) -> str:
         """The scope of a called module that `registered` does not hold, below the scope of its caller.
@@ -113,7 +129,7 @@ class RootScopes:
                 return borrowed  # a child of an unregistered module, which is running
         # Graphs of compilers and tracers are machinery: the user never wrote such a module.
         machinery = isinstance(module, GraphModule)
-        scope = current if machinery else f"{current}/{type(module).__name__}"
+        scope = current if machinery else f"{current}/{class_name(module)}"
         if self._loose.get(key) != scope:
             for part, part_scope in self._walk(module, scope):
                 self._borrowed[id(part)] = part_scope
@@ -136,7 +152,7 @@ class RootScopes:
                 pending.append((original, scope))
                 continue
             # Reversed, so that the stack gives them in the order of registration.
-            for name, child in reversed(module._modules.items()):
+            for name, child in reversed(list(module._modules.items())):
                 if child is not None:
                     shown = compiled_original(child)
                     pending.append((child, f"{scope}/{part_name(name, shown, self._class_names)}"))

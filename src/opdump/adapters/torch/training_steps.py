@@ -44,13 +44,17 @@ class StepCounter:
         self._network_trains = False  # some forward needed gradients
         self._differentiated = False  # the same, or some backward ran
         self._after_backward = False  # an optimizer stepped within the running backward
+        self._unapplied = False  # a backward since the last end
 
     def begin(self) -> None:
         """Announce the first iteration."""
         self._listener.step_begins(self.step)
 
-    def root_begins(self, *, needs_gradients: bool, training: bool) -> None:
+    def root_begins(self, *, needs_gradients: bool, training: bool, updated: bool = False) -> None:
         """A root module starts outside backward. `training` is its mode.
+
+        `updated`: its parameters changed since it was called last. After a backward that no optimizer followed, the update
+        was made by hand or by a compiled optimizer, and ended the iteration.
 
         Without a backward or an optimizer so far, a forward in evaluation mode is taken for inference, though gradients are
         enabled: `model.eval(); model(x)` without `no_grad` is a common way to run a model.
@@ -58,7 +62,8 @@ class StepCounter:
         with self._lock:
             self._inference_ended = False
             trains = needs_gradients and (training or self.training_seen)
-            if self._reopened or (self._undecided and not trains):
+            by_hand = updated and trains and self._unapplied
+            if self._reopened or by_hand or (self._undecided and not trains):
                 self._end()
             self._undecided = False
             if trains:
@@ -87,7 +92,7 @@ class StepCounter:
                 self.provisional = False
             elif self.provisional:
                 self._reopen()
-            self._gradients = self._differentiated = True
+            self._gradients = self._differentiated = self._unapplied = True
 
     def backward_ends(self) -> None:
         """The outermost backward returned, or failed."""
@@ -150,7 +155,8 @@ class StepCounter:
         with self._lock:
             ended = self.automatic and (self.provisional or self._inference_ended)
             self.automatic = False
-            self.provisional = self._reopened = self._undecided = self._gradients = self._after_backward = False
+            self.provisional = self._reopened = self._undecided = False
+            self._gradients = self._unapplied = self._after_backward = False
             if not ended:
                 self._move(self.step + 1, reopened=False)
 
@@ -169,7 +175,7 @@ class StepCounter:
             self._move(self.step - 1, reopened=True)
 
     def _end(self) -> None:
-        self._gradients = self._reopened = self.provisional = False
+        self._gradients = self._unapplied = self._reopened = self.provisional = False
         if self.automatic:
             self._move(self.step + 1, reopened=False)
 

@@ -1,0 +1,113 @@
+"""Which networks a program called, and the graphs that they are.
+
+A graph is a network in one mode, training or not, counted in the order of first calls.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from .training_scopes import OUTSIDE, RootScopes, class_name, compiled_original, part_name
+
+
+class Networks:
+    """The modules that the program called itself, as long as they live."""
+
+    def __init__(self, *, class_names: bool) -> None:
+        self.graphs: list[tuple[str, bool]] = []
+        self._class_names = class_names
+        self._roots: dict[int, RootScopes] = {}
+        self._trained: weakref.WeakKeyDictionary[RootScopes, tuple[weakref.ref[nn.Parameter], int]]
+        self._trained = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[tuple[nn.Module, RootScopes]]:
+        for scopes in list(self._roots.values()):
+            module = scopes.reference()
+            if module is not None and scopes.network:
+                yield module, scopes
+
+    def find(self, module: nn.Module) -> RootScopes | None:
+        """The scopes of a module that was called by the program before; None the first time."""
+        root = compiled_original(module)
+        scopes = self._roots.get(id(root))
+        return scopes if scopes is not None and scopes.reference() is root else None
+
+    def add(self, module: nn.Module, *, network: bool, above: str = OUTSIDE) -> RootScopes:
+        """The scopes of a module that the program calls for the first time."""
+        root = compiled_original(module)
+        name = part_name("network", root, self._class_names) if network else class_name(root)
+        scopes = RootScopes(root, f"{above}/{name}", network=network, class_names=self._class_names)
+        key = id(root)
+        self._roots[key] = scopes
+        weakref.finalize(root, self._forget, key, scopes).atexit = False
+        return scopes
+
+    def add_replica(self, module: nn.Module, original: RootScopes | None) -> RootScopes:
+        """The scopes of a copy that `DataParallel` made for one call and runs in a thread."""
+        above = OUTSIDE if original is None else original.scope
+        scope = f"{above}/{part_name('module', module, self._class_names)}"
+        return RootScopes(module, scope, network=False, class_names=self._class_names)
+
+    def owner(self, module: nn.Module) -> RootScopes | None:
+        """The network that `module` belongs to; of several, the one that was called first the latest."""
+        for scopes in reversed(list(self._roots.values())):
+            if scopes.find(module) is not None:
+                return scopes
+        return None
+
+    def graph(self, scopes: RootScopes, training: bool, appears: Callable[[int, str, bool], None]) -> int:
+        """The graph of a network in a mode; `appears` is called where it is new."""
+        graph_id = scopes.graph_ids.get(training)
+        if graph_id is None:
+            with self._lock:
+                graph_id = scopes.graph_ids[training] = len(self.graphs)
+                self.graphs.append((scopes.name, training))
+            appears(graph_id, scopes.name, training)
+        return graph_id
+
+    def needs_gradients(
+        self, scopes: RootScopes, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[bool, bool]:
+        """Whether a parameter or an input requires a gradient, and whether the parameters changed since the last call.
+
+        One parameter stands for all, the first that requires a gradient: large frozen models are not walked every time.
+        """
+        remembered = self._trained.get(scopes)
+        if remembered is not None:
+            parameter = remembered[0]()
+            if parameter is not None and parameter.requires_grad:
+                version = parameter._version
+                if version != remembered[1]:
+                    self._trained[scopes] = (remembered[0], version)
+                return True, version != remembered[1]
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                self._trained[scopes] = (weakref.ref(parameter), parameter._version)
+                return True, False
+        return _requires_grad(args, kwargs), False
+
+    def _forget(self, key: int, scopes: RootScopes) -> None:
+        if self._roots.get(key) is scopes:
+            del self._roots[key]
+
+
+def _requires_grad(*values: Any) -> bool:
+    """Whether a tensor in these values, also in lists and dicts, requires a gradient."""
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.Tensor):
+            if value.requires_grad:
+                return True
+        elif isinstance(value, (tuple, list)):
+            pending.extend(value)
+        elif isinstance(value, dict):
+            pending.extend(value.values())
+    return False
