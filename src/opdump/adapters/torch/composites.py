@@ -1,0 +1,272 @@
+"""Operators that give another value under a dispatch mode: they run outside it, as one operator each.
+
+PyTorch asks in places whether a dispatch mode is on, and then takes a road that suits tracing. Mostly both roads give the same
+bits. For the operators in the tables below they do not, for one of four reasons:
+
+* a composite runs another kernel: `linalg.svdvals` also computes the vectors, `matmul` of a batch with one matrix folds the batch;
+* what PyTorch runs for a dispatch mode is run with autocast and the conjugate bit switched off, so that an operator which calls
+  others in its kernel gives another precision (`bilinear`) or, for complex numbers, a wrong result (`linalg.pinv`);
+* operators of other libraries are in the same position: nobody knows what their kernels call;
+* the formula of a gradient takes another road (`prod`, `cumprod`).
+
+They are caught above autograd, where a dispatch mode cannot look. A thread with a dispatch mode has the dispatch key
+`PythonTLSSnapshot` set, the first one of every operator. A kernel registered there for one operator is called for this operator
+alone, by whomever it was called (the program, another operator in C++, a gradient formula) and whatever it was imported from,
+and never in a thread without a dispatch mode: other operators, and steps that are not dumped, cost nothing.
+
+For a gradient the same kernel puts two hooks on the autograd node of the result. The first excludes the mode for the rest of the
+node; autograd itself restores that state after each node, also when the node fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from .mode_stack import RecordingMode, suspended
+
+ONE_OPERATOR: Mapping[str, str] = {
+    "linalg_svdvals": "under a mode it computes the singular vectors too, by another algorithm of LAPACK",
+    "linalg_eigvalsh": "under a mode it computes the eigenvectors too, by another algorithm of LAPACK",
+    "linalg_eigvals": "under a mode it computes the eigenvectors too; the eigenvalues come in another order",
+    "linalg_pinv.atol_rtol_tensor": "its kernel calls matmul (autocast) and reads conjugated views",
+    "linalg_lstsq": "its kernel reads conjugated views",
+    "bilinear": "its kernel calls matmul (autocast)",
+}
+"""Operators that always run outside the mode, by their name in `aten`, and why."""
+
+GRADIENTS: Mapping[str, str] = {
+    "prod": "under a mode the formula for inputs with zeros is taken for all",
+    "prod.dim_int": "under a mode the formula for inputs with zeros is taken for all",
+    "cumprod": "under a mode the formula for inputs with zeros is taken for all",
+    "masked_fill.Tensor": "under a mode the gradient of the value is summed over zeros too",
+    "masked_fill_.Tensor": "under a mode the gradient of the value is summed over zeros too",
+    "ormqr": "under a mode the gradient is laid out in memory otherwise",
+    "linalg_householder_product": "under a mode the gradient is built by other operators",
+}
+"""Operators whose gradient runs outside the mode, by their name in `aten`, and why."""
+
+FOLDED_MATMUL = "under a mode a batch times one matrix without gradient runs mm, otherwise bmm"
+
+# What comes with PyTorch: nothing in these namespaces calls, in its kernel, what autocast or the conjugate bit would change,
+# but for the operators above.
+_OWN_NAMESPACES = frozenset(
+    {
+        "_c10d_functional",
+        "_c10d_functional_autograd",
+        "_dtensor",
+        "_native",
+        "_quantized",
+        "_test",
+        "aten",
+        "c10d",
+        "debug_mode_ops",
+        "debugprims",
+        "export",
+        "inductor",
+        "inductor_prims",
+        "mkl",
+        "mkldnn",
+        "mkldnn_prepacked",
+        "onednn",
+        "prim",
+        "prims",
+        "profiler",
+        "quantization",
+        "quantized",
+        "rngprims",
+        "sparse",
+        "static_runtime",
+        "streams",
+        "symm_mem",
+    }
+)
+
+_KEY = "PythonTLSSnapshot"
+_SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
+_PYTHON = torch._C.DispatchKey.Python
+_COMPOSITE = "CompositeImplicitAutograd"
+
+Operator = Any  # torch._ops.OpOverload, which is generic in some releases and not in others
+
+
+class ObservingMode(Protocol):
+    """A recording mode that can record what it does not see itself. Both methods are called with the mode off in this thread."""
+
+    def run_operator(
+        self, func: Operator, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Records one operator: its inputs, then what `call()` returns, which it returns too.
+
+        `call` runs the operator with autograd: nodes that it makes get their sequence numbers inside `call`, and its result may
+        require gradients. Errors of `call` pass through.
+        """
+        ...
+
+    def run_as_one(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Records one operator named `name`: `args` and `kwargs`, then what `function(*args, **kwargs)` returns."""
+        ...
+
+
+class ExactOperators:
+    """Keeps the operators of the tables exact while `mode` is on, from `attach` to `detach`.
+
+    `mode` is called back for them in place of its `__torch_dispatch__`, in the thread that runs them, only where it is the one
+    dispatch mode of the thread. Where another mode is on too, the program itself runs under a mode, and nothing has to be kept.
+    """
+
+    def __init__(self, mode: RecordingMode, observer: ObservingMode) -> None:
+        self._mode = mode
+        self._observer = observer
+        self._libraries: list[torch.library.Library] = []
+        self._adopted: set[str] = set()
+
+    def attach(self) -> None:
+        """Starts. A name of the tables that this release of PyTorch lacks is left out."""
+        self._register(ONE_OPERATOR, self._one_operator)
+        self._register(GRADIENTS, self._exact_gradient)
+        self._register(("matmul",), self._matmul)
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Takes in operators of other libraries that were defined since; about a millisecond."""
+        new = [name for name in torch._C._dispatch_get_all_op_names() if name not in self._adopted]
+        self._adopted.update(new)
+        for name in new:
+            namespace, _, rest = name.partition("::")
+            if namespace not in _OWN_NAMESPACES and not torch._C._dispatch_has_kernel_for_dispatch_key(
+                name, _COMPOSITE
+            ):
+                self._register((rest,), self._one_operator, namespace)
+
+    def detach(self) -> None:
+        """Ends. Hooks on autograd nodes that are still alive do nothing from now on."""
+        while self._libraries:
+            self._libraries.pop()._destroy()  # type: ignore[no-untyped-call]
+        self._adopted.clear()
+
+    def _register(
+        self, names: Iterable[str], make: Callable[[Operator], Callable[..., Any]], namespace: str = "aten"
+    ) -> None:
+        library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
+        self._libraries.append(library)
+        for name in names:
+            operator = _find(namespace, name)
+            if operator is not None:
+                library.impl(name, make(operator), _KEY, with_keyset=True)  # type: ignore[no-untyped-call]
+
+    def _is_on(self) -> bool:
+        """Whether the mode is the one and only dispatch mode of this thread, and not excluded."""
+        return (
+            torch._C._len_torch_dispatch_stack() == 1
+            and torch._C._get_dispatch_stack_at(0) is self._mode
+            and not torch._C._dispatch_tls_is_dispatch_key_excluded(_PYTHON)
+        )
+
+    def _one_operator(self, operator: Operator) -> Callable[..., Any]:
+        def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+            rest = keyset.remove(_SNAPSHOT)
+            if self._is_on():
+                with suspended():
+                    if not _dispatches_anyway((*args, *kwargs.values())):
+                        if not self._mode.recording:
+                            return operator.redispatch(rest, *args, **kwargs)
+                        return self._observer.run_operator(
+                            operator, lambda: operator.redispatch(rest, *args, **kwargs), args, kwargs
+                        )
+            return operator.redispatch(rest, *args, **kwargs)
+
+        return kernel
+
+    def _matmul(self, operator: Operator) -> Callable[..., Any]:
+        exact = self._one_operator(operator)
+
+        def kernel(keyset: torch._C.DispatchKeySet, left: torch.Tensor, right: torch.Tensor) -> Any:
+            # Every product of matrices passes here; only this shape folds under a mode and not otherwise.
+            if right.dim() == 3 and left.dim() == 3 and right.size(0) == 1 and not right.requires_grad:
+                return exact(keyset, left, right)
+            return operator.redispatch(keyset.remove(_SNAPSHOT), left, right)
+
+        return kernel
+
+    def _exact_gradient(self, operator: Operator) -> Callable[..., Any]:
+        def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+            result = operator.redispatch(keyset.remove(_SNAPSHOT), *args, **kwargs)
+            if torch.is_grad_enabled() and isinstance(result, torch.Tensor) and result.requires_grad and self._is_on():
+                self._guard(result)
+            return result
+
+        return kernel
+
+    def _guard(self, result: torch.Tensor) -> None:
+        """Has the gradient of the operator that made `result` run outside the mode."""
+        node = result.grad_fn
+        if result._base is not None and result._base.grad_fn is not None:
+            node = result._base.grad_fn  # written through a view: the gradient belongs to the base
+        if node is None:
+            return
+        # Unpacking what was saved can run code of the program, which may count on being called once.
+        saves_plainly = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        running = False
+
+        def before(_: tuple[torch.Tensor | None, ...]) -> None:
+            nonlocal running
+            running = bool(self._libraries) and self._is_on()
+            if running:
+                torch._C._dispatch_tls_set_dispatch_key_excluded(_PYTHON, True)
+
+        def after(results: tuple[torch.Tensor | None, ...], gradients: tuple[torch.Tensor | None, ...]) -> None:
+            nonlocal running
+            if not running:
+                return
+            running = False
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_PYTHON, False)
+            current = torch._C._current_autograd_node()  # not `node`: it would hold itself in memory
+            if not self._mode.recording:
+                return
+            inputs: dict[str, Any] = {"grad": gradients[0]} if len(gradients) == 1 else {"grads": gradients}
+            if saves_plainly:
+                inputs.update(_saved(current))
+            with suspended():
+                self._observer.run_as_one(_gradient_name(current), lambda **_: results, (), inputs)
+
+        node.register_prehook(before)
+        node.register_hook(after)
+
+
+def _find(namespace: str, name: str) -> Operator | None:
+    packet, _, overload = name.partition(".")
+    found = getattr(getattr(torch.ops, namespace), packet, None)
+    return getattr(found, overload or "default", None)
+
+
+def _gradient_name(node: torch.autograd.graph.Node) -> str:
+    """`ProdBackward0` is the gradient `prod_backward`, whatever its number."""
+    stem = node.name().rpartition("::")[2].partition("Backward")[0]
+    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in stem)
+    return f"{words.lstrip('_')}_backward"
+
+
+def _saved(node: torch.autograd.graph.Node) -> dict[str, torch.Tensor]:
+    """The tensors that the forward operator kept for its gradient, by their names in the formula."""
+    found = {}
+    for attribute in dir(node):
+        if attribute.startswith("_saved_"):
+            value = getattr(node, attribute)
+            if isinstance(value, torch.Tensor):
+                found[attribute.removeprefix("_saved_")] = value
+    return found
+
+
+def _dispatches_anyway(values: Iterable[Any]) -> bool:
+    """Whether an argument takes the roads for tracing by itself: a subclass, a sparse or a meta tensor, one of vmap."""
+    return any(
+        torch._C._dispatch_isTensorSubclassLike(value)
+        if isinstance(value, torch.Tensor)
+        else isinstance(value, (list, tuple)) and _dispatches_anyway(value)
+        for value in values
+    )
