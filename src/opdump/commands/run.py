@@ -76,8 +76,9 @@ def run(
         overrides["layout"] = layout
     if short_names:
         overrides["class_names_in_scope"] = False
-    plan = _plan(config, strict=strict, overrides=overrides)
+    file = _config_file(config)
     program = _load(script, arguments, as_module=as_module)
+    plan = _plan(file, strict=strict, overrides=overrides)
     rank = _rank(os.environ)
     if rank in (None, 0):
         for warning in plan.warnings:
@@ -87,16 +88,21 @@ def run(
     )
 
 
-def _plan(config: str | None, *, strict: bool, overrides: Mapping[str, Any]) -> DumpPlan:
-    config = config or os.environ.get("MINDSPORE_DUMP_CONFIG")
-    if not config:
+def _config_file(config: str | None) -> str:
+    file = config or os.environ.get("MINDSPORE_DUMP_CONFIG")
+    if not file:
         raise click.UsageError(
             "no config: give -c data_dump.json or set MINDSPORE_DUMP_CONFIG. "
             "To write one: opdump config new data_dump.json"
         )
+    return file
+
+
+def _plan(file: str, *, strict: bool, overrides: Mapping[str, Any]) -> DumpPlan:
+    """Read the config and make its directory; the first thing that may touch the disk."""
     from opdump.configs.mindspore import load_plan
 
-    return load_plan(config, environ=os.environ, strict=strict, **overrides)
+    return load_plan(file, environ=os.environ, strict=strict, **overrides)
 
 
 def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Program:
@@ -105,7 +111,7 @@ def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Progra
     except ProgramNotFoundError as error:
         raise click.UsageError(str(error)) from error
     except SyntaxError as error:
-        _print_error(error)
+        sys.excepthook(type(error), without_opdump_frames(error), error.__traceback__)
         sys.exit(EXIT_ERROR)
 
 
