@@ -135,7 +135,7 @@ class Recorder:
         self._graph_sizes: dict[int, int] = {}
         self._constants: dict[tuple[int, str, int], int] = {}
         self._kernel_args: set[tuple[int, int, str]] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def graph(self, graph_id: int, root_name: str = "") -> GraphBuilder:
         """The graph under construction with that number."""
@@ -146,9 +146,10 @@ class Recorder:
 
     def before_op(self, op: OpRecord, inputs: Iterable[Live]) -> OpRecord:
         """Reads the inputs of an operator that is about to run."""
-        self._ops.append(op)
-        if self.plan.inputs:
-            self._take(op, "input", inputs)
+        with self._lock:
+            self._ops.append(op)
+            if self.plan.inputs:
+                self._take(op, "input", inputs)
         if self.plan.save_kernel_args:
             self._write_kernel_args(op)
         return op
@@ -156,7 +157,8 @@ class Recorder:
     def after_op(self, op: OpRecord, outputs: Iterable[Live]) -> None:
         """Reads the outputs of an operator that has run."""
         if self.plan.outputs:
-            self._take(op, "output", outputs)
+            with self._lock:
+                self._take(op, "output", outputs)
 
     def skip_op(self, op: OpRecord) -> None:
         """Counts and lists an operator that leaves no data (`op.skip` says why)."""
@@ -181,6 +183,10 @@ class Recorder:
 
     def end_step(self, step: int) -> None:
         """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded."""
+        with self._lock:
+            self._end_step(step)
+
+    def _end_step(self, step: int) -> None:
         if not self._ops and not self._entries:
             return
         self._reader.finish_step()

@@ -9,8 +9,9 @@ Joins the parts: the observer that knows steps and scopes switches the dispatch 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,11 +22,14 @@ from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 
 from ..settings import DumpComplete, Settings
+from .composites import ExactOperators
 from .compiled import CompiledCall, CompiledRegions
 from .dispatch import CaptureMode
 from .mode_stack import put_on, take_off
 from .reader import TensorReader
-from .training import SilentListener, TrainingObserver
+from .threads import ThreadEntry
+from .training import TrainingObserver
+from .training_listener import SilentListener
 
 
 class TorchAdapter:
@@ -81,24 +85,25 @@ class _Capture(SilentListener):
             plan, recorder, self.observer, rank_id=settings.rank_id, marked_functions=settings.marks.functions
         )
         self._regions = CompiledRegions(self._run_compiled, eager=settings.eager)
+        self._exact = ExactOperators(self._mode, self._mode)
+        self._threads = ThreadEntry(self._mode.on, forked=self._leave_child)
         self._on = False
+        self._thread = threading.get_ident()
         self._process = os.getpid()
         self._networks: dict[int, nn.Module] = {}
         """The networks that ran in the current step, by graph number."""
         self._last_ended = False
 
     def open(self) -> None:
-        os.register_at_fork(after_in_child=self._leave_child)
-        self._regions.attach()
-        try:
-            self.observer.attach()
-        except BaseException:
-            self._regions.detach()
-            raise
+        with ExitStack() as undo:
+            for part in (self._exact, self._regions, self._threads, self.observer):
+                part.attach()
+                undo.callback(part.detach)
+            undo.pop_all()
 
     def close(self) -> None:
-        self.observer.detach()
-        self._regions.detach()
+        for part in (self.observer, self._threads, self._regions, self._exact):
+            part.detach()
         self._switch(False)
         self._mode.closed = True
         self._file_step(self.observer.step)
@@ -108,7 +113,7 @@ class _Capture(SilentListener):
         self._switch(step in self._plan.steps)
 
     def step_ends(self, step: int, reopened: bool) -> None:
-        if self._on:
+        if self._mode.recording:
             self._file_step(step)
             last = self._plan.steps.last
             self._last_ended = last is not None and step >= last and not reopened
@@ -120,9 +125,9 @@ class _Capture(SilentListener):
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int
     ) -> None:
         # Not earlier: until a network runs again, a second optimizer may still belong to the last wanted step.
-        if self._last_ended and self._stop_after_dump and not self._on:
+        if self._last_ended and self._stop_after_dump and not self._mode.recording:
             raise DumpComplete
-        if not self._on:
+        if not self._mode.recording:
             return
         self._networks[graph_id] = module
         with _disable_current_modes():
@@ -145,11 +150,14 @@ class _Capture(SilentListener):
         self._mode.next_step()
 
     def _switch(self, on: bool) -> None:
-        if on and not self._on:
-            put_on(self._mode)
-        elif self._on and not on:
-            take_off(self._mode)
-        self._on = on
+        self._mode.recording = on
+        # Other threads keep the mode while they work; this one has it in dumped steps only.
+        if threading.get_ident() == self._thread:
+            if on and not self._on:
+                put_on(self._mode)
+            elif self._on and not on:
+                take_off(self._mode)
+            self._on = on
 
     def _run_compiled(
         self, name: str, function: CompiledCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -158,11 +166,9 @@ class _Capture(SilentListener):
 
     def _leave_child(self) -> None:
         # A forked data-loader worker inherits the stack of modes of the thread that forked; it records nothing.
-        if self._on:
-            self._on = False
-            take_off(self._mode)
         self._mode.closed = True
         self._mode.recording = False
+        take_off(self._mode)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -23,7 +24,7 @@ from opdump.recorder import Live, Recorder
 from opdump.records import Frame, OpRecord, Phase, SkipReason
 
 from .arguments import json_value
-from .mode_stack import RecordingMode
+from .mode_stack import RecordingMode, put_on, take_off
 from .naming import GRADIENTS, OpNames
 from .operator_kinds import kind_of, true_name, writes_of
 from .provenance import Provenance
@@ -82,7 +83,7 @@ class CaptureMode(RecordingMode):
         marked_functions: Collection[CodeType] = (),
     ) -> None:
         super().__init__()
-        self.recording = True
+        self.recording = False
         self._plan = plan
         self._recorder = recorder
         self._observer = observer
@@ -114,37 +115,92 @@ class CaptureMode(RecordingMode):
         if types and self._any_foreign(types):
             # A subclass that dispatches by itself goes first; what it then runs on plain tensors comes here again.
             return NotImplemented
-        schema = self._schemas.get(func)
-        if schema is None:
-            schema = self._schemas[func] = schema_of(func)
+        schema = self._schema(func)
         if schema.kind:
             result = func(*args, **kwargs)
             self._skipped(schema, args, kwargs, result)
             return result
         with torch._C.DisableTorchFunction():
-            op, selected, inputs = self._begin(schema, args, kwargs, _tensors(schema.tensors, args, kwargs))
+            op, selected, inputs, link = self._begin(schema, args, kwargs, _tensors(schema.tensors, args, kwargs))
+            if link is not None:
+                self._tie(link)
         result = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             self._end(op, selected, schema, inputs, _outputs(schema, args, kwargs, result))
         return result
+
+    def run_operator(
+        self, func: Any, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Records one operator that runs outside the mode, with autograd (`composites.ExactOperators`)."""
+        schema = self._schema(func)
+        return self._run_outside(
+            schema,
+            call,
+            args,
+            kwargs,
+            _tensors(schema.tensors, args, kwargs),
+            lambda result: _outputs(schema, args, kwargs, result),
+        )
 
     def run_as_one(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Runs a whole function outside the mode and records it as one operator with its inputs and outputs."""
         schema = OperatorSchema(name, name, "", (), (), ())
-        with torch._C.DisableTorchFunction():
-            found = _nested([*args, *kwargs.values()], "")
-            op, selected, inputs = self._begin(
-                schema, (), {}, (Live(slot, path, tensor) for slot, (path, tensor) in enumerate(found))
-            )
-        result = function(*args, **kwargs)
-        with torch._C.DisableTorchFunction():
-            outputs = _outputs(schema, (), {}, result)
+        found = (*_nested(args, ""), *_nested(kwargs, ""))
+
+        def outputs(result: Any) -> list[Live]:
+            returned = _outputs(schema, (), {}, result)
             written = getattr(function, "written", ())
-            outputs += [Live(len(outputs) + slot, "", tensor) for slot, tensor in enumerate(written)]
-            self._end(op, selected, schema, inputs, outputs)
+            return returned + [Live(len(returned) + slot, "", tensor) for slot, tensor in enumerate(written)]
+
+        return self._run_outside(
+            schema,
+            lambda: function(*args, **kwargs),
+            (),
+            {},
+            (Live(slot, path, tensor) for slot, (path, tensor) in enumerate(found)),
+            outputs,
+        )
+
+    def _run_outside(
+        self,
+        schema: OperatorSchema,
+        call: Callable[[], Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        tensors: Iterable[Live],
+        outputs: Callable[[Any], list[Live]],
+    ) -> Any:
+        first = torch._C._autograd._get_sequence_nr()
+        with torch._C.DisableTorchFunction():
+            op, selected, inputs, link = self._begin(schema, args, kwargs, tensors)
+        result = call()
+        # Above autograd the nodes are made inside the call, and there may be several.
+        last = torch._C._autograd._get_sequence_nr()
+        if link is not None:
+            for sequence in range(first, last):
+                self._links[sequence] = link
+        self._thread.last_sequence = last
+        with torch._C.DisableTorchFunction():
+            self._end(op, selected, schema, inputs, outputs(result))
         return result
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """On in the calling thread for the length of the block; passes through while nothing is recorded."""
+        put_on(self)
+        try:
+            yield
+        finally:
+            take_off(self)
+
+    def _schema(self, func: Any) -> OperatorSchema:
+        schema = self._schemas.get(func)
+        if schema is None:
+            schema = self._schemas[func] = schema_of(func)
+        return schema
 
     def next_step(self) -> None:
         """Forgets what belongs to one step: occurrences, sources, links to forward operators."""
@@ -190,8 +246,8 @@ class CaptureMode(RecordingMode):
 
     def _begin(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Live]
-    ) -> tuple[OpRecord, bool, list[Live]]:
-        op, selected = self._identify(schema, args, kwargs)
+    ) -> tuple[OpRecord, bool, list[Live], _Link | None]:
+        op, selected, link = self._identify(schema, args, kwargs)
         lives = []
         for slot, argument, tensor, *_ in inputs:
             source = self._provenance.source(tensor)
@@ -203,7 +259,7 @@ class CaptureMode(RecordingMode):
             self._recorder.before_op(op, lives)
         else:
             self._recorder.skip_op(op)
-        return op, selected, lives
+        return op, selected, lives, link
 
     def _end(self, op: OpRecord, selected: bool, schema: OperatorSchema, inputs: list[Live], outputs: list[Live]) -> None:
         for live in outputs:
@@ -217,7 +273,9 @@ class CaptureMode(RecordingMode):
     ) -> None:
         """Lists an operator that launches no kernel."""
         with torch._C.DisableTorchFunction():
-            op, _ = self._identify(schema, args, kwargs)
+            op, _, link = self._identify(schema, args, kwargs)
+            if link is not None:
+                self._tie(link)
             self._recorder.skip_op(op)
             graph = self._recorder.graph(op.graph_id)
             outputs = _outputs(schema, args, kwargs, result)
@@ -235,8 +293,8 @@ class CaptureMode(RecordingMode):
 
     def _identify(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[OpRecord, bool]:
-        """Names the operator that is about to run and decides whether it is wanted."""
+    ) -> tuple[OpRecord, bool, _Link | None]:
+        """Names the operator that is about to run, decides whether it is wanted, and says what its gradient inherits."""
         observer = self._observer
         position = observer.current()
         task = torch._C._current_graph_task_id()
@@ -270,8 +328,7 @@ class CaptureMode(RecordingMode):
             name = names.name(graph_id, scope, schema.op_type, call=call, place=(phase, where))
             occurrence = names.occurrence(graph_id, name)
             timestamp, order = self._now(), self._next_order()
-        if task < 0 or phase == "recomputation":
-            self._link(_Link(name, scope, graph_id, stack, marked))
+        forward = task < 0 or phase == "recomputation" or torch.is_grad_enabled()
         skip = schema.kind
         if not skip and not (marked and self._is_selected(name, schema.op_type)):
             skip = "not selected"
@@ -292,9 +349,9 @@ class CaptureMode(RecordingMode):
             arguments=self._arguments_of(graph_id, name, schema, args, kwargs),
             skip=skip,
         )
-        return op, not skip
+        return op, not skip, _Link(name, scope, graph_id, stack, marked) if forward else None
 
-    def _link(self, link: _Link) -> None:
+    def _tie(self, link: _Link) -> None:
         """Ties the autograd node that was made for this operator, if one was, to the operator."""
         # Autograd makes the node, and counts, before the operator is dispatched.
         sequence = torch._C._autograd._get_sequence_nr()
