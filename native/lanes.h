@@ -1,8 +1,8 @@
 // Sixteen elements at a time, in as few vectors as the instruction set of this compilation allows: vectors of 64 bytes
-// with AVX-512, 32 with AVX2, 16 otherwise (SSE2, NEON). Vector extensions of GCC and Clang; intrinsics only where these
-// have no word for an instruction. Everything is in a namespace of its own for each instruction set and nothing of the
-// standard library that makes code is used: of a function that two compilations share, the linker might keep the one
-// that most machines cannot run.
+// with AVX-512, 32 with AVX2, 16 otherwise (SSE2, NEON). Vector extensions of GCC and Clang; intrinsics only where
+// these have no word for an instruction. Everything is in a namespace of its own for each instruction set and nothing
+// of the standard library that makes code is used: of a function that two compilations share, the linker might keep the
+// one that most machines cannot run.
 #pragma once
 
 #include <cstdint>

@@ -163,9 +163,7 @@ void accumulate(CompensatedSum& total, double x) {
   total.sum = sum;
 }
 
-double value(const CompensatedSum& total) {
-  return std::isfinite(total.sum) ? total.sum + total.error : total.sum;
-}
+double value(const CompensatedSum& total) { return std::isfinite(total.sum) ? total.sum + total.error : total.sum; }
 
 void merge(Partial& total, const Partial& chunk) {
   total.nan += chunk.nan;
@@ -246,7 +244,6 @@ Partial run_all(Summation& summation) {
   Partial total;
   const int64_t chunks = (summation.count + kChunk - 1) / kChunk;
   if (chunks == 1 || summation.count * summation.item < kThreadedBytes || threads() == 1) {
-    const PlainArithmetic plain;
     for (int64_t i = 0; i < chunks; ++i) {
       Partial partial;
       summation.run(i, partial);
@@ -259,12 +256,11 @@ Partial run_all(Summation& summation) {
   summation.partials = &partials;
   run_parallel(
       [](void* context, int64_t index) {
-        const PlainArithmetic plain;
+        const PlainArithmetic plain;  // the pool's threads have a mode of their own
         Summation& one = *static_cast<Summation*>(context);
         one.run(index, (*one.partials)[static_cast<size_t>(index)]);
       },
       &summation, chunks);
-  const PlainArithmetic plain;
   for (const Partial& partial : partials) merge(total, partial);
   return total;
 }
@@ -286,15 +282,12 @@ int instruction_sets(const InstructionSet* (&sets)[kMaxInstructionSets]) {
   return found;
 }
 
-const InstructionSet& active_instruction_set() {
-  return *chosen_instruction_set().load(std::memory_order_relaxed);
-}
+const InstructionSet& active_instruction_set() { return *chosen_instruction_set().load(std::memory_order_relaxed); }
 
-void use_instruction_set(const InstructionSet& set) {
-  chosen_instruction_set().store(&set, std::memory_order_relaxed);
-}
+void use_instruction_set(const InstructionSet& set) { chosen_instruction_set().store(&set, std::memory_order_relaxed); }
 
 Summary summarise(const void* elements, DType dtype, int64_t count) {
+  const PlainArithmetic plain;
   const int type = static_cast<int>(dtype);
   if (count == 0) return finish(Partial(), 0, 1);
   Summation summation{active_instruction_set().chunk[type], static_cast<const char*>(elements), nullptr,
@@ -304,6 +297,7 @@ Summary summarise(const void* elements, DType dtype, int64_t count) {
 
 Summary summarise_strided(const void* elements, DType dtype, int dimensions, const int64_t* shape,
                           const int64_t* strides) {
+  const PlainArithmetic plain;
   const int type = static_cast<int>(dtype);
   for (int d = 0; d < dimensions; ++d) {
     if (shape[d] == 0) return summarise(elements, dtype, 0);

@@ -18,7 +18,8 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import KernelChoiceError, NativeCoreMissingError, UnsupportedDtypeError
+from opdump.errors import KernelChoiceError, NativeCoreMissingError, UnsupportedDtypeError
+
 from . import reference
 from .summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
 
@@ -80,9 +81,7 @@ def _choose(environ: Mapping[str, str]) -> tuple[_Kernels, str]:
 
 def _use(kernels: _Kernels, name: str, source: str) -> None:
     if not kernels.use_instruction_set(name):
-        raise KernelChoiceError(
-            f"{source} is {name!r}; this machine can use {', '.join(kernels.instruction_sets())}"
-        )
+        raise KernelChoiceError(f"{source} is {name!r}; this machine can use {', '.join(kernels.instruction_sets())}")
 
 
 _kernels, _REASON = _choose(os.environ)
@@ -120,11 +119,12 @@ def use_instruction_set(name: str) -> None:
 
 
 def summarise(array: NDArray[np.generic], dtype: str | None = None) -> Summary:
-    """Summarise an array of any shape and strides.
+    """Summarise an array of any shape and strides, or a scalar of numpy.
 
     `dtype` names the element type where numpy cannot: bfloat16 comes as uint16 with dtype="bfloat16". Other byte orders
     are converted. UnsupportedDtypeError for complex numbers, strings and whatever else is not in DTYPE_CODES.
     """
+    array = np.asarray(array)  # a scalar of numpy has a type but no memory
     name = array.dtype.name if dtype is None else dtype
     code = DTYPE_CODES.get(name)
     if code is None:

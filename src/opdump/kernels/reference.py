@@ -43,11 +43,12 @@ def _storage_dtype(code: int) -> np.dtype[np.generic]:
 
 
 def _as_float64(elements: NDArray[np.generic], code: int) -> NDArray[np.float64]:
+    values: NDArray[np.generic] = elements
     if code == DTYPE_CODES["bfloat16"]:
-        return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    if code == DTYPE_CODES["bool"]:
-        return (elements != 0).astype(np.float64)
-    return elements.astype(np.float64)
+        values = (elements.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    elif code == DTYPE_CODES["bool"]:
+        values = elements.astype(np.bool_)
+    return values.astype(np.float64)
 
 
 def _compensated(numbers: Iterable[float]) -> float:
@@ -111,7 +112,7 @@ def _summary(elements: NDArray[np.generic], code: int, repeats: int = 1) -> Summ
                 square_sums += _chunk_sums(values * values)
     counts = (count, nan, positive_inf, negative_inf, zero, negative, count - nan - zero - negative)
     numbers = _sums_and_extremes(counts, largest, smallest, _compensated(sums), _compensated(square_sums), repeats)
-    return Summary(*(float(number * repeats) for number in counts), *numbers)
+    return Summary(*[float(number * repeats) for number in counts] + list(numbers))
 
 
 def _sums_and_extremes(
@@ -129,9 +130,7 @@ def _sums_and_extremes(
     return *extremes, total * repeats + 0.0, squares * repeats
 
 
-def _simplify(
-    shape: Sequence[int], strides: Sequence[int]
-) -> tuple[int, list[tuple[int, int]], int]:
+def _simplify(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]], int]:
     """The same elements without what a summary cannot see: (offset, [(size, stride), ...], repeats), in elements.
 
     Dimensions of size one vanish, repetitions (stride 0) become a factor, negative strides are walked from the other
@@ -169,10 +168,11 @@ def _memory(pointer: int, code: int, dimensions: Sequence[tuple[int, int]]) -> N
     """The elements at `pointer` as an array, without a copy; `dimensions` are (size, stride >= 0 in elements)."""
     dtype = _storage_dtype(code)
     extent = sum((size - 1) * stride for size, stride in dimensions) + 1
-    buffer = (ctypes.c_char * (extent * dtype.itemsize)).from_address(pointer)
+    buffer = memoryview((ctypes.c_char * (extent * dtype.itemsize)).from_address(pointer))
     shape = tuple(size for size, _ in dimensions)
     strides = tuple(stride * dtype.itemsize for _, stride in dimensions)
-    return np.ndarray(shape, dtype, buffer, strides=strides)
+    elements: NDArray[np.generic] = np.ndarray(shape, dtype, buffer, strides=strides)
+    return elements
 
 
 def _summary_of(pointer: int, code: int, count: int) -> Summary:
@@ -202,7 +202,7 @@ def _summary_of_strided(pointer: int, code: int, shape: Sequence[int], strides: 
 
 def summarise_pointer(pointer: int, code: int, count: int, rows: NDArray[np.float64], row: int) -> None:
     """Write the summary of `count` adjacent elements at address `pointer` into `rows[row]` (rows: (N, 11) float64)."""
-    rows[row] = _summary_of(pointer, code, count)
+    rows[row] = np.array(_summary_of(pointer, code, count))
 
 
 def summarise_strided_pointer(
@@ -214,7 +214,7 @@ def summarise_strided_pointer(
     row: int,
 ) -> None:
     """The same for any strides: negative, zero and overlapping ones too. `pointer` is the address of element 0."""
-    rows[row] = _summary_of_strided(pointer, code, shape, strides_in_elements)
+    rows[row] = np.array(_summary_of_strided(pointer, code, shape, strides_in_elements))
 
 
 class SummaryTable:
@@ -230,9 +230,7 @@ class SummaryTable:
         self._rows.append(_summary_of(pointer, code, count))
         return len(self._rows) - 1
 
-    def add_strided(
-        self, pointer: int, code: int, shape: tuple[int, ...], strides_in_elements: tuple[int, ...]
-    ) -> int:
+    def add_strided(self, pointer: int, code: int, shape: tuple[int, ...], strides_in_elements: tuple[int, ...]) -> int:
         """The same for any strides."""
         self._rows.append(_summary_of_strided(pointer, code, shape, strides_in_elements))
         return len(self._rows) - 1
@@ -270,4 +268,4 @@ def threads() -> int:
 
 
 def set_threads(count: int) -> None:
-    """numpy's passes run in the calling thread, whatever `count` is."""
+    """Do nothing: numpy's passes run in the calling thread, whatever `count` is."""

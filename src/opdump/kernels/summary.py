@@ -34,7 +34,7 @@ class Summary(NamedTuple):
     Source: the host rules of MindSpore's statistic.csv.
     """
 
-    count: float
+    count: float  # type: ignore[assignment]  # hides tuple.count, of which a row of numbers has no use
     nan: float
     positive_inf: float
     negative_inf: float

@@ -1,0 +1,26 @@
+"""The caller's floating-point mode, which PyTorch can change, does not reach the kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from opdump import kernels
+from tests.kernels.tensors import make
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_flushed_denormals_of_the_caller_change_nothing(instruction_set: str, dtype: str) -> None:
+    if instruction_set == "numpy":
+        return  # numpy's own passes follow the caller's mode
+    array = make(dtype, "denormal", 1000)
+    before = kernels.summarise(array)
+    assert before.positive > 0
+    if torch.set_flush_denormal(True):
+        try:
+            flushed = kernels.summarise(array)
+            still_flushing = float(torch.tensor(1e-310, dtype=torch.float64) * 1) == 0
+        finally:
+            torch.set_flush_denormal(False)
+        assert flushed == before
+        assert still_flushing
