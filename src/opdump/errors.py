@@ -27,6 +27,10 @@ class UnknownLayoutError(OpdumpError):
     """A directory holds no dump of a known layout."""
 
 
+class NotInDumpError(OpdumpError, LookupError):
+    """A dump was asked for something that it does not hold."""
+
+
 class NativeCoreMissingError(OpdumpError):
     """OPDUMP_REQUIRE_NATIVE=1 is set and the compiled kernels cannot be imported."""
 
@@ -45,3 +49,7 @@ class KernelChoiceError(OpdumpError):
 
 class UnsupportedDtypeError(OpdumpError):
     """Elements of this type have no summary."""
+
+
+class FrameworkMissingError(OpdumpError):
+    """A capture needs a framework that is not installed."""

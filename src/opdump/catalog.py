@@ -1,0 +1,272 @@
+"""A dump on disk: what ran, what it read and wrote, found and loaded on demand.
+
+    catalog = opdump.open("/data/dump")
+    for record in catalog:                                   # every TensorRecord, in execution order
+        print(record.name, record.shape, record.statistics["max"])
+    conv = catalog.op("Conv2D-op12", step=0)
+    conv.outputs[0].payload.to_host()                        # a numpy array
+    catalog.at_source("train.py:175")                        # the operators that a line of the script became
+
+It reads dumps of opdump and of MindSpore's synchronous mode, of either naming, whole or in part. Elements and steps are read
+when they are asked for. Files are not trusted: see docs/files.md for what a damaged or hostile one gives.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from opdump.errors import CorruptDumpError, NotInDumpError
+from opdump.graph import Graph
+from opdump.layouts.mindspore_sync import RankTree, Run, RunChoice, StepContent, read_tree
+from opdump.plan import KernelPattern
+from opdump.records import IO, OpRecord, TensorRecord
+
+__all__ = ["Catalog", "Execution", "Run", "open_dump"]
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One execution of an operator with its tensors, by slot order."""
+
+    op: OpRecord
+    tensors: tuple[TensorRecord, ...] = ()
+
+    @property
+    def inputs(self) -> dict[int, TensorRecord]:
+        """Inputs by slot; a slot without a tensor (None, a number) is missing."""
+        return {record.slot: record for record in self.tensors if record.io == "input"}
+
+    @property
+    def outputs(self) -> dict[int, TensorRecord]:
+        """Outputs by slot."""
+        return {record.slot: record for record in self.tensors if record.io == "output"}
+
+
+def open_dump(path: str | os.PathLike[str], *, run: RunChoice = "latest") -> Catalog:
+    """Open a dump: its root directory, a `rank_N` of it, a net in that, or one iteration.
+
+    Where several captures wrote into the directory, `run` chooses: "latest" takes for each step the last run that has it,
+    a number that run alone (`Catalog.runs` lists them), "all" everything.
+
+    Raises UnknownLayoutError where there is no dump, and CorruptDumpError where a link or a table leads out of it.
+    """
+    return Catalog(Path(path), read_tree(Path(path), run=run))
+
+
+class Catalog:
+    """The records of a dump. Iterating gives every tensor, by rank, step and execution order."""
+
+    def __init__(self, path: Path, trees: Iterable[RankTree]) -> None:
+        self.path = path
+        self._trees = {tree.rank_id: tree for tree in trees}
+        self._last: tuple[tuple[int, int], StepContent] | None = None
+
+    def __repr__(self) -> str:
+        return f"Catalog({str(self.path)!r}, ranks={self.ranks}, steps={self.steps})"
+
+    def __iter__(self) -> Iterator[TensorRecord]:
+        return self.tensors()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that the dump holds, ascending."""
+        return tuple(sorted(self._trees))
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The captures that wrote into the directory, by rank and time; for MindSpore's, as their time stamps show."""
+        return tuple(run for rank in self.ranks for run in self._trees[rank].runs)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that any rank recorded, ascending."""
+        return tuple(sorted({step for tree in self._trees.values() for step in tree.steps}))
+
+    @property
+    def graphs(self) -> tuple[int, ...]:
+        """The graphs of any rank, ascending."""
+        return tuple(sorted({graph for tree in self._trees.values() for graph in tree.graph_ids}))
+
+    @property
+    def problems(self) -> tuple[CorruptDumpError, ...]:
+        """What could not be read so far; it grows as steps are read."""
+        return tuple(problem for rank in self.ranks for problem in self._trees[rank].problems)
+
+    def steps_of(self, rank: int) -> tuple[int, ...]:
+        """The steps that a rank recorded, ascending."""
+        return self._tree(rank).steps
+
+    def graph(self, graph_id: int = 0, rank: int | None = None) -> Graph | None:
+        """The graph of that number from .pb or .ir; None where the dump has neither. The lowest rank unless one is named."""
+        return self._tree(rank).graph(graph_id)
+
+    def history(self, graph_id: int = 0, rank: int | None = None) -> tuple[int, ...]:
+        """The steps that the execution history of a graph lists; a second run repeats them."""
+        return self._tree(rank).history(graph_id)
+
+    def execution_order(self, graph_id: int = 0, rank: int | None = None) -> tuple[str, ...]:
+        """The full names of a graph's operators in the order of its execution order file."""
+        return self._tree(rank).execution_order(graph_id)
+
+    def constants(self, rank: int | None = None) -> tuple[TensorRecord, ...]:
+        """The constants (tensors that no operator made), which belong to no step; those of every rank unless one is named."""
+        ranks = self.ranks if rank is None else (self._tree(rank).rank_id,)
+        return tuple(record for number in ranks for record in self._trees[number].constants())
+
+    def executions(
+        self,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        graph: int | None = None,
+        op_type: str | None = None,
+        include_skipped: bool = False,
+    ) -> Iterator[Execution]:
+        """Every execution of an operator with its tensors, in execution order.
+
+        Operators and tensors that left no data on purpose (`skip`) are hidden unless they are asked for.
+        """
+        for content in self._contents(step, rank):
+            tensors: dict[int, list[TensorRecord]] = {}
+            for record in content.tensors:
+                if include_skipped or not record.skip:
+                    tensors.setdefault(id(record.op), []).append(record)
+            for op in content.ops:
+                if (
+                    (include_skipped or not op.skip)
+                    and (graph is None or op.graph_id == graph)
+                    and (op_type is None or op.op_type == op_type)
+                ):
+                    yield Execution(op, tuple(tensors.get(id(op), ())))
+
+    def ops(
+        self,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        graph: int | None = None,
+        op_type: str | None = None,
+        include_skipped: bool = False,
+    ) -> Iterator[OpRecord]:
+        """The operators of `executions`, without their tensors."""
+        found = self.executions(step=step, rank=rank, graph=graph, op_type=op_type, include_skipped=include_skipped)
+        return (execution.op for execution in found)
+
+    def tensors(
+        self,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        graph: int | None = None,
+        op_type: str | None = None,
+        io: IO | None = None,
+        include_skipped: bool = False,
+    ) -> Iterator[TensorRecord]:
+        """The tensors of `executions`."""
+        for execution in self.executions(
+            step=step, rank=rank, graph=graph, op_type=op_type, include_skipped=include_skipped
+        ):
+            for record in execution.tensors:
+                if io is None or record.io == io:
+                    yield record
+
+    def find(
+        self,
+        kernels: str | Iterable[str] = (),
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        io: IO | None = None,
+        include_skipped: bool = False,
+    ) -> Iterator[TensorRecord]:
+        """The tensors of the operators that `kernels` matches, in the three forms of the config: a full name, a type, or
+        `name-regex(...)`. Without kernels, of all.
+
+        Raises ConfigError for a pattern that cannot be used.
+        """
+        texts = (kernels,) if isinstance(kernels, str) else tuple(kernels)
+        patterns = [KernelPattern.parse(text) for text in texts]
+        for record in self.tensors(step=step, rank=rank, io=io, include_skipped=include_skipped):
+            if not patterns or any(pattern.matches(record.op.op_name, record.op.op_type) for pattern in patterns):
+                yield record
+
+    def op(
+        self, name: str, step: int | None = None, rank: int | None = None, *, occurrence: int | None = None
+    ) -> Execution:
+        """The first execution of the operator of that name: its full name, or the last component of it.
+
+        Raises NotInDumpError with the nearest names where there is none.
+        """
+        names: dict[str, None] = {}
+        by_base = None
+        for execution in self.executions(step=step, rank=rank, include_skipped=True):
+            op = execution.op
+            names[op.op_name] = None
+            if occurrence is None or op.occurrence == occurrence:
+                if op.op_name == name:
+                    return execution
+                if by_base is None and op.op_name.rpartition("/")[2] == name:
+                    by_base = execution
+        if by_base is not None:
+            return by_base
+        raise NotInDumpError(
+            f"{self.path}: holds no operator {name!r}{_where(step, rank)}{_nearest(name, list(names))}"
+        )
+
+    def at_source(
+        self, place: str, *, step: int | None = None, rank: int | None = None, include_skipped: bool = False
+    ) -> Iterator[OpRecord]:
+        """The operators that a line of the program became: those with the line anywhere on their stack.
+
+        `place` is `FILE:LINE` or `FILE`; the file may be given by its last components (`train.py`, `net/model.py`).
+        """
+        file, line = _source_place(place)
+        for op in self.ops(step=step, rank=rank, include_skipped=include_skipped):
+            if any(_is_file(frame.file, file) and line in (None, frame.line) for frame in op.stack):
+                yield op
+
+    def _contents(self, step: int | None, rank: int | None) -> Iterator[StepContent]:
+        for number in self.ranks if rank is None else (self._tree(rank).rank_id,):
+            tree = self._trees[number]
+            for one in tree.steps if step is None else (step,):
+                # The one that was read last is often asked for again.
+                if self._last is None or self._last[0] != (number, one):
+                    self._last = ((number, one), tree.step(one))
+                yield self._last[1]
+
+    def _tree(self, rank: int | None) -> RankTree:
+        number = self.ranks[0] if rank is None else rank
+        if number not in self._trees:
+            raise NotInDumpError(f"{self.path}: holds no rank {number}; it holds {', '.join(map(str, self.ranks))}")
+        return self._trees[number]
+
+
+def _source_place(place: str) -> tuple[str, int | None]:
+    file, colon, line = place.rpartition(":")
+    if colon and line.isascii() and line.isdigit():
+        return file, int(line)
+    return place, None
+
+
+def _is_file(path: str, wanted: str) -> bool:
+    parts, tail = Path(path).parts, Path(wanted).parts
+    return bool(tail) and parts[-len(tail) :] == tail
+
+
+def _where(step: int | None, rank: int | None) -> str:
+    return (f" in step {step}" if step is not None else "") + (f" of rank {rank}" if rank is not None else "")
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    if not names:
+        return "; no operator was recorded there"
+    base = name.rpartition("/")[2]
+    by_base = {full.rpartition("/")[2]: full for full in names}
+    near = difflib.get_close_matches(name, names, 2) + [
+        by_base[match] for match in difflib.get_close_matches(base, list(by_base), 3)
+    ]
+    return "; the nearest are " + ", ".join(dict.fromkeys(near)) if near else f"; it holds {len(names)} others"

@@ -1,0 +1,154 @@
+"""Which files a rank's directory holds, by name alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from opdump.errors import CorruptDumpError
+from opdump.layouts.mindspore_sync.names import FileName, parse_file_name
+from opdump.layouts.mindspore_sync.payload import inside
+
+CONSTANTS: Final = "constants"
+MAPPING_NAME: Final = "mapping.csv"
+STATISTIC_NAME: Final = "statistic.csv"
+_LARGEST_TABLE: Final = 1 << 30
+_MOST_DIGITS: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory that holds tensors: an iteration of a graph, or (`step` None) the constants of a graph."""
+
+    net_name: str
+    graph_id: int
+    step: int | None
+    relative: str
+    """Below the rank's directory; empty where the rank's directory is itself the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A tensor's file: what its name says, and where it is, relative to the rank's directory."""
+
+    name: FileName
+    relative: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFiles:
+    """The files of a place, in the order of their time stamps."""
+
+    tensors: tuple[FoundFile, ...]
+    arguments: tuple[tuple[str, str], ...]
+    """(file name, path relative to the rank's directory) of the files of save_kernel_args."""
+    statistics: str | None
+    """statistic.csv, relative to the rank's directory."""
+
+
+def find_places(root: Path) -> tuple[Place, ...]:
+    """The directories of a rank that can hold tensors, by net, graph and step.
+
+    Raises CorruptDumpError for a link that leads out of `root`.
+    """
+    places = []
+    for net in _directories(root, root):
+        for graph in _directories(root, root / net):
+            if not _is_number(graph):
+                continue
+            for leaf in _directories(root, root / net / graph):
+                if _is_number(leaf) or leaf == CONSTANTS:
+                    step = None if leaf == CONSTANTS else int(leaf)
+                    places.append(Place(net, int(graph), step, f"{net}/{graph}/{leaf}"))
+    return tuple(
+        sorted(places, key=lambda place: (place.net_name, place.graph_id, -1 if place.step is None else place.step))
+    )
+
+
+def list_files(root: Path, place: Place) -> PlaceFiles:
+    """What a place holds. Files of other names, and temporary ones of a run that was killed, are left out.
+
+    Raises CorruptDumpError for a mapping.csv or a link that leads out of the dump, and for one that is no such file.
+    """
+    directory = inside(root, place.relative)
+    names = set(_files(root, directory))
+    mapped = read_mapping(directory / MAPPING_NAME) if MAPPING_NAME in names else {}
+    prefix = f"{place.relative}/" if place.relative else ""
+    tensors, arguments = [], []
+    for name in names:
+        full = mapped.get(name, name)
+        if full.endswith(".npy"):
+            parsed = parse_file_name(full)
+            if parsed is not None:
+                tensors.append(FoundFile(parsed, prefix + name))
+        elif full.endswith(".json"):
+            arguments.append((full, prefix + name))
+    tensors.sort(key=lambda file: (file.name.timestamp, file.name.io, file.name.slot, file.relative))
+    statistics = prefix + STATISTIC_NAME if STATISTIC_NAME in names else None
+    return PlaceFiles(tuple(tensors), tuple(sorted(arguments)), statistics)
+
+
+def read_mapping(path: Path) -> dict[str, str]:
+    """The long names behind the short ones of a directory: rows `{random}.npy,{name}` without a header.
+
+    Raises CorruptDumpError for a row of another form; a short name is a plain file name, so it cannot lead elsewhere.
+    """
+    mapping = {}
+    for number, line in enumerate(read_table(path).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            short, comma, full = line.decode("utf-8").rstrip("\r").partition(",")
+        except UnicodeDecodeError as error:
+            raise CorruptDumpError(f"{path}, line {number}: is not UTF-8 text") from error
+        plain = all(name and "/" not in name and "\0" not in name and name not in (".", "..") for name in (short, full))
+        if not comma or not plain:
+            raise CorruptDumpError(
+                f"{path}, line {number}: {line[:200]!r} is not of the form '1994743515.npy,NAME.npy' with plain file names"
+            )
+        mapping[short] = full
+    return mapping
+
+
+def read_table(path: Path) -> bytes:
+    """A csv file of a dump whole. Raises CorruptDumpError where it cannot be read or is larger than 1 GiB."""
+    try:
+        size = path.stat().st_size
+        if not path.is_file() or size > _LARGEST_TABLE:
+            raise CorruptDumpError(f"{path}: is no csv file of a dump ({size} bytes)")
+        return path.read_bytes()
+    except OSError as error:
+        raise CorruptDumpError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _directories(root: Path, directory: Path) -> Iterator[str]:
+    with _entries(directory) as entries:
+        names = [_checked(root, entry) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    yield from sorted(names)
+
+
+def _files(root: Path, directory: Path) -> Iterator[str]:
+    with _entries(directory) as entries:
+        for entry in entries:
+            if not entry.name.startswith(".") and not entry.is_dir():
+                yield _checked(root, entry)
+
+
+def _entries(directory: Path) -> os._ScandirIterator[str]:
+    try:
+        return os.scandir(directory)
+    except OSError as error:
+        raise CorruptDumpError(f"{directory}: cannot be listed ({error.strerror})") from error
+
+
+def _checked(root: Path, entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        inside(root, os.path.relpath(entry.path, root))
+    return entry.name
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= _MOST_DIGITS

@@ -1,0 +1,204 @@
+"""Records from file names and statistic.csv alone: for dumps of other tools, and for files that an index does not know."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from opdump.errors import CorruptDumpError
+from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, read_table
+from opdump.layouts.mindspore_sync.names import FileName, dtype_of_token, sanitise
+from opdump.layouts.mindspore_sync.payload import FilePayload, bytes_of, inside, is_stored_as
+from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
+from opdump.layouts.mindspore_sync.true_names import TrueNames
+from opdump.records import OpRecord, TensorRecord
+
+TensorKey = tuple[str, int, str, int]
+"""op_type, timestamp, io, slot: what a tensor's file, its row in statistic.csv and its record share."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A tensor by its file, its row, or both."""
+
+    name: FileName
+    relative: str | None
+    row: StatisticRow | None
+
+    @property
+    def key(self) -> TensorKey:
+        name = self.name
+        return (name.op_type, name.timestamp, name.io, name.slot)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRecords:
+    """The records of a place, operators in the order of their time stamps; and what could not be read."""
+
+    ops: tuple[OpRecord, ...]
+    tensors: tuple[TensorRecord, ...]
+    problems: tuple[CorruptDumpError, ...]
+
+
+def key_of_record(record: TensorRecord) -> TensorKey:
+    return (sanitise(record.op.op_type), record.op.timestamp, record.io, record.slot)
+
+
+def records_of_place(
+    root: Path, rank_id: int, place: Place, files: PlaceFiles, names: TrueNames, known: Collection[TensorKey] = ()
+) -> PlaceRecords:
+    """The records of the files of a place, but for those that are `known` already.
+
+    An operator that ran several times in a step has one `occurrence` each: its files are parted by time stamp where the
+    tensors of one execution share it, as opdump writes them, and where the inputs begin anew otherwise.
+
+    A tensor whose file cannot be read is among the records all the same, with the shape of its row in statistic.csv or else
+    `()`, and with the error among `problems`; its payload raises that error.
+    """
+    problems: list[CorruptDumpError] = []
+    rows: list[StatisticRow] = []
+    if files.statistics is not None:
+        try:
+            path = inside(root, files.statistics)
+            rows = decode_statistic_csv(read_table(path), where=str(path))
+        except CorruptDumpError as error:
+            problems.append(error)
+    arguments = dict(_arguments(root, files.arguments, problems))
+    executions = _executions([found for found in _found(files.tensors, rows) if found.key not in known])
+    ops: list[OpRecord] = []
+    tensors: list[TensorRecord] = []
+    counts: dict[tuple[str, str], int] = {}
+    for group in executions:
+        first = group[0].name
+        row = group[0].row
+        written = row.op_name if row is not None and "/" in row.op_name else ""
+        true_name = written or names.true_name(first.op_type, first.op_name)
+        node = names.node(true_name)
+        counts[first.op_type, true_name] = occurrence = counts.get((first.op_type, true_name), -1) + 1
+        op = OpRecord(
+            op_type=first.op_type,
+            op_name=true_name,
+            timestamp=first.timestamp,
+            step=place.step or 0,
+            net_name=place.net_name,
+            graph_id=place.graph_id,
+            rank_id=rank_id,
+            task_id=first.task_id,
+            stream_id=first.stream_id,
+            order=len(ops),
+            occurrence=occurrence,
+            phase="backward" if true_name.startswith(("Gradients/", "Gradients_")) else "forward",
+            stack=node.stack if node is not None else (),
+            arguments=arguments.get((first.op_type, first.op_name), {}),
+        )
+        ops.append(op)
+        tensors.extend(_record(root, op, found, problems) for found in group)
+    return PlaceRecords(tuple(ops), tuple(tensors), tuple(problems))
+
+
+def in_execution_order(parts: Iterable[PlaceRecords]) -> PlaceRecords:
+    """The records of several graphs of one step as one, numbered by their time stamps."""
+    parts = list(parts)
+    ops = sorted((op for part in parts for op in part.ops), key=lambda op: op.timestamp)
+    numbered = {id(op): replace(op, order=position) for position, op in enumerate(ops)}
+    tensors = [replace(record, op=numbered[id(record.op)]) for part in parts for record in part.tensors]
+    tensors.sort(key=lambda record: record.op.order)
+    problems = tuple(problem for part in parts for problem in part.problems)
+    return PlaceRecords(tuple(numbered[id(op)] for op in ops), tuple(tensors), problems)
+
+
+def _found(files: Sequence[FoundFile], rows: Sequence[StatisticRow]) -> list[_Found]:
+    by_key: dict[TensorKey, StatisticRow] = {(sanitise(r.op_type), r.timestamp, r.io, r.slot): r for r in rows}
+    found = []
+    for file in files:
+        name = file.name
+        row = by_key.pop((name.op_type, name.timestamp, name.io, name.slot), None)
+        found.append(_Found(name, file.relative, row))
+    for row in by_key.values():
+        name = FileName(
+            op_type=sanitise(row.op_type),
+            op_name=sanitise(row.op_name),
+            task_id=row.task_id,
+            stream_id=row.stream_id,
+            timestamp=row.timestamp,
+            io=row.io,
+            slot=row.slot,
+            format="DefaultFormat",
+        )
+        found.append(_Found(name, None, row))
+    found.sort(key=lambda item: (item.name.timestamp, item.name.io, item.name.slot))
+    return found
+
+
+def _executions(found: Sequence[_Found]) -> list[list[_Found]]:
+    stamps: dict[int, int] = {}
+    for item in found:
+        stamps[item.name.timestamp] = stamps.get(item.name.timestamp, 0) + 1
+    shared = any(count > 1 for count in stamps.values())
+    current: dict[tuple[str, str], list[_Found]] = {}
+    executions: list[list[_Found]] = []
+    for item in found:
+        key = (item.name.op_type, item.name.op_name)
+        group = current.get(key)
+        if group is None or _begins_anew(group[-1].name, item.name, shared):
+            group = current[key] = []
+            executions.append(group)
+        group.append(item)
+    return executions
+
+
+def _begins_anew(last: FileName, name: FileName, shared: bool) -> bool:
+    if shared and last.timestamp != name.timestamp:
+        return True
+    # Within one execution inputs come by slot, then outputs by slot.
+    return (name.io, name.slot) <= (last.io, last.slot)
+
+
+def _record(root: Path, op: OpRecord, found: _Found, problems: list[CorruptDumpError]) -> TensorRecord:
+    row, name = found.row, found.name
+    shape = row.shape if row is not None else ()
+    dtype = row.dtype if row is not None else dtype_of_token(name.dtype)
+    payload = None
+    if found.relative is not None:
+        payload = FilePayload(root, found.relative, dtype)
+        try:
+            header = payload.header()
+        except CorruptDumpError as error:
+            problems.append(error)
+        else:
+            shape = header.shape
+            if not is_stored_as(dtype, header.dtype):
+                dtype = header.dtype
+        payload = FilePayload(root, found.relative, dtype)
+    return TensorRecord(
+        op=op,
+        io=name.io,
+        slot=name.slot,
+        dtype=dtype or "unknown",
+        shape=shape,
+        format=name.format,
+        payload=payload,
+        statistics=dict(row.statistics) if row is not None else {},
+        data_size=row.data_size if row is not None else bytes_of(dtype, math.prod(shape)),
+    )
+
+
+def _arguments(
+    root: Path, files: Iterable[tuple[str, str]], problems: list[CorruptDumpError]
+) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    for full, relative in files:
+        op_type, _, name = full.removesuffix(".json").partition(".")
+        path = inside(root, relative)
+        try:
+            value = json.loads(read_table(path))
+        except (ValueError, RecursionError) as error:
+            problems.append(CorruptDumpError(f"{path}: is no JSON ({error})"))
+            continue
+        if isinstance(value, dict):
+            yield (op_type, name), value
+        else:
+            problems.append(CorruptDumpError(f"{path}: holds no JSON object"))

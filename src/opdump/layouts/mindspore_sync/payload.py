@@ -1,0 +1,84 @@
+"""Elements that wait in a npy file of a dump, and the rule that no path leaves its dump."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy.typing as npt
+
+from opdump.errors import CorruptDumpError
+from opdump.sink.npy import NpyHeader, read_npy, read_npy_header
+
+# Types that numpy lacks, by what a npy file holds in their stead (seed 003: bfloat16 as float32; spec: int4 as int8).
+_STORED_AS: Final = {
+    "bfloat16": ("float32", "bfloat16"),
+    "int4": ("int8",),
+    "uint4": ("uint8",),
+    "uint1": ("uint8",),
+    "complex32": ("complex64",),
+}
+_ITEM_BITS: Final = {"bool": 8, "bfloat16": 16, "complex32": 32, "complex64": 64, "complex128": 128, "uint1": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class FilePayload:
+    """The elements in `root`/`relative`, read when they are asked for.
+
+    `dtype` is the original element type and `shape` what the dump promises; a shape of None takes what the file says.
+    """
+
+    root: Path
+    relative: str
+    dtype: str
+    shape: tuple[int, ...] | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where the file is. Raises CorruptDumpError where that is outside the dump."""
+        return inside(self.root, self.relative)
+
+    def header(self) -> NpyHeader:
+        """Shape and stored element type, without reading the elements. Raises CorruptDumpError as `to_host` does."""
+        path = self.path
+        header = read_npy_header(path)
+        if self.shape is not None and header.shape != self.shape:
+            raise CorruptDumpError(f"{path}: holds shape {header.shape}; the index of the dump says {self.shape}")
+        if self.shape is not None and not is_stored_as(self.dtype, header.dtype):
+            raise CorruptDumpError(f"{path}: holds {header.dtype}; the index of the dump says {self.dtype}")
+        return header
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """The elements as a read-only array; bfloat16 and the 8-bit floats as float32.
+
+        Raises CorruptDumpError naming the file where it is missing, cut off, no npy file, or not as promised.
+        """
+        self.header()
+        return read_npy(self.path)
+
+
+def inside(root: Path, relative: str) -> Path:
+    """`root`/`relative` with every link followed. Raises CorruptDumpError where that is not inside `root`."""
+    real_root = os.path.realpath(root)
+    if "\0" not in relative and not os.path.isabs(relative):
+        path = os.path.realpath(os.path.join(real_root, relative))
+        if path == real_root or path.startswith(real_root.rstrip(os.sep) + os.sep):
+            return Path(path)
+    raise CorruptDumpError(
+        f"{root}: the dump refers to {relative[:200]!r}, which is outside of it; opdump reads nothing there. If a link is "
+        "meant, put the files in its place"
+    )
+
+
+def is_stored_as(dtype: str, stored: str) -> bool:
+    """Whether a npy file of element type `stored` can hold tensors of type `dtype`."""
+    return dtype == stored or stored in _STORED_AS.get(dtype, ("float32",) if dtype.startswith("float8") else ())
+
+
+def bytes_of(dtype: str, elements: int) -> int:
+    """Bytes of a tensor in its original type; 0 where the type is unknown."""
+    digits = "".join(character for character in dtype.partition("_")[0] if character.isdigit())
+    bits = _ITEM_BITS.get(dtype) or (int(digits) if 0 < len(digits) < 4 else 0)
+    return (elements * bits + 7) // 8

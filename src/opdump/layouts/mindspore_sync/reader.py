@@ -1,0 +1,301 @@
+"""Reads a rank of a dump back: opdump's through its index, any other by its file names.
+
+What an index does not know (the files of a step that was cut off, all of them where the index is lost) is found by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from opdump.errors import CorruptDumpError
+from opdump.graph import Graph
+from opdump.layouts.mindspore_sync.files import Place, PlaceFiles, find_places, list_files, read_table
+from opdump.layouts.mindspore_sync.from_files import (
+    PlaceRecords,
+    TensorKey,
+    in_execution_order,
+    key_of_record,
+    records_of_place,
+)
+from opdump.layouts.mindspore_sync.index_reader import BatchRecords, IndexReader
+from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
+from opdump.layouts.mindspore_sync.locate import locate
+from opdump.layouts.mindspore_sync.metadata import ENVIRONMENT_NAME, METADATA, read_json_object
+from opdump.layouts.mindspore_sync.payload import FilePayload, inside
+from opdump.layouts.mindspore_sync.runs import Run, most_executions, run_of, run_starts
+from opdump.layouts.mindspore_sync.true_names import TrueNames
+from opdump.layouts.ms_graph import decode_execution_history, decode_execution_order, decode_ir, decode_pb
+from opdump.records import OpRecord, TensorRecord
+
+RunChoice = int | Literal["latest", "all"]
+_GRAPHS, _ORDERS = "graphs", "execution_order"
+_GRAPH_STEM = "ms_output_trace_code_graph_"
+_ORDER_STEM = "ms_execution_order_graph_"
+_HISTORY_STEM = "ms_global_execution_order_graph_"
+_Decoded = TypeVar("_Decoded")
+
+
+@dataclass(frozen=True, slots=True)
+class StepContent:
+    """What a rank recorded in a step, in execution order; operators that left no data are among `ops`."""
+
+    ops: tuple[OpRecord, ...] = ()
+    tensors: tuple[TensorRecord, ...] = ()
+
+
+class RankTree:
+    """The directory of one rank. Steps are read when they are asked for; names and graphs once.
+
+    `run` chooses between captures that wrote into the same directory: `latest` takes for each step the last run that has
+    it, a number that run alone, `all` everything. `problems` collects what could not be read: a tensor is among the records
+    all the same, and its payload raises the same error.
+    """
+
+    def __init__(
+        self, root: Path, rank_id: int, *, run: RunChoice = "latest", places: Sequence[Place] | None = None
+    ) -> None:
+        self.root = root
+        self.rank_id = rank_id
+        self.problems: list[CorruptDumpError] = []
+        self._run = run
+        self._listed: dict[Place, PlaceFiles] = {}
+        self._names: dict[int, TrueNames] = {}
+        self._graphs: dict[int, Graph | None] = {}
+        self._places = tuple(places) if places is not None else find_places(root)
+        self._index = self._open_index()
+        self.runs = self._index.runs if self._index is not None else self._runs_by_time()
+        self._starts = [run.started for run in self.runs]
+
+    def __repr__(self) -> str:
+        return f"RankTree({str(self.root)!r}, rank_id={self.rank_id})"
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps of the chosen run or runs that have records, ascending."""
+        index = self._index
+        batches = index.batches if index is not None else ()
+        chosen = {batch.step for batch in batches if not isinstance(self._run, int) or batch.run == self._run}
+        indexed = {batch.step for batch in batches}
+        for place in self._places:
+            if place.step is not None and place.step not in indexed and place.step not in chosen:
+                files = self._files(place)
+                runs = {self._run_id(file.name.timestamp) for file in files.tensors}
+                if self._run in runs or (not isinstance(self._run, int) and (runs or files.statistics)):
+                    chosen.add(place.step)
+        return tuple(sorted(chosen))
+
+    @property
+    def graph_ids(self) -> tuple[int, ...]:
+        """The graphs that have data or a file of their own, ascending."""
+        found = {place.graph_id for place in self._places}
+        for directory, stem in ((_GRAPHS, _GRAPH_STEM), (_ORDERS, _ORDER_STEM)):
+            for path in (self.root / directory).glob(f"{stem}*"):
+                number = path.name.removeprefix(stem).partition(".")[0]
+                if number.isascii() and number.isdigit() and len(number) < 10:
+                    found.add(int(number))
+        return tuple(sorted(found))
+
+    def step(self, step: int) -> StepContent:
+        """The records of a step; none where the chosen run has no such step."""
+        batches = self._batches(step)
+        known = {key_of_record(record) for _, records in batches for record in records.tensors}
+        rest = self._unindexed(step, known)
+        runs = {run for run, _ in batches} | {self._run_id(op.timestamp) for op in rest.ops}
+        if not runs:
+            return StepContent()
+        chosen = {max(runs)} if self._run == "latest" else runs if self._run == "all" else {self._run}
+        ops: list[OpRecord] = []
+        tensors: list[TensorRecord] = []
+        for run, records in batches:
+            if run in chosen:
+                ops.extend(records.ops)
+                tensors.extend(self._present(record, run) for record in records.tensors)
+        rest = _chosen(rest, lambda op: self._run_id(op.timestamp) in chosen)
+        rest = _after(ops, rest)
+        self._note(*rest.problems)
+        return StepContent((*ops, *rest.ops), (*tensors, *rest.tensors))
+
+    def constants(self) -> tuple[TensorRecord, ...]:
+        """The constants of every graph, by data id: of each the last one filed, or all with `run` "all"."""
+        found: dict[tuple[int, int, str, int], TensorRecord] = {}
+        known: set[TensorKey] = set()
+        for run, record in self._indexed_constants():
+            known.add(key_of_record(record))
+            if not isinstance(self._run, int) or run == self._run:
+                found[_constant_key(record, run if self._run == "all" else 0)] = self._present(record, run)
+        for place in self._places:
+            if place.step is None:
+                part = self._records(place, known)
+                self._note(*part.problems)
+                for record in part.tensors:
+                    if not isinstance(self._run, int) or self._run_id(record.op.timestamp) == self._run:
+                        number = record.op.occurrence if self._run == "all" else 0
+                        found[_constant_key(record, number)] = replace(record, op=replace(record.op, occurrence=0))
+        return tuple(found[key] for key in sorted(found))
+
+    def graph(self, graph_id: int) -> Graph | None:
+        """The graph of that number from its .pb, or its .ir where that cannot be read; None where there is neither."""
+        if graph_id not in self._graphs:
+            name = f"{_GRAPH_STEM}{graph_id}"
+            graph = self._decoded(f"{_GRAPHS}/{name}.pb", lambda data, where: decode_pb(data, where=where))
+            if graph is None:
+                graph = self._decoded(f"{_GRAPHS}/{name}.ir", lambda data, where: decode_ir(data, where=where))
+            self._graphs[graph_id] = graph
+        return self._graphs[graph_id]
+
+    def history(self, graph_id: int) -> tuple[int, ...]:
+        """The steps that the execution history of a graph lists; a second run repeats them."""
+        name = f"{_ORDERS}/{_HISTORY_STEM}{graph_id}.csv"
+        return self._decoded(name, lambda data, where: decode_execution_history(data, where=where)) or ()
+
+    def execution_order(self, graph_id: int) -> tuple[str, ...]:
+        """The operators of a graph, in the order that was known when the graph was filed."""
+        name = f"{_ORDERS}/{_ORDER_STEM}{graph_id}.csv"
+        return self._decoded(name, lambda data, where: decode_execution_order(data, where=where)) or ()
+
+    def _open_index(self) -> IndexReader | None:
+        relative = f"{METADATA}/{INDEX_NAME}"
+        path = inside(self.root, relative)
+        if not path.exists():
+            return None
+        try:
+            if not path.is_file():
+                raise CorruptDumpError(f"{path}: is not a regular file; an index was expected")
+            return IndexReader(path, self.root)
+        except CorruptDumpError as error:
+            self._note(error)
+            return None
+
+    def _batches(self, step: int) -> list[tuple[int, BatchRecords]]:
+        index = self._index
+        if index is None:
+            return []
+        try:
+            return [(batch.run, index.read(batch)) for batch in index.batches if batch.step == step]
+        except CorruptDumpError as error:
+            self._note(error)
+            return []
+
+    def _indexed_constants(self) -> Iterator[tuple[int, TensorRecord]]:
+        index = self._index
+        if index is None:
+            return
+        try:
+            yield from index.constants()
+        except CorruptDumpError as error:
+            self._note(error)
+
+    def _unindexed(self, step: int, known: set[TensorKey]) -> PlaceRecords:
+        return in_execution_order(self._records(place, known) for place in self._places if place.step == step)
+
+    def _records(self, place: Place, known: set[TensorKey]) -> PlaceRecords:
+        names = self._true_names(place.graph_id)
+        return records_of_place(self.root, self.rank_id, place, self._files(place), names, known)
+
+    def _files(self, place: Place) -> PlaceFiles:
+        files = self._listed.get(place)
+        if files is None:
+            files = self._listed[place] = list_files(self.root, place)
+        return files
+
+    def _true_names(self, graph_id: int) -> TrueNames:
+        names = self._names.get(graph_id)
+        if names is None:
+            indexed = self._index.op_names(graph_id) if self._index is not None else ()
+            full_names = (*self.execution_order(graph_id), *indexed)
+            names = self._names[graph_id] = TrueNames(full_names, self.graph(graph_id))
+        return names
+
+    def _present(self, record: TensorRecord, run: int) -> TensorRecord:
+        """The record, without a payload where its run was killed before the file was written."""
+        payload = record.payload
+        complete = any(known.id == run and known.complete for known in self.runs)
+        if complete or not isinstance(payload, FilePayload) or payload.path.exists():
+            return record
+        return replace(record, payload=None)
+
+    def _run_id(self, time: int) -> int:
+        return self.runs[run_of(time, self._starts)].id if self.runs else 0
+
+    def _runs_by_time(self) -> tuple[Run, ...]:
+        stamps = [
+            (file.name.timestamp, place.step)
+            for place in self._places
+            if place.step is not None
+            for file in self._files(place).tensors
+        ]
+        history = most_executions(self.history(graph_id) for graph_id in self.graph_ids)
+        starts = run_starts(stamps, history)
+        facts = read_json_object(self.root / METADATA / ENVIRONMENT_NAME)
+        is_mindspore = "ms_version" in facts
+        return tuple(
+            Run(
+                id=number,
+                rank_id=self.rank_id,
+                started=start,
+                device_target=str(facts.get("device_target", "")),
+                framework="mindspore" if is_mindspore else str(facts.get("framework", "")),
+                framework_version=str(facts.get("ms_version" if is_mindspore else "framework_version", "")),
+                opdump_version=str(facts.get("opdump_version", "")),
+            )
+            for number, start in enumerate(starts, start=1)
+        )
+
+    def _decoded(self, relative: str, decode: Callable[[bytes, str], _Decoded]) -> _Decoded | None:
+        path = inside(self.root, relative)
+        if not path.exists():
+            return None
+        try:
+            return decode(read_table(path), str(path))
+        except CorruptDumpError as error:
+            self._note(error)
+            return None
+
+    def _note(self, *problems: CorruptDumpError) -> None:
+        told = {str(problem) for problem in self.problems}
+        self.problems.extend(problem for problem in problems if str(problem) not in told)
+
+
+def read_tree(path: Path, *, run: RunChoice = "latest") -> tuple[RankTree, ...]:
+    """The ranks that `path` means: a dump, a rank, a net or an iteration.
+
+    Raises UnknownLayoutError where there is no dump of this layout.
+    """
+    return tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in locate(path))
+
+
+def _chosen(records: PlaceRecords, wanted: Callable[[OpRecord], bool]) -> PlaceRecords:
+    kept = {id(op) for op in records.ops if wanted(op)}
+    return replace(
+        records,
+        ops=tuple(op for op in records.ops if id(op) in kept),
+        tensors=tuple(record for record in records.tensors if id(record.op) in kept),
+    )
+
+
+def _after(earlier: Sequence[OpRecord], records: PlaceRecords) -> PlaceRecords:
+    """`records` counted on from `earlier`: order, and the occurrences of each name from 0 without a gap."""
+    counts: dict[tuple[int, str], int] = {}
+    for op in earlier:
+        key = (op.graph_id, op.op_name)
+        counts[key] = max(counts.get(key, 0), op.occurrence + 1)
+    first = max((op.order for op in earlier), default=-1) + 1
+    renewed: dict[int, OpRecord] = {}
+    for position, op in enumerate(records.ops, start=first):
+        key = (op.graph_id, op.op_name)
+        occurrence = counts.get(key, 0)
+        counts[key] = occurrence + 1
+        renewed[id(op)] = replace(op, order=position, occurrence=occurrence)
+    return replace(
+        records,
+        ops=tuple(renewed[id(op)] for op in records.ops),
+        tensors=tuple(replace(record, op=renewed[id(record.op)]) for record in records.tensors),
+    )
+
+
+def _constant_key(record: TensorRecord, number: int) -> tuple[int, int, str, int]:
+    name = record.op.op_name
+    return (record.op.graph_id, len(name), name, number)

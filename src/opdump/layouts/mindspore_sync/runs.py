@@ -1,0 +1,85 @@
+"""Runs: several captures may have written into one directory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One capture into a rank's directory. Times are microseconds since the Unix epoch.
+
+    `ended` is None for a run that was killed or is still going on. A dump that MindSpore wrote says nothing of its runs:
+    they are told apart by their time stamps, and `command`, `plan` and `totals` are empty.
+    """
+
+    id: int
+    rank_id: int
+    started: int
+    ended: int | None = None
+    device_target: str = ""
+    framework: str = ""
+    framework_version: str = ""
+    opdump_version: str = ""
+    process: int = 0
+    command: tuple[str, ...] = ()
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    totals: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it ended in good order: every file that it lists is on disk."""
+        return self.ended is not None
+
+
+def run_starts(stamps: Iterable[tuple[int, int]], history: Mapping[int, int]) -> tuple[int, ...]:
+    """The first time stamps of the runs that left files with these (timestamp, step).
+
+    Steps grow within a run, so a step that comes after a later one begins a new run. `history` says how often each step was
+    executed (the most that any graph's execution history says, which MindSpore appends to): where a step was executed more
+    often than was seen so far, its files are parted at their longest pauses. Empty where there are no files.
+    """
+    ordered = sorted(stamps)
+    starts: set[int] = set()
+    previous = -1
+    for time, step in ordered:
+        if not starts or step < previous:
+            starts.add(time)
+        previous = step
+    for step, executed in sorted(history.items()):
+        times = [time for time, its_step in ordered if its_step == step]
+        seen = _groups(times, sorted(starts))
+        missing = executed - seen
+        if missing > 0 and len(times) > 1:
+            pauses = sorted(
+                ((later - earlier, later) for earlier, later in pairwise(times) if later not in starts),
+                reverse=True,
+            )
+            starts.update(later for pause, later in pauses[:missing] if pause > 0)
+    return tuple(sorted(starts))
+
+
+def run_of(time: int, starts: Sequence[int]) -> int:
+    """Index of the run that a time stamp belongs to: the last one that began before it, else the first."""
+    index = 0
+    for position, start in enumerate(starts):
+        if start <= time:
+            index = position
+    return index
+
+
+def most_executions(histories: Iterable[Sequence[int]]) -> dict[int, int]:
+    """How often each step was executed: the highest count among the histories of the graphs."""
+    most: dict[int, int] = {}
+    for history in histories:
+        for step, count in Counter(history).items():
+            most[step] = max(most.get(step, 0), count)
+    return most
+
+
+def _groups(times: Sequence[int], starts: Sequence[int]) -> int:
+    return len({run_of(time, starts) for time in times})

@@ -1,0 +1,64 @@
+"""The true names behind file names, where another tool wrote the dump and left no index.
+
+`Default_network-WithLossCell__backbone-LeNet_fc1-Dense_MatMul-op0` may be `Default/network-WithLossCell/_backbone-LeNet/...`
+or something else: the execution order and the graph know. They are written when a graph is compiled and may number an
+operator otherwise than its files do (`-op1` for `-op0`), so a scope is also looked up without the number. A name that nothing
+settles stays as it is in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from opdump.graph import Graph, GraphNode
+from opdump.layouts.mindspore_sync.names import PARAMETER, sanitise
+
+_NUMBERED = re.compile(r"(?P<scope>.*)(?P<number>-op[0-9]+)", re.DOTALL)
+
+
+class TrueNames:
+    """Looks up the names of one graph."""
+
+    def __init__(self, full_names: Iterable[str], graph: Graph | None) -> None:
+        nodes = graph.nodes if graph is not None else ()
+        names = dict.fromkeys([*full_names, *(node.op_name for node in nodes)])
+        self._by_full = _index((sanitise(name), name) for name in names)
+        self._by_base = _index((sanitise(name.rpartition("/")[2]), name) for name in names)
+        self._by_scope = _index((sanitise(scope), scope) for name in names if (scope := _split(name)[0]))
+        parameters = (value.name for value in graph.parameters) if graph is not None else ()
+        self._parameters = _index((sanitise(name), name) for name in parameters)
+        self._nodes = {node.op_name: node for node in nodes}
+        self._alone_in_scope = _index((_split(node.op_name)[0], node.op_name) for node in nodes)
+
+    def true_name(self, op_type: str, name: str) -> str:
+        """The full name of the operator that files call `name`; `name` where that is not settled."""
+        if op_type == PARAMETER:
+            return self._parameters.get(name) or name
+        found = self._by_full.get(name) or self._by_base.get(name)
+        if found:
+            return found
+        scope, number = _split(name)
+        true_scope = self._by_scope.get(scope) if number else None
+        return true_scope + number if true_scope else name
+
+    def node(self, true_name: str) -> GraphNode | None:
+        """The operator of the graph, also where the graph numbers the only operator of its scope otherwise."""
+        node = self._nodes.get(true_name)
+        if node is None:
+            alone = self._alone_in_scope.get(_split(true_name)[0])
+            node = self._nodes.get(alone) if alone else None
+        return node
+
+
+def _split(name: str) -> tuple[str, str]:
+    match = _NUMBERED.fullmatch(name)
+    return (match["scope"], match["number"]) if match else (name, "")
+
+
+def _index(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Keys to their one value; the empty string where a key has several."""
+    index: dict[str, str] = {}
+    for key, value in pairs:
+        index[key] = value if index.get(key, value) == value else ""
+    return index
