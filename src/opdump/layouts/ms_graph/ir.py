@@ -35,7 +35,7 @@ from opdump.layouts.ms_graph.ir_text import (
     parse_type,
     split,
 )
-from opdump.layouts.ms_graph.source_lines import format_frame, one_line, parse_frames, printable
+from opdump.layouts.ms_graph.source_lines import FrameLines, one_line, parse_frames, printable
 from opdump.records import Phase
 
 IrLayout = Literal["mindspore-2.3", "mindspore-2.10"]
@@ -102,8 +102,10 @@ def _body(graph: Graph, layout: IrLayout) -> Iterator[str]:
     for index, node in enumerate(graph.nodes):
         for slot in range(max(len(node.outputs), 1)):
             references[f"{node.op_name}:{slot}"] = f"%{index}[{slot}]" if slot else f"%{index}"
+    quoted = FrameLines("parenthesis" if layout == "mindspore-2.3" else "colon")
     for index, node in enumerate(graph.nodes):
         yield from _node_lines(index, node, references, layout)
+        yield from map(quoted, reversed(node.stack))
 
 
 def _node_lines(index: int, node: GraphNode, references: Mapping[str, str], layout: IrLayout) -> Iterator[str]:
@@ -124,8 +126,6 @@ def _node_lines(index: int, node: GraphNode, references: Mapping[str, str], layo
         if layout == "mindspore-2.3"
         else f"      # Fullname with scope: ({name})"
     )
-    for frame in reversed(node.stack):
-        yield format_frame(frame, "parenthesis" if layout == "mindspore-2.3" else "colon")
 
 
 def _argument(graph_input: GraphInput, references: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, Graph, GraphInput, G
 from opdump.layouts.ms_graph import dtypes
 from opdump.layouts.ms_graph.pb_schema import from_text, model_proto, to_text
 from opdump.layouts.ms_graph.pb_values import fill_value, is_plain, read_value
-from opdump.layouts.ms_graph.source_lines import format_frame, parse_frames
+from opdump.layouts.ms_graph.source_lines import FrameLines, parse_frames
 from opdump.records import Phase
 
 RECORD_ATTRIBUTE: Final = "opdump.record"
@@ -53,8 +53,9 @@ def encode_pb(graph: Graph) -> bytes:
     proto.name = to_text(f"{GRAPH_NAME}{graph.graph_id}")
     proto.root_name = to_text(graph.root_name or str(graph.graph_id))
     edges = _edges(graph)
+    quoted = FrameLines("colon")
     for index, node in enumerate(graph.nodes, start=1):
-        _fill_node(proto.node.add(), node, str(index), edges)
+        _fill_node(proto.node.add(), node, str(index), edges, quoted)
     for parameter in graph.parameters:
         entry = proto.parameters.add(name=to_text(edges[PARAMETER_PREFIX + parameter.name].name))
         _fill_type(entry.type, GraphOutput(parameter.dtype, parameter.shape))
@@ -94,13 +95,13 @@ def _parameter_name(name: str) -> str:
     return PARAMETER_PREFIX + plain if taken else plain
 
 
-def _fill_node(proto: Any, node: GraphNode, name: str, edges: Mapping[str, _Edge]) -> None:
+def _fill_node(proto: Any, node: GraphNode, name: str, edges: Mapping[str, _Edge], quoted: FrameLines) -> None:
     proto.name = to_text(name)
     proto.op_type = to_text(node.op_type)
     proto.full_name = to_text(node.op_name)
     proto.scope = proto.full_name.rpartition(b"/")[0]
     # Innermost line first, unlike the .ir: so MindSpore writes it.
-    proto.source_address = to_text("".join(format_frame(frame, "colon") + "\n" for frame in node.stack))
+    proto.source_address = to_text("".join(f"{quoted(frame)}\n" for frame in node.stack))
     record: dict[str, Any] = {"phase": node.phase}
     if not node.runs_kernel:
         record["view"] = True

@@ -45,6 +45,22 @@ def format_frame(frame: Frame, form: SourceForm) -> str:
     return f"{_INDENT}# In file {one_line(frame.file)}{place}/        {one_line(frame.code).strip()}/"
 
 
+class FrameLines:
+    """`format_frame` in one form, each frame once: the operators of a graph share most lines of their stacks."""
+
+    __slots__ = ("_form", "_lines")
+
+    def __init__(self, form: SourceForm) -> None:
+        self._form = form
+        self._lines: dict[Frame, str] = {}
+
+    def __call__(self, frame: Frame) -> str:
+        line = self._lines.get(frame)
+        if line is None:
+            line = self._lines[frame] = format_frame(frame, self._form)
+        return line
+
+
 def parse_frame(line: str) -> Frame | None:
     """The frame of a `# In file` line in any of the forms; None for every other line."""
     match = _SOURCE_LINE.match(line)
