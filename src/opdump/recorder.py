@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
-from .graph import Graph, GraphBuilder
+from .graph import Graph, GraphBuilder, GraphValue
 from .kernels import Summary
 from .plan import DumpPlan
 from .records import IO, HostPayload, OpRecord, SkipReason, StatisticValue, TensorRecord
@@ -173,6 +173,8 @@ class Recorder:
         with self._lock:
             data_id = sum(1 for graph_id, _, _ in self._constants if graph_id == op.graph_id)
             self._constants[key] = data_id
+        facts = self._reader.skip(live.tensor, "not selected")
+        self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
         if self.plan.saves_tensors:
             taken = self._reader.take(live.tensor)
             entry = _Entry(op, "output", 0, "", "", taken)
@@ -202,8 +204,8 @@ class Recorder:
     def write_graphs(self) -> None:
         """Files the graphs that have grown since they were last filed."""
         for graph_id, builder in self.graphs.items():
-            if self._graph_sizes.get(graph_id) != len(builder):
-                self._graph_sizes[graph_id] = len(builder)
+            if self._graph_sizes.get(graph_id) != builder.size:
+                self._graph_sizes[graph_id] = builder.size
                 self._writer.write_graph(builder.build())
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -92,6 +93,7 @@ class _Capture(SilentListener):
         self._process = os.getpid()
         self._networks: dict[int, nn.Module] = {}
         """The networks that ran in the current step, by graph number."""
+        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._last_ended = False
 
     def open(self) -> None:
@@ -131,20 +133,24 @@ class _Capture(SilentListener):
             return
         self._networks[graph_id] = module
         with _disable_current_modes():
-            self._mode.seed_parameters(module, self.observer.current().root)
+            self._mode.seed_parameters(module, graph_id, self.observer.current().root)
+            for reference in self._optimizers.values():
+                optimizer = reference()
+                if optimizer is not None:
+                    self._mode.seed_optimizer_state(optimizer, graph_id)
             for number, tensor in enumerate(_tensors([*args, *kwargs.values()])):
-                if not self._mode.source_of(tensor):
-                    self._mode.record_value("Parameter", f"inputs{number}", graph_id, tensor)
-                    self._mode.note_source(tensor, f"Parameter.inputs{number}")
+                self._mode.record_root_input(f"inputs{number}", graph_id, tensor)
+
+    def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def _file_step(self, step: int) -> None:
         if os.getpid() != self._process:
             return
         with _disable_current_modes():
             for graph_id, module in self._networks.items():
-                if self._plan.selection != "marked":
-                    for name, parameter in module.named_parameters():
-                        self._mode.record_value("Parameter", name, graph_id, parameter)
+                for name, parameter in module.named_parameters():
+                    self._mode.record_value(name, graph_id, parameter)
             self._recorder.end_step(step)
         self._networks.clear()
         self._mode.next_step()

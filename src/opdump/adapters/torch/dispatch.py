@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from opdump.graph import GraphInput, GraphNode, GraphOutput
+from opdump.graph import PARAMETER_PREFIX, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan import DumpPlan
 from opdump.recorder import Live, Recorder
 from opdump.records import Frame, OpRecord, Phase, SkipReason
@@ -35,6 +35,8 @@ from .training_scopes import RootScopes
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
 _COMPARABLE = frozenset({type(None), bool, int, float, str, list, tuple, torch.dtype, torch.device, torch.layout})
+PARAMETER = "Parameter"
+"""op_type of what is recorded without an operator."""
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
@@ -102,6 +104,7 @@ class CaptureMode(RecordingMode):
         self._timestamp = 0
         self._lock = threading.Lock()
         self._parameter_scopes: dict[int, str] = {}
+        self._parameter_names: dict[int, str] = {}
         self._unwritten: set[str] = set()
         """Outputs of allocations: whoever reads such memory reads what happened to be there."""
         self.matched_kernels: set[str] = set()
@@ -209,28 +212,44 @@ class CaptureMode(RecordingMode):
         self._links.clear()
         self._order = 0
 
-    def seed_parameters(self, module: torch.nn.Module, scopes: RootScopes | None) -> None:
+    def seed_parameters(self, module: torch.nn.Module, graph_id: int, scopes: RootScopes | None) -> None:
         """Tells the parameters of a root module apart from constants, and gives each the scope of its owner."""
+        graph = self._recorder.graph(graph_id)
         for prefix, owner in module.named_modules():
             scope = "Default" if scopes is None else scopes.registered.get(id(owner), scopes.scope)
             for name, parameter in owner.named_parameters(recurse=False):
-                self._provenance.note(parameter, f"Parameter.{prefix}.{name}" if prefix else f"Parameter.{name}")
+                full_name = f"{prefix}.{name}" if prefix else name
+                self._provenance.note(parameter, f"{PARAMETER_PREFIX}{full_name}")
+                graph.add_parameter(GraphValue(full_name, _dtype(parameter), tuple(parameter.shape)))
                 self._parameter_scopes[id(parameter)] = scope
+                self._parameter_names[id(parameter)] = full_name
 
-    def note_source(self, tensor: torch.Tensor, source: str) -> None:
-        """From now on the memory of `tensor` holds `source`."""
-        self._provenance.note(tensor, source)
+    def seed_optimizer_state(self, optimizer: torch.optim.Optimizer, graph_id: int) -> None:
+        """Tells the state of an optimizer (momenta, step counts) apart from constants: `Parameter.exp_avg.fc.weight`."""
+        graph = self._recorder.graph(graph_id)
+        for parameter, state in optimizer.state.items():
+            owner = self._parameter_names.get(id(parameter))
+            if owner is None or not isinstance(state, Mapping):
+                continue
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    self._provenance.note(value, f"{PARAMETER_PREFIX}{key}.{owner}")
+                    graph.add_parameter(GraphValue(f"{key}.{owner}", _dtype(value), _shape(value)))
 
-    def source_of(self, tensor: torch.Tensor) -> str:
-        """What the memory of `tensor` holds; empty where nobody was seen to write it."""
-        return self._provenance.source(tensor)
+    def record_root_input(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
+        """Records an input of a root module that no operator of this step made, as MindSpore does: as a parameter."""
+        if not self._provenance.source(tensor):
+            self._provenance.note(tensor, f"{PARAMETER_PREFIX}{name}")
+            self._recorder.graph(graph_id).add_parameter(GraphValue(name, _dtype(tensor), _shape(tensor)))
+            self.record_value(name, graph_id, tensor)
 
-    def record_value(self, op_type: str, name: str, graph_id: int, tensor: torch.Tensor) -> None:
+    def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records a value that is no operator's: a parameter after its update, an input of the root module."""
-        if not self._plan.outputs or not self._is_selected(name, op_type):
+        plan = self._plan
+        if not plan.outputs or plan.selection == "marked" or not self._is_selected(name, PARAMETER):
             return
         op = OpRecord(
-            op_type=op_type,
+            op_type=PARAMETER,
             op_name=name,
             timestamp=self._now(),
             step=self._observer.step,

@@ -21,6 +21,8 @@ _FOREIGN = tuple(
         Path(opdump.__file__).parent,
     )
 )
+_LAUNCHER = str(Path(opdump.__file__).parent / "commands") + "/"
+"""What runs a program under capture: the frames above it are the command line's, not the program's."""
 _STDLIB = tuple(str(Path(sysconfig.get_path(name))) + "/" for name in ("stdlib", "platstdlib"))
 
 
@@ -41,6 +43,8 @@ class StackReader:
             code = frame.f_code
             users = mine.get(code)
             if users is None:
+                if code.co_filename.startswith(_LAUNCHER):
+                    break
                 users = mine[code] = is_users(code)
             if users:
                 key.append(code)
