@@ -221,7 +221,7 @@ class TrainingObserver:
                 position.refreshed = True
             position.scope = inner
             if marks:
-                position.marked = marks.inside(module, marked)
+                position.marked = marks.inside(module, marked, root.around(module))
             try:
                 return original(module, *args, **kwargs)
             finally:
@@ -251,12 +251,12 @@ class TrainingObserver:
             if torch._C._current_graph_task_id() != -1:
                 return self._recompute(position, module, run)
             scopes = self.networks.find(module)
-            if (scopes is not None and scopes.network) or is_network(module):
-                if scopes is None or not scopes.network:
-                    scopes = self.networks.add(module, network=True)
-                return self._call_network(position, scopes, module, args, kwargs, run)
-            self._enter_other(position, module)
-            return run()
+            if scopes is None or not scopes.network:
+                if "_is_replica" in module.__dict__ or not is_network(module):
+                    self._enter_other(position, module)
+                    return run()
+                scopes = self.networks.add(module, network=True)
+            return self._call_network(position, scopes, module, args, kwargs, run)
         finally:
             position.scope, position.phase, position.marked, position.top = before
 
@@ -270,9 +270,8 @@ class TrainingObserver:
         run: Run,
     ) -> Any:
         training = compiled_original(module).training
-        needed, updated = False, False
-        if torch.is_grad_enabled():
-            needed, updated = self.networks.needs_gradients(scopes, module, args, kwargs)
+        needed = torch.is_grad_enabled() and self.networks.needs_gradients(scopes, module, args, kwargs)
+        updated = needed and self.networks.updated() and not position.optimizers
         self._counter.root_begins(needs_gradients=needed, training=training, updated=updated)
         graph_id = position.graph_id = self.networks.graph(scopes, training, self.listener.graph_appears)
         call_id = position.call_id = position.network_call = self._next_call()
@@ -294,10 +293,8 @@ class TrainingObserver:
         scopes = self.networks.owner(module)
         if scopes is None:
             scopes = self.networks.add(module, network=False)
-        elif self._marks:
-            for around in scopes.ancestors(module):
-                position.marked = self._marks.inside(around, position.marked)
-            position.marked = self._marks.inside(module, position.marked)
+        else:
+            position.marked = self._marks.inside(module, position.marked, scopes.around(module))
         position.graph_id = scopes.graph_ids.get(module.training, position.graph_id)
         position.call_id = self._next_call()
         position.scope, position.phase = scopes.find(module) or scopes.scope, "forward"
@@ -371,6 +368,7 @@ class TrainingObserver:
             if running.frame is frame:
                 break
         if not position.optimizers:
+            self.networks.updated()  # This update is accounted for.
             self.listener.optimizer_ends(optimizer)
             self._counter.optimizer_ends(running.counts, in_backward=torch._C._current_graph_task_id() != -1)
 
@@ -407,11 +405,15 @@ class TrainingObserver:
 
     def _update_scaler(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position = self.current()
-        if position.suspended or self._elsewhere():
+        if position.suspended or position.updating or self._elsewhere():
             return original(*args, **kwargs)
         self._abandon(position)
         counts = self._counter.update_begins()
-        result = original(*args, **kwargs)
+        position.updating = True
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            position.updating = False
         self._counter.update_ends(counts)
         return result
 

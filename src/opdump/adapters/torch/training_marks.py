@@ -37,12 +37,21 @@ class Marks:
                 f"a module or a module class can be marked, found {target!r}; give the module itself, e.g. model.layer1"
             )
 
-    def inside(self, module: nn.Module, outside: bool) -> bool:
-        """Whether what runs in `module` is marked, where what runs around it is as `outside` says."""
+    def inside(self, module: nn.Module, outside: bool, around: Iterable[nn.Module] = ()) -> bool:
+        """Whether what runs in `module` is marked, where what called it is as `outside` says.
+
+        `around` are the modules that it is registered below, outermost first. Most of them run and are in `outside` already;
+        lists of modules never run, and modules that are recomputed run without those around them.
+        """
+        for each in (*around, module):
+            outside = self._of(each, outside)
+        return outside
+
+    def _of(self, module: nn.Module, default: bool) -> bool:
         mark = self._modules.get(id(module))
         if mark is not None:
             return mark[1]
         for kind in type(module).__mro__:
             if kind in self._classes:
                 return self._classes[kind]
-        return outside
+        return default

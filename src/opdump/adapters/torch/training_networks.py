@@ -8,12 +8,21 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from .training_scopes import OUTSIDE, RootScopes, class_name, compiled_original, part_name
+
+
+@dataclass(slots=True)
+class _Trained:
+    """A parameter that requires a gradient, and how often it had been written when this was looked at last."""
+
+    parameter: weakref.ref[nn.Parameter]
+    version: int
 
 
 class Networks:
@@ -23,8 +32,7 @@ class Networks:
         self.graphs: list[tuple[str, bool]] = []
         self._class_names = class_names
         self._roots: dict[int, RootScopes] = {}
-        self._trained: weakref.WeakKeyDictionary[RootScopes, tuple[weakref.ref[nn.Parameter], int]]
-        self._trained = weakref.WeakKeyDictionary()
+        self._trained: weakref.WeakKeyDictionary[RootScopes, _Trained] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[tuple[nn.Module, RootScopes]]:
@@ -74,24 +82,31 @@ class Networks:
 
     def needs_gradients(
         self, scopes: RootScopes, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[bool, bool]:
-        """Whether a parameter or an input requires a gradient, and whether the parameters changed since the last call.
+    ) -> bool:
+        """Whether a parameter or an input requires a gradient.
 
-        One parameter stands for all, the first that requires a gradient: large frozen models are not walked every time.
+        The parameter that did the last time is asked first: large models with few of them are not walked every time.
         """
         remembered = self._trained.get(scopes)
         if remembered is not None:
-            parameter = remembered[0]()
+            parameter = remembered.parameter()
             if parameter is not None and parameter.requires_grad:
-                version = parameter._version
-                if version != remembered[1]:
-                    self._trained[scopes] = (remembered[0], version)
-                return True, version != remembered[1]
+                return True
         for parameter in module.parameters():
             if parameter.requires_grad:
-                self._trained[scopes] = (weakref.ref(parameter), parameter._version)
-                return True, False
-        return _requires_grad(args, kwargs), False
+                self._trained[scopes] = _Trained(weakref.ref(parameter), parameter._version)
+                return True
+        return _requires_grad(args, kwargs)
+
+    def updated(self) -> bool:
+        """Whether parameters of any network changed since this was asked the last time; one parameter stands for all."""
+        changed = False
+        for trained in list(self._trained.values()):
+            parameter = trained.parameter()
+            if parameter is not None and parameter._version != trained.version:
+                trained.version = parameter._version
+                changed = True
+        return changed
 
     def _forget(self, key: int, scopes: RootScopes) -> None:
         if self._roots.get(key) is scopes:

@@ -22,7 +22,8 @@ class Position:
     recomputing    a module runs again within backward (activation checkpointing)
 
     The others are the observer's own: `root` is the running network, `top` a running module that is none and was called
-    outside every network, `network_call` the call that `call_id` goes back to, `suspended` counts `suspended()` blocks.
+    outside every network, `network_call` the call that `call_id` goes back to, `suspended` counts `suspended()` blocks,
+    `updating` holds within `GradScaler.update`.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Position:
         "scope",
         "suspended",
         "top",
+        "updating",
     )
 
     def __init__(self, graph_id: int, call_id: int) -> None:
@@ -48,6 +50,7 @@ class Position:
         self.marked = False
         self.recomputing = False
         self.suspended = 0
+        self.updating = False
         self.root: RootScopes | None = None
         self.top: RootScopes | None = None
         self.refreshed = False  # the modules of the root were walked during its present call

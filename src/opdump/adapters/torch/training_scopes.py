@@ -66,6 +66,7 @@ class RootScopes:
         "_borrowed",
         "_class_names",
         "_loose",
+        "_parents",
         "_references",
         "graph_ids",
         "network",
@@ -82,6 +83,7 @@ class RootScopes:
         self.registered: dict[int, str] = {}
         self._borrowed: dict[int, str] = {}
         self._loose: dict[int, str] = {}
+        self._parents: dict[int, int] = {}
         self._references: dict[int, weakref.ref[nn.Module]] = {}
         self._class_names = class_names
         self.refresh()
@@ -104,13 +106,17 @@ class RootScopes:
         key = id(module)
         return self.registered.get(key) or self._borrowed.get(key)
 
-    def ancestors(self, module: nn.Module) -> list[nn.Module]:
-        """The modules that run around `module` when the root runs, outermost first."""
-        scope, root = self.find(module), self.reference()
-        if scope is None or root is None:
-            return []
-        parts = ((self.registered.get(id(part)), part) for part in root.modules() if part is not module)
-        return [part for part_scope, part in parts if part_scope and scope.startswith(part_scope + "/")]
+    def around(self, module: nn.Module) -> list[nn.Module]:
+        """The modules that `module` is registered below, outermost first; lists of modules among them, which never run."""
+        found: list[nn.Module] = []
+        key = self._parents.get(id(module))
+        while key is not None:
+            reference = self._references.get(key)
+            parent = reference() if reference is not None else None
+            if parent is not None:
+                found.append(parent)
+            key = self._parents.get(key)
+        return found[::-1]
 
     def enter_unregistered(self, module: nn.Module, current: str, *, walked: bool) -> str:
         """The scope of a called module that `registered` does not hold, below the scope of its caller.
@@ -139,23 +145,25 @@ class RootScopes:
     def _walk(self, top: nn.Module, scope: str) -> Iterator[tuple[nn.Module, str]]:
         """Every module at and below `top` once, with the scope of its first registered path, parents first."""
         seen: set[int] = set()
-        pending = [(top, scope)]
+        pending: list[tuple[nn.Module, str, nn.Module | None]] = [(top, scope, None)]
         while pending:
-            module, scope = pending.pop()
+            module, scope, parent = pending.pop()
             if id(module) in seen:
                 continue
             seen.add(id(module))
             self._watch(module)
+            if parent is not None:
+                self._parents[id(module)] = id(parent)
             yield module, scope
             original = compiled_original(module)
             if original is not module:
-                pending.append((original, scope))
+                pending.append((original, scope, module))
                 continue
             # Reversed, so that the stack gives them in the order of registration.
             for name, child in reversed(list(module._modules.items())):
                 if child is not None:
                     shown = compiled_original(child)
-                    pending.append((child, f"{scope}/{part_name(name, shown, self._class_names)}"))
+                    pending.append((child, f"{scope}/{part_name(name, shown, self._class_names)}", module))
 
     def _watch(self, module: nn.Module) -> None:
         """Forget the module's identity when it dies: the next object may get the same one."""
@@ -166,7 +174,13 @@ class RootScopes:
             def forget(_: object) -> None:
                 scopes = myself()
                 if scopes is not None:
-                    for table in (scopes.registered, scopes._borrowed, scopes._loose, scopes._references):
+                    for table in (
+                        scopes.registered,
+                        scopes._borrowed,
+                        scopes._loose,
+                        scopes._parents,
+                        scopes._references,
+                    ):
                         table.pop(key, None)
 
             self._references[key] = weakref.ref(module, forget)

@@ -53,8 +53,8 @@ class StepCounter:
     def root_begins(self, *, needs_gradients: bool, training: bool, updated: bool = False) -> None:
         """A root module starts outside backward. `training` is its mode.
 
-        `updated`: its parameters changed since it was called last. After a backward that no optimizer followed, the update
-        was made by hand or by a compiled optimizer, and ended the iteration.
+        `updated`: parameters changed since an optimizer or this looked at them last. After a backward that no optimizer
+        followed, the update was made by hand or by a compiled optimizer, and ended the iteration.
 
         Without a backward or an optimizer so far, a forward in evaluation mode is taken for inference, though gradients are
         enabled: `model.eval(); model(x)` without `no_grad` is a common way to run a model.

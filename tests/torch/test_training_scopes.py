@@ -1,0 +1,567 @@
+"""Which module, optimizer and phase an operator belongs to."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from opdump.adapters.torch.training import TrainingObserver
+from opdump.adapters.torch.training_listener import SilentListener
+from opdump.errors import CaptureStateError
+
+
+class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down the position of every operator of one type."""
+
+    def __init__(self, observer: TrainingObserver, kind: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.observer = observer
+        self.kind = kind
+        self.scopes: list[str] = []
+        self.phases: list[str] = []
+        self.graphs: list[int] = []
+        self.calls: list[int] = []
+        self.marked: list[bool] = []
+        self.recomputed: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ == self.kind:
+            position = self.observer.current()
+            self.scopes.append(position.scope)
+            self.phases.append(position.phase)
+            self.graphs.append(position.graph_id)
+            self.calls.append(position.call_id)
+            self.marked.append(position.marked)
+            self.recomputed.append(position.recomputing)
+        return func(*args, **(kwargs or {}))
+
+
+class Sine(nn.Module):
+    """One operator that nothing else in these tests uses."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sine = Sine()
+        self.fc = nn.Linear(3, 3)  # last, so that its backward needs the sine again
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.fc(self.sine(x))
+        return out
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Block()
+        self.layers = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x.sin()
+
+
+class Saving(nn.Module):
+    """Keeps no activations of its blocks."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return x
+
+
+def batch() -> torch.Tensor:
+    return torch.ones(2, 3)
+
+
+def sines(run: Callable[[], object], **options: Any) -> Places:
+    observer = TrainingObserver(**options)
+    places = Places(observer, "sin")
+    with observer, places:
+        run()
+    return places
+
+
+def test_a_scope_is_the_registered_path_with_class_names() -> None:
+    network = Net()
+    assert sines(lambda: network(batch())).scopes == [
+        "Default/network-Net/first-Block/sine-Sine",
+        "Default/network-Net/layers-ModuleList/0-Block/sine-Sine",
+        "Default/network-Net/layers-ModuleList/1-Block/sine-Sine",
+        "Default/network-Net",
+    ]
+
+
+def test_scopes_can_leave_class_names_out() -> None:
+    network = Net()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+
+    with TrainingObserver(class_names=False) as observer:
+        with Places(observer, "sin") as forward:
+            network(batch()).sum().backward()
+        with Places(observer, "add_") as update:
+            optimizer.step()
+    assert forward.scopes[0] == "Default/network/first/sine"
+    assert forward.scopes[2] == "Default/network/layers/1/sine"
+    assert set(update.scopes) == {"Default/optimizer"}
+    assert observer.graphs == [("network", True)]
+
+
+def test_a_module_registered_twice_has_its_first_path() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = Block()
+            self.other = nn.ModuleDict({"again": self.one})
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.other["again"](self.one(x))
+            return out
+
+    network = Twice()
+    assert sines(lambda: network(batch())).scopes == ["Default/network-Twice/one-Block/sine-Sine"] * 2
+
+
+def test_modules_made_on_the_fly_stand_below_their_caller() -> None:
+    class Careless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Sine()(nn.Sequential(self.fc, Sine())(x))  # type: ignore[no-any-return]
+
+    network = Careless()
+
+    def twice() -> None:
+        network(batch())
+        network(batch())
+
+    assert (
+        sines(twice).scopes
+        == [
+            "Default/network-Careless/Sequential/1-Sine",
+            "Default/network-Careless/Sine",
+        ]
+        * 2
+    )
+
+
+def test_an_unregistered_module_used_in_two_places_stands_below_each() -> None:
+    activation = Sine()
+
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return activation(x)  # type: ignore[no-any-return]
+
+    network = nn.Sequential(nn.Linear(3, 3), Inner(), Inner())
+    assert sines(lambda: network(batch())).scopes == [
+        "Default/network-Sequential/1-Inner/Sine",
+        "Default/network-Sequential/2-Inner/Sine",
+    ]
+
+
+def test_a_teacher_hidden_in_a_list_keeps_its_own_paths_and_no_graph() -> None:
+    class Student(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+            self.teacher = [Net()]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.block(x) - self.teacher[0](x)  # type: ignore[no-any-return]
+
+    network = Student()
+    with TrainingObserver() as observer, Places(observer, "sin") as places:
+        network(batch())
+    assert places.scopes == [
+        "Default/network-Student/block-Block/sine-Sine",
+        "Default/network-Student/Net/first-Block/sine-Sine",
+        "Default/network-Student/Net/layers-ModuleList/0-Block/sine-Sine",
+        "Default/network-Student/Net/layers-ModuleList/1-Block/sine-Sine",
+        "Default/network-Student/Net",
+    ]
+    assert observer.graphs == [("network-Student", True)]
+
+
+def test_a_module_added_later_is_found() -> None:
+    network = nn.Sequential(nn.Linear(3, 3))
+
+    def grow() -> None:
+        network(batch())
+        network.append(Block())
+        network(batch())
+
+    assert sines(grow).scopes == ["Default/network-Sequential/1-Block/sine-Sine"]
+
+
+def test_a_replaced_module_never_leaves_its_name_to_a_stranger() -> None:
+    class Host(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+            self.part: nn.Module | None = Sine()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            part = self.part if self.part is not None else Sine()
+            return part(self.fc(x))  # type: ignore[no-any-return]
+
+    network = Host()
+
+    def replace() -> None:
+        network(batch())
+        network.part = None
+        for _ in range(20):  # Python gives the memory of the dead module to a new one sooner or later.
+            network(batch())
+
+    assert sines(replace).scopes == ["Default/network-Host/part-Sine"] + ["Default/network-Host/Sine"] * 20
+
+
+def test_a_slash_in_a_name_makes_no_level() -> None:
+    network = nn.Sequential(nn.Linear(3, 3))
+    network.add_module("a/b", Sine())
+    assert sines(lambda: network(batch())).scopes == ["Default/network-Sequential/a_b-Sine"]
+
+
+def test_parametrised_modules_are_found() -> None:
+    layer = nn.Linear(3, 3)
+    parametrize.register_parametrization(layer, "weight", Sine())
+    assert sines(lambda: layer(batch())).scopes == [
+        "Default/network-ParametrizedLinear/parametrizations-ModuleDict/weight-ParametrizationList/0-Sine"
+    ]
+
+
+def test_a_loss_is_no_graph_and_belongs_to_the_network_before_it() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(Sine())
+            self.register_buffer("weight", torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x).sum()  # type: ignore[no-any-return]
+
+    network, loss = nn.Linear(3, 3), Loss()
+    with TrainingObserver() as observer, Places(observer, "sin") as places:
+        loss(network(batch()))
+        loss(network.eval()(batch()))
+    assert places.scopes == ["Default/Loss/inner-Sequential/0-Sine"] * 2
+    assert places.graphs == [0, 1]
+    assert observer.graphs == [("network-Linear", True), ("network-Linear", False)]
+
+
+def test_a_network_inside_a_module_without_parameters_is_a_network() -> None:
+    class Trainer(nn.Module):
+        def __init__(self, network: nn.Module) -> None:
+            super().__init__()
+            self.hidden = [network]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.hidden[0](x).sin()  # type: ignore[no-any-return]
+
+    trainer = Trainer(Block())
+    with TrainingObserver() as observer, Places(observer, "sin") as places:
+        trainer(batch())
+    assert places.scopes == ["Default/network-Block/sine-Sine", "Default/Trainer"]
+    assert observer.graphs == [("network-Block", True)]
+
+
+def test_a_part_called_alone_is_a_network_of_its_own() -> None:
+    network = Net()
+    with TrainingObserver() as observer, Places(observer, "sin") as places:
+        network(batch())
+        network.first(batch())
+    assert places.scopes[-1] == "Default/network-Block/sine-Sine"
+    assert observer.graphs == [("network-Net", True), ("network-Block", True)]
+
+
+def test_operators_outside_have_the_graph_of_the_network_before_them() -> None:
+    one, two = Block(), Net()
+
+    def run() -> None:
+        batch().sin()
+        one(batch())
+        two(batch())
+        batch().sin()
+        one(batch())
+        batch().sin()
+
+    places = sines(run)
+    outside = [graph for scope, graph in zip(places.scopes, places.graphs, strict=True) if scope == "Default"]
+    assert outside == [0, 1, 0]
+
+
+def test_the_optimizer_has_its_own_scope_and_phase() -> None:
+    network = Net()
+    optimizer = torch.optim.AdamW(network.parameters(), foreach=True)
+    with TrainingObserver() as observer, Places(observer, "_foreach_addcdiv_") as places:
+        network(batch()).sum().backward()
+        optimizer.step()
+    assert set(places.scopes) == {"Default/optimizer-AdamW"}
+    assert set(places.phases) == {"optimizer"}
+    assert (observer.scope, observer.phase) == ("Default", "forward")
+
+
+def test_what_a_closure_runs_is_forward() -> None:
+    network = Block()
+    optimizer = torch.optim.LBFGS(network.parameters(), max_iter=1)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = network(batch()).sin().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    places = sines(lambda: optimizer.step(closure))  # type: ignore[no-untyped-call]
+    assert places.scopes == ["Default/network-Block/sine-Sine", "Default"]
+    assert places.phases == ["forward", "forward"]
+    assert places.calls[0] == places.calls[1]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_modules_keep_their_scope_and_move_no_step(reentrant: bool) -> None:
+    network = Saving(reentrant)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    other = Block()
+    roots: list[str] = []
+
+    class Roots(SilentListener):
+        def root_call_begins(self, module: nn.Module, *_: object) -> None:
+            roots.append(type(module).__name__)
+
+    with TrainingObserver(Roots()) as observer, Places(observer, "sin") as places:
+        for step in range(2):
+            assert observer.step == step
+            out = network(batch().requires_grad_())
+            with torch.no_grad():
+                other(batch())
+            out.sum().backward()
+            assert observer.step == step
+            optimizer.step()
+    first, second = (f"Default/network-Saving/blocks-ModuleList/{index}-Block/sine-Sine" for index in (0, 1))
+    assert places.scopes == [first, second, "Default/network-Block/sine-Sine", second, first] * 2
+    assert places.recomputed == [False, False, False, True, True] * 2
+    assert places.graphs == [0, 0, 1, 0, 0] * 2
+    assert places.phases == ["forward"] * 10
+    assert roots == ["Saving", "Block"] * 2
+    assert len(set(places.calls[2:5])) == 3
+    assert observer.current().recomputing is False
+
+
+def test_modules_reached_through_a_compiled_wrapper_keep_their_names() -> None:
+    network = Net()
+    compiled = torch.compile(network, backend="eager")
+    with TrainingObserver() as observer, Places(observer, "sin") as places, torch.no_grad():
+        network(batch())
+        compiled(batch())  # under a dispatch mode PyTorch runs it as it was written
+    assert places.scopes[:4] == places.scopes[4:]
+    assert observer.graphs == [("network-Net", True)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_modules_stay_whole_and_are_one_call(backend: str) -> None:
+    torch._dynamo.reset()
+    network = Net()
+    compiled = torch.compile(network, backend=backend, fullgraph=True)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    plain = network(batch())
+    with TrainingObserver() as observer:
+        for step in range(2):
+            assert observer.step == step
+            out = compiled(batch())
+            if step == 0:
+                assert torch.equal(out, plain)
+            out.sum().backward()
+            optimizer.step()
+    assert observer.graphs == [("network-Net", True)]
+    assert observer.call_id == 3
+
+
+def test_compiled_functions_are_not_broken_by_the_observer() -> None:
+    torch._dynamo.reset()
+    network = Net()
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return network(x).sum()  # type: ignore[no-any-return]
+
+    with TrainingObserver():
+        explanation = torch._dynamo.explain(loss)(batch())
+    assert (explanation.graph_count, explanation.graph_break_count) == (1, 0)
+
+
+def test_modules_compiled_in_place_are_one_call() -> None:
+    torch._dynamo.reset()
+    network = Net()
+    network.compile(backend="eager", fullgraph=True)
+    with TrainingObserver() as observer, torch.no_grad():
+        assert torch.equal(network(batch()), network(batch()))
+    assert observer.graphs == [("network-Net", True)]
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+def test_an_update_by_a_compiled_optimizer_ends_the_step_at_the_next_forward() -> None:
+    torch._dynamo.reset()
+    network = Net()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
+    steps: list[int] = []
+
+    @torch.compile(backend="eager")
+    def update() -> None:
+        optimizer.step()
+
+    with TrainingObserver() as observer:
+        for _ in range(3):
+            out = network(batch())
+            steps.append(observer.step)
+            out.sum().backward()
+            update()
+    assert steps == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_tracing_and_scripting_see_no_observer() -> None:
+    network = Net().eval()
+    with TrainingObserver() as observer, torch.no_grad():
+        with observer.suspended():
+            traced = torch.jit.trace(network, batch())  # type: ignore[no-untyped-call]
+            exported = torch.export.export(network, (batch(),))
+            symbolic = torch.fx.symbolic_trace(network)
+        assert observer.graphs == []
+        assert torch.equal(traced(batch()), network(batch()))
+        assert torch.equal(exported.module()(batch()), symbolic(batch()))
+    assert observer.graphs[0] == ("network-Net", False)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_scripted_modules_have_the_name_of_their_class() -> None:
+    scripted = torch.jit.script(Block())
+    with TrainingObserver() as observer, torch.no_grad():
+        scripted(batch())
+    assert observer.graphs == [("network-Block", True)]
+
+
+def _replicate(module: nn.Module) -> nn.Module:
+    """What `torch.nn.parallel.replicate` does, without a device to copy to."""
+    replica: nn.Module = module._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+    for name, child in module.named_children():
+        setattr(replica, name, _replicate(child))
+    for name, parameter in module.named_parameters(recurse=False):
+        setattr(replica, name, parameter.detach())
+    return replica
+
+
+def test_replicas_in_threads_stand_below_the_module_that_made_them() -> None:
+    network = nn.DataParallel(Net())
+    replica = _replicate(network.module)
+    with TrainingObserver() as observer, torch.no_grad():
+        network(batch())
+        scopes: list[str] = []
+        replica.get_submodule("first.sine").register_forward_pre_hook(lambda *_: scopes.append(observer.scope))
+        thread = Thread(target=lambda: replica(batch()))
+        thread.start()
+        thread.join()
+    assert observer.graphs == [("network-DataParallel", True)]
+    assert scopes == ["Default/network-DataParallel/module-Net/first-Block/sine-Sine"]
+
+
+@pytest.mark.parametrize(
+    ("choose", "expected"),
+    [
+        (lambda network: [], [False, False, False, False]),
+        (lambda network: [network], [True, True, True, True]),
+        (lambda network: [network.first], [True, False, False, False]),
+        (lambda network: [network.layers[1].sine], [False, False, True, False]),
+        (lambda network: [network.layers], [False, True, True, False]),
+        (lambda network: [Block], [True, True, True, False]),
+        (lambda network: [Sine, Net], [True, True, True, True]),
+        (lambda network: [nn.Module], [True, True, True, True]),
+    ],
+)
+def test_marks_hold_inside_the_marked_modules(choose: Callable[[Net], list[object]], expected: list[bool]) -> None:
+    network = Net()
+    assert sines(lambda: network(batch()), marked=choose(network)).marked == expected
+
+
+def test_the_innermost_mark_decides_and_marks_can_change() -> None:
+    network = Net()
+    with TrainingObserver(marked=[network]) as observer, Places(observer, "sin") as places:
+        observer.mark(Block, enabled=False)
+        network(batch())
+        observer.mark(network.layers[0], enabled=True)
+        network(batch())
+    assert places.marked == [False, False, False, True, False, True, False, True]
+    assert observer.current().marked is False
+
+
+@pytest.mark.parametrize("target", ["model", 3, Optimizer, torch.relu])
+def test_only_modules_and_their_classes_can_be_marked(target: object) -> None:
+    with pytest.raises(CaptureStateError, match="module"):
+        TrainingObserver(marked=[target])
+
+
+@pytest.mark.parametrize(
+    ("choose", "expected"),
+    [
+        (lambda network: network, [True, True, True, True]),
+        (type, [True, True, True, True]),
+        (lambda network: network.blocks, [True, True, True, True]),
+        (lambda network: network.blocks[0], [True, False, False, True]),
+    ],
+)
+def test_marks_hold_during_recomputation(choose: Callable[[Saving], object], expected: list[bool]) -> None:
+    network = Saving(reentrant=False)
+    assert sines(lambda: network(batch()).sum().backward(), marked=[choose(network)]).marked == expected
+
+
+def test_networks_are_listed_and_not_kept_alive() -> None:
+    kept, lost = Net(), Net()
+    with TrainingObserver() as observer:
+        kept(batch())
+        lost(batch())
+        assert [(type(module).__name__, scopes.scope) for module, scopes in observer.networks] == [
+            ("Net", "Default/network-Net"),
+            ("Net", "Default/network-Net"),
+        ]
+        gone = weakref.ref(lost)
+        del lost
+        gc.collect()
+        assert gone() is None
+        assert [module for module, _ in observer.networks] == [kept]
+        assert [name for name, _ in observer.graphs] == ["network-Net", "network-Net"]
+
+
+def test_what_runs_before_the_first_network_is_in_graph_zero() -> None:
+    with TrainingObserver() as observer:
+        assert (observer.graph_id, observer.scope, observer.call_id) == (0, "Default", 0)
+        assert observer.graphs == []
+
+
+def test_functional_losses_are_outside() -> None:
+    network = Block()
+    with TrainingObserver() as observer, Places(observer, "mse_loss") as places:
+        functional.mse_loss(network(batch()), batch())
+    assert places.scopes == ["Default"]
+    assert places.calls == [1]
