@@ -1,0 +1,25 @@
+"""A directory whose path MindSpore would take."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opdump.configs.settings import is_dump_path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A directory to write into, named with letters, digits, `-` and `_` alone."""
+    if is_dump_path(str(tmp_path)):
+        yield tmp_path
+        return
+    made = Path(tempfile.mkdtemp(prefix="opdump-", dir="/tmp"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)

@@ -1,0 +1,104 @@
+"""Every configuration that MindSpore judged gets the same verdict here, but for differences with a name and a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from opdump.errors import ConfigError, DumpPathError, NotSupportedYetError, OpdumpError
+from opdump.plan import DumpPlan
+from tests.config.verdicts import load, run, says
+
+
+class Difference(NamedTuple):
+    """`error` is what opdump raises where MindSpore accepts; None where opdump accepts and MindSpore does not."""
+
+    error: type[OpdumpError] | None
+    reason: str
+
+
+NOTHING_MATCHES = Difference(ConfigError, "an iteration item that can match nothing is an error")
+UNWRITABLE = Difference(DumpPathError, "an unwritable path stops at once")
+NOT_YET = Difference(NotSupportedYetError, "op_debug_mode other than 0 is refused by name as not supported yet")
+MARKED = Difference(None, "dump_mode 2 works on every device")
+STATISTICS = Difference(None, "statistics work where MindSpore's CPU writer has none")
+NO_CONFIG = Difference(
+    ConfigError, "MindSpore does not dump without a config; asking opdump for a plan of none is an error"
+)
+
+REAL_RUNS: Mapping[str, Difference] = MappingProxyType(
+    {
+        "dump_mode_2": MARKED,
+        "iter_dash_edges": NOTHING_MATCHES,
+        "iter_huge": NOTHING_MATCHES,
+        "iter_reversed": NOTHING_MATCHES,
+        "opdebug3_mode1": NOT_YET,
+        "opdebug_3": NOT_YET,
+        "overflow_number_m3": NOT_YET,
+        "path_is_file": UNWRITABLE,
+        "path_unwritable": UNWRITABLE,
+    }
+)
+OBSERVED: Mapping[str, Difference] = MappingProxyType(
+    {
+        "empty_env": NO_CONFIG,
+        "saved 'statistic'": STATISTICS,
+        "saved 'full'": STATISTICS,
+        "opdump section": Difference(ConfigError, "the section is opdump's own, and checked like the others"),
+        **{
+            f"iter {text!r}": NOTHING_MATCHES
+            for text in ("|", "||", "-", "1-", "-1", "1-0", "18446744073709551616", "0-1-2", "0--1")
+        },
+        **{f"opdebug {mode}{number}": NOT_YET for mode in (1, 2, 3, 2**32 + 3) for number in ("", " ov")},
+        "opdebug 4": NOT_YET,
+        "ov 0 m3": NOT_YET,
+        "ov 4294967296 m3": NOT_YET,
+        **{
+            f"saved {text!r} od4": NOT_YET
+            for text in ("tensor", "statistic", "full", "Tensor", "", "stat", "TENSOR", " tensor")
+        },
+    }
+)
+
+
+def _check(case: Mapping[str, Any], difference: Difference | None, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run(case, root, monkeypatch)
+    accepted = case["exit_code"] == 0
+    if difference is not None:
+        assert accepted == (difference.error is not None), "the table of differences is out of date"
+        if difference.error is None:
+            assert isinstance(outcome, DumpPlan), difference.reason
+        else:
+            assert isinstance(outcome, difference.error), difference.reason
+    elif accepted:
+        assert isinstance(outcome, DumpPlan), outcome
+    else:
+        assert isinstance(outcome, ConfigError)
+        assert says(outcome, case["exception"]), f"{outcome} does not say {case['exception']}"
+
+
+def _name(case: Mapping[str, Any]) -> str:
+    return f"{case.get('mindspore', '2.10.0')}-{case['name']}"
+
+
+@pytest.mark.parametrize("case", load("verdicts.json"), ids=_name)
+def test_a_config_of_a_real_run_gets_mindspores_verdict(
+    case: Mapping[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _check(case, REAL_RUNS.get(case["name"]), root, monkeypatch)
+
+
+@pytest.mark.parametrize("case", load("observed_verdicts.json"), ids=_name)
+def test_a_config_at_the_edge_gets_mindspores_verdict(
+    case: Mapping[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _check(case, OBSERVED.get(case["name"]), root, monkeypatch)
+
+
+@pytest.mark.parametrize(("file", "table"), [("verdicts.json", REAL_RUNS), ("observed_verdicts.json", OBSERVED)])
+def test_every_difference_names_a_case(file: str, table: Mapping[str, Difference]) -> None:
+    assert table.keys() <= {case["name"] for case in load(file)}
