@@ -168,7 +168,7 @@ class SyncWriter:
         if self._is_elsewhere():
             return
         stem = f"graphs/ms_output_trace_code_graph_{graph.graph_id}"
-        self.sink.write_bytes(f"{stem}.ir", encode_ir(graph))
+        self.sink.write_bytes(f"{stem}.ir", encode_ir(graph, layout=self.plan.layout))
         self.sink.write_bytes(f"{stem}.pb", encode_pb(graph))
         order = f"execution_order/ms_execution_order_graph_{graph.graph_id}.csv"
         self.sink.write_bytes(order, encode_execution_order(graph))

@@ -1,0 +1,15 @@
+"""What extensions test themselves with: contracts to subclass, and stand-ins for a framework and a disk.
+
+class TestMyLayout(LayoutTests):
+    def write(self, root, steps): ...
+    def read(self, root): ...
+"""
+
+from __future__ import annotations
+
+from opdump.testing.collecting_writer import CollectingWriter
+from opdump.testing.fake_adapter import FakeAdapter
+from opdump.testing.layout_tests import LayoutTests
+from opdump.testing.sample_records import SampleStep, sample_step
+
+__all__ = ["CollectingWriter", "FakeAdapter", "LayoutTests", "SampleStep", "sample_step"]

@@ -1,0 +1,33 @@
+"""Files sample records as a recorder would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from opdump.layouts.mindspore_sync import StepRecords, SyncWriter
+from opdump.plan import DumpPlan
+from opdump.testing import SampleStep
+
+
+def new_writer(plan: DumpPlan, *, rank_id: int = 0) -> SyncWriter:
+    return SyncWriter(
+        plan,
+        rank_id=rank_id,
+        device_target="CPU",
+        framework="fake",
+        framework_version="1.2",
+        command=("train.py", "--x"),
+    )
+
+
+def file_step(writer: SyncWriter, step: SampleStep) -> None:
+    saves = writer.plan.saves_tensors
+    files = [writer.write_payload(record) if saves and record.payload else None for record in step.tensors]
+    writer.end_step(StepRecords(step.step, step.ops, step.tensors, files))
+
+
+def file_steps(plan: DumpPlan, steps: Sequence[SampleStep], *, rank_id: int = 0) -> None:
+    writer = new_writer(plan, rank_id=rank_id)
+    for step in steps:
+        file_step(writer, step)
+    writer.close({"executed": sum(len(step.ops) for step in steps)})
