@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -83,6 +84,7 @@ def run(
     if rank in (None, 0):
         for warning in plan.warnings:
             click.echo(f"opdump: warning: {warning}", err=True)
+    plan = replace(plan, warnings=())  # said once, and not by every rank
     sys.exit(
         _run(program, plan, rank=rank, eager=eager, stop_after_dump=stop_after_dump, strict=strict, as_json=as_json)
     )
@@ -133,7 +135,8 @@ def _run(
     as_json: bool,
 ) -> int | str | None:
     """Run the program under capture; what `sys.exit` is to be called with."""
-    from opdump.capture import DumpComplete, capture
+    from opdump.adapters.settings import DumpComplete
+    from opdump.capture import capture
     from opdump.commands.progress import progress_lines
     from opdump.reports.completeness import completeness_json, completeness_line
 

@@ -1,0 +1,96 @@
+"""`opdump show`: what a dump holds, whoever wrote it.
+
+opdump show /data/dump
+opdump show /data/dump --op conv1-Conv2d/convolution-op7 --step 0
+opdump show /data/dump --source train.py:175
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from opdump.commands import EXIT_ERROR
+
+if TYPE_CHECKING:
+    from opdump.layouts.mindspore_sync import RunChoice
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  opdump show /data/dump                           runs, steps, the first operators
+  opdump show /data/dump --step 2 --limit 0        every operator of step 2
+  opdump show /data/dump --op convolution-op7      one operator: inputs, outputs, files
+  opdump show /data/dump --op Conv2D --step 0      every convolution of step 0
+  opdump show /data/dump --source train.py:175     what a line of the script became
+  opdump show /data/dump --json --limit 0 | jq .   all of it for a program
+
+\b
+Ends with 0; with 1 where PATH holds no dump, the named operator, line, step or
+rank is not in it, or a file of it is damaged; with 2 for a wrong command line.""",
+)
+@click.argument("path")
+@click.option("--op", metavar="NAME", help="A full name, its last component, a type, or name-regex(...).")
+@click.option("--source", metavar="FILE:LINE", help="The operators that a line of the program became.")
+@click.option("--step", type=int, metavar="N", help="This step alone.")
+@click.option("--rank", type=int, metavar="N", help="This rank alone.")
+@click.option("--run", metavar="N|all", default="latest", show_default=True, help="Which of several runs into PATH.")
+@click.option("--skipped", is_flag=True, help="Also the operators that left no data, with the reason.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Rows to show; 0 for all."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; NaN and infinities as strings.")
+def show(
+    *,
+    path: str,
+    op: str | None,
+    source: str | None,
+    step: int | None,
+    rank: int | None,
+    run: str,
+    skipped: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show what the dump in PATH holds."""
+    from opdump.catalog import open_dump
+    from opdump.reports.dump_json import executions_json, overview_json
+    from opdump.reports.dump_tables import print_details, print_operators, print_runs, print_steps
+    from opdump.reports.selection import Selection, selected
+    from opdump.reports.table import Printer
+
+    catalog = open_dump(path, run=_run_choice(run))
+    named = op is not None or source is not None
+    selection = Selection(op=op, source=source, step=step, rank=rank, include_skipped=skipped, limit=limit)
+    executions = selected(catalog, selection)
+    if as_json:
+        shown = executions[:limit] if limit else executions
+        click.echo(executions_json(shown) if named else overview_json(catalog, shown))
+    elif named:
+        print_details(Printer(), executions, limit=limit)
+    else:
+        printer = Printer()
+        print_runs(printer, catalog)
+        printer.text()
+        if step is None:
+            print_steps(printer, catalog, rank=rank, limit=limit)
+            printer.text()
+        print_operators(printer, executions, limit=limit)
+    for problem in catalog.problems:
+        click.echo(f"opdump: problem: {problem}", err=True)
+    if catalog.problems:
+        sys.exit(EXIT_ERROR)
+
+
+def _run_choice(text: str) -> RunChoice:
+    if text == "latest":
+        return "latest"
+    if text == "all":
+        return "all"
+    if text.isdecimal():
+        return int(text)
+    raise click.BadParameter(f"{text!r} is no run; expected a number, latest or all", param_hint="--run")

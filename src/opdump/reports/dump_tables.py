@@ -1,0 +1,209 @@
+"""A dump as tables: its runs and steps, a list of operators, or everything about a few of them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+from opdump.catalog import Catalog, Execution, Run
+from opdump.records import OpRecord, TensorRecord
+from opdump.reports import amounts
+from opdump.reports.selection import file_of
+from opdump.reports.statistics_shown import SHOWN, not_finite, shown_statistics, statistics_of
+from opdump.reports.table import Column, Printer
+
+_STATISTICS = tuple(Column(name, right=True) for name in (*SHOWN, "nan/inf"))
+
+
+def print_runs(printer: Printer, catalog: Catalog) -> None:
+    """One row for each run of each rank."""
+    columns = (
+        Column("rank", right=True),
+        Column("run", right=True),
+        Column("started"),
+        Column("ended"),
+        Column("framework"),
+        Column("operators", right=True),
+        Column("captured", right=True),
+        Column("command", gives_way=True),
+    )
+    printer.table(columns, [_run_row(run) for run in catalog.runs])
+
+
+def print_steps(printer: Printer, catalog: Catalog, *, rank: int | None = None, limit: int = 0) -> None:
+    """One row for each step of each rank: what it holds, and how many of its tensors hold NaN or infinities."""
+    rows: list[list[str]] = []
+    left = 0
+    for number in catalog.ranks if rank is None else (rank,):
+        for step in catalog.steps_of(number):
+            if limit and len(rows) >= limit:
+                left += 1
+            else:
+                rows.append(_step_row(catalog, number, step))
+    columns = (
+        Column("rank", right=True),
+        Column("step", right=True),
+        Column("graphs"),
+        Column("operators", right=True),
+        Column("tensors", right=True),
+        Column("nan/inf", right=True),
+        Column("first with nan/inf", gives_way=True),
+        Column("left out", gives_way=True),
+    )
+    printer.table(columns, rows)
+    if left:
+        printer.text(f"... and {amounts.count(left, 'step')} more (--limit 0 shows all)")
+
+
+def print_operators(printer: Printer, executions: Sequence[Execution], *, limit: int) -> None:
+    """One row for each operator, with the statistics of its first output (its first input where it has no output)."""
+    shown = executions[:limit] if limit else executions
+    several = {(execution.op.rank_id, execution.op.step) for execution in shown}
+    columns = (
+        Column("rank", right=True),
+        Column("step", right=True),
+        Column("graph", right=True),
+        Column("operator"),
+        Column("scope", gives_way=True),
+        Column("phase"),
+        Column("source"),
+        Column("tensor"),
+        Column("dtype"),
+        Column("shape"),
+        *_STATISTICS,
+        Column("left out"),
+    )
+    printer.table(columns, [_operator_row(execution, one_place=len(several) == 1) for execution in shown])
+    _print_more(printer, executions, limit)
+
+
+def print_details(printer: Printer, executions: Sequence[Execution], *, limit: int) -> None:
+    """Everything about each operator: where it comes from, what it read and wrote, and in which files that is."""
+    for execution in executions[:limit] if limit else executions:
+        _print_execution(printer, execution)
+        printer.text()
+    _print_more(printer, executions, limit)
+
+
+def source_of(op: OpRecord) -> str:
+    """The innermost line of the program, as `train.py:175`."""
+    if not op.stack:
+        return ""
+    return f"{os.path.basename(op.stack[0].file)}:{op.stack[0].line}"
+
+
+def _print_more(printer: Printer, executions: Sequence[Execution], limit: int) -> None:
+    if limit and len(executions) > limit:
+        printer.text(f"... and more (--limit {limit * 5} shows more of them, --limit 0 all)")
+
+
+def _run_row(run: Run) -> list[str]:
+    totals = run.totals
+    return [
+        str(run.rank_id),
+        str(run.id),
+        _time(run.started),
+        _time(run.ended) if run.ended is not None else "not in good order",
+        " ".join(part for part in (run.framework, run.framework_version, run.device_target) if part),
+        f"{totals['executed']:,}" if "executed" in totals else "",
+        f"{totals['captured']:,}" if "captured" in totals else "",
+        " ".join(_command(run)),
+    ]
+
+
+def _command(run: Run) -> tuple[str, ...]:
+    if not run.command:
+        return ()
+    program = os.path.basename(run.command[0])
+    return ("opdump" if program == "__main__.py" else program, *run.command[1:])
+
+
+def _time(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
+    operators = tensors = bad = 0
+    first_bad = ""
+    skipped: Counter[str] = Counter()
+    graphs: set[int] = set()
+    for execution in catalog.executions(step=step, rank=rank, include_skipped=True):
+        graphs.add(execution.op.graph_id)
+        if execution.op.skip:
+            skipped[execution.op.skip] += 1
+            continue
+        operators += 1
+        for record in execution.tensors:
+            if record.skip:
+                continue
+            tensors += 1
+            if not_finite(record.statistics):
+                bad += 1
+                first_bad = first_bad or execution.op.op_name
+    left_out = ", ".join(f"{number:,} {reason}" for reason, number in skipped.most_common())
+    counted = [f"{operators:,}", f"{tensors:,}", f"{bad:,}" if bad else ""]
+    return [str(rank), str(step), ", ".join(map(str, sorted(graphs))), *counted, first_bad, left_out]
+
+
+def _operator_row(execution: Execution, *, one_place: bool) -> list[str]:
+    op = execution.op
+    scope, _, name = op.op_name.rpartition("/")
+    place = ["", "", ""] if one_place else [str(op.rank_id), str(op.step), str(op.graph_id)]
+    row = [*place, name, scope, op.phase, source_of(op)]
+    record = next(iter(execution.outputs.values()), None) or next(iter(execution.inputs.values()), None)
+    if record is None:
+        return [*row, *[""] * (3 + len(_STATISTICS)), op.skip]
+    more = sum(1 for other in execution.tensors if other.io == record.io) - 1
+    tensor = f"{record.io}.{record.slot}" + (f" +{more}" if more else "")
+    return [*row, tensor, record.dtype, _shape(record), *shown_statistics(statistics_of(record)), op.skip]
+
+
+def _print_execution(printer: Printer, execution: Execution) -> None:
+    op = execution.op
+    printer.text(op.op_name, style="bold")
+    place = f"rank {op.rank_id}, graph {op.graph_id}, step {op.step}, {op.phase}"
+    if op.occurrence:
+        place += f", execution {op.occurrence + 1} in the step"
+    printer.text(f"  {op.kernel or op.op_type}: {place}")
+    if op.forward_op:
+        printer.text(f"  gradient of {op.forward_op}")
+    for frame in op.stack:
+        printer.text(f"  {frame.file}:{frame.line}  {frame.code}")
+    if op.arguments:
+        printer.text("  " + ", ".join(f"{name}={value!r}" for name, value in op.arguments.items()))
+    if op.skip:
+        printer.text(f"  left out: {op.skip}")
+    if not execution.tensors:
+        return
+    columns = (
+        Column("tensor"),
+        Column("argument"),
+        Column("dtype"),
+        Column("shape"),
+        *_STATISTICS,
+        Column("made by", gives_way=True),
+        Column("left out"),
+    )
+    printer.table(columns, [_tensor_row(record) for record in execution.tensors], indent="  ")
+    for record in execution.tensors:
+        file = file_of(record)
+        if file is not None:
+            printer.text(f"  {file}")
+
+
+def _tensor_row(record: TensorRecord) -> list[str]:
+    return [
+        f"{record.io}.{record.slot}",
+        record.argument,
+        record.dtype,
+        _shape(record),
+        *shown_statistics(statistics_of(record)),
+        record.source,
+        record.skip,
+    ]
+
+
+def _shape(record: TensorRecord) -> str:
+    return f"({','.join(map(str, record.shape))})"

@@ -1,0 +1,101 @@
+"""What part of a dump a person asked to see."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from opdump.catalog import Catalog, Execution
+from opdump.errors import NotInDumpError
+from opdump.layouts.mindspore_sync.payload import FilePayload
+from opdump.plan import KernelPattern
+from opdump.records import OpRecord, TensorRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which executions to show. None means any; a `limit` of 0 means all of them.
+
+    `op` is a full name, the last components of one (`conv1-Conv2d/convolution-op7`), a type, or `name-regex(...)`;
+    `source` is `FILE:LINE` or `FILE`.
+    """
+
+    op: str | None = None
+    source: str | None = None
+    step: int | None = None
+    rank: int | None = None
+    include_skipped: bool = False
+    limit: int = 0
+
+
+def selected(catalog: Catalog, selection: Selection) -> list[Execution]:
+    """The executions that were asked for, in execution order, `limit` of them at most, and one more if there are more.
+
+    Raises NotInDumpError where an operator, a line, a step or a rank was named that the dump does not hold.
+    """
+    _check_place(catalog, selection)
+    found = _matching(catalog, selection)
+    if selection.limit:
+        found = itertools.islice(found, selection.limit + 1)
+    executions = list(found)
+    if not executions and selection.op is not None:
+        catalog.op(selection.op, selection.step, selection.rank)  # says which names are near
+    if not executions and selection.source is not None:
+        raise NotInDumpError(
+            f"{catalog.path}: no operator came from {selection.source}{_known_files(catalog, selection)}"
+        )
+    return executions
+
+
+def file_of(record: TensorRecord) -> str | None:
+    """The file that holds a tensor's elements, under the path that the dump was opened with; None where there is none."""
+    payload = record.payload
+    return os.path.join(payload.root, payload.relative) if isinstance(payload, FilePayload) else None
+
+
+def _check_place(catalog: Catalog, selection: Selection) -> None:
+    if selection.rank is not None:
+        catalog.steps_of(selection.rank)  # raises where there is no such rank
+    if selection.step is not None and selection.step not in catalog.steps:
+        held = ", ".join(map(str, catalog.steps[:20])) or "none"
+        raise NotInDumpError(f"{catalog.path}: holds no step {selection.step}; it holds {held}")
+
+
+def _matching(catalog: Catalog, selection: Selection) -> Iterator[Execution]:
+    skipped = selection.include_skipped
+    pattern = None if selection.op is None else KernelPattern.parse(selection.op)
+    for rank in catalog.ranks if selection.rank is None else (selection.rank,):
+        for step in catalog.steps_of(rank) if selection.step is None else (selection.step,):
+            wanted = None
+            if selection.source is not None:
+                found = catalog.at_source(selection.source, step=step, rank=rank, include_skipped=skipped)
+                wanted = {_key(op) for op in found}
+            for execution in catalog.executions(step=step, rank=rank, include_skipped=skipped):
+                op = execution.op
+                if wanted is not None and _key(op) not in wanted:
+                    continue
+                if (
+                    pattern is None
+                    or op.op_name.endswith(f"/{selection.op}")
+                    or pattern.matches(op.op_name, op.op_type)
+                ):
+                    yield execution
+
+
+def _key(op: OpRecord) -> tuple[str, int, int]:
+    return op.op_name, op.occurrence, op.timestamp
+
+
+def _known_files(catalog: Catalog, selection: Selection) -> str:
+    files = {
+        frame.file
+        for op in catalog.ops(step=selection.step, rank=selection.rank, include_skipped=True)
+        for frame in op.stack
+    }
+    if not files:
+        return "; the dump holds no source lines"
+    shown = sorted(files)[:5]
+    more = f" and {len(files) - 5} more files" if len(files) > 5 else ""
+    return f"; the operators of the dump came from {', '.join(shown)}{more}"

@@ -1,0 +1,50 @@
+"""A layout's writer that keeps records in memory, for tests of whatever records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from opdump.graph import Graph
+from opdump.records import OpRecord, TensorRecord
+
+
+class CollectingWriter:
+    """Keeps what a recorder hands to a layout.
+
+    `tensors` holds the records of every finished step, their payloads attached; `ops` the operators, skipped ones
+    included; `constants` the constants by number; `graphs` the latest graph of each number.
+    """
+
+    def __init__(self) -> None:
+        self.ops: list[OpRecord] = []
+        self.tensors: list[TensorRecord] = []
+        self.constants: dict[int, TensorRecord] = {}
+        self.kernel_args: list[OpRecord] = []
+        self.graphs: dict[int, Graph] = {}
+        self.steps: list[int] = []
+        self._payloads: dict[str, TensorRecord] = {}
+
+    def write_payload(self, record: TensorRecord) -> str:
+        name = f"{len(self._payloads)}.{record.name}"
+        self._payloads[name] = record
+        return name
+
+    def write_constant(self, data_id: int, record: TensorRecord) -> str:
+        self.constants[data_id] = record
+        return f"constants/{data_id}"
+
+    def write_kernel_args(self, op: OpRecord) -> None:
+        self.kernel_args.append(op)
+
+    def write_step(
+        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[TensorRecord], files: Sequence[str | None]
+    ) -> None:
+        self.steps.append(step)
+        self.ops += ops
+        for tensor, file in zip(tensors, files, strict=True):
+            payload = None if file is None else self._payloads[file].payload
+            self.tensors.append(replace(tensor, payload=payload))
+
+    def write_graph(self, graph: Graph) -> None:
+        self.graphs[graph.graph_id] = graph

@@ -1,0 +1,163 @@
+"""An adapter without a framework: its tensors are numpy arrays, its operators are functions of them.
+
+    fake = FakeAdapter()
+    with fake.attach(recorder, Settings()) as clock:
+        c = fake.run("MatMul", np.matmul, a, b)
+        fake.run("AssignAdd", np.add, c, b, into=c)
+        clock.manual_step()
+
+It shows how small an adapter can be, and lets recorder, layouts, catalog and reports be tested where no framework is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.adapters.settings import Settings
+from opdump.kernels import DTYPE_CODES, Summary, summarise
+from opdump.plan import DumpPlan
+from opdump.recorder import Live, Recorder, Taken
+from opdump.records import OpRecord, SkipReason
+from opdump.statistics import digests_of
+
+Array = npt.NDArray[Any]
+
+
+class ArrayReader:
+    """Looks at numpy arrays."""
+
+    def __init__(self, plan: DumpPlan) -> None:
+        self._plan = plan
+        self._digests = tuple(name for name in ("md5", "hash") if name in plan.statistic_category)
+
+    def take(self, tensor: Array) -> Taken:
+        taken = Taken(tensor.dtype.name, tensor.shape, tensor.nbytes)
+        if tensor.size == 0:
+            taken.skip = "empty"
+            return taken
+        if tensor.dtype.name in DTYPE_CODES:
+            taken.table = summarise(tensor)
+            taken.digests = digests_of(np.ascontiguousarray(tensor), self._digests)
+        if self._plan.saves_tensors:
+            taken.array = tensor.copy()
+        return taken
+
+    def skip(self, tensor: Array, reason: SkipReason) -> Taken:
+        return Taken(tensor.dtype.name, tensor.shape, 0, reason)
+
+    def summary(self, taken: Taken) -> Summary | None:
+        summary = taken.table
+        assert summary is None or isinstance(summary, Summary)
+        return summary
+
+    def finish_step(self) -> None:
+        """Everything is on the host already."""
+
+    def clear(self) -> None:
+        """Nothing is kept from one tensor to the next."""
+
+    @property
+    def must_finish(self) -> bool:
+        return False
+
+
+class FakeAdapter:
+    """Runs functions of numpy arrays as the operators of one graph; itself the clock of its capture."""
+
+    framework = "fake"
+    framework_version = "1"
+    device_target = "CPU"
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._recorder: Recorder | None = None
+        self._ids: Counter[tuple[int, str]] = Counter()
+        self._order = 0
+        self._last_timestamp = 0
+
+    def reader(self, plan: DumpPlan) -> ArrayReader:
+        return ArrayReader(plan)
+
+    @contextmanager
+    def attach(self, recorder: Recorder, settings: Settings) -> Iterator[FakeAdapter]:
+        """Record what `run` runs while the block is open."""
+        self._recorder = recorder
+        self._rank_id = settings.rank_id
+        self.step = recorder.plan.initial_iteration
+        try:
+            yield self
+        finally:
+            self._end_step()
+            self._recorder = None
+
+    def manual_step(self) -> None:
+        """End the current iteration."""
+        self._end_step()
+        self.step += 1
+
+    def run(
+        self,
+        op_type: str,
+        kernel: Callable[..., Any],
+        *inputs: Array,
+        into: Array | None = None,
+        scope: str = "Default",
+        skip: SkipReason = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Array:
+        """Run `kernel(*inputs)` as one operator and return its output.
+
+        `into` makes the operator write in place, as `np.add(a, b, out=a)` does; `skip` marks one that runs no kernel.
+        """
+        options: dict[str, Any] = {} if into is None else {"out": into}
+        recorder = self._recorder
+        if recorder is None or self.step not in recorder.plan.steps:
+            return _array(kernel(*inputs, **options))
+        op = self._record(op_type, scope, recorder.plan, skip, arguments or {})
+        if op.skip:
+            recorder.skip_op(op)
+            return _array(kernel(*inputs, **options))
+        opened = recorder.before_op(op, [Live(slot, f"x{slot}", array) for slot, array in enumerate(inputs)])
+        output = _array(kernel(*inputs, **options))
+        recorder.after_op(opened, [Live(0, "y", output)])
+        return output
+
+    def _record(
+        self, op_type: str, scope: str, plan: DumpPlan, skip: SkipReason, arguments: Mapping[str, Any]
+    ) -> OpRecord:
+        number = self._ids[self.step, op_type]
+        self._ids[self.step, op_type] += 1
+        self._order += 1
+        # Unique and growing, also on a machine that runs two operators within a microsecond.
+        self._last_timestamp = max(time.time_ns() // 1000, self._last_timestamp + 1)
+        op_name = f"{scope}/{op_type}-op{number}"
+        if not skip and not plan.selects(op_name, op_type):
+            skip = "not selected"
+        return OpRecord(
+            op_type=op_type,
+            op_name=op_name,
+            timestamp=self._last_timestamp,
+            step=self.step,
+            net_name=plan.net_name,
+            rank_id=self._rank_id,
+            order=self._order,
+            kernel=f"fake::{op_type}",
+            arguments=arguments,
+            skip=skip,
+        )
+
+    def _end_step(self) -> None:
+        if self._recorder is not None:
+            self._recorder.end_step(self.step)
+
+
+def _array(value: Any) -> Array:
+    array: Array = np.asanyarray(value)
+    return array
