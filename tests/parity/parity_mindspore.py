@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from opdump.catalog import open_dump
 from opdump.graph import GraphNode
 from tests.parity import tree
 from tests.parity.lenet import PARAMETERS, SHAPES, STEPS, Dumps, make_dumps
@@ -87,6 +88,25 @@ def test_the_sources_of_every_input_are_in_the_graph(dumps: Dumps) -> None:
         if value.source and value.source not in known
     ]
     assert dangling == []
+
+
+def test_one_catalog_reads_both(dumps: Dumps) -> None:
+    for name, dump in (("MindSpore", dumps.mindspore), ("opdump", dumps.torch)):
+        catalog = open_dump(dump)
+        assert (catalog.ranks, catalog.steps, catalog.graphs) == ((0,), tuple(range(STEPS)), (0,))
+        for step in catalog.steps:
+            files = sum(1 for _ in tree.tensor_files(dump, step))
+            records = list(catalog.tensors(step=step))
+            print(f"{name}, step {step}: {files} tensor files, {len(records)} records")
+            assert len(records) == files
+            assert all(
+                record.payload is not None and record.payload.to_host().shape == record.shape for record in records
+            )
+        script = {"MindSpore": "lenet_mindspore.py", "opdump": "lenet_torch.py"}[name]
+        found = list(catalog.at_source(script, step=1))
+        print(f"{name}: {len(found)} operators of {script} in step 1")
+        assert len(found) > 20
+        assert catalog.problems == ()
 
 
 @pytest.mark.parametrize("layer", SHAPES)

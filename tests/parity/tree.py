@@ -32,13 +32,17 @@ def tensor_files(dump: Path, step: int) -> Iterator[tuple[Path, FileName]]:
         yield path, parts
 
 
+def names_in_files(op_name: str) -> tuple[str, str]:
+    """What files may call an operator: by its whole name (2.10), or by the last part of it (2.3)."""
+    return sanitise(op_name), sanitise(op_name.rsplit("/", 1)[-1])
+
+
 def load(dump: Path, step: int, op_name: str, io: str, slot: int) -> npt.NDArray[np.float32]:
     """The tensor of an operator's full name, whichever generation named the file."""
-    wanted = {sanitise(op_name), sanitise(op_name.rsplit("/", 1)[-1])}
     found = [
         path
         for path, parts in tensor_files(dump, step)
-        if parts.op_name in wanted and (parts.io, parts.slot) == (io, slot)
+        if parts.op_name in names_in_files(op_name) and (parts.io, parts.slot) == (io, slot)
     ]
     assert len(found) == 1, f"{op_name}:{io}:{slot} in step {step}: {[path.name for path in found]}"
     array: npt.NDArray[np.float32] = np.load(found[0], allow_pickle=False)
