@@ -1,0 +1,245 @@
+"""The directory sink: whole files or none, bounded memory, errors that reach the caller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opdump.errors import DumpPathError
+from opdump.sink import DirectorySink, MemorySink, NullSink, Sink
+
+
+def _run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def _files(root: Path) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+
+
+def test_files_are_there_after_close_whole_and_read_only(tmp_path: Path) -> None:
+    root = tmp_path / "dump" / "rank_0"
+    sink = DirectorySink(root)
+    for number in range(300):
+        sink.write_array(f"Net/0/{number % 3}/x{number}.npy", np.full((number, 3), number, dtype="f4"))
+    sink.write_bytes("graphs/a.ir", b"text")
+    sink.close()
+    assert len(_files(root)) == 301 == sink.files_written
+    assert sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) == sink.bytes_written
+    for number in range(300):
+        found = np.load(root / f"Net/0/{number % 3}/x{number}.npy")
+        np.testing.assert_array_equal(found, np.full((number, 3), number, dtype="f4"))
+    assert stat.S_IMODE((root / "graphs/a.ir").stat().st_mode) == 0o400
+    for directory in (root, root / "Net", root / "Net/0/2", tmp_path / "dump"):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_write_bytes_replaces_what_had_the_name(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path)
+    sink.write_bytes("a/x.csv", b"one")
+    sink.write_bytes("a/x.csv", b"two")
+    sink.close()
+    assert (tmp_path / "a/x.csv").read_bytes() == b"two"
+
+
+def test_flush_waits_for_every_file(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path)
+    for number in range(100):
+        sink.write_array(f"{number}.npy", np.zeros(10_000))
+    sink.flush()
+    assert len(_files(tmp_path)) == 100
+    sink.close()
+    sink.close()
+
+
+def test_a_full_queue_makes_the_caller_wait(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path, writers=1, capacity=3_000_000)
+    most = 0
+    for number in range(40):
+        sink.write_array(f"{number}.npy", np.zeros(125_000))
+        most = max(most, sink._state._held)
+    sink.close()
+    assert most <= 3_000_000
+    assert len(_files(tmp_path)) == 40
+
+
+def test_an_array_larger_than_the_queue_is_written(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path, capacity=100)
+    for number in range(5):
+        sink.write_array(f"{number}.npy", np.zeros(1000))
+    sink.close()
+    assert len(_files(tmp_path)) == 5
+
+
+def test_several_threads_may_write(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path, capacity=100_000)
+
+    def write(thread: int) -> None:
+        for number in range(100):
+            sink.write_array(f"{thread}/{number}.npy", np.full(100, thread))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.close()
+    assert len(_files(tmp_path)) == 400
+
+
+def test_a_directory_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DumpPathError, match="set 'path' in common_dump_settings"):
+        DirectorySink(tmp_path / "file" / "rank_0")
+
+
+def test_a_failure_is_raised_at_the_next_calls_and_not_again_by_close(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path)
+    (tmp_path / "Net").write_text("a file in the way")
+    sink.write_array("Net/0/x.npy", np.zeros(3))
+    with pytest.raises(DumpPathError, match="Net"):
+        sink.flush()
+    with pytest.raises(DumpPathError, match="Net"):
+        sink.write_array("other.npy", np.zeros(3))
+    sink.close()
+    assert _files(tmp_path) == ["Net"]
+
+
+def test_close_raises_a_failure_that_nobody_heard_of(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path)
+    (tmp_path / "Net").write_text("a file in the way")
+    sink.write_array("Net/x.npy", np.zeros(3))
+    with pytest.raises(DumpPathError):
+        sink.close()
+
+
+def test_a_disk_that_fills_up_leaves_whole_files_and_an_error(tmp_path: Path) -> None:
+    # A limit on the size of a file stands in for the full disk: writing stops half way, with an error of the system.
+    program = """
+import resource, sys, numpy as np
+from pathlib import Path
+from opdump.errors import DumpPathError
+from opdump.sink import DirectorySink
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+sink = DirectorySink(Path(sys.argv[1]))
+for number in range(5):
+    sink.write_array(f"{number}.npy", np.zeros(1000))
+sink.flush()
+try:
+    sink.write_array("big.npy", np.zeros(100_000))
+    sink.flush()
+except DumpPathError as error:
+    print(error)
+sink.close()
+"""
+    done = _run(program, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "big.npy: cannot be written (File too large) after 5 files" in done.stdout
+    assert "free space" in done.stdout
+    assert _files(tmp_path) == ["0.npy", "1.npy", "2.npy", "3.npy", "4.npy"]
+
+
+def test_kill_9_leaves_only_whole_files(tmp_path: Path) -> None:
+    program = """
+import sys, numpy as np
+from pathlib import Path
+from opdump.sink import DirectorySink
+sink = DirectorySink(Path(sys.argv[1]), capacity=10_000_000)
+print("begun", flush=True)
+number = 0
+while True:
+    sink.write_array(f"{number}.npy", np.full(50_000, number))
+    number += 1
+"""
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        while len(_files(tmp_path)) < 20:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    names = [name for name in _files(tmp_path) if not name.startswith(".")]
+    assert len(names) >= 18
+    for name in names:
+        assert np.load(tmp_path / name)[0] == int(name.removesuffix(".npy"))
+
+
+def test_ctrl_c_in_a_waiting_caller_leaves_a_sink_that_closes(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, threading, numpy as np
+from pathlib import Path
+from opdump.sink import DirectorySink
+sink = DirectorySink(Path(sys.argv[1]), writers=1, capacity=1)
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+number = 0
+try:
+    while True:
+        sink.write_array(f"{number}.npy", np.full(1000, number))
+        number += 1
+except KeyboardInterrupt:
+    sink.close()
+    files = len(list(Path(sys.argv[1]).iterdir()))
+    print(abs(files - number) <= 1, not list(Path(sys.argv[1]).glob(".*")))
+"""
+    done = _run(program, str(tmp_path))
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_what_is_queued_is_written_when_the_program_ends_without_closing(tmp_path: Path) -> None:
+    program = """
+import sys, numpy as np
+from pathlib import Path
+from opdump.sink import DirectorySink
+sink = DirectorySink(Path(sys.argv[1]))
+for number in range(200):
+    sink.write_array(f"{number}.npy", np.zeros(10_000))
+"""
+    assert _run(program, str(tmp_path)).returncode == 0
+    assert len(_files(tmp_path)) == 200
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_process_neither_writes_nor_hangs(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path)
+    for number in range(50):
+        sink.write_array(f"{number}.npy", np.zeros(10_000))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            sink.write_array("from_the_child.npy", np.zeros(3))
+            sink.write_bytes("from_the_child.csv", b"")
+            sink.flush()
+            sink.close()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    sink.close()
+    assert len(_files(tmp_path)) == 50
+
+
+def test_every_sink_takes_the_same_calls(tmp_path: Path) -> None:
+    array = np.arange(6, dtype="f4").reshape(2, 3)
+    memory = MemorySink()
+    sinks: list[Sink] = [DirectorySink(tmp_path), memory, NullSink()]
+    for sink in sinks:
+        sink.write_array("a/x.npy", array)
+        sink.write_bytes("a/y.csv", b"1,2\n")
+        sink.flush()
+        sink.close()
+        assert sink.files_written == 2
+        assert sink.bytes_written >= array.nbytes
+    assert memory.files["a/x.npy"] == (tmp_path / "a/x.npy").read_bytes()
+    assert memory.files["a/y.csv"] == b"1,2\n"
