@@ -93,11 +93,7 @@ class CompiledRegions:
             return
         self._attached = True
         self._tracing.attach()
-        from torch._dynamo import eval_frame
-
-        replace = self._replacements.replace
-        for owner in (torch._dynamo, eval_frame):
-            replace(owner, "export", run_suspended(eval_frame.export))
+        self._attach_export()
         if self._eager:
             self._stance = torch.compiler.set_stance("force_eager")
         else:
@@ -121,6 +117,19 @@ class CompiledRegions:
                 scope[name] = graph
         self._labels.clear()
         self._attached = False
+
+    def _attach_export(self) -> None:
+        from torch._dynamo import eval_frame
+
+        original = run_suspended(eval_frame.export)
+
+        def export(*args: Any, **kwargs: Any) -> Any:
+            # Given the function alone, it returns a function that exports; given its arguments too, the result, a tuple.
+            result = original(*args, **kwargs)
+            return result if isinstance(result, tuple) else run_suspended(result)
+
+        for owner in (torch._dynamo, eval_frame):
+            self._replacements.replace(owner, "export", export)
 
     def _attach_forward(self) -> None:
         from torch._dynamo.utils import CleanupHook

@@ -10,7 +10,7 @@ all threads share and which two threads that leave in another order than they ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any
@@ -31,7 +31,7 @@ def never_compile(code: CodeType) -> None:
     eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
 
 
-class RecordingMode(TorchDispatchMode):
+class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that looks on: it changes nothing that others can see, compiled code included.
 
     A subclass defines `__torch_dispatch__`; what that calls is never compiled.
@@ -40,11 +40,17 @@ class RecordingMode(TorchDispatchMode):
     # cond, while_loop, flex_attention, ...: they arrive as any operator does; without this PyTorch refuses them.
     supports_higher_order_operators = True
 
+    recording = True
+    """Whether it records what it sees at present; where it does not, compiled graphs are not recorded either."""
+
     closed = False
     """Set when the mode is wanted no more; `suspended` does not put it back."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         handler = cls.__dict__.get("__torch_dispatch__")
         if isinstance(handler, FunctionType):
             never_compile(handler.__code__)
@@ -60,17 +66,20 @@ class RecordingMode(TorchDispatchMode):
         return False
 
 
-def put_on(mode: RecordingMode) -> None:
-    """Switch `mode` on in the calling thread, under the modes of the user's program."""
+def put_on(mode: RecordingMode) -> bool:
+    """Switch `mode` on in the calling thread, under the modes of the user's program; False where it is on already."""
+    if any(other is mode for other in _stack()):
+        return False
     above = _take_off_users(_first_users())
     torch._C._push_on_torch_dispatch_stack(mode)
     _put_back(above)
+    return True
 
 
 def take_off(mode: RecordingMode) -> bool:
     """Switch `mode` off in the calling thread, wherever it stands; False where it is not on."""
-    for place in range(torch._C._len_torch_dispatch_stack()):
-        if torch._C._get_dispatch_stack_at(place) is mode:
+    for place, found in enumerate(_stack()):
+        if found is mode:
             above = _take_off_users(place)
             _put_back(other for other in above if other is not mode)
             return True
@@ -78,21 +87,14 @@ def take_off(mode: RecordingMode) -> bool:
 
 
 def recording_here() -> bool:
-    """Whether a recording mode is on in the calling thread (not so inside its own handler)."""
-    return any(
-        isinstance(torch._C._get_dispatch_stack_at(place), RecordingMode)
-        for place in range(torch._C._len_torch_dispatch_stack())
-    )
+    """Whether a mode records in the calling thread (not so inside its own handler)."""
+    return any(isinstance(mode, RecordingMode) and mode.recording for mode in _stack())
 
 
 @contextmanager
 def suspended() -> Iterator[None]:
     """No recording in the calling thread for the length of the block; the modes of others stay on."""
-    modes = [
-        mode
-        for place in range(torch._C._len_torch_dispatch_stack())
-        if isinstance(mode := torch._C._get_dispatch_stack_at(place), RecordingMode)
-    ]
+    modes = [mode for mode in _stack() if isinstance(mode, RecordingMode)]
     for mode in modes:
         take_off(mode)
     try:
@@ -103,13 +105,15 @@ def suspended() -> Iterator[None]:
                 put_on(mode)
 
 
+def _stack() -> list[TorchDispatchMode]:
+    """The modes of the calling thread, lowest first."""
+    return [torch._C._get_dispatch_stack_at(place) for place in range(torch._C._len_torch_dispatch_stack())]
+
+
 def _first_users() -> int:
     """The place of the lowest mode that is not PyTorch's own."""
-    depth = torch._C._len_torch_dispatch_stack()
-    for place in range(depth):
-        if getattr(torch._C._get_dispatch_stack_at(place), "_mode_key", None) is None:
-            return place
-    return depth
+    stack = _stack()
+    return next((place for place, mode in enumerate(stack) if getattr(mode, "_mode_key", None) is None), len(stack))
 
 
 def _take_off_users(place: int) -> list[TorchDispatchMode]:
@@ -118,6 +122,6 @@ def _take_off_users(place: int) -> list[TorchDispatchMode]:
     return [torch._C._pop_torch_dispatch_stack(None) for _ in range(count)][::-1]
 
 
-def _put_back(modes: Any) -> None:
+def _put_back(modes: Iterable[TorchDispatchMode]) -> None:
     for mode in modes:
         torch._C._push_on_torch_dispatch_stack(mode)
