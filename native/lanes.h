@@ -152,6 +152,18 @@ inline Vector<double> widened(const Floats& x) {
 #endif
 }
 
+// The same from the memory that x was loaded from: where that holds floats, a conversion reads them while it converts,
+// which costs less than taking a vector apart.
+template <int k, class Element, class Source>
+inline Vector<double> widened(const Lanes<Element>& x, [[maybe_unused]] const Source* source) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<Source, float>) return _mm512_cvtps_pd(_mm256_loadu_ps(source + 8 * k));
+#elif defined(__AVX2__)
+  if constexpr (std::is_same_v<Source, float>) return _mm256_cvtps_pd(_mm_loadu_ps(source + 4 * k));
+#endif
+  return widened<k>(x);
+}
+
 // The square is rounded before it is added, on every instruction set (the build forbids the compiler to fuse the two).
 template <class Element>
 inline Vector<double> add_square(Vector<double> total, Vector<double> x) {
@@ -173,10 +185,10 @@ struct Sums {
   Doubles squares = zeros<double>();
 
   // Vector by vector, so that few registers are in use at a time: all but three of AVX2's hold totals.
-  template <class Element>
-  void take(const Lanes<Element>& x) {
+  template <class Element, class Source>
+  void take(const Lanes<Element>& x, const Source* source) {
     each<Doubles::kParts>(OPDUMP_STEP(k) {
-      const Vector<double> wide = widened<k>(x);
+      const Vector<double> wide = widened<k>(x, source);
       sum.part[k] += wide;
       squares.part[k] = add_square<Element>(squares.part[k], wide);
     });

@@ -28,6 +28,7 @@ class Tail {
     }
   }
   auto zero_filled() const { return load(lane_); }
+  const Element* lanes() const { return lane_; }
   auto repeated() const { return load(repeated_); }
 
  private:
@@ -74,7 +75,7 @@ BlockSums sum_block(const Element* elements, int64_t count, Partial& block) {
   for (int64_t i = 0; i < whole; i += kLanes) {
     const auto x = load(elements + i);
     signs.take(x, x);
-    if constexpr (kSumsInOnePass) sums.take(x);
+    if constexpr (kSumsInOnePass) sums.take(x, elements + i);
   }
   if constexpr (!kSumsInOnePass) {
     for (int64_t i = 0; i < whole; i += kLanes) sums.take_sum(load(elements + i));
@@ -83,7 +84,7 @@ BlockSums sum_block(const Element* elements, int64_t count, Partial& block) {
   if (whole < count) {
     const Tail<Element> tail(elements + whole, count - whole);
     signs.take(tail.zero_filled(), tail.repeated());
-    sums.take(tail.zero_filled());
+    sums.take(tail.zero_filled(), tail.lanes());
   }
   signs.store(block, -count & (kLanes - 1));
   return {fold(sums.sum), fold(sums.squares)};
@@ -214,7 +215,7 @@ BlockSums sum_wide_block(const Element* elements, int64_t count) {
     } else {
       for (int64_t j = i; j < count; ++j) lane[j - i] = to_double(elements[j]);
     }
-    sums.take(load(lane));
+    sums.take(load(lane), lane);
   }
   return {fold(sums.sum), fold(sums.squares)};
 }
