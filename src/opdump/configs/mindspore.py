@@ -25,7 +25,7 @@ CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
 
 
 def load_plan(
-    path: str | os.PathLike[str] | None, *, environ: Mapping[str, str], strict: bool = False, **overrides: Any
+    path: str | os.PathLike[str] | None, /, *, environ: Mapping[str, str], strict: bool = False, **overrides: Any
 ) -> DumpPlan:
     """Reads a config file, checks it whole, makes its dump directory, and returns the plan.
 

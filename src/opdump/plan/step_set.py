@@ -85,12 +85,12 @@ def _item_range(item: str, text: str) -> tuple[int, int]:
             f'iteration {text!r}: the item {item!r} can match no step; expected a number such as "5" '
             f'or a closed range such as "5-8"; {_EXAMPLE}'
         )
-    first_text, last_text = found[1], found[2] or found[1]
+    # bare digits and their number are looked at first: Python refuses to convert thousands of digits
+    first_text, last_text = ((digits.lstrip("0") or "0") for digits in (found[1], found[2] or found[1]))
     for number in (first_text, last_text):
-        # the length is looked at first: Python refuses to convert thousands of digits
-        if len(number.lstrip("0")) > len(str(_LARGEST)) or int(number) > _LARGEST:
+        if len(number) > len(str(_LARGEST)) or int(number) > _LARGEST:
             raise ConfigError(
-                f"iteration {text!r}: the number {_shortened(number)} is out of range, the largest step is {_LARGEST}; "
+                f"iteration {_shortened(text)}: the number {_shortened(number)} is out of range, the largest step is {_LARGEST}; "
                 f'for "from a step on" write a large last step, as in "100-4000000000"'
             )
     first, last = int(first_text), int(last_text)
@@ -112,4 +112,4 @@ def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def _shortened(number: str) -> str:
-    return number if len(number) <= 40 else f"{number[:20]}... ({len(number)} digits)"
+    return number if len(number) <= 40 else f"{number[:20]}... ({len(number)} characters)"
