@@ -62,7 +62,11 @@ def small_graph() -> Graph:
         graph_id=3,
         root_name="3",
         nodes=(convolution, view, gradient, update),
-        parameters=(GraphValue("conv3.weight", "bfloat16", (4, 1, 5, 5)), GraphValue("1", "float32", ())),
+        parameters=(
+            GraphValue("conv3.weight", "bfloat16", (4, 1, 5, 5)),
+            GraphValue("1", "float32", ()),
+            GraphValue("inputs0", "int64", (2,)),
+        ),
         constants=(GraphValue("data-0", "", ()),),
     )
 

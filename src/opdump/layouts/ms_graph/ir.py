@@ -30,6 +30,7 @@ from opdump.layouts.ms_graph.ir_text import (
     closing,
     format_attributes,
     format_outputs,
+    format_shape,
     format_type,
     parse_attributes,
     parse_type,
@@ -51,6 +52,7 @@ _FULL_NAME: Final = re.compile(r"\s*(?:: full_name_with_scope|# Fullname with sc
 _REFERENCE: Final = re.compile(r"%(\d+)(?:\[(\d+)\])?$")
 _PARAMETER_REFERENCE: Final = re.compile(r"%para(\d+)_(.*)$", re.DOTALL)
 _PRIMITIVE_PREFIX: Final = "PrimFunc_"
+_BATCH: Final = re.compile(r"inputs\d+$")
 _NOT_PLAIN: Final = re.compile(r"[^\w.]")
 
 
@@ -70,9 +72,12 @@ def _header(graph: Graph) -> Iterator[str]:
     yield f"# Total params: {len(graph.parameters)}"
     yield "# Params:"
     for index, parameter in enumerate(graph.parameters, start=1):
-        kind = f"<Ref[Tensor[{ir_name(parameter.dtype)}]], ({', '.join(map(str, parameter.shape))})"
+        label, shape = _parameter_label(index, parameter), format_shape(parameter.shape)
+        if _BATCH.match(parameter.name):
+            yield f"{label}: {format_type(parameter.dtype, parameter.shape)}  :  IsWeight: false"
+            continue
         key = json.dumps(printable(parameter.name))
-        yield f"{_parameter_label(index, parameter)}: {kind}, ref_key={key}>  :  IsWeight: true"
+        yield f"{label}: <Ref[Tensor[{ir_name(parameter.dtype)}]], {shape}, ref_key={key}>  :  IsWeight: true"
     if graph.constants:
         yield ""
         yield f"# Total constants: {len(graph.constants)}"
