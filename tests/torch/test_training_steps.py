@@ -738,6 +738,8 @@ def _hooks() -> tuple[object, ...]:
         torch.autograd.__dict__["_engine_run_backward"],
         torch.amp.GradScaler.update,
         torch.cuda.amp.GradScaler.__dict__.get("update"),
+        torch.utils.checkpoint.__dict__["_checkpoint_without_reentrant_generator"],
+        torch.utils.checkpoint.CheckpointFunction.__dict__.get("apply"),
         list(optimizer._global_optimizer_pre_hooks.values()),
         list(optimizer._global_optimizer_post_hooks.values()),
         module._has_any_global_hook(),  # type: ignore[no-untyped-call]

@@ -14,11 +14,10 @@ docs/steps.md says how iterations and graphs are counted.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Literal, final
 
 import torch
@@ -33,11 +32,13 @@ from .training_hooks import Watch, install
 from .training_listener import SilentListener, TrainingListener
 from .training_marks import Marks
 from .training_networks import Networks
-from .training_position import Phase, Position, RunningOptimizer
-from .training_scopes import OUTSIDE, RootScopes, compiled_original, is_network
+from .training_optimizers import Optimizers
+from .training_position import Phase, Position
+from .training_scopes import RootScopes, compiled_original, is_network
 from .training_steps import StepCounter
 
 Run = Callable[[], Any]
+_PLACE = ("scope", "phase", "root", "refreshed", "graph_id", "call_id", "recomputing", "marked")
 
 
 @final
@@ -65,7 +66,9 @@ class TrainingObserver:
         self.graphs = self.networks.graphs
         self.step = first_step
         self._counter = StepCounter(self, first=first_step, automatic=steps == "auto")
-        self._class_names = class_names
+        self._optimizers = Optimizers(
+            self._counter, self.current, self._unseen, self._next_call, self._optimizer_ends, class_names
+        )
         self._marks = Marks(marked)
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -132,10 +135,11 @@ class TrainingObserver:
         self._undo = install(
             Watch(
                 wrap_call=self._wrap_call,
-                optimizer_begins=self._optimizer_begins,
-                optimizer_ends=self._optimizer_ends,
+                optimizer_begins=self._optimizers.begin,
+                optimizer_ends=self._optimizers.end,
                 backward=self._run_backward,
                 scaler_update=self._update_scaler,
+                remember=self._remember,
             )
         )
         try:
@@ -167,7 +171,7 @@ class TrainingObserver:
         """
         if self._undo is None:
             raise CaptureStateError("step() was called while nothing is captured; call it between start() and stop()")
-        self._abandon(self.current())
+        self._optimizers.abandon_failed(self.current())
         self._counter.end_by_hand()
 
     def mark(self, target: object, enabled: bool = True) -> None:
@@ -238,9 +242,9 @@ class TrainingObserver:
         kwargs: dict[str, Any],
     ) -> Any:
         """Called outside every network: a network, a part of one that is recomputed, or neither (a loss)."""
-        if position.suspended or self._elsewhere():
+        if self._unseen(position):
             return original(module, *args, **kwargs)
-        self._abandon(position)
+        self._optimizers.abandon_failed(position)
 
         def run() -> Any:
             return original(module, *args, **kwargs)
@@ -287,23 +291,46 @@ class TrainingObserver:
             self._counter.root_ends(needs_gradients=needed)
         return result
 
+    def _remember(self, function: Callable[..., Any], alive: list[bool]) -> Callable[..., Any]:
+        """A checkpoint was made here: what backward runs again belongs here, too."""
+        made = self.current()
+        scope, root, graph_id, marked = made.scope, made.root, made.graph_id, made.marked
+
+        def again(*args: Any, **kwargs: Any) -> Any:
+            position = self.current()
+            if not alive[0] or position.suspended or torch._C._current_graph_task_id() == -1:
+                return function(*args, **kwargs)
+            if position.recomputing and position.root is root and position.scope == scope:
+                return function(*args, **kwargs)  # the first run of a checkpoint inside one that is run again
+            with self._recomputing(position, scope, root, graph_id, marked):
+                return function(*args, **kwargs)
+
+        return again
+
     def _recompute(self, position: Position, module: nn.Module, run: Run) -> Any:
-        """Backward runs a module again, for the activations that checkpointing did not keep."""
-        before = (position.graph_id, position.call_id, position.recomputing)
-        scopes = self.networks.owner(module)
+        """Backward runs a module again that no checkpoint of PyTorch remembers."""
+        scopes = self.networks.owner(module, self._latest[0])
         if scopes is None:
-            scopes = self.networks.add(module, network=False)
-        else:
-            position.marked = self._marks.inside(module, position.marked, scopes.around(module))
-        position.graph_id = scopes.graph_ids.get(module.training, position.graph_id)
-        position.call_id = self._next_call()
-        position.scope, position.phase = scopes.find(module) or scopes.scope, "forward"
-        position.root, position.refreshed, position.recomputing = scopes, False, True
-        try:
             return run()
+        scope = scopes.find(module) or scopes.scope
+        graph_id = scopes.graph_ids.get(module.training, position.graph_id)
+        marked = self._marks.inside(module, position.marked, scopes.around(module))
+        with self._recomputing(position, scope, scopes, graph_id, marked):
+            return run()
+
+    @contextmanager
+    def _recomputing(
+        self, position: Position, scope: str, root: RootScopes | None, graph_id: int, marked: bool
+    ) -> Iterator[None]:
+        before = [getattr(position, name) for name in _PLACE]
+        position.scope, position.root, position.graph_id, position.marked = scope, root, graph_id, marked
+        position.phase, position.call_id, position.recomputing = "forward", self._next_call(), True
+        position.refreshed = False
+        try:
+            yield
         finally:
-            position.root = None
-            position.graph_id, position.call_id, position.recomputing = before
+            for name, value in zip(_PLACE, before, strict=True):
+                setattr(position, name, value)
 
     def _enter_other(self, position: Position, module: nn.Module) -> None:
         """A loss, an activation, a transform of the data: it has a scope, and is no graph of its own."""
@@ -322,75 +349,13 @@ class TrainingObserver:
             self._calls += 1
             return self._calls
 
-    # Optimizers
-
-    def _optimizer_begins(self, optimizer: Optimizer, closure: object) -> Callable[..., Any] | None:
-        """Returns what stands in for the closure, which is forward and backward, not optimizer."""
-        position = self.current()
-        if position.suspended or self._elsewhere():
-            return None
-        self._abandon(position)
-        outermost, counts = not position.optimizers, False
-        if outermost:
-            counts = self._counter.optimizer_begins(
-                closure=closure is not None, has_gradients=lambda: _has_gradients(optimizer)
-            )
-            position.call_id = self._next_call()
-        # Two up from here is the frame that runs the hook, then `step`.
-        running = RunningOptimizer(sys._getframe(2), position, counts=counts)
-        position.optimizers.append(running)
-        name = f"optimizer-{type(optimizer).__name__}" if self._class_names else "optimizer"
-        position.scope, position.phase = f"{OUTSIDE}/{name}", "optimizer"
-        return self._as_forward(closure, running) if callable(closure) else None
-
-    def _as_forward(self, closure: Callable[..., Any], outer: RunningOptimizer) -> Callable[..., Any]:
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            position = self.current()
-            inside = (position.scope, position.phase, position.call_id)
-            position.scope, position.phase, position.call_id = outer.scope, outer.phase, position.network_call
-            try:
-                return closure(*args, **kwargs)
-            finally:
-                position.scope, position.phase, position.call_id = inside
-
-        return forward
-
-    def _optimizer_ends(self, optimizer: Optimizer) -> None:
-        position = self.current()
-        if position.suspended or self._elsewhere():
-            return
-        frame = sys._getframe(2)
-        if all(running.frame is not frame for running in position.optimizers):
-            return  # It started before this observer was attached.
-        while True:
-            running = position.optimizers.pop()
-            running.restore(position)
-            if running.frame is frame:
-                break
-        if not position.optimizers:
-            self.networks.updated()  # This update is accounted for.
-            self.listener.optimizer_ends(optimizer)
-            self._counter.optimizer_ends(running.counts, in_backward=torch._C._current_graph_task_id() != -1)
-
-    def _abandon(self, position: Position) -> None:
-        """Forget optimizers that failed: PyTorch calls its hooks after `step` only where it returned."""
-        if not position.optimizers:
-            return
-        running: set[int] = set()
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            running.add(id(frame))
-            frame = frame.f_back
-        while position.optimizers and id(position.optimizers[-1].frame) not in running:
-            position.optimizers.pop().restore(position)
-
     # Backward and gradient scalers
 
     def _run_backward(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position = self.current()
-        if position.suspended or self._elsewhere():
+        if self._unseen(position):
             return original(*args, **kwargs)
-        self._abandon(position)
+        self._optimizers.abandon_failed(position)
         with self._lock:
             self._backwards += 1
         try:
@@ -405,9 +370,9 @@ class TrainingObserver:
 
     def _update_scaler(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position = self.current()
-        if position.suspended or position.updating or self._elsewhere():
+        if position.updating or self._unseen(position):
             return original(*args, **kwargs)
-        self._abandon(position)
+        self._optimizers.abandon_failed(position)
         counts = self._counter.update_begins()
         position.updating = True
         try:
@@ -417,14 +382,15 @@ class TrainingObserver:
         self._counter.update_ends(counts)
         return result
 
-    def _elsewhere(self) -> bool:
+    def _optimizer_ends(self, optimizer: Optimizer) -> None:
+        self.networks.updated()  # This update is accounted for.
+        self.listener.optimizer_ends(optimizer)
+
+    def _unseen(self, position: Position) -> bool:
         """Not the program's own run: a compiler or tracer runs its modules, or this is a forked data-loader worker."""
         return (
-            os.getpid() != self._process
+            position.suspended > 0
+            or os.getpid() != self._process
             or torch._C._get_tracing_state() is not None
             or TracingContext.try_get() is not None
         )
-
-
-def _has_gradients(optimizer: Optimizer) -> bool:
-    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])

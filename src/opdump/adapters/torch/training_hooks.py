@@ -19,12 +19,14 @@ from torch import nn
 from torch.amp import grad_scaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
     """What to call. `backward` and `scaler_update` get the original function first and must call it; `wrap_call` gets
-    `nn.Module.__call__` and returns what stands in for it.
+    `nn.Module.__call__` and returns what stands in for it; `remember` gets a function that a checkpoint will run again in
+    backward, while it runs for the first time, and returns what stands in for it.
 
     `optimizer_begins` gets the optimizer and its closure or None, and may return another closure. Both optimizer functions
     are called by a hook that is called by the frame that runs `step`.
@@ -35,6 +37,7 @@ class Watch:
     optimizer_ends: Callable[[Optimizer], None]
     backward: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
     scaler_update: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+    remember: Callable[[Callable[..., Any], list[bool]], Callable[..., Any]]
 
 
 def install(watch: Watch) -> Callable[[], None]:
@@ -48,6 +51,7 @@ def install(watch: Watch) -> Callable[[], None]:
     try:
         undo.append(_watch_modules(watch, alive))
         undo.append(_watch_backward(watch, alive))
+        undo.extend(_watch_checkpoints(watch, alive))
         undo.extend(_watch_scaler(watch, alive, scaler) for scaler in _classes_with_update(grad_scaler.GradScaler))
         undo.extend(_watch_optimizers(watch))
     except BaseException:
@@ -78,6 +82,24 @@ def _watch_backward(watch: Watch, alive: list[bool]) -> Callable[[], None]:
         return watch.backward(original, args, kwargs)
 
     return _replace(torch.autograd, "_engine_run_backward", original, run_backward)
+
+
+def _watch_checkpoints(watch: Watch, alive: list[bool]) -> list[Callable[[], None]]:
+    # Not `checkpoint` itself: it may have been imported by name, and compilers know it by its identity.
+    kept = checkpoint.__dict__["_checkpoint_without_reentrant_generator"]
+    apply: Callable[..., Any] = checkpoint.CheckpointFunction.apply
+
+    @functools.wraps(kept)
+    def generator(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return kept(watch.remember(function, alive) if alive[0] else function, *args, **kwargs)
+
+    def apply_function(function: Callable[..., Any], *args: Any) -> Any:
+        return apply(watch.remember(function, alive) if alive[0] else function, *args)
+
+    return [
+        _replace(checkpoint, "_checkpoint_without_reentrant_generator", kept, generator),
+        _replace(checkpoint.CheckpointFunction, "apply", None, staticmethod(apply_function)),
+    ]
 
 
 def _watch_scaler(watch: Watch, alive: list[bool], scaler: type) -> Callable[[], None]:
@@ -124,10 +146,15 @@ def _watch_optimizers(watch: Watch) -> list[Callable[[], None]]:
 
 
 def _replace(owner: Any, name: str, original: Any, replacement: Any) -> Callable[[], None]:
+    """Set an attribute of a module or class; `original` is None where the owner only inherits one."""
     setattr(owner, name, replacement)
 
     def put_back() -> None:
-        if owner.__dict__.get(name) is replacement:
+        if owner.__dict__.get(name) is not replacement:
+            return
+        if original is None:
+            delattr(owner, name)
+        else:
             setattr(owner, name, original)
 
     return put_back

@@ -8,21 +8,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from .training_scopes import OUTSIDE, RootScopes, class_name, compiled_original, part_name
-
-
-@dataclass(slots=True)
-class _Trained:
-    """A parameter that requires a gradient, and how often it had been written when this was looked at last."""
-
-    parameter: weakref.ref[nn.Parameter]
-    version: int
 
 
 class Networks:
@@ -32,7 +23,6 @@ class Networks:
         self.graphs: list[tuple[str, bool]] = []
         self._class_names = class_names
         self._roots: dict[int, RootScopes] = {}
-        self._trained: weakref.WeakKeyDictionary[RootScopes, _Trained] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[tuple[nn.Module, RootScopes]]:
@@ -52,9 +42,8 @@ class Networks:
         root = compiled_original(module)
         name = part_name("network", root, self._class_names) if network else class_name(root)
         scopes = RootScopes(root, f"{above}/{name}", network=network, class_names=self._class_names)
-        key = id(root)
-        self._roots[key] = scopes
-        weakref.finalize(root, self._forget, key, scopes).atexit = False
+        self._roots = {key: known for key, known in self._roots.items() if known.reference() is not None}
+        self._roots[id(root)] = scopes
         return scopes
 
     def add_replica(self, module: nn.Module, original: RootScopes | None) -> RootScopes:
@@ -63,12 +52,11 @@ class Networks:
         scope = f"{above}/{part_name('module', module, self._class_names)}"
         return RootScopes(module, scope, network=False, class_names=self._class_names)
 
-    def owner(self, module: nn.Module) -> RootScopes | None:
-        """The network that `module` belongs to; of several, the one that was called first the latest."""
-        for scopes in reversed(list(self._roots.values())):
-            if scopes.find(module) is not None:
-                return scopes
-        return None
+    def owner(self, module: nn.Module, latest: RootScopes | None) -> RootScopes | None:
+        """The network that runs `module` again: of several, the latest, and one that it is a part of before itself."""
+        known = [*([] if latest is None else [latest]), *reversed(list(self._roots.values()))]
+        holders = [scopes for scopes in known if scopes.find(module) is not None]
+        return next((scopes for scopes in holders if scopes.reference() is not module), holders[0] if holders else None)
 
     def graph(self, scopes: RootScopes, training: bool, appears: Callable[[int, str, bool], None]) -> int:
         """The graph of a network in a mode; `appears` is called where it is new."""
@@ -87,30 +75,25 @@ class Networks:
 
         The parameter that did the last time is asked first: large models with few of them are not walked every time.
         """
-        remembered = self._trained.get(scopes)
-        if remembered is not None:
-            parameter = remembered.parameter()
-            if parameter is not None and parameter.requires_grad:
-                return True
+        remembered = scopes.trained() if scopes.trained is not None else None
+        if remembered is not None and remembered.requires_grad:
+            return True
         for parameter in module.parameters():
             if parameter.requires_grad:
-                self._trained[scopes] = _Trained(weakref.ref(parameter), parameter._version)
+                scopes.trained = weakref.ref(parameter)
+                scopes.trained_version = parameter._version
                 return True
         return _requires_grad(args, kwargs)
 
     def updated(self) -> bool:
         """Whether parameters of any network changed since this was asked the last time; one parameter stands for all."""
         changed = False
-        for trained in list(self._trained.values()):
-            parameter = trained.parameter()
-            if parameter is not None and parameter._version != trained.version:
-                trained.version = parameter._version
+        for scopes in list(self._roots.values()):
+            parameter = scopes.trained() if scopes.trained is not None else None
+            if parameter is not None and parameter._version != scopes.trained_version:
+                scopes.trained_version = parameter._version
                 changed = True
         return changed
-
-    def _forget(self, key: int, scopes: RootScopes) -> None:
-        if self._roots.get(key) is scopes:
-            del self._roots[key]
 
 
 def _requires_grad(*values: Any) -> bool:

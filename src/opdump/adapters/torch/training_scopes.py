@@ -73,6 +73,8 @@ class RootScopes:
         "reference",
         "registered",
         "scope",
+        "trained",
+        "trained_version",
     )
 
     def __init__(self, module: nn.Module, scope: str, *, network: bool, class_names: bool) -> None:
@@ -80,6 +82,9 @@ class RootScopes:
         self.scope = scope
         self.reference = weakref.ref(module)
         self.graph_ids: dict[bool, int] = {}
+        # A parameter that requires a gradient, and how often it had been written when that was asked last.
+        self.trained: weakref.ref[nn.Parameter] | None = None
+        self.trained_version = 0
         self.registered: dict[int, str] = {}
         self._borrowed: dict[int, str] = {}
         self._loose: dict[int, str] = {}

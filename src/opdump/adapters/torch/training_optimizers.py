@@ -1,0 +1,106 @@
+"""Which optimizers are stepping, in each other or in a closure, and which of them failed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from .training_position import Position, RunningOptimizer
+from .training_scopes import OUTSIDE
+from .training_steps import StepCounter
+
+
+class Optimizers:
+    """Moves positions into and out of optimizers, and tells the counter about the outermost ones.
+
+    `ended` is called when an outermost one returned, before the counter.
+    """
+
+    def __init__(
+        self,
+        counter: StepCounter,
+        current: Callable[[], Position],
+        unseen: Callable[[Position], bool],
+        next_call: Callable[[], int],
+        ended: Callable[[Optimizer], None],
+        class_names: bool,
+    ) -> None:
+        self._counter = counter
+        self._current = current
+        self._unseen = unseen
+        self._next_call = next_call
+        self._ended = ended
+        self._class_names = class_names
+
+    def begin(self, optimizer: Optimizer, closure: object) -> Callable[..., Any] | None:
+        """Returns what stands in for the closure, which is forward and backward, not optimizer."""
+        position = self._current()
+        if self._unseen(position):
+            return None
+        self.abandon_failed(position)
+        outermost, counts = not position.optimizers, False
+        if outermost:
+            counts = self._counter.optimizer_begins(
+                closure=closure is not None, has_gradients=lambda: _has_gradients(optimizer)
+            )
+        # Two up from here is the frame that runs the hook, then `step`.
+        running = RunningOptimizer(sys._getframe(2), position, counts=counts)
+        position.optimizers.append(running)
+        if outermost:
+            position.call_id = self._next_call()
+        name = f"optimizer-{type(optimizer).__name__}" if self._class_names else "optimizer"
+        position.scope, position.phase = f"{OUTSIDE}/{name}", "optimizer"
+        return self._as_forward(closure, running) if callable(closure) else None
+
+    def end(self, optimizer: Optimizer) -> None:
+        """Called two below the frame that `begin` was called two below."""
+        position = self._current()
+        if self._unseen(position):
+            return
+        frame = sys._getframe(2)
+        if all(running.frame is not frame for running in position.optimizers):
+            return  # It started before it was watched.
+        while True:
+            running = position.optimizers.pop()
+            running.restore(position)
+            if running.frame is frame:
+                break
+        if not position.optimizers:
+            self._ended(optimizer)
+            self._counter.optimizer_ends(running.counts, in_backward=torch._C._current_graph_task_id() != -1)
+
+    def abandon_failed(self, position: Position) -> None:
+        """Leave optimizers that failed: PyTorch calls the hook after `step` only where `step` returned.
+
+        To be called whenever the program does something else; an optimizer is still running if its frame is on the stack.
+        """
+        if not position.optimizers:
+            return
+        running: set[int] = set()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            running.add(id(frame))
+            frame = frame.f_back
+        while position.optimizers and id(position.optimizers[-1].frame) not in running:
+            position.optimizers.pop().restore(position)
+
+    def _as_forward(self, closure: Callable[..., Any], outer: RunningOptimizer) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            position = self._current()
+            inside = (position.scope, position.phase, position.call_id)
+            position.scope, position.phase, position.call_id = outer.scope, outer.phase, position.network_call
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                position.scope, position.phase, position.call_id = inside
+
+        return forward
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
