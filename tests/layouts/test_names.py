@@ -99,8 +99,8 @@ def test_the_seed_names_by_the_last_component_and_parameters_by_all() -> None:
     assert op_name_in_files("Conv2D", full, "mindspore-2.3") == "Conv2D-op12"
     assert op_name_in_files("Conv2D", full, "mindspore-2.10") == "Default_network-LeNet_conv1-Conv2d_Conv2D-op12"
     for naming in ("mindspore-2.3", "mindspore-2.10"):
-        assert op_name_in_files("Parameter", "fc1.weight", naming) == "fc1_weight"  # type: ignore[arg-type]
-        assert op_name_in_files("Parameter", "a/b.weight", naming) == "a_b_weight"  # type: ignore[arg-type]
+        assert op_name_in_files("Parameter", "fc1.weight", naming) == "fc1_weight"
+        assert op_name_in_files("Parameter", "a/b.weight", naming) == "a_b_weight"
 
 
 @pytest.mark.parametrize(

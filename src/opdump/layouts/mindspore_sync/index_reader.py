@@ -76,7 +76,7 @@ class IndexReader:
         self._signatures: dict[int, _Signature] = {}
         self._arguments: dict[int, dict[str, Any]] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
-        with self._database() as database:
+        with self._named(), self._database() as database:
             self._check(database)
             self.runs = tuple(_run(row) for row in database.execute("SELECT * FROM runs ORDER BY id").fetchall())
             totals = database.execute("SELECT run, name, value FROM totals").fetchall()
@@ -93,6 +93,10 @@ class IndexReader:
 
     def read(self, batch: Batch) -> BatchRecords:
         """The records of a batch, in the order in which they were filed."""
+        with self._named():
+            return self._read(batch)
+
+    def _read(self, batch: Batch) -> BatchRecords:
         with self._database() as database:
             executions = database.execute(
                 "SELECT id, operator, timestamp FROM executions WHERE id >= ? AND id < ? ORDER BY id",
@@ -137,9 +141,9 @@ class IndexReader:
 
     def op_names(self, graph_id: int) -> tuple[str, ...]:
         """The true names of the operators of a graph, of all runs."""
-        with self._database() as database:
+        with self._named(), self._database() as database:
             rows = database.execute("SELECT DISTINCT op_name FROM operators WHERE graph_id = ?", (graph_id,)).fetchall()
-        return tuple(_text(name) for (name,) in rows)
+            return tuple(_text(name) for (name,) in rows)
 
     def _op(self, operator: int, time: int, step: int) -> OpRecord:
         row = _known(self._operators, operator, "operator")
@@ -225,6 +229,15 @@ class IndexReader:
             definition = str(found.get(name, "none"))
             if not definition.startswith("TABLE CREATE TABLE") or "GENERATED" in definition or " AS " in definition:
                 raise CorruptDumpError(f"{self._path}: the index has no plain table {name!r}")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except CorruptDumpError as error:
+            if str(self._path) in str(error):
+                raise
+            raise CorruptDumpError(f"{self._path}: {error}") from error
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:

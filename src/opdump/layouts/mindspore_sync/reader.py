@@ -188,6 +188,13 @@ class RankTree:
         except CorruptDumpError as error:
             self._note(error)
 
+    def _indexed_names(self, graph_id: int) -> tuple[str, ...]:
+        try:
+            return self._index.op_names(graph_id) if self._index is not None else ()
+        except CorruptDumpError as error:
+            self._note(error)
+            return ()
+
     def _unindexed(self, step: int, known: set[TensorKey]) -> PlaceRecords:
         return in_execution_order(self._records(place, known) for place in self._places if place.step == step)
 
@@ -204,8 +211,7 @@ class RankTree:
     def _true_names(self, graph_id: int) -> TrueNames:
         names = self._names.get(graph_id)
         if names is None:
-            indexed = self._index.op_names(graph_id) if self._index is not None else ()
-            full_names = (*self.execution_order(graph_id), *indexed)
+            full_names = (*self.execution_order(graph_id), *self._indexed_names(graph_id))
             names = self._names[graph_id] = TrueNames(full_names, self.graph(graph_id))
         return names
 

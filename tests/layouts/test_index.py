@@ -1,0 +1,259 @@
+"""The index: survives kill -9, is read while it is written and where nothing may be written, and is not trusted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opdump.catalog import open_dump
+from opdump.plan import DumpPlan
+from opdump.testing import sample_step
+from tests.layouts.filing import file_step, file_steps, new_writer
+
+_WRITE_FOR_EVER = """
+import sys
+from opdump.plan import DumpPlan
+from opdump.testing import sample_step
+from tests.layouts.filing import file_step, new_writer
+from pathlib import Path
+writer = new_writer(DumpPlan(path=Path(sys.argv[1]), saved_data="full"))
+step = 0
+while True:
+    file_step(writer, sample_step(step))
+    print(step, flush=True)
+    step += 1
+"""
+
+
+def _index(root: Path) -> Path:
+    return root / "rank_0/.dump_metadata/index.sqlite"
+
+
+def _capture(root: Path) -> subprocess.Popen[bytes]:
+    here = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *filter(None, sys.path)])}
+    return subprocess.Popen(
+        [sys.executable, "-c", _WRITE_FOR_EVER, str(root)], stdout=subprocess.PIPE, env=environment, cwd=here
+    )
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.003, 0.011, 0.02])
+def test_after_kill_9_every_finished_step_is_whole(delay: float, tmp_path: Path) -> None:
+    with _capture(tmp_path) as process:
+        assert process.stdout is not None
+        for _ in range(5):
+            finished = int(process.stdout.readline())
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        finished = max([finished, *(int(line) for line in process.stdout.read().split())])
+    catalog = open_dump(tmp_path)
+    assert not catalog.problems
+    assert not catalog.runs[0].complete
+    assert set(range(finished + 1)) <= set(catalog.steps)
+    for step in range(finished + 1):
+        assert list(catalog.ops(step=step, include_skipped=True)) == list(sample_step(step).ops)
+    for record in catalog:
+        if record.payload is not None:
+            record.payload.to_host()
+
+
+def test_a_dump_that_is_being_written_can_be_read(tmp_path: Path) -> None:
+    with _capture(tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            for _ in range(5):
+                catalog = open_dump(tmp_path)
+                assert not catalog.problems
+                whole = catalog.steps[:-1]
+                for step in whole[-2:]:
+                    assert list(catalog.ops(step=step, include_skipped=True)) == list(sample_step(step).ops)
+                before = int(process.stdout.readline())
+        finally:
+            process.kill()
+    assert before > 0
+
+
+def test_a_reader_holds_no_lock_on_the_index(tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
+    file_step(writer, sample_step(0))
+    catalog = open_dump(tmp_path)
+    records = iter(catalog)
+    next(records)
+    begin = time.monotonic()
+    file_step(writer, sample_step(1))
+    assert time.monotonic() - begin < 5
+    assert len(list(records)) > 0
+    assert open_dump(tmp_path).steps == (0, 1)
+    writer.close({})
+
+
+def _with_hot_journal(root: Path) -> None:
+    """Leave the index as a process leaves it that is killed within a transaction."""
+    program = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("PRAGMA cache_size = 1")
+database.execute("BEGIN IMMEDIATE")
+database.execute("DELETE FROM executions")
+database.execute("DELETE FROM tensors")
+database.executemany("INSERT INTO arguments VALUES (?, ?)", [(n, "x" * 4000) for n in range(1000, 1500)])
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", program, str(_index(root))], check=False)
+    assert _index(root).with_name("index.sqlite-journal").stat().st_size > 512
+
+
+def test_a_transaction_that_was_killed_is_rolled_back_without_touching_the_dump(tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path), [sample_step(0)])
+    _with_hot_journal(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    catalog = open_dump(tmp_path)
+    assert list(catalog.ops(include_skipped=True)) == list(sample_step(0).ops)
+    assert not catalog.problems
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_the_next_run_repairs_an_index_that_was_killed(tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path), [sample_step(0)])
+    _with_hot_journal(tmp_path)
+    file_steps(DumpPlan(path=tmp_path), [sample_step(1)])
+    catalog = open_dump(tmp_path)
+    assert catalog.steps == (0, 1)
+    assert list(catalog.ops(include_skipped=True)) == [*sample_step(0).ops, *sample_step(1).ops]
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs to mount a directory read-only")
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_dump_on_a_read_only_file_system_is_read(tmp_path: Path, killed: bool) -> None:
+    root = tmp_path / "dump"
+    file_steps(DumpPlan(path=root), [sample_step(0)])
+    if killed:
+        _with_hot_journal(root)
+    program = f"""
+from opdump.catalog import open_dump
+catalog = open_dump({str(root)!r})
+assert not catalog.problems, catalog.problems
+print(len(list(catalog)))
+"""
+    mount = f"mount --bind {root} {root} && mount -o remount,ro,bind {root} && ! touch {root}/x 2>/dev/null"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "denied" in done.stderr or "not permitted" in done.stderr:
+        pytest.skip("this machine lets nobody mount")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len([record for record in sample_step(0).tensors if not record.skip])
+
+
+def test_records_can_be_asked_for_in_sql(tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path), [sample_step(0), sample_step(1)])
+    database = sqlite3.connect(_index(tmp_path))
+    rows = database.execute(
+        "SELECT step, op_name, io, slot, dtype, shape FROM tensor_records WHERE phase = 'backward' ORDER BY step"
+    ).fetchall()
+    database.close()
+    name = "Gradients/Default/network-Net/MatMul-op95"
+    assert rows == [(step, name, "output", 1, "float64", "5,4") for step in (0, 1)]
+
+
+def test_two_runs_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
+    plan = DumpPlan(path=tmp_path, saved_data="statistic")
+    one, other = new_writer(plan), new_writer(plan)
+    file_step(one, sample_step(0))
+    file_step(other, sample_step(1))
+    file_step(one, sample_step(2))
+    one.close({})
+    other.close({})
+    assert [run.id for run in open_dump(tmp_path).runs] == [1, 2]
+    for number, steps in ((1, (0, 2)), (2, (1,))):
+        catalog = open_dump(tmp_path, run=number)
+        assert catalog.steps == steps
+        expected = [op for step in steps for op in sample_step(step).ops]
+        assert list(catalog.ops(include_skipped=True)) == expected
+
+
+def _run_sql(*statements: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        database = sqlite3.connect(path, isolation_level=None)
+        for statement in statements:
+            database.execute(statement)
+        database.close()
+
+    return change
+
+
+def _overwrite(content: bytes, at: int = 0) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[at : at + len(content)] = content
+        path.write_bytes(data)
+
+    return change
+
+
+def _as_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+_ENDLESS = "CREATE VIEW runs AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i FROM n"
+HOSTILE: dict[str, Callable[[Path], None]] = {
+    "gone": Path.unlink,
+    "empty": lambda path: os.truncate(path, 0),
+    "text": _overwrite(b"not a database" * 99),
+    "cut off": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "garbage in the middle": _overwrite(b"\xff" * 30_000, at=4096),
+    "a pipe": _as_fifo,
+    "another program's": _run_sql("PRAGMA application_id = 1"),
+    "a later version": _run_sql("PRAGMA user_version = 99"),
+    "a table missing": _run_sql("DROP VIEW tensor_records", "DROP TABLE signatures"),
+    "an endless view": _run_sql("DROP VIEW tensor_records", "DROP TABLE runs", _ENDLESS),
+    "text for numbers": _run_sql("UPDATE executions SET timestamp = 'soon'"),
+    "a shape of words": _run_sql("UPDATE signatures SET shape = 'a,b'"),
+    "an unknown phase": _run_sql("UPDATE operators SET phase = 'sideways'"),
+    "an unknown reason": _run_sql("UPDATE operators SET skip = 'because'"),
+    "an unknown direction": _run_sql("UPDATE signatures SET io = 'both'"),
+    "operators missing": _run_sql("DELETE FROM operators"),
+    "stacks missing": _run_sql("DELETE FROM frames"),
+    "a short summary": _run_sql("UPDATE tensors SET summary = x'00' WHERE summary IS NOT NULL"),
+    "damaged JSON": _run_sql("UPDATE arguments SET json = '{'"),
+    "deep JSON": _run_sql(f"UPDATE arguments SET json = '{'[' * 100_000}'"),
+    "a blob for a name": _run_sql("UPDATE operators SET op_name = x'ff'"),
+    "text that is no UTF-8": _run_sql("UPDATE operators SET op_name = CAST(x'ff' AS TEXT)"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_without_its_index_a_dump_is_read_by_file_names(name: str, tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(0)])
+    HOSTILE[name](_index(tmp_path))
+    catalog = open_dump(tmp_path)
+    found = list(catalog)
+    expected = [record for record in sample_step(0).tensors if record.payload is not None]
+    assert len(found) == len(expected)
+    for record, origin in zip(found, expected, strict=True):
+        assert (record.io, record.slot, record.shape, record.op.timestamp, record.op.occurrence) == (
+            origin.io,
+            origin.slot,
+            origin.shape,
+            origin.op.timestamp,
+            origin.op.occurrence,
+        )
+        assert record.payload is not None
+        record.payload.to_host()
+    assert bool(catalog.problems) == (name != "gone")
+    for problem in catalog.problems:
+        assert str(_index(tmp_path)) in str(problem)
