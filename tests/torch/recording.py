@@ -39,11 +39,23 @@ class Operators(RecordingMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not self.recording:
+            return func(*args, **kwargs)
         operator = Operator(str(func), _copies((args, kwargs)), thread=threading.current_thread().name)
         result = func(*args, **kwargs)
         operator.outputs = _copies(result)
         self.all.append(operator)
         return result
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """On in the calling thread for the length of the block."""
+        was_off = put_on(self)
+        try:
+            yield
+        finally:
+            if was_off:
+                take_off(self)
 
     def run_as_one(self, name: str, function: CompiledCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         operator = Operator(name, _copies((args, kwargs)), thread=threading.current_thread().name)

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from opdump.adapters.torch.compiled import CompiledRegions
-from opdump.adapters.torch.mode_stack import put_on, recording_here, take_off
-from opdump.adapters.torch.threads import ThreadEntry, ThreadMode
+from opdump.adapters.torch.mode_stack import recording_here, take_off
+from opdump.adapters.torch.threads import ThreadEntry
 from tests.torch.recording import Operators
 
 backward: Any = torch.autograd.backward
@@ -29,12 +29,15 @@ X = torch.linspace(-1, 1, 4)
 
 
 class Capture:
-    """A recording mode for the main thread and a thread mode that gives to it."""
+    """A recording mode and the hooks that bring threads into it."""
 
     def __init__(self) -> None:
         self.operators = Operators()
-        self.mode = ThreadMode()
-        self.entry = ThreadEntry(self.mode.on)
+        self.entry = ThreadEntry(self.operators.on)
+
+    @property
+    def names(self) -> list[str]:
+        return self.operators.names
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -43,22 +46,14 @@ class Capture:
             yield
         finally:
             self.entry.detach()
-
-    @property
-    def names(self) -> list[str]:
-        return self.operators.names
-
-    def dump(self, wanted: bool) -> None:
-        self.mode.give_to(self.operators.__torch_dispatch__ if wanted else None)
+            self.operators.recording = False
 
 
 @pytest.fixture
 def capture() -> Iterator[Capture]:
     capture = Capture()
-    capture.dump(True)
     with capture.attached():
         yield capture
-    capture.mode.close()
 
 
 def run(thread: threading.Thread) -> None:
@@ -92,7 +87,6 @@ def test_a_pool_made_before_capture_enters_with_each_call() -> None:
     with ThreadPoolExecutor(2) as pool:
         pool.submit(int).result()
         capture = Capture()
-        capture.dump(True)
         with capture.attached():
             assert torch.equal(pool.submit(torch.sin, X).result(), X.sin())
             assert len(list(pool.map(torch.cos, [X, X]))) == 2
@@ -160,11 +154,11 @@ def test_a_thread_started_between_dumped_steps_records_in_the_next(capture: Capt
             function()
             done.put(None)
 
-    capture.dump(False)
+    capture.operators.recording = False
     thread = threading.Thread(target=serve)
     thread.start()
     for wanted in (False, True, False, True):
-        capture.dump(wanted)
+        capture.operators.recording = wanted
         work.put(X.sin)
         done.get(timeout=60)
     work.put(None)
@@ -174,7 +168,6 @@ def test_a_thread_started_between_dumped_steps_records_in_the_next(capture: Capt
 
 def test_a_thread_that_outlives_capture_records_nothing_more() -> None:
     capture = Capture()
-    capture.dump(True)
     go, ended = threading.Event(), threading.Event()
     results = []
 
@@ -188,7 +181,6 @@ def test_a_thread_that_outlives_capture_records_nothing_more() -> None:
         thread = threading.Thread(target=work)
         thread.start()
         ended.wait(60)
-    capture.mode.close()
     go.set()
     thread.join()
     assert capture.names == ["aten.sin.default"]
@@ -208,11 +200,8 @@ def test_detach_puts_everything_back() -> None:
 
 def test_backward_runs_in_the_thread_that_calls_it(capture: Capture) -> None:
     w = torch.ones(4, requires_grad=True)
-    put_on(capture.operators)
-    try:
+    with capture.operators.on():
         backward(w.sin().sum())
-    finally:
-        take_off(capture.operators)
     main = [o for o in capture.operators.all if "cos" in o.name]
     assert [o.thread for o in main] == [threading.current_thread().name]
     capture.operators.all.clear()
@@ -229,11 +218,8 @@ def test_deep_checkpoints_stay_visible(capture: Capture) -> None:
         return checkpoint(nested, x, levels - 1, use_reentrant=True)  # type: ignore[no-any-return]
 
     x = torch.ones(2, requires_grad=True)
-    put_on(capture.operators)
-    try:
+    with capture.operators.on():
         backward(nested(x, 70).sum())
-    finally:
-        take_off(capture.operators)
     cosines = [o for o in capture.operators.all if o.name == "aten.cos.default"]
     assert len(cosines) == 1
     assert cosines[0].thread != threading.current_thread().name
@@ -249,7 +235,7 @@ def test_a_run_that_another_tool_put_on_the_object_stays_in_charge(capture: Capt
         original()
 
     thread.run = run_of_another_tool  # type: ignore[method-assign]
-    entry = ThreadEntry(capture.mode.on)
+    entry = ThreadEntry(capture.operators.on)
     entry.attach()
     run(thread)
     entry.detach()
@@ -266,7 +252,7 @@ def test_a_compiled_function_in_a_thread_is_one_operator(capture: Capture) -> No
     regions.attach()
     try:
         run(threading.Thread(target=compiled, args=(X,)))
-        capture.dump(False)
+        capture.operators.recording = False
         run(threading.Thread(target=compiled, args=(X,)))
     finally:
         regions.detach()
@@ -316,14 +302,13 @@ def test_data_loader_workers_do_not_record(capture: Capture) -> None:
     def leave() -> None:
         take_off(capture.operators)
 
-    entry = ThreadEntry(capture.mode.on, forked=leave)
-    put_on(capture.operators)
+    entry = ThreadEntry(capture.operators.on, forked=leave)
     entry.attach()
     try:
-        batches = list(DataLoader(Waves(), batch_size=2, num_workers=2, multiprocessing_context="fork"))
+        with capture.operators.on():
+            batches = list(DataLoader(Waves(), batch_size=2, num_workers=2, multiprocessing_context="fork"))
     finally:
         entry.detach()
-        take_off(capture.operators)
     assert torch.cat(batches).tolist() == [[float(i), 0.0, 0.0] for i in range(4)]
     assert "aten.sin.default" not in capture.names
 
