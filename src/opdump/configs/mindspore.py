@@ -19,7 +19,7 @@ from opdump.configs.json_text import read_json
 from opdump.configs.known_keys import COMMON, E2E, KEYS, nearest_key, obsolete_sections, section_of, unknown_keys
 from opdump.configs.settings import resolve
 from opdump.errors import ConfigError
-from opdump.plan import DumpPlan, StepSet
+from opdump.plan import DumpPlan, KernelPattern, StepSet
 
 CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
 
@@ -29,9 +29,10 @@ def load_plan(
 ) -> DumpPlan:
     """Reads a config file, checks it whole, makes its dump directory, and returns the plan.
 
-    `path` None means the file that MINDSPORE_DUMP_CONFIG names. `overrides` are keys of the config, of any section,
-    that replace those of the file (`saved_data="full"`, `iteration="0-2"`, `layout="mindspore-2.10"`); an override of
-    None is none; `path` may then be any directory. With `strict` an unknown key is an error.
+    `path` None means the file that MINDSPORE_DUMP_CONFIG names. `overrides` are keys of the config, of any section, or
+    fields of DumpPlan; they replace what the file says (`saved_data="full"`, `iteration="0-2"`, `layout="mindspore-2.10"`,
+    `inputs=False`). An override of None is none, and `path` may be any directory. With `strict` an unknown key is an
+    error.
 
     Raises ConfigError, NotSupportedYetError for an `op_debug_mode` other than 0, and DumpPathError.
     """
@@ -50,7 +51,7 @@ def load_plan(
 
 
 def plan_from_keywords(*, environ: Mapping[str, str], strict: bool = False, **keys: Any) -> DumpPlan:
-    """The plan of a config that holds these keys, of any section, and a default for each other.
+    """The plan of a config that holds these keys, of any section, or fields of DumpPlan, and a default for each other.
 
     The defaults dump every operator of every step and device, inputs and outputs; with `kernels` those kernels. `path`
     may be any directory; without it MS_DIAGNOSTIC_DATA_PATH counts. Raises as `load_plan` does.
@@ -73,47 +74,53 @@ def _plan_of(
     config: object, source: _Source, environ: Mapping[str, str], strict: bool, overrides: Mapping[str, Any]
 ) -> DumpPlan:
     sections = dict(config) if isinstance(config, Mapping) else {}
-    directory = _override(sections, overrides)
+    directory, fields = _override(sections, overrides)
     warnings = [*source.warnings, *obsolete_sections(sections, source.where)]
     unknown = unknown_keys(sections, source.where)
     plan = resolve(sections, source.where, environ, directory=directory, complete=source.complete, warnings=warnings)
     if strict and unknown:
         raise ConfigError("; ".join(unknown).replace(" is ignored", " is an error under strict"))
     make_writable(plan.path)
-    return replace(plan, config_text=source.text, warnings=(*warnings, *unknown))
+    return replace(plan, config_text=source.text, warnings=(*warnings, *unknown), **fields)
 
 
-def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> Path | None:
-    """Puts the overrides into the sections; returns the directory that replaces the config's path, if any."""
-    directory: Path | None = None
+# Fields of DumpPlan that no key of the config stands for as it is.
+_PLAN_FIELDS = ("inputs", "outputs", "selection", "devices")
+
+
+def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
+    """Puts overrides into the sections; returns the directory that replaces the config's path, and the plan's fields."""
     given = {key: value for key, value in overrides.items() if value is not None}
+    fields = {key: given.pop(key) for key in _PLAN_FIELDS if key in given}
+    directory = Path(given.pop("path")).expanduser().absolute() if "path" in given else None
+    if "steps" in given:
+        given["iteration"] = given.pop("steps")
     if "kernels" in given:
         given.setdefault("dump_mode", 1)  # who names kernels wants these
+    if "sample_num" in given:
+        given.setdefault("sample_mode", 1)
     for key, value in given.items():
         section = section_of(key)
         if section is None:
             near = nearest_key(key)
+            known = ", ".join((*(name for keys in KEYS.values() for name in keys), "steps", *_PLAN_FIELDS))
             raise ConfigError(
-                f"unknown setting {key}={value!r}; "
-                + (
-                    f"is {near} meant?"
-                    if near
-                    else f"known are {', '.join(name for keys in KEYS.values() for name in keys)}"
-                )
+                f"unknown setting {key}={value!r}; " + (f"is {near} meant?" if near else f"known are {known}")
             )
-        if key == "path":
-            directory = Path(value).expanduser().absolute()
-            continue
         values = sections.get(section)
         kept = dict(values) if isinstance(values, Mapping) else {}
         sections[section] = kept | {key: _as_json_value(value)}
-    return directory
+    return directory, fields
 
 
 def _as_json_value(value: Any) -> Any:
     if isinstance(value, StepSet):
         return str(value)
-    return list(value) if isinstance(value, tuple | set | frozenset | range) else value
+    if isinstance(value, KernelPattern):
+        return value.text
+    return (
+        [_as_json_value(item) for item in value] if isinstance(value, list | tuple | set | frozenset | range) else value
+    )
 
 
 def _read_file(path: str | os.PathLike[str]) -> bytes:

@@ -1,0 +1,93 @@
+"""The table of operator names: its form, and what is the same as what."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from opdump.op_types import FRAMEWORKS, ROWS, OperatorNames, bare_name, names_of, rows_of, same_operator, search_texts
+
+
+def test_there_are_many_rows_and_each_concept_has_one() -> None:
+    assert len(ROWS) > 250
+    assert [concept for concept, rows in Counter(row.concept for row in ROWS).items() if rows > 1] == []
+
+
+def test_a_row_without_a_second_framework_is_known() -> None:
+    def frameworks(row: OperatorNames) -> int:
+        return sum(bool(getattr(row, framework)) for framework in FRAMEWORKS)
+
+    assert {row.concept for row in ROWS if frameworks(row) < 2} == {"WeightNorm"}
+
+
+def test_a_cell_names_nothing_twice() -> None:
+    for row in ROWS:
+        for framework in FRAMEWORKS:
+            names = getattr(row, framework)
+            assert len(set(names)) == len(names), row
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Conv2D", "convolution"),
+        ("conv2d", "aten::convolution"),
+        ("MatMul", "addmm"),
+        ("MatMulV2", "mm"),
+        ("Gemm", "linear"),
+        ("ReLU", "aten::relu_"),
+        ("Relu", "ReLUV3"),
+        ("ReluGrad", "threshold_backward"),
+        ("MaxPool", "max_pool2d_with_indices"),
+        ("BatchNormalization", "native_batch_norm"),
+        ("LayerNormV3", "native_layer_norm"),
+        ("FusedBatchNormV3", "BNTrainingUpdate"),
+        ("Softmax", "_softmax"),
+        ("AdamWeightDecay", "_fused_adamw"),
+        ("ResourceApplyMomentum", "_fused_sgd"),
+        ("Sum", "aten::sum.dim_IntList"),
+        ("gather", "GatherElements"),
+        ("Unknown", "unknown_"),
+    ],
+)
+def test_one_operator_has_many_names(one: str, other: str) -> None:
+    assert same_operator(one, other)
+    assert same_operator(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Conv2D", "Conv3D"),
+        ("Conv2D", "convolution_backward"),
+        ("ReLU", "threshold_backward"),
+        ("relu", "gelu"),
+        ("Softmax", "_log_softmax"),
+        ("AddN", "sum"),
+        ("where", "nonzero"),
+        ("gather", "index_select"),
+        ("select", "Select"),
+        ("Unknown", "relu"),
+        ("relu", "Unknown"),
+    ],
+)
+def test_different_operators_stay_apart(one: str, other: str) -> None:
+    assert not same_operator(one, other)
+
+
+def test_names_are_those_of_every_concept() -> None:
+    assert {"MatMul", "BiasAdd", "Gemm", "mm"} <= names_of("addmm")
+    assert {"Conv2D", "Conv3D", "Conv"} <= names_of("convolution")
+    assert names_of("Nothing") == {"Nothing"}
+    assert rows_of("Nothing") == ()
+    assert search_texts("Nothing") == ()
+    assert "conv2d" in search_texts("aten::convolution.default")
+
+
+@pytest.mark.parametrize(
+    ("name", "bare"),
+    [("aten::add_.Tensor", "add"), ("ReLU", "ReLU"), ("__and__", "__and__"), ("_softmax", "_softmax"), ("_", "_")],
+)
+def test_a_bare_name_has_no_namespace_overload_or_in_place_mark(name: str, bare: str) -> None:
+    assert bare_name(name) == bare

@@ -1,0 +1,69 @@
+"""DumpPlan: defaults, its JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdump.errors import ConfigError
+from opdump.plan import DumpPlan, KernelPattern, StepSet
+
+
+def test_a_path_alone_makes_a_plan_with_the_dialects_defaults() -> None:
+    plan = DumpPlan(path=Path("/tmp/dump"))
+    assert plan.steps == StepSet.all()
+    assert plan.saves_tensors
+    assert not plan.saves_statistics
+    assert plan.selects("anything", "at all")
+    assert plan.statistic_category == ("max", "min", "l2norm")
+
+
+@pytest.mark.parametrize(("saved", "tensors", "statistics"), [("tensor", 1, 0), ("statistic", 0, 1), ("full", 1, 1)])
+def test_saved_data_names_what_is_written(saved: Any, tensors: int, statistics: int) -> None:
+    plan = DumpPlan(path=Path("/tmp/dump"), saved_data=saved)
+    assert (plan.saves_tensors, plan.saves_statistics) == (bool(tensors), bool(statistics))
+
+
+def test_a_cpu_is_dumped_whatever_the_devices() -> None:
+    plan = DumpPlan(path=Path("/tmp/dump"), devices=frozenset({1}))
+    assert plan.wants_device("cpu", 0)
+    assert plan.wants_device("cuda", 1)
+    assert not plan.wants_device("cuda", 0)
+    assert DumpPlan(path=Path("/tmp/dump")).wants_device("cuda", 5)
+
+
+def test_only_named_kernels_are_selected() -> None:
+    kernels = (KernelPattern.parse("relu"), KernelPattern.parse("Default/fc-Linear/addmm-op0"))
+    plan = DumpPlan(path=Path("/tmp/dump"), selection="kernels", kernels=kernels)
+    assert plan.selects("Default/act-ReLU/relu-op4", "relu")
+    assert plan.selects("Default/fc-Linear/addmm-op0", "addmm")
+    assert not plan.selects("Default/fc-Linear/addmm-op1", "addmm")
+
+
+def test_the_json_holds_every_field_but_text_and_warnings() -> None:
+    plan = DumpPlan(path=Path("/tmp/dump"), config_text="{}", warnings=("w",), devices=frozenset({2, 1}))
+    shown = json.loads(plan.to_json())
+    assert set(shown) == set(DumpPlan.__dataclass_fields__) - {"config_text", "warnings"}
+    assert shown["devices"] == [1, 2]
+    assert shown["steps"] == "all"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"saved_data": "all"},
+        {"selection": "some"},
+        {"stat_calc_mode": "gpu"},
+        {"device_stat_precision_mode": "middle"},
+        {"layout": "mindspore"},
+        {"sample_num": 0},
+        {"selection": "kernels"},
+    ],
+)
+def test_a_field_outside_its_list_is_refused(settings: Mapping[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        DumpPlan(path=Path("/tmp/dump"), **settings)

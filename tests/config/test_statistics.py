@@ -1,0 +1,167 @@
+"""Every named statistic against float64 numpy, and its text against the rules of statistic.csv."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from opdump.kernels import Summary, summarise
+from opdump.statistics import (
+    CATEGORIES,
+    DEFAULT_CATEGORIES,
+    SummaryStatistics,
+    canonical_category,
+    category_of_heading,
+    digest,
+    digests_of,
+    format_statistic,
+)
+
+
+def _arrays() -> list[npt.NDArray[Any]]:
+    random = np.random.default_rng(5)
+    special = np.array([0.0, -0.0, 1.5, -2.5, math.inf, -math.inf, math.nan, 1e-40])
+    return [
+        random.standard_normal((7, 33)).astype(np.float32),
+        random.standard_normal(30_000),
+        special,
+        special[:6].astype(np.float16),
+        random.integers(-100, 100, 1000, dtype=np.int8),
+        random.integers(0, 2, 99).astype(bool),
+        np.array(3, dtype=np.int64),
+        np.empty((0, 4), dtype=np.float32),
+    ]
+
+
+@pytest.mark.parametrize("array", _arrays(), ids=lambda array: f"{array.dtype}{array.shape}")
+def test_statistics_equal_float64_numpy(array: npt.NDArray[Any]) -> None:
+    statistics = SummaryStatistics(summarise(array), digests_of(array, CATEGORIES))
+    wide = array.astype(np.float64).ravel()
+    with np.errstate(invalid="ignore"):
+        expected: dict[str, float] = {
+            "max": wide.max(initial=-np.inf),
+            "min": wide.min(initial=np.inf),
+            "avg": float(wide.mean()) if wide.size else math.nan,
+            "l2norm": math.sqrt(float((wide * wide).sum())),
+        }
+    counts = {
+        "count": wide.size,
+        "negative zero count": int((wide < 0).sum()),
+        "positive zero count": int((wide > 0).sum()),
+        "nan count": int(np.isnan(wide).sum()),
+        "negative inf count": int((wide == -np.inf).sum()),
+        "positive inf count": int((wide == np.inf).sum()),
+        "zero count": int((wide == 0).sum()),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(statistics[name], value, rtol=1e-12, err_msg=name)  # type: ignore[arg-type]
+    for name, count in counts.items():
+        assert statistics[name] == count, name
+        assert isinstance(statistics[name], int), name
+    assert set(statistics) == {canonical_category(name) for name in CATEGORIES}
+    assert statistics["md5"] == statistics["hash:md5"] == hashlib.md5(array.tobytes()).hexdigest()
+    assert len(statistics) == 13
+
+
+def test_an_unknown_statistic_or_one_not_taken_is_a_key_error() -> None:
+    statistics = SummaryStatistics(summarise(np.zeros(3)))
+    assert "md5" not in statistics
+    assert "bogus" not in statistics
+    with pytest.raises(KeyError):
+        statistics["hash"]
+
+
+def test_nan_equals_nan_and_nothing_else() -> None:
+    array = np.array([1.0, math.nan])
+    one = SummaryStatistics(summarise(array))
+    assert one == SummaryStatistics(summarise(array.copy()))
+    assert one == dict(one)
+    assert one != SummaryStatistics(summarise(np.array([1.0, 2.0])))
+    assert one != SummaryStatistics(summarise(array), {"md5": "0"})
+    assert one != 5
+
+
+def test_sha1_of_large_tensors_is_that_of_their_slices_digests() -> None:
+    array = np.arange(50_000, dtype=np.float32)
+    slices = [array[start : start + 20480] for start in range(0, array.size, 20480)]
+    joined = "".join(hashlib.sha1(piece.tobytes()).hexdigest() for piece in slices)
+    assert digest("hash", array) == digest("hash:sha1", array) == hashlib.sha1(joined.encode()).hexdigest()
+    small = array[:20480]
+    assert digest("hash", small) == hashlib.sha1(small.tobytes()).hexdigest()
+
+
+def test_a_digest_sees_elements_and_not_strides_or_byte_order() -> None:
+    array = np.arange(12, dtype=np.int32).reshape(3, 4)
+    assert digest("md5", array.T) == digest("md5", array.T.copy())
+    assert digest("md5", array.astype(">i4")) == digest("md5", array)
+    assert digest("md5", np.empty(0)) == hashlib.md5(b"").hexdigest()
+    with pytest.raises(KeyError, match="is no digest"):
+        digest("max", array)
+
+
+def test_only_wanted_digests_are_taken() -> None:
+    assert digests_of(np.zeros(2), ["max", "l2norm"]) == {}
+    assert list(digests_of(np.zeros(2), ["hash:md5", "md5"])) == ["md5"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.449951, "0.449951"),
+        (1e-9, "1e-09"),
+        (1234567.0, "1.23457e+06"),
+        (3.0, "3"),
+        (-0.0, "-0"),
+        (100000.0, "100000"),
+        (math.nan, "nan"),
+        (-math.nan, "nan"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (12345678, "12345678"),
+        (True, "1"),
+        ("d41d8cd9", "d41d8cd9"),
+    ],
+)
+def test_values_have_six_significant_digits_and_counts_all(value: float | str, text: str) -> None:
+    assert format_statistic(value) == text
+
+
+def test_headings_are_those_of_statistic_csv() -> None:
+    assert [category.heading for category in CATEGORIES.values()] == [
+        "Max Value",
+        "Min Value",
+        "Avg Value",
+        "Count",
+        "Negative Zero Count",
+        "Positive Zero Count",
+        "NaN Count",
+        "Negative Inf Count",
+        "Positive Inf Count",
+        "Zero Count",
+        "MD5",
+        "L2Norm Value",
+        "SHA1",
+        "SHA1",
+        "MD5",
+    ]
+    assert {name for name, category in CATEGORIES.items() if category.on_device} == {"max", "min", "avg", "l2norm"}
+    assert set(DEFAULT_CATEGORIES) <= set(CATEGORIES)
+
+
+def test_headings_are_read_in_any_case() -> None:
+    assert category_of_heading("Nan Count") == "nan count"
+    assert category_of_heading(" sha1 ") == "hash"
+    assert category_of_heading("Shape") is None
+
+
+def test_nothing_of_no_elements_is_an_error() -> None:
+    empty = Summary(0, 0, 0, 0, 0, 0, 0, -math.inf, math.inf, 0, 0)
+    statistics = SummaryStatistics(empty)
+    assert statistics["max"] == -math.inf
+    assert math.isnan(float(statistics["avg"]))
+    assert statistics["l2norm"] == 0
