@@ -1,0 +1,98 @@
+"""One sample of one operator, run from the same state as often as wanted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FORWARD, BACKWARD, IN_PLACE = "forward", "backward", "in place"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run left behind: results, gradients, the arguments as they are now, the state of the generator."""
+
+    results: list[Any]
+    gradients: list[Tensor | None] | None
+    arguments: list[Tensor]
+    generator: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A sample, and the way to run it."""
+
+    form: str
+    function: Callable[..., Any]
+    sample: Any
+
+    def run(self) -> Run:
+        sample = self.sample.transform(_copy)
+        leaves = torch.utils._pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+        arguments = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        seed()
+        result = self.function(sample.input, *sample.args, **sample.kwargs)
+        gradients = _gradients(sample.output_process_fn_grad(result), arguments) if self.form == BACKWARD else None
+        return Run(torch.utils._pytree.tree_leaves(result), gradients, arguments, torch.get_rng_state())
+
+
+def cases(operator: Any, dtype: torch.dtype, count: int | None, *, in_place: bool) -> Iterator[Case]:
+    """The first `count` samples of an operator, with gradients where PyTorch has them, and without."""
+    backward = operator.supports_autograd and dtype in operator.supported_backward_dtypes("cpu")
+    seed()
+    for sample in islice(operator.sample_inputs("cpu", dtype, requires_grad=backward), count):
+        if backward:
+            yield Case(BACKWARD, operator.op, sample)
+        detached = sample.transform(_detach)
+        yield Case(FORWARD, operator.op, detached)
+        if in_place and operator.inplace_variant is not None and not sample.broadcasts_input:
+            yield Case(IN_PLACE, operator.inplace_variant, detached)
+
+
+def seed() -> None:
+    torch.manual_seed(7)
+    random.seed(7)
+    np.random.seed(7)
+
+
+def _gradients(result: Any, arguments: list[Tensor]) -> list[Tensor | None] | None:
+    outputs = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    inputs = [argument for argument in arguments if argument.requires_grad]
+    if not outputs or not inputs:
+        return None
+    generator = torch.Generator().manual_seed(11)
+    seeds = [
+        torch.randn(output.shape, dtype=output.dtype, generator=generator)
+        if output.layout is torch.strided and not output.is_nested
+        else torch.ones_like(output)
+        for output in outputs
+    ]
+    return list(torch.autograd.grad(outputs, inputs, seeds, allow_unused=True))
+
+
+def _detach(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _copy(value: Any) -> Any:
+    """A copy with the same strides, offset and gaps in memory."""
+    if not isinstance(value, Tensor):
+        return value
+    plain = value.detach()
+    if (
+        plain.layout is torch.strided
+        and type(plain) is Tensor
+        and not (plain.is_nested or plain.is_quantized or plain.is_conj() or plain.is_neg())
+    ):
+        storage = plain.untyped_storage().clone()
+        copy = torch.empty(0, dtype=plain.dtype).set_(storage, plain.storage_offset(), plain.size(), plain.stride())
+    else:
+        copy = plain.clone()
+    return copy.requires_grad_(value.requires_grad)

@@ -1,0 +1,105 @@
+"""Runs a share of PyTorch's operator samples plainly and under capture."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch.testing._internal.common_methods_invocations import op_db
+
+from opdump.adapters.settings import Settings
+from opdump.adapters.torch.adapter import ADAPTER
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder
+from tests.torch.op_db.bits import differences
+from tests.torch.op_db.samples import BACKWARD, Case, Run, cases
+from tests.torch.op_db.statistics import CheckedInMemory
+
+# They return memory as it happens to be.
+UNINITIALISED = frozenset(
+    ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+)
+_REPETITIONS = 40
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was run and what was found."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    differing: dict[str, str] = field(default_factory=dict)
+    """Operators whose results differ under capture, with the first difference."""
+    failing: dict[str, str] = field(default_factory=dict)
+    """Operators that fail under capture and not without, or otherwise."""
+    wrong_statistics: list[str] = field(default_factory=list)
+
+
+def run_shard(index: int, shards: int, *, samples: int | None, in_place: bool) -> Outcome:
+    """Every `shards`-th operator from the `index`-th on, for all its types."""
+    outcome = Outcome()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # samples warn of deprecations, that is their business
+        for operator in op_db[index::shards]:
+            _run_operator(operator, outcome, samples, in_place=in_place)
+    return outcome
+
+
+def _run_operator(operator: Any, outcome: Outcome, samples: int | None, *, in_place: bool) -> None:
+    name = f"{operator.name}.{operator.variant_test_name}" if operator.variant_test_name else operator.name
+    counts = outcome.counts
+    counts["operators of op_db"] += 1
+    found: list[tuple[Case, Run | Exception]] = []
+    for dtype in sorted(operator.supported_dtypes("cpu"), key=str):
+        counts["pairs"] += 1
+        for case in cases(operator, dtype, samples, in_place=in_place):
+            found.append((case, _attempt(case)))
+    writer = CheckedInMemory()
+    plan = DumpPlan(path=Path("unused"), saved_data="full", statistic_category=(*_CATEGORIES,))
+    with ADAPTER.attach(Recorder(plan, writer, ADAPTER.reader(plan)), Settings(steps="manual")) as clock:
+        captured = []
+        for case, _ in found:
+            captured.append(_attempt(case))
+            clock.manual_step()
+    for (case, plain), run in zip(found, captured, strict=True):
+        _judge(name, case, plain, run, outcome)
+    counts.update(writer.counts)
+    outcome.wrong_statistics += [f"{name}: {text}" for text in writer.wrong]
+
+
+_CATEGORIES = (
+    *("max", "min", "avg", "count", "negative zero count", "positive zero count", "nan count"),
+    *("negative inf count", "positive inf count", "zero count", "l2norm"),
+)
+
+
+def _attempt(case: Case) -> Run | Exception:
+    try:
+        return case.run()
+    except Exception as error:  # noqa: BLE001  # whatever an operator refuses, it must refuse under capture too
+        return error
+
+
+def _judge(name: str, case: Case, plain: Run | Exception, captured: Run | Exception, outcome: Outcome) -> None:
+    counts = outcome.counts
+    counts[f"samples, {case.form}"] += 1
+    if isinstance(plain, Exception) or isinstance(captured, Exception):
+        if type(plain) is type(captured):
+            counts["samples that PyTorch refuses"] += 1
+        else:
+            outcome.failing.setdefault(name, f"{case.form}: {plain!r} plainly, {captured!r} under capture")
+        return
+    if case.form == BACKWARD and plain.gradients is not None:
+        counts["samples with gradients"] += 1
+    if name in UNINITIALISED:
+        counts["samples of uninitialised memory"] += 1
+        return
+    found = differences(plain, captured)
+    if not found:
+        return
+    if any(differences(plain, case.run()) for _ in range(_REPETITIONS)):
+        counts["samples that differ from themselves"] += 1
+    else:
+        outcome.differing.setdefault(name, f"{case.form}: {found[0]}")
