@@ -100,6 +100,10 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_
     if importlib.util.find_spec("torch") is None:
         pytest.xfail("notimpl: the pages show PyTorch, which this environment leaves out")
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    command = tmp_path / "bin" / "opdump"  # the installed command of this very Python
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m opdump "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
     program: list[str] = []
     for block in _blocks(page):
         file = next((option[5:] for option in block.options if option.startswith("file=")), None)
@@ -116,8 +120,9 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_
     _run_python(program, page, tmp_path)
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
+def _environment(folder: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PATH": path}
 
 
 def _run_python(program: list[str], page: Path, folder: Path) -> None:
@@ -126,7 +131,7 @@ def _run_python(program: list[str], page: Path, folder: Path) -> None:
     source = folder / f"{page.stem}.py"  # lines are numbered as in the page, so that an error points there
     source.write_text("".join(program), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, source.name], cwd=folder, env=_environment(), capture_output=True, text=True, check=False
+        [sys.executable, source.name], cwd=folder, env=_environment(folder), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{page}:\n{done.stderr}"
 
@@ -139,7 +144,7 @@ def _run_console(block: Block, page: Path, folder: Path) -> None:
         done = subprocess.run(
             ["/bin/bash", "-c", line],
             cwd=folder,
-            env=_environment(),
+            env=_environment(folder),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

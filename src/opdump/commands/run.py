@@ -162,6 +162,8 @@ def _run(
         _print_error(error)
         result = EXIT_ERROR
     if dump is not None and dump.report is not None:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what the script printed comes first, also where both go to one file
         for warning in dump.report.warnings:
             click.echo(f"opdump: warning: {warning}", err=True)
         line = completeness_json(dump.report, rank=rank) if as_json else completeness_line(dump.report, rank=rank)
@@ -180,5 +182,6 @@ def _print_error(error: BaseException) -> None:
         click.echo("opdump: the error below comes from opdump, not from the script; please report it", err=True)
     else:
         without_opdump_frames(error)
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     sys.excepthook(type(error), error, error.__traceback__)

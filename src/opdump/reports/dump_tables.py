@@ -14,6 +14,9 @@ from opdump.reports.selection import file_of
 from opdump.reports.statistics_shown import SHOWN, not_finite, shown_statistics, statistics_of
 from opdump.reports.table import Column, Printer
 
+PARAMETER = "Parameter"
+"""op_type of the value of a parameter at the end of a step: filed like an operator's output, and no operator."""
+
 _STATISTICS = tuple(Column(name, right=True) for name in (*SHOWN, "nan/inf"))
 
 
@@ -134,7 +137,7 @@ def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
         if execution.op.skip:
             skipped[execution.op.skip] += 1
             continue
-        operators += 1
+        operators += execution.op.op_type != PARAMETER
         for record in execution.tensors:
             if record.skip:
                 continue
