@@ -46,6 +46,16 @@ struct BlockSums {
   double sum_squares;
 };
 
+// Asks for memory that comes 8 KiB later, the next block's included: hardware stops at the end of a page and the
+// folding of a block is a pause. Worth a third of the speed from memory, nothing in the cache. Past the tensor it does
+// nothing.
+template <class Element>
+inline void prefetch(const Element* elements, int count) {
+  constexpr int kLine = 64;
+  const char* later = reinterpret_cast<const char*>(elements) + 8192;
+  for (int at = 0; at < count * static_cast<int>(sizeof(Element)); at += kLine) __builtin_prefetch(later + at);
+}
+
 // What both passes over a block find: extremes, zeros, signs.
 template <class Element>
 struct Signs {
@@ -73,6 +83,7 @@ BlockSums sum_block(const Element* elements, int64_t count, Partial& block) {
   Sums sums;
   const int64_t whole = count & kWholeLanes;
   for (int64_t i = 0; i < whole; i += kLanes) {
+    prefetch(elements + i, kLanes);
     const auto x = load(elements + i);
     signs.take(x, x);
     if constexpr (kSumsInOnePass) sums.take(x, elements + i);
@@ -104,6 +115,7 @@ void count_block(const Element* elements, int64_t count, Partial& block) {
   };
   const int64_t whole = count & kWholeLanes;
   for (int64_t i = 0; i < whole; i += kLanes) {
+    prefetch(elements + i, kLanes);
     const Lanes<L> x = load(elements + i);
     take(x, x);
   }
@@ -239,6 +251,7 @@ void sign_block(const Element* elements, int64_t count, Partial& block) {
     Vector<Element> vector_max = Vector<Element>{} + max;
     Vector<Element> vector_min = vector_max;
     for (; i + kWidth <= count; i += kWidth) {
+      prefetch(elements + i, kWidth);
       const auto x = load_bytes<Vector<Element>>(elements + i);
       vector_max = x > vector_max ? x : vector_max;
       vector_min = x < vector_min ? x : vector_min;

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,17 @@ from opdump.errors import KernelChoiceError
 PACKAGE = Path(opdump.__file__).parent
 
 
-def run(code: str, *, source: Path = PACKAGE.parent, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter with these variables set, importing opdump from `source`."""
+def run(code: str, *, source: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter with these variables set, with the opdump in `source` if one is given."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("OPDUMP_")}
+    command = [sys.executable, "-c", code]
+    if source is not None:
+        # Without the site module an editable installation cannot put its own opdump first.
+        command.insert(1, "-S")
+        installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+        plain["PYTHONPATH"] = os.pathsep.join([str(source), *installed])
     return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**plain, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", **environ},
-        capture_output=True,
-        text=True,
-        check=False,
+        command, env={**plain, "PYTHONDONTWRITEBYTECODE": "1", **environ}, capture_output=True, text=True, check=False
     )
 
 
