@@ -216,6 +216,17 @@ def inference_in_training_mode(journal: Journal) -> None:
             network(batch())
 
 
+def inference_of_gradients(journal: Journal) -> None:
+    class Forces(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            place = x.detach().requires_grad_()
+            return torch.autograd.grad(super().forward(place).sum(), place)[0]
+
+    network = Forces().eval()
+    for _ in range(3):
+        network(batch())
+
+
 def two_models(journal: Journal) -> None:
     encoder, decoder = Encoder(3, 4), Decoder(4, 3)
     optimizer = sgd(encoder, decoder)
@@ -374,6 +385,7 @@ TABLE: dict[Callable[[Journal], None], tuple[list[Place], list[Place], int]] = {
     inference:                         ([(0, 0), (1, 0), (2, 0)],                  [], 3),
     inference_that_records_gradients:  ([(0, 0), (1, 0), (2, 0)],                  [], 2),
     inference_in_training_mode:        ([(0, 0), (1, 0), (2, 0)],                  [], 3),
+    inference_of_gradients:            ([(0, 0), (1, 0), (2, 0)],                  [], 2),
     two_models:                        ([(0, 0), (0, 1), (1, 0), (1, 1)],          [(0, 1), (1, 1)], 2),
     two_models_inference:              ([(0, 0), (1, 1), (2, 0), (3, 1)],          [], 4),
     frozen_teacher:                    ([(0, 0), (0, 1), (1, 0), (1, 1)],          [(0, 1), (1, 1)], 2),

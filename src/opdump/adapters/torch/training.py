@@ -359,7 +359,9 @@ class TrainingObserver:
         with self._lock:
             self._backwards += 1
         try:
-            self._counter.backward_begins()
+            # Within a forward it is part of what the network computes (forces are gradients of an energy), not training.
+            if position.root is None:
+                self._counter.backward_begins()
             return original(*args, **kwargs)
         finally:
             with self._lock:

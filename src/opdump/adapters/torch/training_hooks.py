@@ -21,6 +21,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
+from .replacements import Replacements
+
 
 @dataclass(frozen=True, slots=True)
 class Watch:
@@ -46,32 +48,33 @@ def install(watch: Watch) -> Callable[[], None]:
     `alive`, a list of one, turns false then: a replacement that somebody else wrapped meanwhile cannot be taken out, and
     does nothing from there on.
     """
-    undo: list[Callable[[], None]] = []
+    replaced = Replacements()
+    hooks: list[Any] = []
     alive = [True]
+
+    def undo() -> None:
+        alive[0] = False
+        replaced.restore()
+        while hooks:
+            hooks.pop().remove()
+
     try:
-        undo.append(_watch_modules(watch, alive))
-        undo.append(_watch_backward(watch, alive))
-        undo.extend(_watch_checkpoints(watch, alive))
-        undo.extend(_watch_scaler(watch, alive, scaler) for scaler in _classes_with_update(grad_scaler.GradScaler))
-        undo.extend(_watch_optimizers(watch))
+        call = nn.Module.__call__
+        replaced.replace(nn.Module, "__call__", functools.wraps(call)(watch.wrap_call(call, alive)))
+        _watch_backward(watch, alive, replaced)
+        _watch_checkpoints(watch, alive, replaced)
+        for scaler in _classes_with_update(grad_scaler.GradScaler):
+            _watch_scaler(watch, alive, replaced, scaler)
+        before, after = _optimizer_hooks(watch)
+        hooks.append(register_optimizer_step_pre_hook(before))
+        hooks.append(register_optimizer_step_post_hook(after))
     except BaseException:
-        _undo_all(undo, alive)
+        undo()
         raise
-    return functools.partial(_undo_all, undo, alive)
+    return undo
 
 
-def _undo_all(undo: list[Callable[[], None]], alive: list[bool]) -> None:
-    alive[0] = False
-    while undo:
-        undo.pop()()
-
-
-def _watch_modules(watch: Watch, alive: list[bool]) -> Callable[[], None]:
-    original = nn.Module.__call__
-    return _replace(nn.Module, "__call__", original, functools.wraps(original)(watch.wrap_call(original, alive)))
-
-
-def _watch_backward(watch: Watch, alive: list[bool]) -> Callable[[], None]:
+def _watch_backward(watch: Watch, alive: list[bool], replaced: Replacements) -> None:
     # `backward` and `grad` may have been imported by name long ago; both look this function up when they run.
     original = torch.autograd.__dict__["_engine_run_backward"]
 
@@ -81,10 +84,10 @@ def _watch_backward(watch: Watch, alive: list[bool]) -> Callable[[], None]:
             return original(*args, **kwargs)
         return watch.backward(original, args, kwargs)
 
-    return _replace(torch.autograd, "_engine_run_backward", original, run_backward)
+    replaced.replace(torch.autograd, "_engine_run_backward", run_backward)
 
 
-def _watch_checkpoints(watch: Watch, alive: list[bool]) -> list[Callable[[], None]]:
+def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) -> None:
     # Not `checkpoint` itself: it may have been imported by name, and compilers know it by its identity.
     kept = checkpoint.__dict__["_checkpoint_without_reentrant_generator"]
     apply: Callable[..., Any] = checkpoint.CheckpointFunction.apply
@@ -96,13 +99,11 @@ def _watch_checkpoints(watch: Watch, alive: list[bool]) -> list[Callable[[], Non
     def apply_function(function: Callable[..., Any], *args: Any) -> Any:
         return apply(watch.remember(function, alive) if alive[0] else function, *args)
 
-    return [
-        _replace(checkpoint, "_checkpoint_without_reentrant_generator", kept, generator),
-        _replace(checkpoint.CheckpointFunction, "apply", None, staticmethod(apply_function)),
-    ]
+    replaced.replace(checkpoint, "_checkpoint_without_reentrant_generator", generator)
+    replaced.replace(checkpoint.CheckpointFunction, "apply", staticmethod(apply_function))
 
 
-def _watch_scaler(watch: Watch, alive: list[bool], scaler: type) -> Callable[[], None]:
+def _watch_scaler(watch: Watch, alive: list[bool], replaced: Replacements, scaler: type) -> None:
     original = scaler.__dict__["update"]
 
     @functools.wraps(original)
@@ -111,7 +112,7 @@ def _watch_scaler(watch: Watch, alive: list[bool], scaler: type) -> Callable[[],
             return original(*args, **kwargs)
         return watch.scaler_update(original, args, kwargs)
 
-    return _replace(scaler, "update", original, update)
+    replaced.replace(scaler, "update", update)
 
 
 def _classes_with_update(scaler: type) -> list[type]:
@@ -125,7 +126,7 @@ def _classes_with_update(scaler: type) -> list[type]:
     return classes
 
 
-def _watch_optimizers(watch: Watch) -> list[Callable[[], None]]:
+def _optimizer_hooks(watch: Watch) -> tuple[Callable[..., Any], Callable[..., None]]:
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling():
             return None
@@ -142,19 +143,4 @@ def _watch_optimizers(watch: Watch) -> list[Callable[[], None]]:
         if not torch.compiler.is_compiling():
             watch.optimizer_ends(optimizer)
 
-    return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
-
-
-def _replace(owner: Any, name: str, original: Any, replacement: Any) -> Callable[[], None]:
-    """Set an attribute of a module or class; `original` is None where the owner only inherits one."""
-    setattr(owner, name, replacement)
-
-    def put_back() -> None:
-        if owner.__dict__.get(name) is not replacement:
-            return
-        if original is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    return put_back
+    return before, after
