@@ -356,14 +356,14 @@ def optimizer_in_backward(journal: Journal) -> None:
         network(batch()).sum().backward()
 
 
-def fresh_validation_model(journal: Journal) -> None:
+def validation_in_training_mode(journal: Journal) -> None:
     network = Net()
     optimizer = sgd(network)
     for _ in range(2):
         network(batch()).sum().backward()
         optimizer.step()
         with torch.no_grad():
-            network(batch())  # not in evaluation mode: the same graph, the next iteration
+            network(batch())  # the same graph, the next iteration
 
 
 # fmt: off
@@ -381,7 +381,7 @@ TABLE: dict[Callable[[Journal], None], tuple[list[Place], list[Place], int]] = {
                                                                                    [(0, 0), (1, 0)], 2),
     validation_that_records_gradients: ([(0, 0), (1, 1), (1, 0), (2, 1)],          [(0, 0), (1, 0)], 2),
     validation_first:                  ([(0, 0), (1, 0), (0, 1), (1, 1)],          [(0, 1), (1, 1)], 2),
-    fresh_validation_model:            ([(0, 0), (1, 0), (1, 0), (2, 0)],          [(0, 0), (1, 0)], 2),
+    validation_in_training_mode:       ([(0, 0), (1, 0), (1, 0), (2, 0)],          [(0, 0), (1, 0)], 2),
     inference:                         ([(0, 0), (1, 0), (2, 0)],                  [], 3),
     inference_that_records_gradients:  ([(0, 0), (1, 0), (2, 0)],                  [], 2),
     inference_in_training_mode:        ([(0, 0), (1, 0), (2, 0)],                  [], 3),
