@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import opdump
 from opdump.adapters.torch.compiled import CompiledCall, CompiledRegions
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, recording_here, suspended, take_off
 from tests.torch.recording import Operators, recording
@@ -537,3 +539,60 @@ def test_a_mode_that_does_not_record_at_present_leaves_compiled_graphs_alone() -
     finally:
         take_off(mode)
         regions.detach()
+
+
+# --- the real capture ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiled_before", [False, True])
+def test_a_dump_holds_each_compiled_graph_as_one_operator(tmp_path: Path, compiled_before: bool) -> None:
+    def trained(path: Path | None) -> tuple[list[torch.Tensor], opdump.CaptureReport | None]:
+        torch._dynamo.reset()
+        network = compiled_with(Network(), backend="aot_eager")
+        results = train(network, steps=1) if compiled_before else []
+        if path is None:
+            return results + train(network), None
+        with opdump.capture(path=path, saved_data="full", iteration="all") as dump:
+            results += train(network)
+        return results, dump.report
+
+    expected, _ = trained(None)
+    found, report = trained(tmp_path)
+    assert_same(found, expected)
+    assert report is not None
+    catalog = opdump.open(tmp_path)
+    step = report.steps[-1]
+    forward = [op for op in catalog.ops(step=step) if op.kernel == "compiled_forward"]
+    backward = [op for op in catalog.ops(step=step) if op.kernel == "compiled_forward_backward"]
+    assert [op.op_name.rpartition("-op")[0] for op in forward] == ["Default/network-Network/compiled_forward"]
+    assert [op.forward_op for op in backward] == [forward[0].op_name]
+    assert "in forward" in str(forward[0].stack) or any(frame.function == "forward" for frame in forward[0].stack)
+    kernels = {op.kernel for op in catalog.ops(step=step)}
+    assert not {kernel for kernel in kernels if "batch_norm" in kernel or "addmm" in kernel}
+    # One optimizer step before, the weights that the graph read were those that the step before had left.
+    records = [tensor for tensor in catalog if tensor.op == forward[0]]
+    assert {(4,), (8, 4), (6, 4), (2, 8)} - {tensor.shape for tensor in records if tensor.io == "input"} == {(4,)}
+    assert (6, 2) in {tensor.shape for tensor in records if tensor.io == "output"}
+    assert all(tensor.payload is not None for tensor in records)
+
+
+def test_an_eager_dump_goes_inside(tmp_path: Path) -> None:
+    network = compiled_with(Network(), backend="aot_eager")
+    with opdump.capture(path=tmp_path, iteration="all", eager=True):
+        train(network, steps=1)
+    kernels = {op.kernel for op in opdump.open(tmp_path).ops()}
+    assert not {kernel for kernel in kernels if "compiled" in kernel}
+    assert "aten::native_batch_norm" in kernels
+
+
+def test_a_dump_does_not_hold_what_was_traced(tmp_path: Path) -> None:
+    network = layers()
+    x = torch.ones(2, 3)
+    with opdump.capture(path=tmp_path, iteration="all"):
+        jit.trace(formula, (x,))
+        jit.trace(network, (x,))
+        torch.export.export(network, (x,))
+        network(x)
+    kernels = [op.kernel for op in opdump.open(tmp_path).ops()]
+    assert kernels.count("aten::addmm") == 2
+    assert "aten::sin" not in kernels

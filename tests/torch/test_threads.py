@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.pool import ThreadPool
+from pathlib import Path
 from queue import Queue
 from types import FrameType
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
+import opdump
 from opdump.adapters.torch.compiled import CompiledRegions
 from opdump.adapters.torch.mode_stack import recording_here, take_off
 from opdump.adapters.torch.threads import ThreadEntry
@@ -344,3 +346,52 @@ def test_the_pin_memory_thread_does_not_enter(capture: Capture, monkeypatch: pyt
     finally:
         threading.setprofile(None)
     assert depths == [0]
+
+
+# --- the real capture ------------------------------------------------------------------------------------------------
+
+
+def test_a_dump_holds_what_threads_ran(tmp_path: Path) -> None:
+    results = []
+    with ThreadPoolExecutor(2) as pool, opdump.capture(path=tmp_path, saved_data="full", iteration="0"):
+        run(threading.Thread(target=lambda: results.append(X.sin())))
+        results.append(pool.submit(torch.cos, X).result())
+    outputs = {
+        record.op.kernel: record.payload.to_host()
+        for record in opdump.open(tmp_path)
+        if record.io == "output" and record.payload is not None
+    }
+    assert outputs.keys() == {"aten::sin", "aten::cos"}
+    assert outputs["aten::sin"].tolist() == results[0].tolist() == X.sin().tolist()
+    assert outputs["aten::cos"].tolist() == results[1].tolist() == X.cos().tolist()
+
+
+def test_many_threads_at_once_lose_no_operator(tmp_path: Path) -> None:
+    def work(count: int) -> None:
+        for _ in range(count):
+            X.sin()
+
+    with opdump.capture(path=tmp_path, saved_data="full", iteration="0") as dump:
+        threads = [threading.Thread(target=work, args=(50,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert dump.report is not None
+    assert dump.report.captured == 200
+    ops = [op for op in opdump.open(tmp_path).ops() if op.kernel == "aten::sin"]
+    assert len({(op.op_name, op.occurrence) for op in ops}) == 200
+    assert len({op.timestamp for op in ops}) == 200
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="never: there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_dump_with_forked_workers_is_complete(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path, saved_data="full", iteration="0") as dump:
+        loader = DataLoader(Waves(), batch_size=2, num_workers=2, multiprocessing_context="fork")
+        batches = [batch.square() for batch in loader]
+    assert torch.cat(batches)[:, 1:].tolist() == [[0.0, 0.0]] * 4
+    assert dump.report is not None
+    kernels = [op.kernel for op in opdump.open(tmp_path).ops()]
+    assert kernels.count("aten::pow.Tensor_Scalar") == 2
+    assert "aten::sin" not in kernels

@@ -150,9 +150,11 @@ class CompiledRegions:
 
     def _wrap_graph(self, scope: dict[str, Any], name: str) -> None:
         graph = scope[name]
+        depth = torch._C._len_torch_dispatch_stack
 
         def compiled_graph(*args: Any, **kwargs: Any) -> Any:
-            if not (self._attached and recording_here()):
+            # The first question is the cheap one: in steps that are not dumped there is seldom a mode at all.
+            if not depth() or not (self._attached and recording_here()):
                 return graph(*args, **kwargs)
             with suspended():
                 held = _held_tensors(graph)
