@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .capture import CaptureReport, Dump, DumpComplete, capture, set_dump, start, stop
+    from .session import CaptureReport, Dump, DumpComplete, capture, set_dump, start, stop
     from .catalog import Catalog
     from .catalog import open_dump as open
     from .errors import OpdumpError
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Catalog": ("catalog", "Catalog"),
-    "CaptureReport": ("capture", "CaptureReport"),
-    "Dump": ("capture", "Dump"),
-    "DumpComplete": ("capture", "DumpComplete"),
+    "CaptureReport": ("session", "CaptureReport"),
+    "Dump": ("session", "Dump"),
+    "DumpComplete": ("session", "DumpComplete"),
     "DumpPlan": ("plan", "DumpPlan"),
     "OpRecord": ("records", "OpRecord"),
     "OpdumpError": ("errors", "OpdumpError"),
     "TensorRecord": ("records", "TensorRecord"),
-    "capture": ("capture", "capture"),
+    "capture": ("session", "capture"),
     "open": ("catalog", "open_dump"),
-    "set_dump": ("capture", "set_dump"),
-    "start": ("capture", "start"),
-    "stop": ("capture", "stop"),
+    "set_dump": ("session", "set_dump"),
+    "start": ("session", "start"),
+    "stop": ("session", "stop"),
 }
 
 __all__ = [

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
@@ -25,6 +26,8 @@ from .statistics import SummaryStatistics
 
 GAPS: frozenset[SkipReason] = frozenset({"no storage", "unsupported layout", "opaque"})
 """Reasons that leave a hole in a dump: `strict` makes them an error."""
+_HELD_BYTES = 2**28
+"""More than this is not kept in memory to wait for the next step: then the operators belong to the step that they name."""
 
 
 class PendingArray(Protocol):
@@ -125,6 +128,7 @@ class Recorder:
         self.skipped: Counter[str] = Counter()
         self.tensors_skipped: Counter[str] = Counter()
         self.steps: list[int] = []
+        self.holding = False
         self.matched_kernels: set[str] = set()
         """Entries of the plan's `kernels` that matched some operator."""
         self._writer = writer
@@ -135,6 +139,8 @@ class Recorder:
         self._graph_sizes: dict[int, int] = {}
         self._constants: dict[tuple[int, str, int], int] = {}
         self._kernel_args: set[tuple[int, int, str]] = set()
+        self._held_bytes = 0
+        self._filed_ops = 0
         self._lock = threading.RLock()
 
     def graph(self, graph_id: int, root_name: str = "") -> GraphBuilder:
@@ -159,6 +165,35 @@ class Recorder:
         if self.plan.outputs:
             with self._lock:
                 self._take(op, "output", outputs)
+
+    def hold(self) -> None:
+        """From now on nobody knows yet which step the operators belong to: keeps their files back until `release`."""
+        with self._lock:
+            self.holding = not self._ops
+
+    def release(self) -> None:
+        """The held operators belong to the step that they name."""
+        with self._lock:
+            if self.holding:
+                self.holding = False
+                self._held_bytes = 0
+                self._write_ready()
+
+    def fold_back(self, step: int) -> None:
+        """The held operators belong to `step`, which was filed already: they ran after its end, and no other step came."""
+        with self._lock:
+            moved = {id(op): replace(op, step=step, order=op.order + self._filed_ops) for op in self._ops}
+            self._ops = [moved[id(op)] for op in self._ops]
+            for entry in self._entries:
+                entry.op = moved.get(id(entry.op), entry.op)
+            self.release()
+
+    def discard(self) -> None:
+        """The held operators belong to no step that is dumped: nothing of them was filed yet."""
+        with self._lock:
+            self.holding = False
+            self._ops, self._entries, self._waiting = [], [], []
+            self._reader.clear()
 
     def skip_op(self, op: OpRecord) -> None:
         """Counts and lists an operator that leaves no data (`op.skip` says why)."""
@@ -186,6 +221,7 @@ class Recorder:
     def end_step(self, step: int) -> None:
         """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded."""
         with self._lock:
+            self.release()
             self._end_step(step)
 
     def _end_step(self, step: int) -> None:
@@ -198,6 +234,7 @@ class Recorder:
         tensors = [self._finished(entry) for entry in entries]
         self._writer.write_step(step, ops, tensors, [entry.file for entry in entries])
         self._reader.clear()
+        self._filed_ops = len(ops)
         self._count(step, ops, entries)
         self.write_graphs()
 
@@ -222,11 +259,14 @@ class Recorder:
             entries.append(entry)
             if taken.array is not None:
                 self._waiting.append(entry)
+                self._held_bytes += taken.data_size
         if self._waiting:
+            if self.holding and self._held_bytes > _HELD_BYTES:
+                self.release()
             if reader.must_finish:
                 reader.finish_step()
                 self._write_waiting()
-            else:
+            elif not self.holding:
                 self._write_ready()
 
     def _write_ready(self) -> None:

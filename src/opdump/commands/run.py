@@ -136,7 +136,7 @@ def _run(
 ) -> int | str | None:
     """Run the program under capture; what `sys.exit` is to be called with."""
     from opdump.adapters.settings import DumpComplete
-    from opdump.capture import capture
+    from opdump.session import capture
     from opdump.commands.progress import progress_lines
     from opdump.reports.completeness import completeness_json, completeness_line
 

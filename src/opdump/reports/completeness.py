@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from opdump.reports import amounts
 
 if TYPE_CHECKING:
-    from opdump.capture import CaptureReport
+    from opdump.session import CaptureReport
 
 
 def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:

@@ -95,6 +95,8 @@ class _Capture(SilentListener):
         """The networks that ran in the current step, by graph number."""
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._last_ended = False
+        self._filed: int | None = None
+        """The step that was filed last."""
 
     def open(self) -> None:
         with ExitStack() as undo:
@@ -108,17 +110,35 @@ class _Capture(SilentListener):
             part.detach()
         self._switch(False)
         self._mode.closed = True
-        self._file_step(self.observer.step)
+        if not self._recorder.holding:
+            self._file_step(self.observer.step)
+        elif self._filed == self.observer.step - 1:
+            # No other step came: what ran since belongs to the last one.
+            self._recorder.fold_back(self._filed)
+            self._file_step(self._filed)
+        else:
+            self._recorder.discard()
         self._recorder.matched_kernels |= self._mode.matched_kernels
 
     def step_begins(self, step: int) -> None:
-        self._switch(step in self._plan.steps)
+        wanted = step in self._plan.steps
+        self._switch(wanted)
+        if wanted and step > self._plan.initial_iteration:
+            # Whether another step follows at all, the next forward will tell.
+            self._recorder.hold()
 
     def step_ends(self, step: int, reopened: bool) -> None:
         if self._mode.recording:
-            self._file_step(step)
+            if reopened and self._recorder.holding and self._filed == step - 1:
+                # The step before goes on, so what ran since its optimizer returned lies within it.
+                self._recorder.fold_back(step - 1)
+                self._file_step(step - 1)
+            else:
+                self._file_step(step)
+        if not reopened:
+            self._filed = step if self._mode.recording else None
             last = self._plan.steps.last
-            self._last_ended = last is not None and step >= last and not reopened
+            self._last_ended = last is not None and step >= last
 
     def graph_appears(self, graph_id: int, name: str, training: bool) -> None:
         self._recorder.graph(graph_id, name)

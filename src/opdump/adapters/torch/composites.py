@@ -38,6 +38,10 @@ ONE_OPERATOR: Mapping[str, str] = {
 """Operators that always run outside the mode, by their name in `aten`, and why."""
 
 GRADIENTS: Mapping[str, str] = {
+    "max": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
+    "min": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
+    "median": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
+    "nanmedian": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
     "prod": "under a mode the formula for inputs with zeros is taken for all",
     "prod.dim_int": "under a mode the formula for inputs with zeros is taken for all",
     "cumprod": "under a mode the formula for inputs with zeros is taken for all",
@@ -173,10 +177,11 @@ class ExactOperators:
             if self._is_on():
                 with suspended():
                     if not _dispatches_anyway((*args, *kwargs.values())):
+                        plain = rest.remove(_PYTHON)
                         if not self._mode.recording:
-                            return operator.redispatch(rest, *args, **kwargs)
+                            return operator.redispatch(plain, *args, **kwargs)
                         return self._observer.run_operator(
-                            operator, lambda: operator.redispatch(rest, *args, **kwargs), args, kwargs
+                            operator, lambda: operator.redispatch(plain, *args, **kwargs), args, kwargs
                         )
             return operator.redispatch(rest, *args, **kwargs)
 

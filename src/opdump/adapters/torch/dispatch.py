@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,6 +31,8 @@ from .provenance import Provenance
 from .stacks import StackReader
 from .training import TrainingObserver
 from .training_scopes import RootScopes
+
+Described = TypeVar("Described", GraphInput, GraphOutput)
 
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
@@ -318,11 +320,14 @@ class CaptureMode(RecordingMode):
         position = observer.current()
         task = torch._C._current_graph_task_id()
         frame = sys._getframe(2)
-        forward_op, place = "", 0
+        forward_op = ""
+        where: object
         phase: Phase = position.phase
         scope, graph_id = position.scope, position.graph_id
         call: object = position.call_id
         link = None
+        if self._recorder.holding and (task >= 0 or position.root is not None or phase == "optimizer"):
+            self._recorder.release()
         if task >= 0:
             if position.recomputing or (torch.is_grad_enabled() and _is_recomputing(frame)):
                 phase = "recomputation"
@@ -337,10 +342,9 @@ class CaptureMode(RecordingMode):
         if link is not None:
             scope, graph_id, stack, forward_op = GRADIENTS + link.scope, link.graph_id, link.stack, link.op_name
             marked = link.marked
-            where: object = forward_op
+            where = forward_op
         else:
-            stack = self._stacks.read(frame)
-            where = id(stack[0]) if stack else 0
+            stack, where = self._stacks.read(frame)
             marked = self._plan.selection != "marked" or position.marked or self._in_marked_function(frame)
         with self._lock:
             names = self._names
@@ -433,8 +437,14 @@ class CaptureMode(RecordingMode):
                 op_name=op.op_name,
                 op_type=op.op_type,
                 phase=op.phase,
-                inputs=tuple(GraphInput(live.source, _dtype(live.tensor), _shape(live.tensor)) for live in inputs),
-                outputs=tuple(GraphOutput(_dtype(live.tensor), _shape(live.tensor)) for live in outputs),
+                inputs=_by_slot(
+                    {live.slot: GraphInput(live.source, _dtype(live.tensor), _shape(live.tensor)) for live in inputs},
+                    GraphInput(),
+                ),
+                outputs=_by_slot(
+                    {live.slot: GraphOutput(_dtype(live.tensor), _shape(live.tensor)) for live in outputs},
+                    GraphOutput("", ()),
+                ),
                 attributes=op.arguments,
                 stack=op.stack,
                 runs_kernel=not schema.kind,
@@ -541,6 +551,11 @@ def _nested(values: Any, path: str, *, keep_none: bool = False) -> Iterator[tupl
             yield here, value
         elif isinstance(value, (list, tuple, Mapping)):
             yield from _nested(value, here, keep_none=keep_none)
+
+
+def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:
+    """The values at their slots; `nothing` in a slot that holds no tensor."""
+    return tuple(values.get(slot, nothing) for slot in range(max(values, default=-1) + 1))
 
 
 def _is_recomputing(frame: FrameType | None) -> bool:

@@ -31,7 +31,7 @@ def never_compile(code: CodeType) -> None:
     eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
 
 
-class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RecordingMode(TorchDispatchMode):
     """A dispatch mode that looks on: it changes nothing that others can see, compiled code included.
 
     A subclass defines `__torch_dispatch__`; what that calls is never compiled.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import sys
 import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
@@ -11,19 +10,14 @@ from typing import Any
 
 import torch
 
-import opdump
 from opdump.records import Frame
 
-_FOREIGN = tuple(
-    str(Path(folder)) + "/"
-    for folder in (
-        Path(torch.__file__).parent,
-        Path(opdump.__file__).parent,
-    )
-)
-_LAUNCHER = str(Path(opdump.__file__).parent / "commands") + "/"
+_PACKAGE = Path(__file__).parents[2]
+_OPDUMP = f"{_PACKAGE}/"
+_FOREIGN = (f"{Path(torch.__file__).parent}/", _OPDUMP)
+_LAUNCHER = f"{_PACKAGE / 'commands'}/"
 """What runs a program under capture: the frames above it are the command line's, not the program's."""
-_STDLIB = tuple(str(Path(sysconfig.get_path(name))) + "/" for name in ("stdlib", "platstdlib"))
+_STDLIB = tuple(f"{Path(sysconfig.get_path(name))}/" for name in ("stdlib", "platstdlib"))
 
 
 class StackReader:
@@ -34,8 +28,15 @@ class StackReader:
         self._frames: dict[tuple[CodeType, int], Frame] = {}
         self._stacks: dict[tuple[Any, ...], tuple[Frame, ...]] = {}
 
-    def read(self, frame: FrameType | None) -> tuple[Frame, ...]:
-        """The stack above `frame`, which itself is included where it is the user's."""
+    def read(self, frame: FrameType | None) -> tuple[tuple[Frame, ...], object]:
+        """The stack above `frame`, and the place of the call: the innermost line outside opdump, torch's own included.
+
+        The place tells apart operators of one line of the user that torch runs from several lines of its own, such as
+        those of `optimizer.step()`.
+        """
+        while frame is not None and frame.f_code.co_filename.startswith(_OPDUMP):
+            frame = frame.f_back
+        place = None if frame is None else (frame.f_code, frame.f_lasti)
         mine = self._mine
         key: list[Any] = []
         frames: list[FrameType] = []
@@ -55,7 +56,7 @@ class StackReader:
         stack = self._stacks.get(whole)
         if stack is None:
             stack = self._stacks[whole] = tuple(self._frame(frame) for frame in frames)
-        return stack
+        return stack, (place, id(stack[0]) if stack else 0)
 
     def _frame(self, frame: FrameType) -> Frame:
         # Interned: `naming` tells lines apart by the identity of their frame.
@@ -83,11 +84,6 @@ def is_users(code: CodeType) -> bool:
     if file.startswith(_FOREIGN):
         return False
     return not (file.startswith(_STDLIB) and "site-packages" not in file)
-
-
-def calling_frame() -> FrameType:
-    """The frame of the caller's caller."""
-    return sys._getframe(2)
 
 
 def _frame(frame: FrameType) -> Frame:

@@ -50,9 +50,13 @@ def is_network(module: nn.Module) -> bool:
 
 
 def part_name(name: str, module: nn.Module, class_names: bool) -> str:
-    """One level of a scope. A name may hold a slash in PyTorch; here a slash separates levels."""
+    """One level of a scope. A name may hold a slash in PyTorch; here a slash separates levels.
+
+    `-op` begins the number of an operator, and MindSpore Insight takes a full name apart there, so a class named `opBlock`
+    is written `OpBlock`.
+    """
     text = name.replace("/", "_")
-    return f"{text}-{class_name(module)}" if class_names else text
+    return (f"{text}-{class_name(module)}" if class_names else text).replace("-op", "-Op")
 
 
 class RootScopes:

@@ -19,6 +19,7 @@ _STORED_AS: Final = {
     "uint4": ("uint8",),
     "uint1": ("uint8",),
     "complex32": ("complex64",),
+    **dict.fromkeys(("qint8", "quint8", "qint32"), ("float32",)),
 }
 _ITEM_BITS: Final = {"bool": 8, "bfloat16": 16, "complex32": 32, "complex64": 64, "complex128": 128, "uint1": 1}
 

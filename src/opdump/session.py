@@ -16,10 +16,10 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from .adapters.settings import Adapter, Clock, DumpComplete, Marks, Settings, Steps
-from .configs.mindspore import load_plan
+from .configs.mindspore import load_plan, plan_from_keywords
 from .errors import CaptureStateError, ConfigError, FrameworkMissingError, IncompleteCaptureError
 from .layouts.mindspore_sync import SyncWriter
-from .plan import DumpPlan, KernelPattern, StepSet
+from .plan import DumpPlan
 from .recorder import Recorder
 
 _LOG = logging.getLogger("opdump")
@@ -133,8 +133,8 @@ def capture(
     """Records what every operator reads and writes while the block runs.
 
     `config` is the path of a data_dump.json, a `DumpPlan`, or None: then the keyword arguments are the plan (`path=...`,
-    `saved_data="full"`, `iteration="0|5-8"`, `kernels=["conv"]`, every field of `DumpPlan`), and without any of them
-    MINDSPORE_DUMP_CONFIG names the file. With a config, keyword arguments override its values.
+    `saved_data="full"`, `iteration="0|5-8"`, `kernels=["conv"]`: every key of the config and every field of `DumpPlan`), and
+    without any of them MINDSPORE_DUMP_CONFIG names the file. With a config, keyword arguments override its values.
 
     eager            capture inside functions that `torch.compile` compiled, by running them eagerly
     stop_after_dump  raise `DumpComplete` once the last wanted step is on disk
@@ -226,12 +226,11 @@ def resolve_plan(
     config: str | os.PathLike[str] | DumpPlan | None, *, strict: bool = False, **settings: Any
 ) -> DumpPlan:
     """The plan that `capture` would use for these arguments."""
-    values = _plan_values(settings)
     if isinstance(config, DumpPlan):
-        return replace(config, **values)
-    if config is None and "path" in values:
-        return DumpPlan(**values)
-    return load_plan(config, environ=os.environ, strict=strict, **values)
+        return replace(config, **settings)
+    if config is None and settings:
+        return plan_from_keywords(environ=os.environ, strict=strict, **settings)
+    return load_plan(config, environ=os.environ, strict=strict, **settings)
 
 
 def rank_of(environ: Mapping[str, str]) -> int:
@@ -240,27 +239,6 @@ def rank_of(environ: Mapping[str, str]) -> int:
     if not text.isdecimal():
         raise ConfigError(f"the environment variable RANK is {text!r}, expected a number (torchrun sets it)")
     return int(text)
-
-
-def _plan_values(settings: Mapping[str, Any]) -> dict[str, Any]:
-    values = dict(settings)
-    if "iteration" in values:
-        values["steps"] = values.pop("iteration")
-    if isinstance(values.get("steps"), str):
-        values["steps"] = StepSet.parse(values["steps"])
-    if "path" in values:
-        values["path"] = Path(values["path"]).absolute()
-    kernels = values.get("kernels")
-    if kernels is not None:
-        values["kernels"] = tuple(KernelPattern.parse(item) if isinstance(item, str) else item for item in kernels)
-        values.setdefault("selection", "kernels" if values["kernels"] else "all")
-    if isinstance(values.get("statistic_category"), list):
-        values["statistic_category"] = tuple(values["statistic_category"])
-    unknown = sorted(set(values) - set(DumpPlan.__dataclass_fields__))
-    if unknown:
-        known = ", ".join(sorted(DumpPlan.__dataclass_fields__))
-        raise ConfigError(f"capture: {unknown[0]!r} is no setting of a dump; expected one of iteration, {known}")
-    return values
 
 
 # Captures begun by `start`, for `stop`: a list of at most one.
