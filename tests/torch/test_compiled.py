@@ -150,7 +150,7 @@ def test_the_backend_eager_has_a_backward_of_single_operators() -> None:
 
 
 def test_what_runs_eagerly_between_two_graphs_is_recorded_as_operators() -> None:
-    between: Any = torch.compiler.disable(torch.tan)  # type: ignore[no-untyped-call]
+    between: Any = torch.compiler.disable(torch.tan)
 
     def function(x: torch.Tensor) -> Any:
         return between(x.sin()).cos()
@@ -469,7 +469,7 @@ def test_fake_tensors_arrive_as_fake_tensors() -> None:
 # --- the stack of modes ----------------------------------------------------------------------------------------------
 
 
-class Others(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Others(torch.utils._python_dispatch.TorchDispatchMode):
     """A mode of the user's program."""
 
     def __init__(self) -> None:
