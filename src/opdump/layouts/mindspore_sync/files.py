@@ -133,8 +133,10 @@ def _directories(root: Path, directory: Path) -> Iterator[str]:
 def _files(root: Path, directory: Path) -> Iterator[str]:
     with _entries(directory) as entries:
         for entry in entries:
-            if not entry.name.startswith(".") and not entry.is_dir():
-                yield _checked(root, entry)
+            if not entry.name.startswith("."):
+                name = _checked(root, entry)
+                if not entry.is_dir():
+                    yield name
 
 
 def _entries(directory: Path) -> os._ScandirIterator[str]:

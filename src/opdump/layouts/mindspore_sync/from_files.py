@@ -67,15 +67,16 @@ def records_of_place(
             rows = decode_statistic_csv(read_table(path), where=str(path))
         except CorruptDumpError as error:
             problems.append(error)
-    arguments = dict(_arguments(root, files.arguments, problems))
     executions = _executions([found for found in _found(files.tensors, rows) if found.key not in known])
+    arguments = dict(_arguments(root, files.arguments, problems)) if executions else {}
     ops: list[OpRecord] = []
     tensors: list[TensorRecord] = []
     counts: dict[tuple[str, str], int] = {}
     for group in executions:
         first = group[0].name
         row = group[0].row
-        written = row.op_name if row is not None and "/" in row.op_name else ""
+        # Since 2.7 statistic.csv gives the name in full.
+        written = row.op_name if row is not None and row.op_name != first.op_name else ""
         true_name = written or names.true_name(first.op_type, first.op_name)
         node = names.node(true_name)
         counts[first.op_type, true_name] = occurrence = counts.get((first.op_type, true_name), -1) + 1
@@ -192,13 +193,17 @@ def _arguments(
 ) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
     for full, relative in files:
         op_type, _, name = full.removesuffix(".json").partition(".")
-        path = inside(root, relative)
         try:
-            value = json.loads(read_table(path))
-        except (ValueError, RecursionError) as error:
-            problems.append(CorruptDumpError(f"{path}: is no JSON ({error})"))
-            continue
-        if isinstance(value, dict):
-            yield (op_type, name), value
-        else:
-            problems.append(CorruptDumpError(f"{path}: holds no JSON object"))
+            yield (op_type, name), _json_object(inside(root, relative))
+        except CorruptDumpError as error:
+            problems.append(error)
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(read_table(path))
+    except (ValueError, RecursionError) as error:
+        raise CorruptDumpError(f"{path}: is no JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise CorruptDumpError(f"{path}: holds {str(value)[:80]!r}; the arguments of an operator are a JSON object")
+    return value

@@ -139,11 +139,11 @@ class IndexReader:
                 found.extend((batch.run, record) for record in self.read(batch).constants)
         return found
 
-    def op_names(self, graph_id: int) -> tuple[str, ...]:
-        """The true names of the operators of a graph, of all runs."""
+    def op_names(self, graph_id: int) -> tuple[tuple[str, str], ...]:
+        """(op_type, true name) of the operators of a graph, of all runs."""
         with self._named(), self._database() as database:
-            rows = database.execute("SELECT DISTINCT op_name FROM operators WHERE graph_id = ?", (graph_id,)).fetchall()
-            return tuple(_text(name) for (name,) in rows)
+            rows = database.execute("SELECT DISTINCT op_type, op_name FROM operators WHERE graph_id = ?", (graph_id,))
+            return tuple((_text(op_type), _text(name)) for op_type, name in rows.fetchall())
 
     def _op(self, operator: int, time: int, step: int) -> OpRecord:
         row = _known(self._operators, operator, "operator")

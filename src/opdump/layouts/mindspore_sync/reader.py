@@ -24,6 +24,7 @@ from opdump.layouts.mindspore_sync.index_reader import BatchRecords, IndexReader
 from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
 from opdump.layouts.mindspore_sync.locate import locate
 from opdump.layouts.mindspore_sync.metadata import ENVIRONMENT_NAME, METADATA, read_json_object
+from opdump.layouts.mindspore_sync.names import PARAMETER
 from opdump.layouts.mindspore_sync.payload import FilePayload, inside
 from opdump.layouts.mindspore_sync.runs import Run, most_executions, run_of, run_starts
 from opdump.layouts.mindspore_sync.true_names import TrueNames
@@ -188,7 +189,7 @@ class RankTree:
         except CorruptDumpError as error:
             self._note(error)
 
-    def _indexed_names(self, graph_id: int) -> tuple[str, ...]:
+    def _indexed_names(self, graph_id: int) -> tuple[tuple[str, str], ...]:
         try:
             return self._index.op_names(graph_id) if self._index is not None else ()
         except CorruptDumpError as error:
@@ -211,8 +212,12 @@ class RankTree:
     def _true_names(self, graph_id: int) -> TrueNames:
         names = self._names.get(graph_id)
         if names is None:
-            full_names = (*self.execution_order(graph_id), *self._indexed_names(graph_id))
-            names = self._names[graph_id] = TrueNames(full_names, self.graph(graph_id))
+            indexed = self._indexed_names(graph_id)
+            names = self._names[graph_id] = TrueNames(
+                (*self.execution_order(graph_id), *(name for op_type, name in indexed if op_type != PARAMETER)),
+                (name for op_type, name in indexed if op_type == PARAMETER),
+                self.graph(graph_id),
+            )
         return names
 
     def _present(self, record: TensorRecord, run: int) -> TensorRecord:

@@ -18,16 +18,16 @@ _NUMBERED = re.compile(r"(?P<scope>.*)(?P<number>-op[0-9]+)", re.DOTALL)
 
 
 class TrueNames:
-    """Looks up the names of one graph."""
+    """Looks up the names of one graph: of its operators, of its parameters, and what its graph file says of both."""
 
-    def __init__(self, full_names: Iterable[str], graph: Graph | None) -> None:
+    def __init__(self, full_names: Iterable[str], parameters: Iterable[str], graph: Graph | None) -> None:
         nodes = graph.nodes if graph is not None else ()
         names = dict.fromkeys([*full_names, *(node.op_name for node in nodes)])
         self._by_full = _index((sanitise(name), name) for name in names)
         self._by_base = _index((sanitise(name.rpartition("/")[2]), name) for name in names)
         self._by_scope = _index((sanitise(scope), scope) for name in names if (scope := _split(name)[0]))
-        parameters = (value.name for value in graph.parameters) if graph is not None else ()
-        self._parameters = _index((sanitise(name), name) for name in parameters)
+        values = (value.name for value in graph.parameters) if graph is not None else ()
+        self._parameters = _index((sanitise(name), name) for name in (*parameters, *values))
         self._nodes = {node.op_name: node for node in nodes}
         self._alone_in_scope = _index((_split(node.op_name)[0], node.op_name) for node in nodes)
 

@@ -1,0 +1,118 @@
+"""Any record that an adapter can make is filed and found again."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from opdump.catalog import open_dump
+from opdump.kernels import summarise
+from opdump.layouts.mindspore_sync import StepRecords
+from opdump.plan import DumpPlan
+from opdump.records import Frame, HostPayload, OpRecord, TensorRecord
+from opdump.statistics import SummaryStatistics
+from opdump.testing.layout_tests import assert_same_bits
+from tests.layouts.filing import new_writer
+
+_NAMES = st.text(min_size=1, max_size=80)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+_DTYPES = st.sampled_from(["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"])
+_ARRAYS = _DTYPES.flatmap(
+    lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=4))
+)
+
+
+@st.composite
+def _steps(draw: st.DrawFn) -> tuple[list[OpRecord], list[TensorRecord]]:
+    ops, tensors = [], []
+    for order in range(draw(st.integers(1, 3))):
+        op = OpRecord(
+            op_type=draw(_NAMES),
+            op_name=f"{draw(_NAMES)}-op{order}",
+            timestamp=1_700_000_000_000_000 + order,
+            net_name="Net",
+            graph_id=draw(st.integers(0, 3)),
+            device_id=draw(st.integers(0, 7)),
+            stream_id=draw(st.integers(0, 7)),
+            order=order,
+            phase=draw(st.sampled_from(["forward", "recomputation", "backward", "optimizer"])),
+            kernel=draw(st.text(max_size=9)),
+            forward_op=draw(st.text(max_size=9)),
+            stack=tuple(draw(st.lists(st.builds(Frame, _NAMES, st.integers(0, 10**6), _NAMES, _NAMES), max_size=3))),
+            arguments=draw(st.dictionaries(st.text(max_size=5), _JSON, max_size=3)),
+        )
+        ops.append(op)
+        for slot, array in enumerate(draw(st.lists(_ARRAYS, max_size=3))):
+            tensors.append(
+                TensorRecord(
+                    op=op,
+                    io=draw(st.sampled_from(["input", "output"])),
+                    slot=slot,
+                    dtype=array.dtype.name,
+                    shape=array.shape,
+                    format=draw(st.sampled_from(["DefaultFormat", "NCHW", "NC1HWC0"])),
+                    payload=HostPayload(array),
+                    statistics={} if array.dtype.kind == "c" else SummaryStatistics(summarise(array)),
+                    argument=draw(st.text(max_size=9)),
+                    source=draw(st.text(max_size=9)),
+                    data_size=array.nbytes,
+                )
+            )
+    return ops, tensors
+
+
+@pytest.mark.parametrize("layout", ["mindspore-2.3", "mindspore-2.10"])
+@settings(max_examples=40)
+@given(step=_steps())
+def test_whatever_an_adapter_makes_comes_back(layout: str, step: tuple[list[OpRecord], list[TensorRecord]]) -> None:
+    ops, tensors = step
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        writer = new_writer(DumpPlan(path=root, saved_data="full", layout=layout))  # type: ignore[arg-type]
+        files = [writer.write_payload(record) for record in tensors]
+        writer.end_step(StepRecords(0, ops, tensors, list(files)))
+        writer.close({})
+        catalog = open_dump(root)
+        assert list(catalog.ops()) == ops
+        found = list(catalog)
+        assert found == tensors
+        for record, origin in zip(found, tensors, strict=True):
+            assert record.payload is not None
+            assert origin.payload is not None
+            assert_same_bits(record.payload.to_host(), origin.payload.to_host())
+        assert not catalog.problems
+
+
+def test_text_that_is_no_unicode_is_kept_readable() -> None:
+    op = OpRecord(op_type="A", op_name="Default/A-op0", timestamp=1, stack=(Frame("/home/\udce4/train.py", 1),))
+    with tempfile.TemporaryDirectory() as directory:
+        writer = new_writer(DumpPlan(path=Path(directory)))
+        writer.end_step(StepRecords(0, [op], [], []))
+        writer.close({})
+        (found,) = open_dump(directory).ops()
+    assert found == replace(op, stack=(Frame("/home/?/train.py", 1),))
+
+
+def test_one_argument_value_is_not_taken_for_another() -> None:
+    values = [True, 1, 1.0, "1", None, [1], np.float64(1).item(), (1, 2), -0.0, 0.0]
+    ops = [
+        OpRecord(op_type="A", op_name=f"Default/A-op{order}", timestamp=order + 1, order=order, arguments={"x": value})
+        for order, value in enumerate(values)
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        writer = new_writer(DumpPlan(path=Path(directory)))
+        writer.end_step(StepRecords(0, ops, [], []))
+        writer.close({})
+        found = [op.arguments["x"] for op in open_dump(directory).ops()]
+    assert [repr(value) for value in found] == [repr(list(v) if isinstance(v, tuple) else v) for v in values]
