@@ -132,7 +132,8 @@ void gather(const Walk& walk, int64_t first, int64_t count, char* to) {
     at += index[d] * walk.stride[d] * kItem;
   }
   const int inner = walk.dimensions - 1;
-  while (count > 0) {
+  if (inner < 0) copy_run<kItem>(to, at, 1, 1);
+  while (inner >= 0 && count > 0) {
     const int64_t run = std::min(count, walk.size[inner] - index[inner]);
     to = copy_run<kItem>(to, at, run, walk.stride[inner]);
     count -= run;
@@ -203,6 +204,8 @@ Summary finish(const Partial& total, int64_t count, int64_t repeats) {
   row.sum_squares = value(total.sum_squares) * times;
   return row;
 }
+
+bool aligned(const void* elements, int64_t item) { return reinterpret_cast<uintptr_t>(elements) % item == 0; }
 
 // One tensor being summarised, for the tasks of its chunks.
 struct Summation {
@@ -290,6 +293,10 @@ Summary summarise(const void* elements, DType dtype, int64_t count) {
   const PlainArithmetic plain;
   const int type = static_cast<int>(dtype);
   if (count == 0) return finish(Partial(), 0, 1);
+  if (!aligned(elements, kItemSize[type])) {
+    const int64_t stride = 1;
+    return summarise_strided(elements, dtype, 1, &count, &stride);
+  }
   Summation summation{active_instruction_set().chunk[type], static_cast<const char*>(elements), nullptr,
                       kItemSize[type], count};
   return finish(run_all(summation), count, 1);
@@ -304,7 +311,8 @@ Summary summarise_strided(const void* elements, DType dtype, int dimensions, con
   }
   const int64_t item = kItemSize[type];
   const Walk walk = simplify(elements, item, dimensions, shape, strides);
-  const bool dense = walk.dimensions == 0 || (walk.dimensions == 1 && walk.stride[0] == 1);
+  const bool adjacent = walk.dimensions == 0 || (walk.dimensions == 1 && walk.stride[0] == 1);
+  const bool dense = adjacent && aligned(walk.start, item);
   Summation summation{active_instruction_set().chunk[type], dense ? walk.start : nullptr, &walk, item, walk.count};
   return finish(run_all(summation), walk.count, walk.repeats);
 }

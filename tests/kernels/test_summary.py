@@ -209,6 +209,12 @@ def test_elements_need_no_alignment(instruction_set: str) -> None:
     assert not unaligned.flags.aligned
     assert kernels.summarise(unaligned) == kernels.summarise(array)
     assert kernels.summarise(unaligned[::3]) == kernels.summarise(array[::3])
+    assert kernels.summarise(unaligned[5]) == kernels.summarise(array[5])
+    table = kernels.SummaryTable()
+    table.add(unaligned.ctypes.data, DTYPE_CODES["float32"], unaligned.size)
+    assert table.rows()[0].tolist() == list(kernels.summarise(array))
+    table.add_strided(unaligned.ctypes.data, DTYPE_CODES["float32"], (), ())
+    assert table.rows()[1].tolist() == list(kernels.summarise(array[:1]))
 
 
 def test_other_byte_orders_are_converted() -> None:
