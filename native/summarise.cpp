@@ -21,8 +21,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Below this, waking another thread costs more than it saves (benchmarks/summary_kernel.py, --threads).
-constexpr int64_t kThreadedBytes = 512 * 1024;
+// Waking another thread costs about 10 us, what 200 KiB take to read, and gains at most half of the rest.
+constexpr int64_t kThreadedBytes = 1024 * 1024;
 
 #if defined(OPDUMP_X86_KERNELS)
 bool has_f16c() {
