@@ -13,6 +13,9 @@ from hypothesis import settings
 # Read by PyTorch and numpy when they are first imported, which is after this file.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# The contracts in opdump.testing hold asserts, and a failing one should say what it compared.
+pytest.register_assert_rewrite("opdump.testing")
+
 # The same examples on every run, and no time limit for one of them on a shared machine.
 settings.register_profile("opdump", deadline=None, derandomize=True)
 settings.load_profile("opdump")

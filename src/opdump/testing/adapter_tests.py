@@ -1,0 +1,235 @@
+"""What every adapter must do, whatever it connects: a contract to subclass.
+
+class TestTorchAdapter(AdapterTests):
+    def adapter(self): return ADAPTER
+    def tensor(self, array): return torch.from_numpy(array)
+    def array(self, tensor): return tensor.numpy()
+    def multiply(self, one, other): return one * other
+    def add_in_place(self, tensor, other): tensor.add_(other)
+    def view(self, tensor): return tensor.reshape(-1)
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from opdump.adapters.settings import Adapter, Clock, Settings
+from opdump.plan import DumpPlan, StepSet
+from opdump.recorder import Recorder
+from opdump.records import OpRecord, TensorRecord
+from opdump.testing.collecting_writer import CollectingWriter
+
+Array = npt.NDArray[Any]
+DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+
+class AdapterTests(ABC):
+    """Runs small programs under an adapter and looks at what a recorder got."""
+
+    @abstractmethod
+    def adapter(self) -> Adapter:
+        """The adapter under test; a new one for each call where it keeps state."""
+
+    @abstractmethod
+    def tensor(self, array: Array) -> Any:
+        """A live tensor of the framework with these elements. It runs outside of every capture."""
+
+    @abstractmethod
+    def array(self, tensor: Any) -> Array:
+        """The elements of a live tensor. It runs outside of every capture."""
+
+    @abstractmethod
+    def multiply(self, one: Any, other: Any) -> Any:
+        """The elementwise product, by one operator; the framework's own error where the shapes do not match."""
+
+    @abstractmethod
+    def add_in_place(self, tensor: Any, other: Any) -> None:
+        """Add `other` to `tensor`, by one operator that overwrites its first input."""
+
+    @abstractmethod
+    def view(self, tensor: Any) -> Any:
+        """Another look at the same memory, by an operator that runs no kernel."""
+
+    @contextmanager
+    def captured(self, path: Path, **settings: Any) -> Iterator[tuple[Clock, CollectingWriter, Recorder]]:
+        """Capture into memory while the block runs; only `manual_step` ends a step."""
+        plan = DumpPlan(path=path, **{"saved_data": "full", **settings})
+        adapter = self.adapter()
+        writer = CollectingWriter()
+        recorder = Recorder(plan, writer, adapter.reader(plan))
+        with adapter.attach(recorder, Settings(steps="manual")) as clock:
+            yield clock, writer, recorder
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_an_operator_gives_the_same_bits_and_leaves_what_it_read_and_wrote(
+        self, tmp_path: Path, dtype: str
+    ) -> None:
+        a, b = _numbers(dtype, (3, 5), seed=1), _numbers(dtype, (3, 5), seed=2)
+        one, other = self.tensor(a), self.tensor(b)
+        plain = self.array(self.multiply(one, other))
+        with self.captured(tmp_path) as (clock, writer, _):
+            result = self.multiply(one, other)
+            clock.manual_step()
+        assert _same_bits(self.array(result), plain)
+        records = _by_place(writer.tensors)
+        assert set(records) == {("input", 0), ("input", 1), ("output", 0)}
+        for place, expected in ((("input", 0), a), (("input", 1), b), (("output", 0), plain)):
+            record = records[place]
+            assert (record.dtype, record.shape, record.data_size) == (dtype, (3, 5), expected.nbytes)
+            assert record.payload is not None
+            assert _same_bits(record.payload.to_host(), expected)
+
+    def test_an_inplace_operator_keeps_its_true_input(self, tmp_path: Path) -> None:
+        before, addend = _numbers("float32", (4,), seed=3), _numbers("float32", (4,), seed=4)
+        tensor, other = self.tensor(before.copy()), self.tensor(addend)
+        with self.captured(tmp_path) as (clock, writer, _):
+            self.add_in_place(tensor, other)
+            clock.manual_step()
+        records = _by_place(writer.tensors)
+        assert _same_bits(_elements(records["input", 0]), before)
+        assert _same_bits(_elements(records["output", 0]), before + addend)
+
+    def test_statistics_are_those_of_float64(self, tmp_path: Path) -> None:
+        numbers = _numbers("float32", (7, 9), seed=5)
+        numbers[0, :4] = 0.0, -0.0, math.inf, -math.inf
+        ones = np.ones_like(numbers)
+        one, other = self.tensor(numbers), self.tensor(ones)
+        with self.captured(tmp_path, saved_data="statistic") as (clock, writer, _):
+            self.multiply(one, other)
+            clock.manual_step()
+        record = _by_place(writer.tensors)["input", 0]
+        assert record.payload is None
+        found = record.statistics
+        assert (found["max"], found["min"], found["count"]) == (math.inf, -math.inf, 63)
+        assert (found["zero count"], found["nan count"]) == (int((numbers == 0).sum()), 0)
+        finite = _by_place(writer.tensors)["input", 1].statistics
+        assert (finite["avg"], finite["l2norm"]) == (1.0, math.sqrt(63))
+
+    def test_a_view_is_listed_and_leaves_no_data(self, tmp_path: Path) -> None:
+        tensor = self.tensor(_numbers("float32", (2, 3), seed=6))
+        with self.captured(tmp_path) as (clock, writer, recorder):
+            self.view(tensor)
+            clock.manual_step()
+        assert [op.skip for op in _operators(writer)] == ["view"]
+        assert writer.tensors == []
+        assert (recorder.executed, recorder.captured, dict(recorder.skipped)) == (1, 0, {"view": 1})
+
+    def test_an_empty_tensor_is_counted_and_leaves_no_elements(self, tmp_path: Path) -> None:
+        empty = self.tensor(np.empty((0, 3), np.float32))
+        with self.captured(tmp_path) as (clock, writer, recorder):
+            self.multiply(empty, empty)
+            clock.manual_step()
+        assert {record.skip for record in writer.tensors} == {"empty"}
+        assert recorder.tensors_skipped == Counter(empty=len(writer.tensors))
+
+    def test_every_operator_is_captured_or_skipped_with_a_reason(self, tmp_path: Path) -> None:
+        tensor = self.tensor(_numbers("float32", (2, 3), seed=7))
+        with self.captured(tmp_path) as (clock, _, recorder):
+            for _ in range(3):
+                self.view(self.multiply(tensor, tensor))
+                self.add_in_place(tensor, tensor)
+                clock.manual_step()
+        assert recorder.executed == 9
+        assert recorder.executed == recorder.captured + recorder.skipped.total()
+
+    def test_only_the_wanted_steps_are_recorded(self, tmp_path: Path) -> None:
+        tensor = self.tensor(_numbers("float32", (2, 3), seed=8))
+        with self.captured(tmp_path, steps=StepSet.parse("1|3")) as (clock, writer, _):
+            for _ in range(5):
+                self.multiply(tensor, tensor)
+                clock.manual_step()
+        assert writer.steps == [1, 3]
+        assert [op.step for op in _operators(writer)] == [1, 3]
+
+    def test_nothing_is_recorded_after_the_capture(self, tmp_path: Path) -> None:
+        tensor = self.tensor(_numbers("float32", (2, 3), seed=9))
+        with self.captured(tmp_path) as (clock, writer, recorder):
+            clock.manual_step()
+        self.multiply(tensor, tensor)
+        assert (writer.ops, writer.tensors, recorder.executed) == ([], [], 0)
+
+    def test_an_operator_that_fails_raises_its_own_error_and_capture_goes_on(self, tmp_path: Path) -> None:
+        tensor, other = self.tensor(np.ones((2, 3), np.float32)), self.tensor(np.ones((4, 5), np.float32))
+        plain = _error(lambda: self.multiply(tensor, other))
+        with self.captured(tmp_path) as (clock, writer, _):
+            assert (type(_error(lambda: self.multiply(tensor, other))), str(plain)) == (type(plain), str(plain))
+            self.multiply(tensor, tensor)
+            clock.manual_step()
+        assert [record.io for record in writer.tensors if record.op is writer.tensors[-1].op] == [
+            "input",
+            "input",
+            "output",
+        ]
+
+    def test_a_failing_program_leaves_no_hook_behind(self, tmp_path: Path) -> None:
+        tensor = self.tensor(np.ones((2, 3), np.float32))
+        written: list[CollectingWriter] = []
+
+        def program() -> None:
+            with self.captured(tmp_path) as (_, writer, _):
+                written.append(writer)
+                self.multiply(tensor, tensor)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            program()
+        (writer,) = written
+        recorded = len(writer.ops)
+        self.multiply(tensor, tensor)
+        assert len(writer.ops) == recorded
+
+    def test_time_stamps_are_unique_and_grow_with_the_order(self, tmp_path: Path) -> None:
+        tensor = self.tensor(np.ones((2,), np.float32))
+        with self.captured(tmp_path, saved_data="statistic") as (clock, writer, _):
+            for _ in range(50):
+                self.multiply(tensor, tensor)
+            clock.manual_step()
+        operators = _operators(writer)
+        assert len({(op.op_name, op.occurrence) for op in operators}) == 50
+        for key in ("timestamp", "order"):
+            values = [getattr(op, key) for op in operators]
+            assert values == sorted(set(values))
+
+
+def _numbers(dtype: str, shape: tuple[int, ...], *, seed: int) -> Array:
+    """Small numbers whose products fit every type."""
+    numbers = np.random.default_rng(seed).integers(0, 11, shape)
+    array: Array = (numbers / 7 if dtype.startswith("float") else numbers).astype(dtype)
+    return array
+
+
+def _by_place(records: list[TensorRecord]) -> dict[tuple[str, int], TensorRecord]:
+    found: dict[tuple[str, int], TensorRecord] = {
+        (record.io, record.slot): record for record in records if record.op.op_type != "Parameter"
+    }
+    assert len(found) == len(records), "more than one operator was captured"
+    return found
+
+
+def _operators(writer: CollectingWriter) -> list[OpRecord]:
+    return [op for op in writer.ops if op.op_type != "Parameter"]
+
+
+def _elements(record: TensorRecord) -> Array:
+    assert record.payload is not None
+    return record.payload.to_host()
+
+
+def _same_bits(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _error(call: Any) -> BaseException:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  which error it is, is the framework's affair
+        call()
+    return caught.value
