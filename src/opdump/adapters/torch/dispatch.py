@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -269,6 +269,10 @@ class CaptureMode(RecordingMode):
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Live]
     ) -> tuple[OpRecord, bool, list[Live], _Link | None]:
         op, selected, link = self._identify(schema, args, kwargs)
+        if selected and self._plan.devices is not None:
+            inputs = list(inputs)
+            if any(not self._is_wanted_device(tensor.device) for _, _, tensor, *_ in inputs):
+                op, selected = replace(op, skip="device not selected"), False
         lives = []
         for slot, argument, tensor, *_ in inputs:
             source = self._provenance.source(tensor)
@@ -396,6 +400,9 @@ class CaptureMode(RecordingMode):
             self.matched_kernels.update(matched)
             selected = self._selected[key] = bool(matched) or not plan.kernels
         return selected
+
+    def _is_wanted_device(self, device: torch.device) -> bool:
+        return self._plan.wants_device(device.type, device.index or 0)
 
     def _arguments_of(
         self,
