@@ -7,6 +7,8 @@ import os
 import random
 import sqlite3
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -336,3 +338,49 @@ def test_summaries_and_plain_statistics_are_both_kept(tmp_path: Path) -> None:
     (found,) = open_dump(tmp_path)
     assert not isinstance(found.statistics, SummaryStatistics)
     np.testing.assert_equal(dict(found.statistics), dict(plain.statistics))
+
+
+_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from opdump.errors import DumpPathError
+from opdump.plan import DumpPlan
+from opdump.testing import sample_step
+from tests.layouts.filing import file_step, new_writer
+writer = new_writer(DumpPlan(path=Path(sys.argv[1]), saved_data=sys.argv[2]))
+file_step(writer, sample_step(0))
+writer.sink.flush()
+# A limit on the size of a file stands in for the full disk.
+limit = int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    for step in range(1, 1000):
+        file_step(writer, sample_step(step))
+except DumpPathError as error:
+    print(error)
+writer.close({})
+"""
+
+
+@pytest.mark.parametrize(("saved_data", "limit"), [("statistic", 200_000), ("full", 100), ("tensor", 150)])
+def test_a_disk_that_fills_up_stops_the_capture_with_a_message(saved_data: str, limit: int, tmp_path: Path) -> None:
+    here = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL_DISK, str(tmp_path), saved_data, str(limit)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *filter(None, sys.path)])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cannot be written" in done.stdout
+    assert "free space" in done.stdout
+    catalog = open_dump(tmp_path)
+    assert not catalog.problems
+    assert not catalog.runs[0].complete
+    assert list(catalog.ops(step=0, include_skipped=True)) == list(sample_step(0).ops)
+    assert not list(tmp_path.rglob("*.part"))
+    for record in catalog:
+        if record.payload is not None:
+            record.payload.to_host()

@@ -49,6 +49,11 @@ class DirectorySink:
     def bytes_written(self) -> int:
         return self._state.bytes
 
+    @property
+    def failed(self) -> bool:
+        """Whether some file could not be written."""
+        return self._state.failed
+
     def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
         state = self._state
         if state.is_elsewhere():
@@ -130,10 +135,16 @@ class _State:
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
         self._serial = 0
+        # Not the process id: containers number alike, and a killed run may have left a file.
+        self._token = os.urandom(6).hex()
         self._process = os.getpid()
 
     def is_elsewhere(self) -> bool:
         return os.getpid() != self._process
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
 
     def raise_failure(self) -> None:
         if self._failure is not None:
@@ -189,7 +200,7 @@ class _State:
             make_directory(Path(directory))
             self._directories.add(directory)
         self._serial += 1  # a lost update would give two threads one name, hence the thread in it
-        temporary = f"{directory}/.{self._process}-{threading.get_ident()}-{self._serial}.part"
+        temporary = f"{directory}/.{self._token}-{threading.get_ident()}-{self._serial}.part"
         try:
             size = _write_file(temporary, buffers)
             os.replace(temporary, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def key_of_record(record: TensorRecord) -> TensorKey:
 
 
 def records_of_place(
-    root: Path, rank_id: int, place: Place, files: PlaceFiles, names: TrueNames, known: Collection[TensorKey] = ()
+    root: Path, rank_id: int, place: Place, files: PlaceFiles, names: TrueNames, known: Mapping[TensorKey, TensorRecord]
 ) -> PlaceRecords:
     """The records of the files of a place, but for those that are `known` already.
 
@@ -64,7 +64,9 @@ def records_of_place(
     if files.statistics is not None:
         try:
             path = inside(root, files.statistics)
-            rows = decode_statistic_csv(read_table(path), where=str(path))
+            table = read_table(path)
+            if table.count(b"\n") - 1 != _rows_of(place, known):
+                rows = decode_statistic_csv(table, where=str(path))
         except CorruptDumpError as error:
             problems.append(error)
     executions = _executions([found for found in _found(files.tensors, rows) if found.key not in known])
@@ -110,6 +112,15 @@ def in_execution_order(parts: Iterable[PlaceRecords]) -> PlaceRecords:
     tensors.sort(key=lambda record: record.op.order)
     problems = tuple(problem for part in parts for problem in part.problems)
     return PlaceRecords(tuple(numbered[id(op)] for op in ops), tuple(tensors), problems)
+
+
+def _rows_of(place: Place, known: Mapping[TensorKey, TensorRecord]) -> int:
+    """How many rows statistic.csv has if it holds what is known and no more: then there is no need to read it."""
+    return sum(
+        1
+        for record in known.values()
+        if record.statistics and (record.op.net_name, record.op.graph_id) == (place.net_name, place.graph_id)
+    )
 
 
 def _found(files: Sequence[FoundFile], rows: Sequence[StatisticRow]) -> list[_Found]:

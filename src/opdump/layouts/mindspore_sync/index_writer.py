@@ -60,6 +60,7 @@ class IndexWriter:
 
     def __init__(self, metadata: Path, run: RunFacts) -> None:
         self._path = metadata / INDEX_NAME
+        self.failed = False
         self._operators: dict[tuple[object, ...], int] = {}
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
         # Hashing a stack of frames costs more than all else here; an adapter gives the same tuple for the same place.
@@ -152,6 +153,7 @@ class IndexWriter:
             finally:
                 database.close()
         except sqlite3.Error as error:
+            self.failed = True
             raise self._failure(error) from error
 
     def _failure(self, error: sqlite3.Error) -> DumpPathError:

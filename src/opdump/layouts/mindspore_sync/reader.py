@@ -5,7 +5,7 @@ What an index does not know (the files of a step that was cut off, all of them w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -102,7 +102,7 @@ class RankTree:
     def step(self, step: int) -> StepContent:
         """The records of a step; none where the chosen run has no such step."""
         batches = self._batches(step)
-        known = {key_of_record(record) for _, records in batches for record in records.tensors}
+        known = {key_of_record(record): record for _, records in batches for record in records.tensors}
         rest = self._unindexed(step, known)
         runs = {run for run, _ in batches} | {self._run_id(op.timestamp) for op in rest.ops}
         if not runs:
@@ -122,9 +122,9 @@ class RankTree:
     def constants(self) -> tuple[TensorRecord, ...]:
         """The constants of every graph, by data id: of each the last one filed, or all with `run` "all"."""
         found: dict[tuple[int, int, str, int], TensorRecord] = {}
-        known: set[TensorKey] = set()
+        known: dict[TensorKey, TensorRecord] = {}
         for run, record in self._indexed_constants():
-            known.add(key_of_record(record))
+            known[key_of_record(record)] = record
             if not isinstance(self._run, int) or run == self._run:
                 found[_constant_key(record, run if self._run == "all" else 0)] = self._present(record, run)
         for place in self._places:
@@ -196,10 +196,10 @@ class RankTree:
             self._note(error)
             return ()
 
-    def _unindexed(self, step: int, known: set[TensorKey]) -> PlaceRecords:
+    def _unindexed(self, step: int, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
         return in_execution_order(self._records(place, known) for place in self._places if place.step == step)
 
-    def _records(self, place: Place, known: set[TensorKey]) -> PlaceRecords:
+    def _records(self, place: Place, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
         names = self._true_names(place.graph_id)
         return records_of_place(self.root, self.rank_id, place, self._files(place), names, known)
 

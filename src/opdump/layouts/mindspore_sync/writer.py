@@ -186,6 +186,8 @@ class SyncWriter:
                 self._index.write_batch(self._constants[0].record.op.step, (), (), (), self._constants)
         finally:
             self.sink.close()
+        if self.sink.failed or self._index.failed:
+            return  # whoever called was told then
         self._index.end_run({**totals, "files": self.sink.files_written, "bytes": self.sink.bytes_written})
 
     def _write_metadata(self, device_target: str, framework: str, framework_version: str, opdump_version: str) -> None:
