@@ -18,10 +18,11 @@ from opdump.adapters.torch.compiled import CompiledCall, CompiledRegions
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, recording_here, suspended, take_off
 from tests.torch.recording import Operators, recording
 
-# PyTorch's own: parts of it still use what it declares outdated.
+# PyTorch's own: parts of it use what it declares outdated, and dynamo asks each tensor for its gradient.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),
 ]
 
 # Untyped or loosely typed by PyTorch.
@@ -297,7 +298,6 @@ def test_a_region_outlives_the_capture_that_it_was_compiled_in() -> None:
     assert compiled_names(second) == ["compiled_forward", "compiled_forward_backward"]
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # compiled autograd asks each tensor for it
 def test_compiled_autograd_is_one_operator() -> None:
     w = torch.randn(4, 4, requires_grad=True)
 
@@ -596,3 +596,35 @@ def test_a_dump_does_not_hold_what_was_traced(tmp_path: Path) -> None:
     kernels = [op.kernel for op in opdump.open(tmp_path).ops()]
     assert kernels.count("aten::addmm") == 2
     assert "aten::sin" not in kernels
+
+
+def test_a_whole_step_in_one_compiled_function_is_dumped_and_opdump_itself_not_compiled(tmp_path: Path) -> None:
+    def trained(path: Path | None) -> list[torch.Tensor]:
+        torch._dynamo.reset()
+        network = Network()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+
+        @compiled_with(backend="aot_eager")  # type: ignore[untyped-decorator]
+        def step(x: torch.Tensor) -> Any:
+            optimizer.zero_grad()
+            loss: Any = network(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        torch.manual_seed(2)
+        inputs = torch.randn(3, 6, 4)
+        if path is None:
+            losses = [step(x).detach() for x in inputs]
+        else:
+            with opdump.capture(path=path, iteration="1"):
+                losses = [step(x).detach() for x in inputs]
+        return [*losses, *(v.detach().clone() for v in network.state_dict().values())]
+
+    expected = trained(None)
+    assert_same(trained(tmp_path), expected)
+    kernels = [op.kernel for op in opdump.open(tmp_path).ops(step=1)]
+    assert "compiled_step_backward" in kernels
+    own = str(Path(opdump.__file__).parent)
+    codes = [code() for code in torch._dynamo.convert_frame.input_codes.seen]
+    assert not [code for code in codes if code is not None and code.co_filename.startswith(own)]

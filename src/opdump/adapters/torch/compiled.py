@@ -26,7 +26,8 @@ from typing import Any, Protocol
 
 import torch
 
-from .mode_stack import never_compile, recording_here, suspended
+from .dynamo_frames import never_compile, never_compile_package
+from .mode_stack import recording_here, suspended
 from .replacements import Replacements
 from .tracing import SuspendedTracing, run_suspended
 
@@ -92,6 +93,7 @@ class CompiledRegions:
         if self._attached:
             return
         self._attached = True
+        never_compile_package(__name__.partition(".")[0])
         self._tracing.attach()
         self._attach_export()
         if self._eager:

@@ -12,23 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-
-def never_compile(code: CodeType) -> None:
-    """Keep dynamo away from a function's frames and from all that they call, at no cost for each call.
-
-    In the parts of a compiled function that run eagerly, dynamo looks at every new frame, those of a dispatch mode
-    included. `torch.compiler.disable` prevents that with a Python wrapper, about one microsecond for each operator.
-    """
-    from torch._C._dynamo import eval_frame
-
-    skip = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+from .dynamo_frames import never_compile
 
 
 class RecordingMode(TorchDispatchMode):
@@ -62,7 +52,7 @@ class RecordingMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # True would wrap the handler, see `never_compile`.
+        # True would wrap the handler, see `dynamo_frames`.
         return False
 
 

@@ -1,0 +1,67 @@
+"""Keeping dynamo away from opdump's own Python frames.
+
+In the parts of a compiled function that run eagerly, dynamo looks at every new frame and compiles it if it can: the handler of a
+dispatch mode, an optimizer hook, the code that files a step. That would be slow, and wrong: what reads the stack of dispatch
+modes sees another one while it is traced.
+
+PyTorch's own means, `torch.compiler.disable`, wraps a function in Python, about one microsecond for each call. Here each code
+object carries the decision, which costs nothing. Functions that dynamo meets while it traces a caller are not concerned:
+those it goes on to inline.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+
+def never_compile(code: CodeType) -> None:
+    """Let frames of `code`, and all that they call, run as plain Python."""
+    _set_strategy(code, everything_below=True)
+
+
+def never_compile_package(name: str) -> None:
+    """Let the frames of every function of the package's loaded modules run as plain Python, but not what else they call.
+
+    They call the user's program too (a module's forward, a closure), whose frames dynamo shall find as it would without them.
+    """
+    for module_name, module in list(sys.modules.items()):
+        if f"{module_name}.".startswith(f"{name}."):
+            for code in _codes_of(module):
+                _set_strategy(code, everything_below=False)
+
+
+def _set_strategy(code: CodeType, *, everything_below: bool) -> None:
+    from torch._C._dynamo import eval_frame
+
+    skip, default = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+    eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip if everything_below else default))
+
+
+def _codes_of(module: ModuleType) -> Iterator[CodeType]:
+    for value in list(vars(module).values()):
+        members = vars(value).values() if isinstance(value, type) else (value,)
+        for member in members:
+            for function in _functions_of(member):
+                # A mode's handler has the stricter setting.
+                if function.__module__ == module.__name__ and function.__name__ != "__torch_dispatch__":
+                    yield from _with_nested(function.__code__)
+
+
+def _functions_of(member: Any) -> Iterator[FunctionType]:
+    parts = (member.fget, member.fset) if isinstance(member, property) else (getattr(member, "__func__", member),)
+    for part in parts:
+        if isinstance(part, FunctionType):
+            function = inspect.unwrap(part)
+            if isinstance(function, FunctionType):
+                yield function
+
+
+def _with_nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_nested(constant)
