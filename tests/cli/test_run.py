@@ -59,7 +59,7 @@ def test_the_next_command_works(trained: tuple[Path, subprocess.CompletedProcess
     command = done.stderr.rsplit("next: opdump ", 1)[1].split()
     shown = opdump(*command, cwd=folder)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert "Net" in shown.stdout
+    assert "Net/0" in shown.stdout
 
 
 def test_a_module_runs_and_the_environment_names_the_config(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_the_overview_shows_runs_steps_and_operators(dump: Path) -> None:
     assert runs.count("fake.py --lr") == 2
     heading, *rows = [re.split(r"\s{2,}", line.strip()) for line in steps.splitlines()]
     assert heading == ["rank", "step", "graphs", "operators", "tensors", "nan/inf", "first with nan/inf", "left out"]
-    assert rows[0] == ["0", "0", "0", "2", "6", "1 view"]
-    assert rows[1] == ["0", "1", "0", "2", "6", "2", "Default/AssignAdd-op0", "1 view"]
+    assert rows[0] == ["0", "0", "Fake/0", "2", "6", "1 view"]
+    assert rows[1] == ["0", "1", "Fake/0", "2", "6", "2", "Default/AssignAdd-op0", "1 view"]
     assert "MatMul-op0" in operators
     assert "Reshape" not in operators
 

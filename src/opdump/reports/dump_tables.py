@@ -131,9 +131,9 @@ def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
     operators = tensors = bad = 0
     first_bad = ""
     skipped: Counter[str] = Counter()
-    graphs: set[int] = set()
+    graphs: set[str] = set()
     for execution in catalog.executions(step=step, rank=rank, include_skipped=True):
-        graphs.add(execution.op.graph_id)
+        graphs.add(f"{execution.op.net_name}/{execution.op.graph_id}")
         if execution.op.skip:
             skipped[execution.op.skip] += 1
             continue
@@ -147,7 +147,7 @@ def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
                 first_bad = first_bad or execution.op.op_name
     left_out = ", ".join(f"{number:,} {reason}" for reason, number in skipped.most_common())
     counted = [f"{operators:,}", f"{tensors:,}", f"{bad:,}" if bad else ""]
-    return [str(rank), str(step), ", ".join(map(str, sorted(graphs))), *counted, first_bad, left_out]
+    return [str(rank), str(step), ", ".join(sorted(graphs)), *counted, first_bad, left_out]
 
 
 def _operator_row(execution: Execution, *, one_place: bool) -> list[str]:
