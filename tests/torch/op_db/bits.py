@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +34,7 @@ def _difference(one: Any, other: Any) -> str:
     if type(one) is not type(other):
         return f"{type(one).__name__} and {type(other).__name__}"
     if not isinstance(one, Tensor):
-        return "" if one == other or one != one else f"{one!r} and {other!r}"
+        return "" if one == other or (_is_nan(one) and _is_nan(other)) else f"{one!r} and {other!r}"
     one, other = one.detach(), other.detach()
     if (one.dtype, one.layout, one.is_nested) != (other.dtype, other.layout, other.is_nested):
         return f"{one.dtype} {one.layout} and {other.dtype} {other.layout}"
@@ -50,6 +51,10 @@ def _difference(one: Any, other: Any) -> str:
         wide = torch.complex128 if one.is_complex() else torch.float64
         return f"values, by up to {(one.to(wide) - other.to(wide)).abs().max().item():.3g}"
     return "" if one.stride() == other.stride() else f"strides {one.stride()} and {other.stride()}"
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, (float, complex)) and bool(np.isnan(value))
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FORWARD, BACKWARD, IN_PLACE = "forward", "backward", "in place"
+FORWARD, BACKWARD, INFINITE, IN_PLACE = "forward", "backward", "backward from infinity", "in place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,20 @@ class Case:
     function: Callable[..., Any]
     sample: Any
 
+    def copied(self) -> Case:
+        """The same case on memory of its own; a run may write into its arguments."""
+        return Case(self.form, self.function, self.sample.transform(_copy))
+
     def run(self) -> Run:
-        sample = self.sample.transform(_copy)
+        sample = self.sample
         leaves = torch.utils._pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
         arguments = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         seed()
         result = self.function(sample.input, *sample.args, **sample.kwargs)
-        gradients = _gradients(sample.output_process_fn_grad(result), arguments) if self.form == BACKWARD else None
+        gradients = None
+        if self.form in (BACKWARD, INFINITE):
+            first = -1.0 if self.form == BACKWARD else torch.inf
+            gradients = _gradients(sample.output_process_fn_grad(result), arguments, first)
         return Run(torch.utils._pytree.tree_leaves(result), gradients, arguments, torch.get_rng_state())
 
 
@@ -50,6 +57,8 @@ def cases(operator: Any, dtype: torch.dtype, count: int | None, *, in_place: boo
     for sample in islice(operator.sample_inputs("cpu", dtype, requires_grad=backward), count):
         if backward:
             yield Case(BACKWARD, operator.op, sample)
+            if dtype is torch.float32:
+                yield Case(INFINITE, operator.op, sample)
         detached = sample.transform(_detach)
         yield Case(FORWARD, operator.op, detached)
         if in_place and operator.inplace_variant is not None and not sample.broadcasts_input:
@@ -57,24 +66,29 @@ def cases(operator: Any, dtype: torch.dtype, count: int | None, *, in_place: boo
 
 
 def seed() -> None:
-    torch.manual_seed(7)
+    torch.default_generator.manual_seed(7)
     random.seed(7)
-    np.random.seed(7)
+    np.random.seed(7)  # noqa: NPY002  # samples draw from the global generator
 
 
-def _gradients(result: Any, arguments: list[Tensor]) -> list[Tensor | None] | None:
-    outputs = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
+def _gradients(result: Any, arguments: list[Tensor], first: float) -> list[Tensor | None] | None:
+    leaves = torch.utils._pytree.tree_leaves(result)
+    outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
     inputs = [argument for argument in arguments if argument.requires_grad]
     if not outputs or not inputs:
         return None
-    generator = torch.Generator().manual_seed(11)
-    seeds = [
-        torch.randn(output.shape, dtype=output.dtype, generator=generator)
-        if output.layout is torch.strided and not output.is_nested
-        else torch.ones_like(output)
-        for output in outputs
-    ]
-    return list(torch.autograd.grad(outputs, inputs, seeds, allow_unused=True))
+    return list(
+        torch.autograd.grad(outputs, inputs, [_seed_of(output, first) for output in outputs], allow_unused=True)
+    )
+
+
+def _seed_of(output: Tensor, first: float) -> Tensor:
+    """A gradient to start from: random, but for its first element."""
+    if output.layout is not torch.strided or output.is_nested:
+        return torch.ones_like(output)
+    values = torch.randn(output.numel(), dtype=output.dtype, generator=torch.Generator().manual_seed(11))
+    values[:1] = first
+    return values.reshape(output.shape)
 
 
 def _detach(value: Any) -> Any:

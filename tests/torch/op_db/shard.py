@@ -15,13 +15,11 @@ from opdump.adapters.torch.adapter import ADAPTER
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from tests.torch.op_db.bits import differences
-from tests.torch.op_db.samples import BACKWARD, Case, Run, cases
+from tests.torch.op_db.samples import Case, Run, cases
 from tests.torch.op_db.statistics import CheckedInMemory
 
 # They return memory as it happens to be.
-UNINITIALISED = frozenset(
-    ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
-)
+UNINITIALISED = frozenset(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"))
 _REPETITIONS = 40
 
 
@@ -54,13 +52,13 @@ def _run_operator(operator: Any, outcome: Outcome, samples: int | None, *, in_pl
     found: list[tuple[Case, Run | Exception]] = []
     for dtype in sorted(operator.supported_dtypes("cpu"), key=str):
         counts["pairs"] += 1
-        for case in cases(operator, dtype, samples, in_place=in_place):
-            found.append((case, _attempt(case)))
+        found += [(case, _attempt(case.copied())) for case in cases(operator, dtype, samples, in_place=in_place)]
     writer = CheckedInMemory()
     plan = DumpPlan(path=Path("unused"), saved_data="full", statistic_category=(*_CATEGORIES,))
+    copies = [case.copied() for case, _ in found]
+    captured = []
     with ADAPTER.attach(Recorder(plan, writer, ADAPTER.reader(plan)), Settings(steps="manual")) as clock:
-        captured = []
-        for case, _ in found:
+        for case in copies:
             captured.append(_attempt(case))
             clock.manual_step()
     for (case, plain), run in zip(found, captured, strict=True):
@@ -91,7 +89,7 @@ def _judge(name: str, case: Case, plain: Run | Exception, captured: Run | Except
         else:
             outcome.failing.setdefault(name, f"{case.form}: {plain!r} plainly, {captured!r} under capture")
         return
-    if case.form == BACKWARD and plain.gradients is not None:
+    if plain.gradients is not None:
         counts["samples with gradients"] += 1
     if name in UNINITIALISED:
         counts["samples of uninitialised memory"] += 1
@@ -99,7 +97,7 @@ def _judge(name: str, case: Case, plain: Run | Exception, captured: Run | Except
     found = differences(plain, captured)
     if not found:
         return
-    if any(differences(plain, case.run()) for _ in range(_REPETITIONS)):
+    if any(differences(plain, case.copied().run()) for _ in range(_REPETITIONS)):
         counts["samples that differ from themselves"] += 1
     else:
         outcome.differing.setdefault(name, f"{case.form}: {found[0]}")

@@ -60,7 +60,9 @@ class CheckedInMemory:
         for name, (wanted, size) in float64_statistics(elements).items():
             got = float(record.statistics[name])
             if got != wanted and not (np.isnan(got) and np.isnan(wanted)) and not abs(got - wanted) <= 1e-12 * size:
-                self.wrong.append(f"{record.name} ({record.dtype} {record.shape}): {name} is {got!r}, numpy has {wanted!r}")
+                self.wrong.append(
+                    f"{record.name} ({record.dtype} {record.shape}): {name} is {got!r}, numpy has {wanted!r}"
+                )
 
 
 def float64_statistics(elements: npt.NDArray[Any]) -> dict[str, tuple[float, float]]:
@@ -75,12 +77,12 @@ def float64_statistics(elements: npt.NDArray[Any]) -> dict[str, tuple[float, flo
             "avg": (float(x.mean()), size / x.size),
             "l2norm": (norm, norm),
             "count": (x.size, 0),
-            "nan count": (np.count_nonzero(np.isnan(x)), 0),
-            "positive inf count": (np.count_nonzero(np.isposinf(x)), 0),
-            "negative inf count": (np.count_nonzero(np.isneginf(x)), 0),
-            "zero count": (np.count_nonzero(x == 0), 0),
-            "negative zero count": (np.count_nonzero(x < 0), 0),
-            "positive zero count": (np.count_nonzero(x > 0), 0),
+            "nan count": (int(np.count_nonzero(np.isnan(x))), 0),
+            "positive inf count": (int(np.count_nonzero(np.isposinf(x))), 0),
+            "negative inf count": (int(np.count_nonzero(np.isneginf(x))), 0),
+            "zero count": (int(np.count_nonzero(x == 0)), 0),
+            "negative zero count": (int(np.count_nonzero(x < 0)), 0),
+            "positive zero count": (int(np.count_nonzero(x > 0)), 0),
         }
 
 
