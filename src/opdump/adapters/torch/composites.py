@@ -150,18 +150,18 @@ class ExactOperators:
     def detach(self) -> None:
         """Ends. Hooks on autograd nodes that are still alive do nothing from now on."""
         while self._libraries:
-            self._libraries.pop()._destroy()  # type: ignore[no-untyped-call]
+            self._libraries.pop()._destroy()
         self._adopted.clear()
 
     def _register(
         self, names: Iterable[str], make: Callable[[Operator], Callable[..., Any]], namespace: str = "aten"
     ) -> None:
-        library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
+        library = torch.library.Library(namespace, "IMPL")
         self._libraries.append(library)
         for name in names:
             operator = _find(namespace, name)
             if operator is not None:
-                library.impl(name, make(operator), _KEY, with_keyset=True)  # type: ignore[no-untyped-call]
+                library.impl(name, make(operator), _KEY, with_keyset=True)
 
     def _is_on(self) -> bool:
         """Whether the mode is the one and only dispatch mode of this thread, and not excluded."""
