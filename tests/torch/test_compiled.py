@@ -631,3 +631,45 @@ def test_a_whole_step_in_one_compiled_function_is_dumped_and_opdump_itself_not_c
     own = str(Path(opdump.__file__).parent)
     codes = [code() for code in torch._dynamo.convert_frame.input_codes.seen]
     assert not [code for code in codes if code is not None and code.co_filename.startswith(own)]
+
+
+class Interrupted(nn.Module):
+    """Dynamo gives up on the outer function and compiles the inner one on its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Network()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        try:
+            y = self.inner(x.sin())
+            torch._dynamo.graph_break()
+            return y.cos()
+        finally:
+            pass
+
+
+@pytest.mark.parametrize("method", [False, True], ids=["torch.compile", "Module.compile"])
+@pytest.mark.parametrize("make", [Network, Interrupted, layers])
+def test_the_same_graphs_are_compiled_as_without_capture(tmp_path: Path, make: Any, method: bool) -> None:
+    def graphs(path: Path | None) -> list[str]:
+        torch._dynamo.reset()
+        codes: list[str] = []
+
+        def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            codes.append(graph.code)
+            return graph.forward
+
+        module = make()
+        if method:
+            module.compile(backend=backend)
+        run = module if method else compiled_with(module, backend=backend)
+        x = torch.ones(2, 3 if make is layers else 4)
+        if path is None:
+            run(x)
+        else:
+            with opdump.capture(path=path, iteration="all"):
+                run(x)
+        return codes
+
+    assert graphs(tmp_path) == graphs(None)
