@@ -252,28 +252,30 @@ class IndexReader:
 
     def _connect(self) -> sqlite3.Connection:
         path = self._path if self._copy is None else self._copy / self._path.name
-        database = _open(path)
         try:
-            database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            return _open(path)
         except sqlite3.OperationalError:
-            database.close()
             if self._copy is not None:
                 raise
-            # A killed capture leaves a journal that must be rolled back, which needs write access: do it in a copy.
-            self._copy = Path(tempfile.mkdtemp(prefix="opdump-index-"))
-            weakref.finalize(self, shutil.rmtree, self._copy, ignore_errors=True)
-            for name in (self._path.name, self._path.name + "-journal"):
-                source = self._path.with_name(name)
-                if source.is_file():
-                    shutil.copyfile(source, self._copy / name)
-            return _open(self._copy / self._path.name, mode="rw")
-        return database
+        # A killed capture leaves a journal that must be rolled back, which needs write access: do it in a copy.
+        self._copy = Path(tempfile.mkdtemp(prefix="opdump-index-"))
+        weakref.finalize(self, shutil.rmtree, self._copy, ignore_errors=True)
+        for name in (self._path.name, self._path.name + "-journal"):
+            source = self._path.with_name(name)
+            if source.is_file():
+                shutil.copyfile(source, self._copy / name)
+        return _open(self._copy / self._path.name, mode="rw")
 
 
 def _open(path: Path, mode: str = "ro") -> sqlite3.Connection:
     quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     database = sqlite3.connect(f"file:{quoted}?mode={mode}", uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None)
-    database.execute("PRAGMA trusted_schema = OFF")
+    try:
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()  # touches the file for the first time
+    except sqlite3.Error:
+        database.close()
+        raise
     return database
 
 

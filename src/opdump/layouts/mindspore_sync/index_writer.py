@@ -319,7 +319,11 @@ def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
         f"file:{_quoted(path)}?mode={mode}", uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None
     )
     # Not to wait for the disk: what a killed process wrote is in the system's cache and arrives all the same.
-    database.execute("PRAGMA synchronous = OFF")
+    try:
+        database.execute("PRAGMA synchronous = OFF")
+    except sqlite3.Error:
+        database.close()
+        raise
     return database
 
 
