@@ -1,0 +1,235 @@
+"""What a dispatch mode would change runs outside it, gives the same bits, and is recorded as one operator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import opdump
+from opdump.adapters.torch.composites import GRADIENTS, ONE_OPERATOR
+
+
+class OnlyOn(TorchDispatchMode):
+    """A mode that does nothing but be on: what capture would be without `ExactOperators`."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        return func(*args, **(kwargs or {}))
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def gradient(function: Callable[[Tensor], Tensor], start: float = 1.0) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        result = function(x)
+        result.backward(torch.full_like(result, start))
+        assert x.grad is not None
+        return x.grad
+
+    return run
+
+
+FORWARD: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, str]] = {
+    "svdvals": (torch.linalg.svdvals, normal(40, 30), "linalg_svdvals"),
+    "cond": (torch.linalg.cond, normal(40, 40), "linalg_svdvals"),
+    "norm of a matrix": (lambda x: torch.linalg.matrix_norm(x, 2), normal(60, 50), "linalg_svdvals"),
+    "eigvalsh": (lambda x: torch.linalg.eigvalsh(x @ x.T), normal(40, 30), "linalg_eigvalsh"),
+    "eigvals": (torch.linalg.eigvals, normal(150, 150), "linalg_eigvals"),
+    "pinv": (torch.linalg.pinv, normal(5, 5, dtype=torch.complex128), "linalg_pinv"),
+    "folded matmul": (lambda x: x @ normal(1, 512, 512), normal(64, 1, 512), "matmul"),
+}
+
+BACKWARD: dict[str, tuple[Callable[[Tensor], Tensor], float, str]] = {
+    "prod": (torch.prod, 1, "prod_backward"),
+    "prod of a dimension": (lambda x: x.prod(0), 1, "prod_backward"),
+    "cumprod": (lambda x: x.cumprod(0), 1, "cumprod_backward"),
+    "max": (torch.max, torch.inf, "max_backward"),
+    "min": (torch.min, torch.inf, "min_backward"),
+    "median": (torch.median, torch.inf, "median_backward"),
+    "nanmedian": (torch.nanmedian, torch.inf, "nanmedian_backward"),
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_composite_keeps_its_bits_and_is_one_operator(name: str, tmp_path: Path) -> None:
+    function, x, op_type = FORWARD[name]
+    plain = function(x)
+    with OnlyOn():
+        assert not torch.equal(function(x), plain), "this case no longer shows the hazard"
+    with opdump.capture(path=tmp_path):
+        captured = function(x)
+    assert torch.equal(captured, plain)
+    (execution,) = opdump.open(tmp_path).executions(op_type=op_type)
+    assert execution.op.kernel.startswith(f"aten::{op_type}")
+    assert execution.inputs
+    assert execution.outputs
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_a_gradient_keeps_its_bits_and_is_one_operator(name: str, tmp_path: Path) -> None:
+    function, start, op_type = BACKWARD[name]
+    run, x = gradient(function, start), normal(7, 5)
+    plain = run(x)
+    with OnlyOn():
+        changed = run(x)
+    if name != "cumprod":
+        assert not torch.equal(changed, plain), "this case no longer shows the hazard"
+    with opdump.capture(path=tmp_path):
+        captured = run(x)
+    assert torch.equal(captured, plain)
+    (execution,) = opdump.open(tmp_path).executions(op_type=op_type)
+    assert execution.op.phase == "backward"
+    recorded = execution.outputs[0].payload
+    assert recorded is not None
+    assert np.array_equal(recorded.to_host(), plain.numpy())
+
+
+def test_the_gradient_of_a_filling_value_keeps_its_bits(tmp_path: Path) -> None:
+    x, mask = normal(301, 70), normal(301, 70) > 0.3
+
+    def run() -> Tensor:
+        value = torch.tensor(2.0, requires_grad=True)
+        (x.masked_fill(mask, value) * normal(1, 301, 70)[0]).sum().backward()
+        assert value.grad is not None
+        return value.grad
+
+    plain = run()
+    with OnlyOn():
+        assert not torch.equal(run(), plain), "this case no longer shows the hazard"
+    with opdump.capture(path=tmp_path):
+        assert torch.equal(run(), plain)
+
+
+@pytest.mark.parametrize("name", ["pinv", "bilinear"])
+def test_an_operator_that_calls_others_keeps_its_precision_under_autocast(name: str, tmp_path: Path) -> None:
+    def run() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            if name == "pinv":
+                return torch.linalg.pinv(normal(6, 6))
+            return torch.nn.functional.bilinear(normal(4, 8), normal(4, 8), normal(3, 8, 8))
+
+    plain = run()
+    with OnlyOn():
+        other = run()
+    assert other.dtype is not plain.dtype or not torch.equal(other, plain), "this case no longer shows the hazard"
+    with opdump.capture(path=tmp_path):
+        captured = run()
+    assert captured.dtype is plain.dtype
+    assert torch.equal(captured, plain)
+
+
+@pytest.fixture
+def custom() -> Iterator[Callable[[Tensor], Tensor]]:
+    library = torch.library.Library("opdumptest", "DEF")
+    library.define("gram(Tensor x) -> Tensor")
+    library.impl("gram", lambda x: x.mH @ x, "CPU")
+    try:
+        yield torch.ops.opdumptest.gram
+    finally:
+        library._destroy()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_an_operator_of_another_library_runs_as_without_capture(
+    custom: Callable[[Tensor], Tensor], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    x = normal(6, 6, dtype=dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.float32):
+        plain = custom(x)
+        with opdump.capture(path=tmp_path):
+            captured = custom(x)
+    assert captured.dtype is plain.dtype
+    assert torch.equal(captured, plain)
+    (execution,) = opdump.open(tmp_path).executions(op_type="gram")
+    assert execution.op.kernel == "opdumptest::gram"
+    assert execution.inputs[0].argument == "x"
+
+
+def test_a_failing_gradient_leaves_capture_on(tmp_path: Path) -> None:
+    def fail(gradients: object) -> None:
+        raise ValueError("a hook of the program")
+
+    with opdump.capture(path=tmp_path):
+        x = normal(4).requires_grad_()
+        result = x.prod()
+        assert result.grad_fn is not None
+        result.grad_fn.register_prehook(fail)
+        with pytest.raises(ValueError, match="a hook of the program"):
+            result.backward()
+        torch.ones(2).neg()
+    assert any(opdump.open(tmp_path).executions(op_type="neg"))
+    assert not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
+
+
+def test_a_gradient_that_runs_after_the_capture_is_left_alone(tmp_path: Path) -> None:
+    x = normal(7).requires_grad_()
+    with opdump.capture(path=tmp_path):
+        result = x.prod()
+    result.backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, gradient(torch.prod)(normal(7)))
+
+
+def test_checkpointed_gradients_unpack_what_they_saved_once(tmp_path: Path) -> None:
+    def run() -> Tensor:
+        x = normal(7).requires_grad_()
+        torch.utils.checkpoint.checkpoint(lambda y: (y * 2).prod(), x, use_reentrant=False).backward()
+        assert x.grad is not None
+        return x.grad
+
+    plain = run()
+    with opdump.capture(path=tmp_path):
+        assert torch.equal(run(), plain)
+
+
+def test_another_dispatch_mode_of_the_program_sees_what_it_always_saw(tmp_path: Path) -> None:
+    class Names(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    x = normal(5, 4)
+    with Names() as alone:
+        plain = torch.linalg.svdvals(x)
+    with opdump.capture(path=tmp_path), Names() as together:
+        captured = torch.linalg.svdvals(x)
+    assert torch.equal(captured, plain)
+    assert together.seen == alone.seen
+
+
+def test_transforms_of_functions_work_under_capture(tmp_path: Path) -> None:
+    def run() -> tuple[Tensor, Tensor]:
+        x = normal(3, 4, 4)
+        return torch.vmap(torch.linalg.svdvals)(x), torch.func.grad(torch.prod)(x[0])
+
+    plain = run()
+    with opdump.capture(path=tmp_path):
+        captured = run()
+    assert torch.equal(captured[0], plain[0])
+    assert torch.equal(captured[1], plain[1])
+
+
+def test_nothing_is_registered_once_the_capture_has_ended(tmp_path: Path) -> None:
+    names = [f"aten::{name}" for name in (*ONE_OPERATOR, *GRADIENTS, "matmul")]
+
+    def own() -> list[str]:
+        return [name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, "PythonTLSSnapshot")]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with opdump.capture(path=tmp_path):
+            assert own() == names
+    assert own() == []
