@@ -10,9 +10,11 @@ What a tensor is, and how to look at it, is the adapter's affair: it gives a `Re
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +28,9 @@ from .statistics import SummaryStatistics
 
 GAPS: frozenset[SkipReason] = frozenset({"no storage", "unsupported layout", "opaque"})
 """Reasons that leave a hole in a dump: `strict` makes them an error."""
+_NO_STATISTICS: Mapping[str, StatisticValue] = {}
+_MOST_OPS = 50_000
+"""A step of more operators is filed in parts, so that a program whose step never ends does not fill the memory."""
 _HELD_BYTES = 2**28
 """More than this is not kept in memory to wait for the next step: then the operators belong to the step that they name."""
 
@@ -37,9 +42,19 @@ class PendingArray(Protocol):
 
 
 class Taken:
-    """What was read of one tensor: facts now, the summary at the end of the step, the elements where asked for."""
+    """What was read of one tensor: facts now, the summary at the end of the step, the elements where asked for.
 
-    __slots__ = ("array", "data_size", "digests", "dtype", "row", "shape", "skip", "table")
+    The reader fills in what it read, the recorder where it belongs; one object, since there are thousands in a step.
+    """
+
+    __slots__ = ("argument", "array", "data_size", "digests", "dtype", "file", "io", "op", "row", "shape", "skip", "slot",
+                 "source", "table")  # fmt: skip
+
+    op: OpRecord
+    io: IO
+    slot: int
+    argument: str
+    source: str
 
     def __init__(self, dtype: str, shape: tuple[int, ...], data_size: int, skip: SkipReason = "") -> None:
         self.dtype = dtype
@@ -50,6 +65,15 @@ class Taken:
         self.table: Any = None
         self.array: npt.NDArray[Any] | PendingArray | None = None
         self.digests: dict[str, str] | None = None
+        self.file: str | None = None
+
+    def belongs(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> None:
+        """Sets whose tensor it is."""
+        self.op = op
+        self.io = io
+        self.slot = slot
+        self.argument = argument
+        self.source = source
 
 
 class Reader(Protocol):
@@ -86,21 +110,6 @@ class Live(NamedTuple):
     """False for memory that was allocated and never written: its elements mean nothing."""
 
 
-class _Entry:
-    """A tensor that was read, until the end of the step makes a record of it."""
-
-    __slots__ = ("argument", "file", "io", "op", "slot", "source", "taken")
-
-    def __init__(self, op: OpRecord, io: IO, slot: int, argument: str, source: str, taken: Taken) -> None:
-        self.op = op
-        self.io: IO = io
-        self.slot = slot
-        self.argument = argument
-        self.source = source
-        self.taken = taken
-        self.file: str | None = None
-
-
 class StepWriter(Protocol):
     """The half of a layout that files records."""
 
@@ -134,8 +143,8 @@ class Recorder:
         self._writer = writer
         self._reader = reader
         self._ops: list[OpRecord] = []
-        self._entries: list[_Entry] = []
-        self._waiting: list[_Entry] = []
+        self._entries: list[Taken] = []
+        self._waiting: list[Taken] = []
         self._graph_sizes: dict[int, int] = {}
         self._constants: dict[tuple[int, str, int], int] = {}
         self._kernel_args: set[tuple[int, int, str]] = set()
@@ -153,6 +162,8 @@ class Recorder:
     def before_op(self, op: OpRecord, inputs: Iterable[Live]) -> OpRecord:
         """Reads the inputs of an operator that is about to run."""
         with self._lock:
+            if len(self._ops) >= _MOST_OPS:
+                self.end_step(op.step)
             self._ops.append(op)
             if self.plan.inputs:
                 self._take(op, "input", inputs)
@@ -197,6 +208,8 @@ class Recorder:
 
     def skip_op(self, op: OpRecord) -> None:
         """Counts and lists an operator that leaves no data (`op.skip` says why)."""
+        if len(self._ops) >= _MOST_OPS:
+            self.end_step(op.step)
         self._ops.append(op)
 
     def constant(self, op: OpRecord, live: Live) -> str:
@@ -212,15 +225,15 @@ class Recorder:
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
         if self.plan.saves_tensors:
             taken = self._reader.take(live.tensor)
-            entry = _Entry(op, "output", 0, "", "", taken)
+            taken.belongs(op, "output", 0, "", "")
             if taken.array is not None and not taken.skip:
                 self._reader_finish_if_pending(taken)
-                self._writer.write_constant(data_id, _record(entry, {}, _array(taken)))
+                self._writer.write_constant(data_id, _record(taken, {}, _array(taken)))
         return f"data-{data_id}"
 
     def end_step(self, step: int) -> None:
         """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded."""
-        with self._lock:
+        with self._lock, _no_garbage_collection():
             self.release()
             self._end_step(step)
 
@@ -255,10 +268,10 @@ class Recorder:
         reader, entries = self._reader, self._entries
         for slot, argument, tensor, source, written in lives:
             taken = reader.take(tensor) if written else reader.skip(tensor, "allocation")
-            entry = _Entry(op, io, slot, argument, source, taken)
-            entries.append(entry)
+            taken.belongs(op, io, slot, argument, source)
+            entries.append(taken)
             if taken.array is not None:
-                self._waiting.append(entry)
+                self._waiting.append(taken)
                 self._held_bytes += taken.data_size
         if self._waiting:
             if self.holding and self._held_bytes > _HELD_BYTES:
@@ -273,7 +286,7 @@ class Recorder:
         """Writes what is in host memory already; what is on its way from a device waits for the end of the step."""
         later = []
         for entry in self._waiting:
-            if hasattr(entry.taken.array, "to_numpy"):
+            if hasattr(entry.array, "to_numpy"):
                 later.append(entry)
             else:
                 self._write_entry(entry)
@@ -284,9 +297,9 @@ class Recorder:
             self._write_entry(entry)
         self._waiting = []
 
-    def _write_entry(self, entry: _Entry) -> None:
-        entry.file = self._writer.write_payload(_record(entry, {}, _array(entry.taken)))
-        entry.taken.array = None
+    def _write_entry(self, entry: Taken) -> None:
+        entry.file = self._writer.write_payload(_record(entry, {}, _array(entry)))
+        entry.array = None
 
     def _reader_finish_if_pending(self, taken: Taken) -> None:
         if hasattr(taken.array, "to_numpy"):
@@ -298,13 +311,12 @@ class Recorder:
             self._kernel_args.add(key)
             self._writer.write_kernel_args(op)
 
-    def _finished(self, entry: _Entry) -> TensorRecord:
-        taken = entry.taken
-        summary = self._reader.summary(taken)
-        statistics: Any = {} if summary is None else SummaryStatistics(summary, taken.digests or {})
+    def _finished(self, entry: Taken) -> TensorRecord:
+        summary = self._reader.summary(entry)
+        statistics: Any = _NO_STATISTICS if summary is None else SummaryStatistics(summary, entry.digests)
         return _record(entry, statistics, None)
 
-    def _count(self, step: int, ops: Sequence[OpRecord], entries: Sequence[_Entry]) -> None:
+    def _count(self, step: int, ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
         self.executed += sum(1 for op in ops if op.op_type != "Parameter")
         for op in ops:
             if op.skip:
@@ -312,8 +324,8 @@ class Recorder:
             elif op.op_type != "Parameter":
                 self.captured += 1
         for entry in entries:
-            if entry.taken.skip:
-                self.tensors_skipped[entry.taken.skip] += 1
+            if entry.skip:
+                self.tensors_skipped[entry.skip] += 1
             else:
                 self.tensors += 1
         if not self.steps or self.steps[-1] != step:
@@ -328,19 +340,30 @@ def _array(taken: Taken) -> npt.NDArray[Any]:
 
 
 def _record(
-    entry: _Entry, statistics: dict[str, StatisticValue] | SummaryStatistics, array: npt.NDArray[Any] | None
+    entry: Taken, statistics: Mapping[str, StatisticValue], array: npt.NDArray[Any] | None
 ) -> TensorRecord:
-    taken = entry.taken
     return TensorRecord(
         op=entry.op,
         io=entry.io,
         slot=entry.slot,
-        dtype=taken.dtype,
-        shape=taken.shape,
+        dtype=entry.dtype,
+        shape=entry.shape,
         payload=None if array is None else HostPayload(array),
         statistics=statistics,
         argument=entry.argument,
         source=entry.source,
-        data_size=taken.data_size,
-        skip=taken.skip,
+        data_size=entry.data_size,
+        skip=entry.skip,
     )
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Thousands of records are made at once and freed at once; to look for cycles among them would take longer than that."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

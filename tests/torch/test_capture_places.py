@@ -343,3 +343,25 @@ def test_torchrun_with_two_processes_gives_two_ranks(tmp_path: Path) -> None:
         assert product.op.rank_id == rank
         assert product.inputs[1].payload is not None
         assert product.inputs[1].payload.to_host().tolist() == [[rank, rank]]
+
+
+def test_a_higher_order_operator_is_one_operator(tmp_path: Path) -> None:
+    x = torch.ones(2, requires_grad=True)
+
+    def choose(value: Tensor) -> Tensor:
+        result: Tensor = torch.cond(value.sum() > 0, lambda v: v.sin(), lambda v: v.cos(), (value,))
+        return result
+
+    plain = torch.autograd.grad(choose(x).sum(), x)[0]
+    with opdump.capture(path=tmp_path):
+        captured = torch.autograd.grad(choose(x).sum(), x)[0]
+    assert torch.equal(plain, captured)
+
+
+def test_fake_tensors_pass_through(tmp_path: Path) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with opdump.capture(path=tmp_path) as dump, FakeTensorMode():
+        assert (torch.ones(3) @ torch.ones(3, 2)).shape == (2,)
+    assert dump.report is not None
+    assert dump.report.captured == 0

@@ -38,6 +38,8 @@ _FROM_SUMMARY: Final[Mapping[str, Callable[[Summary], StatisticValue]]] = Mappin
     }
 )
 
+_NO_DIGESTS: Final[Mapping[str, str]] = MappingProxyType({})
+
 
 class SummaryStatistics(Mapping[str, StatisticValue]):
     """Every statistic that a summary (and the digests, if any) can give, by the config's spelling.
@@ -51,9 +53,9 @@ class SummaryStatistics(Mapping[str, StatisticValue]):
 
     def __init__(self, summary: Summary, digests: Mapping[str, str] | None = None) -> None:
         self.summary: Final = summary
-        self.digests: Final[Mapping[str, str]] = {
-            canonical_category(name): value for name, value in (digests or {}).items()
-        }
+        self.digests: Final[Mapping[str, str]] = (
+            {canonical_category(name): value for name, value in digests.items()} if digests else _NO_DIGESTS
+        )
 
     def __getitem__(self, name: str) -> StatisticValue:
         kind = canonical_category(name)

@@ -93,7 +93,7 @@ class CaptureMode(RecordingMode):
         self._observer = observer
         self._rank_id = rank_id
         self._marked_functions = frozenset(marked_functions)
-        self._schemas: dict[Any, OperatorSchema] = {}
+        self._schemas: dict[int, tuple[OperatorSchema, Any]] = {}
         self._names = OpNames()
         self._stacks = StackReader()
         self._provenance = Provenance()
@@ -115,8 +115,11 @@ class CaptureMode(RecordingMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.recording:
+        if not self.recording or torch._C._len_torch_dispatch_stack():
+            # Below are only PyTorch's own modes (fake tensors, tracing): they run programs that are written down.
             return func(*args, **kwargs)
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            return self.run_as_one(func.name(), func, args, kwargs)
         if types and self._any_foreign(types):
             # A subclass that dispatches by itself goes first; what it then runs on plain tensors comes here again.
             return NotImplemented
@@ -202,10 +205,11 @@ class CaptureMode(RecordingMode):
             take_off(self)
 
     def _schema(self, func: Any) -> OperatorSchema:
-        schema = self._schemas.get(func)
-        if schema is None:
-            schema = self._schemas[func] = schema_of(func)
-        return schema
+        # By identity: OpOverload hashes itself in Python.
+        known = self._schemas.get(id(func))
+        if known is None:
+            known = self._schemas[id(func)] = (schema_of(func), func)
+        return known[0]
 
     def next_step(self) -> None:
         """Forgets what belongs to one step: occurrences, sources, links to forward operators."""
@@ -302,14 +306,16 @@ class CaptureMode(RecordingMode):
             if link is not None:
                 self._tie(link)
             self._recorder.skip_op(op)
-            graph = self._recorder.graph(op.graph_id)
+            known = op.op_name in self._recorder.graph(op.graph_id)
+            if known and schema.kind != "allocation":
+                return
             outputs = _outputs(schema, args, kwargs, result)
             if schema.kind == "allocation":
                 for live in outputs:
                     source = f"{op.op_name}:{live.slot}"
                     self._unwritten.add(source)
                     self._provenance.note(live.tensor, source)
-            if op.op_name not in graph:
+            if not known:
                 inputs = [
                     Live(slot, argument, tensor, self._provenance.source(tensor))
                     for slot, argument, tensor, *_ in _tensors(schema.tensors, args, kwargs)
@@ -348,12 +354,10 @@ class CaptureMode(RecordingMode):
             marked = link.marked
             where = forward_op
         else:
-            stack, where = self._stacks.read(frame)
+            stack, where = self._stacks.read(frame, None if position.root is None else position.call_id)
             marked = self._plan.selection != "marked" or position.marked or self._in_marked_function(frame)
         with self._lock:
-            names = self._names
-            name = names.name(graph_id, scope, schema.op_type, call=call, place=(phase, where))
-            occurrence = names.occurrence(graph_id, name)
+            name, occurrence = self._names.next(graph_id, scope, schema.op_type, call, (phase, where))
             timestamp, order = self._now(), self._next_order()
         forward = task < 0 or phase == "recomputation" or torch.is_grad_enabled()
         skip = schema.kind

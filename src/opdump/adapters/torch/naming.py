@@ -20,8 +20,8 @@ class OpNames:
         self._positions: dict[tuple[object, ...], int] = {}
         self._occurrences: dict[tuple[int, str], int] = {}
 
-    def name(self, graph_id: int, scope: str, op_type: str, *, call: object, place: object) -> str:
-        """The full name of the next operator of this type in this scope.
+    def next(self, graph_id: int, scope: str, op_type: str, call: object, place: object) -> tuple[str, int]:
+        """The full name of the next operator of this type in this scope, and how often it ran in this step before.
 
         `call` identifies the running call (root module, optimizer, backward); positions count from 0 in each.
         `place` separates operators of one scope further: the line of the program, or the forward operator that a
@@ -36,10 +36,10 @@ class OpNames:
             number = self._ids.get(graph_id, 0)
             self._ids[graph_id] = number + 1
             name = self._names[key] = f"{scope}/{op_type}-op{number}"
-        return name
+        return name, self.occurrence(graph_id, name)
 
     def occurrence(self, graph_id: int, name: str) -> int:
-        """How often this name ran in the current step before."""
+        """How often this name ran in the current step before; counts this time."""
         key = (graph_id, name)
         count = self._occurrences.get(key, 0)
         self._occurrences[key] = count + 1

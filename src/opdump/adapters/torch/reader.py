@@ -62,7 +62,7 @@ class TensorReader:
         self._digests = tuple(sorted({canonical_category(name) for name in digests} & {"md5", "hash"}))
         self._sample = sample
         self._table = SummaryTable(4096)
-        self._rows: npt.NDArray[np.float64] | None = None
+        self._rows: list[list[float]] | None = None
         self._undigested: list[tuple[Taken, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device)
         self._plain = statistics and not elements and not self._digests and sample is None
@@ -105,8 +105,8 @@ class TensorReader:
             return None
         if taken.table is self._table:
             if self._rows is None:
-                self._rows = self._table.rows()
-            return Summary._make(self._rows[taken.row].tolist())
+                self._rows = self._table.rows().tolist()
+            return Summary._make(self._rows[taken.row])
         return self._device.summary(taken.row)
 
     def finish_step(self) -> None:

@@ -6,17 +6,20 @@ import linecache
 import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 
 from opdump.records import Frame
+
+from .training import TrainingObserver
 
 _PACKAGE = Path(__file__).parents[2]
 _OPDUMP = f"{_PACKAGE}/"
 _FOREIGN = (f"{Path(torch.__file__).parent}/", _OPDUMP)
 _LAUNCHER = f"{_PACKAGE / 'commands'}/"
 """What runs a program under capture: the frames above it are the command line's, not the program's."""
+NETWORK_CALL = TrainingObserver._call_network.__code__
+"""What stands between a network and its callers."""
 _STDLIB = tuple(f"{Path(sysconfig.get_path(name))}/" for name in ("stdlib", "platstdlib"))
 
 
@@ -24,46 +27,76 @@ class StackReader:
     """Reads and interns call stacks: the frames outside torch, opdump and the standard library, innermost first."""
 
     def __init__(self) -> None:
-        self._mine: dict[CodeType, bool] = {}
-        self._frames: dict[tuple[CodeType, int], Frame] = {}
-        self._stacks: dict[tuple[Any, ...], tuple[Frame, ...]] = {}
+        # By identity: to hash a code object takes as long as to hash all of its instructions.
+        self._mine: dict[int, bool] = {}
+        self._codes: dict[int, CodeType] = {}
+        """Keeps alive every code object whose identity is part of a key."""
+        self._frames: dict[tuple[int, int], Frame] = {}
+        self._stacks: dict[tuple[int, ...], tuple[Frame, ...]] = {}
+        self._call: object = None
+        self._callers: tuple[Frame, ...] = ()
 
-    def read(self, frame: FrameType | None) -> tuple[tuple[Frame, ...], object]:
+    def read(self, frame: FrameType | None, call: object = None) -> tuple[tuple[Frame, ...], object]:
         """The stack above `frame`, and the place of the call: the innermost line outside opdump, torch's own included.
 
         The place tells apart operators of one line of the user that torch runs from several lines of its own, such as
-        those of `optimizer.step()`.
+        those of `optimizer.step()`. `call` identifies the running call of a network, whose callers stand still meanwhile:
+        they are read once.
         """
         while frame is not None and frame.f_code.co_filename.startswith(_OPDUMP):
             frame = frame.f_back
-        place = None if frame is None else (frame.f_code, frame.f_lasti)
+        if frame is None:
+            return (), None
+        self._codes[id(frame.f_code)] = frame.f_code
+        place = (id(frame.f_code), frame.f_lasti)
+        frames, above = self._walk(frame, until=NETWORK_CALL if call is not None else None)
+        if above is None:
+            stack = self._interned(frames, ())
+        else:
+            if call != self._call:
+                self._call = call
+                self._callers = self._interned(self._walk(above, until=None)[0], ())
+            stack = self._interned(frames, self._callers)
+        return stack, (*place, id(stack[0]) if stack else 0)
+
+    def _walk(self, frame: FrameType | None, until: CodeType | None) -> tuple[list[int], FrameType | None]:
+        """Code and instruction of each of the user's frames, alternating; and the caller of the frame that runs `until`."""
         mine = self._mine
-        key: list[Any] = []
-        frames: list[FrameType] = []
+        found: list[int] = []
         while frame is not None:
             code = frame.f_code
-            users = mine.get(code)
+            users = mine.get(id(code))
             if users is None:
                 if code.co_filename.startswith(_LAUNCHER):
                     break
-                users = mine[code] = is_users(code)
+                self._codes[id(code)] = code
+                users = mine[id(code)] = is_users(code)
             if users:
-                key.append(code)
-                key.append(frame.f_lasti)
-                frames.append(frame)
+                found.append(id(code))
+                found.append(frame.f_lasti)
+            elif code is until:
+                return found, frame.f_back
             frame = frame.f_back
-        whole = tuple(key)
-        stack = self._stacks.get(whole)
-        if stack is None:
-            stack = self._stacks[whole] = tuple(self._frame(frame) for frame in frames)
-        return stack, (place, id(stack[0]) if stack else 0)
+        return found, None
 
-    def _frame(self, frame: FrameType) -> Frame:
+    def _interned(self, frames: list[int], callers: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        # Every stack stays interned, so its identity stands for it.
+        key = (*frames, id(callers))
+        stack = self._stacks.get(key)
+        if stack is None:
+            inner = (self._frame(code, lasti) for code, lasti in zip(frames[::2], frames[1::2], strict=True))
+            stack = self._stacks[key] = (*inner, *callers)
+        return stack
+
+    def _frame(self, code_id: int, lasti: int) -> Frame:
         # Interned: `naming` tells lines apart by the identity of their frame.
-        key = (frame.f_code, frame.f_lasti)
+        key = (code_id, lasti)
         found = self._frames.get(key)
         if found is None:
-            found = self._frames[key] = _frame(frame)
+            code = self._codes[code_id]
+            line = line_of(code, lasti)
+            text = linecache.getline(code.co_filename, line).strip()
+            found = self._frames[key] = Frame(code.co_filename, line, code.co_name, text)
         return found
 
     @staticmethod
@@ -86,7 +119,10 @@ def is_users(code: CodeType) -> bool:
     return not (file.startswith(_STDLIB) and "site-packages" not in file)
 
 
-def _frame(frame: FrameType) -> Frame:
-    code = frame.f_code
-    line = frame.f_lineno
-    return Frame(code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line).strip())
+def line_of(code: CodeType, lasti: int) -> int:
+    """The line of an instruction; the first of the function where its table does not say."""
+    line = None
+    for start, end, number in code.co_lines():
+        if start <= lasti < end:
+            line = number
+    return line if line is not None else code.co_firstlineno
