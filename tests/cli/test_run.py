@@ -239,3 +239,22 @@ def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.wait(timeout=60) == 0
     assert re.search(rb"opdump: step \d+, [\d,]+ operators, \d", shown), shown
+
+
+@pytest.mark.parametrize(
+    ("beginning", "said"),
+    [
+        ("import opdump\nopdump.start('other.json')\n", "a capture is running in this process already"),
+        (
+            "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))\n",
+            "cannot be written (File too large)",
+        ),
+    ],
+)
+def test_what_opdump_cannot_do_is_said_in_its_own_words(tmp_path: Path, beginning: str, said: str) -> None:
+    (tmp_path / "train.py").write_text(beginning + TRAIN)
+    done = opdump("run", "-c", write_config(tmp_path).name, "train.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("opdump: error: ")]
+    assert said in line

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import traceback
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def test_frames_of_opdump_and_of_the_dispatch_below_it_are_taken_out() -> None:
 
 def test_frames_below_the_dispatch_that_are_not_glue_stay() -> None:
     assert _files(without_opdump_frames(_through_dispatch("/home/me/custom_op.py"))) == ["train.py", "custom_op.py"]
+
+
+def test_the_end_of_a_capture_leaves_no_frames_of_its_context_managers() -> None:
+    writer = _code(PACKAGE / "sink" / "directory.py", "def close(): raise ConfigError('full')", ConfigError=ConfigError)
+    manager = _code(contextlib.__file__, "def __exit__(): close()", close=writer["close"])["__exit__"]
+    error = _raised(_code(PACKAGE / "session.py", "def capture(): leave()", leave=manager)["capture"])
+    assert _files(error) == ["session.py", "contextlib.py", "directory.py"]
+    assert without_opdump_frames(error).__traceback__ is None
 
 
 def test_chained_errors_are_cleaned_too_and_cycles_end() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -136,9 +137,9 @@ def _run(
 ) -> int | str | None:
     """Run the program under capture; what `sys.exit` is to be called with."""
     from opdump.adapters.settings import DumpComplete
-    from opdump.session import capture
     from opdump.commands.progress import progress_lines
     from opdump.reports.completeness import completeness_json, completeness_line
+    from opdump.session import capture
 
     dump = None
     result: int | str | None = EXIT_OK
@@ -173,15 +174,15 @@ def _run(
 
 def _print_error(error: BaseException) -> None:
     """Print an error that ended the script, by the script's own excepthook where it has set one."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
     if isinstance(error, OpdumpError):
-        without_opdump_frames(error)
-        if error.__traceback__ is None:
-            click.echo(f"opdump: error: {error}", err=True)
-            return
-    elif comes_from_opdump(error):
+        frames = traceback.extract_tb(without_opdump_frames(error).__traceback__)
+        where = f"\n  at {frames[-1].filename}:{frames[-1].lineno}  {frames[-1].line}" if frames else ""
+        click.echo(f"opdump: error: {error}{where}", err=True)
+        return
+    if comes_from_opdump(error):
         click.echo("opdump: the error below comes from opdump, not from the script; please report it", err=True)
     else:
         without_opdump_frames(error)
-    if sys.stdout is not None:
-        sys.stdout.flush()
     sys.excepthook(type(error), error, error.__traceback__)

@@ -10,18 +10,21 @@ reads as it does without opdump. An error that opdump itself made is left whole:
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import TracebackType
 
 from opdump.errors import OpdumpError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# What PyTorch puts between a dispatch mode and the kernel that it calls; without the mode these frames are not there.
-_DISPATCH_GLUE = (
+# What stands between opdump's frames and below them: PyTorch's way from a dispatch mode to the kernel that it calls.
+_GLUE = (
     os.path.join("torch", "_ops.py"),
     os.path.join("torch", "_compile.py"),
     os.path.join("torch", "utils", "_stats.py"),
     os.path.join("torch", "utils", "_python_dispatch.py"),
+    # The end of a capture is a context manager's.
+    contextlib.__file__,
 )
 
 
@@ -56,7 +59,7 @@ def _strip(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None:
         if _is_opdump(traceback):
             after_opdump = True
-        elif not (after_opdump and traceback.tb_frame.f_code.co_filename.endswith(_DISPATCH_GLUE)):
+        elif not (after_opdump and traceback.tb_frame.f_code.co_filename.endswith(_GLUE)):
             after_opdump = False
             frames.append(traceback)
         traceback = traceback.tb_next
