@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,14 @@ from opdump.adapters.torch.composites import GRADIENTS, ONE_OPERATOR
 
 
 class OnlyOn(TorchDispatchMode):
-    """A mode that does nothing but be on: what capture would be without `ExactOperators`."""
+    """A mode that writes down names and does nothing else: what capture would be without `ExactOperators`."""
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
@@ -109,6 +115,37 @@ def test_the_gradient_of_a_filling_value_keeps_its_bits(tmp_path: Path) -> None:
         assert torch.equal(run(), plain)
 
 
+def test_a_gradient_that_is_not_defined_is_refused_under_capture_too(tmp_path: Path) -> None:
+    def run() -> None:
+        x = normal(4, 4, dtype=torch.complex128).requires_grad_()
+        vectors = torch.linalg.eig(x).eigenvectors
+        vectors.backward(1j * vectors.detach())  # depends on the phase, which is arbitrary
+
+    with pytest.raises(RuntimeError, match="eigenvectors"):
+        run()
+    with OnlyOn():
+        run()
+    with opdump.capture(path=tmp_path), pytest.raises(RuntimeError, match="eigenvectors"):
+        run()
+
+
+@pytest.mark.parametrize("function", [torch.fft.hfft2, lambda x: torch.einsum("ij,kj->ik", x, x)])
+def test_composites_keep_their_bits_in_inference_mode(function: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    def run() -> Tensor:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            result = function(normal(8, 8))
+        return result
+
+    plain = run()
+    with OnlyOn():
+        other = run()
+    assert other.dtype is not plain.dtype or not torch.equal(other, plain), "this case no longer shows the hazard"
+    with opdump.capture(path=tmp_path):
+        captured = run()
+    assert captured.dtype is plain.dtype
+    assert torch.equal(captured, plain)
+
+
 @pytest.mark.parametrize("name", ["pinv", "bilinear"])
 def test_an_operator_that_calls_others_keeps_its_precision_under_autocast(name: str, tmp_path: Path) -> None:
     def run() -> Tensor:
@@ -192,19 +229,10 @@ def test_checkpointed_gradients_unpack_what_they_saved_once(tmp_path: Path) -> N
 
 
 def test_another_dispatch_mode_of_the_program_sees_what_it_always_saw(tmp_path: Path) -> None:
-    class Names(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[str] = []
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            self.seen.append(str(func))
-            return func(*args, **(kwargs or {}))
-
     x = normal(5, 4)
-    with Names() as alone:
+    with OnlyOn() as alone:
         plain = torch.linalg.svdvals(x)
-    with opdump.capture(path=tmp_path), Names() as together:
+    with opdump.capture(path=tmp_path), OnlyOn() as together:
         captured = torch.linalg.svdvals(x)
     assert torch.equal(captured, plain)
     assert together.seen == alone.seen

@@ -14,6 +14,10 @@ They are caught above autograd, where a dispatch mode cannot look. A thread with
 alone, by whomever it was called (the program, another operator in C++, a gradient formula) and whatever it was imported from,
 and never in a thread without a dispatch mode: other operators, and steps that are not dumped, cost nothing.
 
+In inference mode composites reach a dispatch mode whole, where they otherwise arrive as what they come down to, and are then
+run with autocast and the conjugate bit off, all of them. There the key of the mode (`Python`) lets composites fall through, so
+that they are split as everywhere else.
+
 For a gradient the same kernel puts two hooks on the autograd node of the result. The first excludes the mode for the rest of the
 node; autograd itself restores that state after each node, also when the node fails.
 """
@@ -21,6 +25,7 @@ node; autograd itself restores that state after each node, also when the node fa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -48,6 +53,9 @@ GRADIENTS: Mapping[str, str] = {
     "masked_fill.Tensor": "under a mode the gradient of the value is summed over zeros too",
     "masked_fill_.Tensor": "under a mode the gradient of the value is summed over zeros too",
     "ormqr": "under a mode the gradient is laid out in memory otherwise",
+    "linalg_eig": "under a mode a gradient that is not defined is not refused",
+    "_linalg_eigh": "under a mode a gradient that is not defined is not refused",
+    "_linalg_svd": "under a mode a gradient that is not defined is not refused",
     "linalg_householder_product": "under a mode the gradient is built by other operators",
 }
 """Operators whose gradient runs outside the mode, by their name in `aten`, and why."""
@@ -92,6 +100,12 @@ _KEY = "PythonTLSSnapshot"
 _SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
 _PYTHON = torch._C.DispatchKey.Python
 _COMPOSITE = "CompositeImplicitAutograd"
+# With a kernel at one of these an operator does not always come down to others.
+_KERNEL_KEYS = (
+    *("Autograd", "AutogradCPU", "AutogradCUDA", "AutogradNestedTensor", "AutogradOther", "CPU", "CUDA"),
+    *("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "Meta", "MkldnnCPU"),
+    *("NestedTensorCPU", "NestedTensorCUDA", "QuantizedCPU", "SparseCPU", "SparseCsrCPU"),
+)
 
 Operator = Any  # torch._ops.OpOverload, which is generic in some releases and not in others
 
@@ -134,6 +148,9 @@ class ExactOperators:
         self._register(ONE_OPERATOR, self._one_operator)
         self._register(GRADIENTS, self._exact_gradient)
         self._register(("matmul",), self._matmul)
+        library = self._library("aten")
+        for name in _composites():
+            library.impl(name, torch.library.fallthrough_kernel, "Python")
         self.adopt()
 
     def adopt(self) -> None:
@@ -156,12 +173,16 @@ class ExactOperators:
     def _register(
         self, names: Iterable[str], make: Callable[[Operator], Callable[..., Any]], namespace: str = "aten"
     ) -> None:
-        library = torch.library.Library(namespace, "IMPL")
-        self._libraries.append(library)
+        library = self._library(namespace)
         for name in names:
             operator = _find(namespace, name)
             if operator is not None:
                 library.impl(name, make(operator), _KEY, with_keyset=True)
+
+    def _library(self, namespace: str) -> torch.library.Library:
+        library = torch.library.Library(namespace, "IMPL")
+        self._libraries.append(library)
+        return library
 
     def _is_on(self) -> bool:
         """Whether the mode is the one and only dispatch mode of this thread, and not excluded."""
@@ -201,8 +222,10 @@ class ExactOperators:
     def _exact_gradient(self, operator: Operator) -> Callable[..., Any]:
         def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
             result = operator.redispatch(keyset.remove(_SNAPSHOT), *args, **kwargs)
-            if torch.is_grad_enabled() and isinstance(result, torch.Tensor) and result.requires_grad and self._is_on():
-                self._guard(result)
+            # All results of an operator come from one node.
+            first = result if isinstance(result, torch.Tensor) else result[0]
+            if torch.is_grad_enabled() and first.requires_grad and self._is_on():
+                self._guard(first)
             return result
 
         return kernel
@@ -241,6 +264,17 @@ class ExactOperators:
 
         node.register_prehook(before)
         node.register_hook(after)
+
+
+@cache
+def _composites() -> tuple[str, ...]:
+    """Operators of `aten` that come down to others for every kind of tensor."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return tuple(
+        name.removeprefix("aten::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and has(name, _COMPOSITE) and not any(has(name, key) for key in _KERNEL_KEYS)
+    )
 
 
 def _find(namespace: str, name: str) -> Operator | None:
