@@ -133,8 +133,7 @@ def test_a_gradient_that_is_not_defined_is_refused_under_capture_too(tmp_path: P
 def test_composites_keep_their_bits_in_inference_mode(function: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     def run() -> Tensor:
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-            result = function(normal(8, 8))
-        return result
+            return function(normal(8, 8))
 
     plain = run()
     with OnlyOn():
@@ -151,7 +150,8 @@ def test_an_operator_that_calls_others_keeps_its_precision_under_autocast(name: 
     def run() -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             if name == "pinv":
-                return torch.linalg.pinv(normal(6, 6))
+                inverse: Tensor = torch.linalg.pinv(normal(6, 6))
+                return inverse
             return torch.nn.functional.bilinear(normal(4, 8), normal(4, 8), normal(3, 8, 8))
 
     plain = run()
