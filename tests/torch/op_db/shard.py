@@ -21,6 +21,8 @@ from tests.torch.op_db.statistics import CheckedInMemory
 # They return memory as it happens to be.
 UNINITIALISED = frozenset(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"))
 _REPETITIONS = 40
+_AT_ONCE = 5
+"""Operators under one capture: to begin one takes longer than an operator's samples."""
 
 
 @dataclass(slots=True)
@@ -40,31 +42,35 @@ def run_shard(index: int, shards: int, *, samples: int | None, in_place: bool) -
     outcome = Outcome()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # samples warn of deprecations, that is their business
-        for operator in op_db[index::shards]:
-            _run_operator(operator, outcome, samples, in_place=in_place)
+        share = op_db[index::shards]
+        for start in range(0, len(share), _AT_ONCE):
+            _run_operators(share[start : start + _AT_ONCE], outcome, samples, in_place=in_place)
     return outcome
 
 
-def _run_operator(operator: Any, outcome: Outcome, samples: int | None, *, in_place: bool) -> None:
-    name = f"{operator.name}.{operator.variant_test_name}" if operator.variant_test_name else operator.name
+def _run_operators(operators: list[Any], outcome: Outcome, samples: int | None, *, in_place: bool) -> None:
     counts = outcome.counts
-    counts["operators of op_db"] += 1
-    found: list[tuple[Case, Run | Exception]] = []
-    for dtype in sorted(operator.supported_dtypes("cpu"), key=str):
-        counts["pairs"] += 1
-        found += [(case, _attempt(case.copied())) for case in cases(operator, dtype, samples, in_place=in_place)]
+    found: list[tuple[str, Case, Run | Exception]] = []
+    for operator in operators:
+        name = f"{operator.name}.{operator.variant_test_name}" if operator.variant_test_name else operator.name
+        counts["operators of op_db"] += 1
+        for dtype in sorted(operator.supported_dtypes("cpu"), key=str):
+            counts["pairs"] += 1
+            found += [
+                (name, case, _attempt(case.copied())) for case in cases(operator, dtype, samples, in_place=in_place)
+            ]
+    copies = [case.copied() for _, case, _ in found]
     writer = CheckedInMemory()
     plan = DumpPlan(path=Path("unused"), saved_data="full", statistic_category=(*_CATEGORIES,))
-    copies = [case.copied() for case, _ in found]
     captured = []
     with ADAPTER.attach(Recorder(plan, writer, ADAPTER.reader(plan)), Settings(steps="manual")) as clock:
         for case in copies:
             captured.append(_attempt(case))
             clock.manual_step()
-    for (case, plain), run in zip(found, captured, strict=True):
+    for (name, case, plain), run in zip(found, captured, strict=True):
         _judge(name, case, plain, run, outcome)
     counts.update(writer.counts)
-    outcome.wrong_statistics += [f"{name}: {text}" for text in writer.wrong]
+    outcome.wrong_statistics += writer.wrong
 
 
 _CATEGORIES = (
