@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class BasicBlock(nn.Module):
@@ -107,7 +107,7 @@ def _step(model: nn.Module, inputs: Tensor, targets: Tensor) -> Callable[[], Non
     def step() -> None:
         optimizer.zero_grad()
         output = model(inputs)
-        F.cross_entropy(output.reshape(targets.numel(), -1), targets).backward()
+        functional.cross_entropy(output.reshape(targets.numel(), -1), targets).backward()
         optimizer.step()
 
     return step

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .session import CaptureReport, Dump, DumpComplete, capture, set_dump, start, stop
+    from .adapters.settings import DumpComplete
     from .catalog import Catalog
-    from .catalog import open_dump as open
+    from .catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
     from .errors import OpdumpError
     from .plan import DumpPlan
     from .records import OpRecord, TensorRecord
+    from .session import CaptureReport, Dump, capture, set_dump, start, stop
 
 _HOMES = {
     "Catalog": ("catalog", "Catalog"),
     "CaptureReport": ("session", "CaptureReport"),
     "Dump": ("session", "Dump"),
-    "DumpComplete": ("session", "DumpComplete"),
+    "DumpComplete": ("adapters.settings", "DumpComplete"),
     "DumpPlan": ("plan", "DumpPlan"),
     "OpRecord": ("records", "OpRecord"),
     "OpdumpError": ("errors", "OpdumpError"),

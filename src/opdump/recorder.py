@@ -339,9 +339,7 @@ def _array(taken: Taken) -> npt.NDArray[Any]:
     return array.to_numpy() if hasattr(array, "to_numpy") else array
 
 
-def _record(
-    entry: Taken, statistics: Mapping[str, StatisticValue], array: npt.NDArray[Any] | None
-) -> TensorRecord:
+def _record(entry: Taken, statistics: Mapping[str, StatisticValue], array: npt.NDArray[Any] | None) -> TensorRecord:
     return TensorRecord(
         op=entry.op,
         io=entry.io,

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
@@ -160,10 +160,8 @@ def capture(
         stack.callback(_clear_session)
         dump = _open(stack, adapter, plan, options)
         _SESSION.dump = dump
-        try:
+        with suppress(DumpComplete):  # the program was asked to end here
             yield dump
-        except DumpComplete:
-            pass  # the program was asked to end here
     if strict and dump.report is not None:
         gaps = dump._recorder.gaps
         if gaps:
@@ -211,7 +209,7 @@ def set_dump(target: Any, enabled: bool = True) -> None:
         return
     is_module = hasattr(target, "named_modules")
     if not is_module:
-        raise MarkError(f"set_dump: {target!r} is no torch.nn.Module, module class or Python function")
+        raise MarkError(f"set_dump: {target!r} is no PyTorch module, module class or Python function")
     if enabled:
         _SESSION.modules[id(target)] = target
     else:

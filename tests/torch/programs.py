@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 @dataclass
@@ -49,7 +49,7 @@ def train_convnet(steps: int = 3) -> Trained:
     for _ in range(steps):
         images, labels = torch.randn(2, 1, 8, 8), torch.tensor([0, 2])
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(images), labels)
+        loss = functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.torch.programs import PROGRAMS, Trained
 
 import opdump
+from tests.torch.programs import PROGRAMS, Trained
 
 
 def assert_identical(left: Trained, right: Trained) -> None:

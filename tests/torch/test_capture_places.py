@@ -11,18 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
-from tests.torch.programs import ConvNet, train_convnet
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import opdump
 from opdump.records import OpRecord
+from tests.torch.programs import ConvNet, train_convnet
 
 
-def ops_by_type(path: Path, **where: int) -> dict[str, list[OpRecord]]:
+def ops_by_type(path: Path, step: int | None = None) -> dict[str, list[OpRecord]]:
     found: dict[str, list[OpRecord]] = {}
-    for op in opdump.open(path).ops(**where):
+    for op in opdump.open(path).ops(step=step):
         found.setdefault(op.op_type, []).append(op)
     return found
 
@@ -176,7 +175,7 @@ def test_set_dump_selects_a_class_and_a_function(tmp_path: Path) -> None:
 
 
 def test_set_dump_refuses_what_it_cannot_mark() -> None:
-    with pytest.raises(ValueError, match="no torch.nn.Module"):
+    with pytest.raises(ValueError, match="no PyTorch module"):
         opdump.set_dump("conv1")
     with pytest.raises(ValueError, match="expected True or False"):
         opdump.set_dump(nn.Linear(1, 1), enabled=1)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from opdump.adapters.torch.training_listener import SilentListener
 from opdump.errors import CaptureStateError
 
 
-class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Places(TorchDispatchMode):
     """Writes down the position of every operator of one type."""
 
     def __init__(self, observer: TrainingObserver, kind: str) -> None:
@@ -332,10 +332,10 @@ def test_what_a_closure_runs_is_forward() -> None:
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
         loss: torch.Tensor = network(batch()).sin().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
-    places = sines(lambda: optimizer.step(closure))  # type: ignore[no-untyped-call]
+    places = sines(lambda: optimizer.step(closure))
     assert places.scopes == ["Default/network-Block/sine-Sine", "Default"]
     assert places.phases == ["forward", "forward"]
     assert places.calls[0] == places.calls[1]
@@ -538,7 +538,7 @@ def test_tracing_and_scripting_see_no_observer() -> None:
     network = Net().eval()
     with TrainingObserver() as observer, torch.no_grad():
         with observer.suspended():
-            traced = torch.jit.trace(network, batch())  # type: ignore[no-untyped-call]
+            traced = torch.jit.trace(network, batch())
             exported = torch.export.export(network, (batch(),))
             symbolic = torch.fx.symbolic_trace(network)
         assert observer.graphs == []
@@ -557,7 +557,7 @@ def test_scripted_modules_have_the_name_of_their_class() -> None:
 
 def _replicate(module: nn.Module) -> nn.Module:
     """What `torch.nn.parallel.replicate` does, without a device to copy to."""
-    replica: nn.Module = module._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+    replica: nn.Module = module._replicate_for_data_parallel()
     for name, child in module.named_children():
         setattr(replica, name, _replicate(child))
     for name, parameter in module.named_parameters(recurse=False):

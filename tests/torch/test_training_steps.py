@@ -140,11 +140,11 @@ def lbfgs(journal: Journal) -> None:
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
         loss: torch.Tensor = (network(batch()) - 1).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
     for _ in range(2):
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        optimizer.step(closure)
 
 
 def skipped_amp_step(journal: Journal) -> None:
@@ -248,7 +248,7 @@ def frozen_teacher(journal: Journal) -> None:
     for _ in range(2):
         with torch.no_grad():
             target = teacher(batch())
-        functional.mse_loss(student(batch()), target).backward()  # type: ignore[no-untyped-call]
+        functional.mse_loss(student(batch()), target).backward()
         optimizer.step()
 
 
@@ -296,7 +296,7 @@ def no_modules(journal: Journal) -> None:
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
-        weight.square().sum().backward()  # type: ignore[no-untyped-call]
+        weight.square().sum().backward()
         optimizer.step()
 
 
@@ -304,7 +304,7 @@ def no_modules_two_optimizers(journal: Journal) -> None:
     weight, bias = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
     optimizers = [torch.optim.SGD([weight], lr=0.1), torch.optim.Adam([bias])]
     for _ in range(2):
-        (weight * bias).sum().backward()  # type: ignore[no-untyped-call]
+        (weight * bias).sum().backward()
         for optimizer in optimizers:
             optimizer.step()
 
@@ -351,7 +351,7 @@ def optimizer_in_backward(journal: Journal) -> None:
     network = Net()
     optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in network.parameters()}
     for parameter in network.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())
     for _ in range(2):
         network(batch()).sum().backward()
 
@@ -431,7 +431,7 @@ def test_losses_gradients_and_parameters_are_the_same_with_an_observer() -> None
         for _ in range(3):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(network(torch.randn(4, 3)), torch.tensor([0, 1, 1, 0]))
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             seen += [
                 loss.detach(),
                 *(parameter.grad for parameter in network.parameters() if parameter.grad is not None),
@@ -591,7 +591,7 @@ def test_closures_of_other_optimizers_count_every_call(journal: Journal) -> None
         optimizer.zero_grad()
         phases.append((journal.observer.phase, journal.observer.scope))
         loss: torch.Tensor = network(batch()).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
     for closure_argument in ({"closure": closure}, {"closure": closure}):
@@ -754,7 +754,7 @@ def _hooks() -> tuple[object, ...]:
         torch.utils.checkpoint.CheckpointFunction.__dict__.get("apply"),
         list(optimizer._global_optimizer_pre_hooks.values()),
         list(optimizer._global_optimizer_post_hooks.values()),
-        module._has_any_global_hook(),  # type: ignore[no-untyped-call]
+        module._has_any_global_hook(),
     )
 
 

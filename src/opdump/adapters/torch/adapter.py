@@ -19,12 +19,12 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from opdump.adapters.settings import DumpComplete, Settings
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 
-from ..settings import DumpComplete, Settings
-from .composites import ExactOperators
 from .compiled import CompiledCall, CompiledRegions
+from .composites import ExactOperators
 from .dispatch import CaptureMode
 from .mode_stack import put_on, take_off
 from .reader import TensorReader
@@ -143,9 +143,7 @@ class _Capture(SilentListener):
     def graph_appears(self, graph_id: int, name: str, training: bool) -> None:
         self._recorder.graph(graph_id, name)
 
-    def root_call_begins(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int
-    ) -> None:
+    def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
         # Not earlier: until a network runs again, a second optimizer may still belong to the last wanted step.
         if self._last_ended and self._stop_after_dump and not self._mode.recording:
             raise DumpComplete
@@ -185,9 +183,7 @@ class _Capture(SilentListener):
                 take_off(self._mode)
             self._on = on
 
-    def _run_compiled(
-        self, name: str, function: CompiledCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def _run_compiled(self, name: str, function: CompiledCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return self._mode.run_as_one(name, function, args, kwargs)
 
     def _leave_child(self) -> None:

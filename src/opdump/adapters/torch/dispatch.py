@@ -137,9 +137,7 @@ class CaptureMode(RecordingMode):
             self._end(op, selected, schema, inputs, _outputs(schema, args, kwargs, result))
         return result
 
-    def run_operator(
-        self, func: Any, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def run_operator(self, func: Any, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Records one operator that runs outside the mode, with autograd (`composites.ExactOperators`)."""
         schema = self._schema(func)
         return self._run_outside(
@@ -290,16 +288,16 @@ class CaptureMode(RecordingMode):
             self._recorder.skip_op(op)
         return op, selected, lives, link
 
-    def _end(self, op: OpRecord, selected: bool, schema: OperatorSchema, inputs: list[Live], outputs: list[Live]) -> None:
+    def _end(
+        self, op: OpRecord, selected: bool, schema: OperatorSchema, inputs: list[Live], outputs: list[Live]
+    ) -> None:
         for live in outputs:
             self._provenance.note(live.tensor, f"{op.op_name}:{live.slot}")
         if selected:
             self._recorder.after_op(op, outputs)
         self._describe(op, schema, inputs, outputs)
 
-    def _skipped(
-        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> None:
+    def _skipped(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Lists an operator that launches no kernel."""
         with torch._C.DisableTorchFunction():
             op, _, link = self._identify(schema, args, kwargs)
@@ -486,7 +484,8 @@ class CaptureMode(RecordingMode):
 def schema_of(func: Any) -> OperatorSchema:
     """Works out what the mode needs to know of an operator from its schema."""
     arguments = func._schema.arguments
-    tensors, others = [], []
+    tensors: list[tuple[int, str]] = []
+    others: list[tuple[int, str]] = []
     for index, argument in enumerate(arguments):
         is_tensor = "Tensor" in str(argument.type)
         (tensors if is_tensor else others).append((index, argument.name))
@@ -511,9 +510,7 @@ def _unreturned(func: Any, names: Mapping[str, int]) -> tuple[tuple[int, str], .
     return tuple(kept)
 
 
-def _tensors(
-    places: Sequence[tuple[int, str]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[Live]:
+def _tensors(places: Sequence[tuple[int, str]], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Live]:
     """The tensors among the arguments; None keeps its slot, a list takes a slot for each element."""
     given = len(args)
     slot = 0
@@ -531,9 +528,7 @@ def _tensors(
             slot += 1
 
 
-def _outputs(
-    schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-) -> list[Live]:
+def _outputs(schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> list[Live]:
     """The tensors that an operator returned, then those that it wrote into without returning them."""
     if isinstance(result, torch.Tensor):
         found = [Live(0, "", result)]
@@ -548,7 +543,8 @@ def _outputs(
     if schema.written:
         first = (max(live.slot for live in found) + 1) if found else 0
         found += [
-            Live(first + slot, argument, tensor) for slot, argument, tensor, *_ in _tensors(schema.written, args, kwargs)
+            Live(first + slot, argument, tensor)
+            for slot, argument, tensor, *_ in _tensors(schema.written, args, kwargs)
         ]
     return found
 

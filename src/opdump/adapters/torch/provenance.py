@@ -6,6 +6,8 @@ is held for as long as the entry lives, so that its address cannot be given to a
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -14,7 +16,7 @@ class Provenance:
 
     def __init__(self) -> None:
         self._sources: dict[int, str] = {}
-        self._weak: dict[int, int] = {}
+        self._weak: dict[int, Any] = {}
 
     def note(self, tensor: torch.Tensor, source: str) -> None:
         """From now on the storage of `tensor` holds `source`. Tensors without a storage are ignored."""

@@ -69,7 +69,8 @@ class TensorReader:
 
     def take(self, tensor: torch.Tensor) -> Taken:
         """Reads one tensor as it is now."""
-        if tensor.__class__ not in _PLAIN_CLASSES:
+        kind: type = tensor.__class__
+        if kind not in _PLAIN_CLASSES:
             # The properties of a subclass may be overridden; what is in memory is asked of torch itself.
             with torch._C.DisableTorchFunctionSubclass():
                 return self._take_any(tensor)
@@ -236,7 +237,7 @@ def _copy_elements(dense: torch.Tensor) -> npt.NDArray[Any]:
     shape, strides = tuple(dense.shape), dense.stride()
     extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     memory = (ctypes.c_char * (extent * dtype.itemsize)).from_address(dense.data_ptr())
-    flat = np.frombuffer(memory, dtype)
+    flat: npt.NDArray[Any] = np.frombuffer(memoryview(memory), dtype)
     view = np.lib.stride_tricks.as_strided(flat, shape, tuple(stride * dtype.itemsize for stride in strides))
     return np.array(view, order="C", copy=True)
 

@@ -112,7 +112,7 @@ class StackReader:
 def is_users(code: CodeType) -> bool:
     """Whether a line of this function belongs to the program, not to the machinery that runs it."""
     file = code.co_filename
-    if file.startswith("<frozen") or file == "<string>" and code.co_name == "<module>":
+    if file.startswith("<frozen") or (file == "<string>" and code.co_name == "<module>"):
         return False
     if file.startswith(_FOREIGN):
         return False
