@@ -342,8 +342,10 @@ class CaptureMode(RecordingMode):
             else:
                 phase = "backward"
                 call = ("backward", task)
-                node = torch._C._current_autograd_node()
-                link = None if node is None else self._links.get(node._sequence_nr())
+                # None between two nodes, where the engine adds up gradients.
+                node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+                sequence = -1 if node is None else int(node._sequence_nr())
+                link = self._links.get(sequence)
                 if link is None:
                     variable = getattr(node, "variable", None)
                     scope = GRADIENTS + self._parameter_scopes.get(id(variable), "Default")
