@@ -106,8 +106,12 @@ class Live(NamedTuple):
     argument: str
     tensor: Any
     source: str = ""
-    written: bool = True
-    """False for memory that was allocated and never written: its elements mean nothing."""
+    skip: SkipReason = ""
+    """Why its elements are not to be read: nobody wrote them yet, or somebody still does."""
+
+
+# What `Live` is to a reader of it: adapters may give plain tuples, which are made ten times as fast.
+LiveTensor = tuple[int, str, Any, str, SkipReason]
 
 
 class StepWriter(Protocol):
@@ -159,7 +163,7 @@ class Recorder:
             builder = self.graphs[graph_id] = GraphBuilder(graph_id, root_name)
         return builder
 
-    def before_op(self, op: OpRecord, inputs: Iterable[Live]) -> OpRecord:
+    def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor]) -> OpRecord:
         """Reads the inputs of an operator that is about to run."""
         with self._lock:
             if len(self._ops) >= _MOST_OPS:
@@ -171,7 +175,7 @@ class Recorder:
             self._write_kernel_args(op)
         return op
 
-    def after_op(self, op: OpRecord, outputs: Iterable[Live]) -> None:
+    def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run."""
         if self.plan.outputs:
             with self._lock:
@@ -264,11 +268,15 @@ class Recorder:
         total = self.skipped + self.tensors_skipped
         return {reason: count for reason, count in total.items() if reason in GAPS}
 
-    def _take(self, op: OpRecord, io: IO, lives: Iterable[Live]) -> None:
+    def _take(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> None:
         reader, entries = self._reader, self._entries
-        for slot, argument, tensor, source, written in lives:
-            taken = reader.take(tensor) if written else reader.skip(tensor, "allocation")
-            taken.belongs(op, io, slot, argument, source)
+        for slot, argument, tensor, source, skip in lives:
+            taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
+            taken.op = op
+            taken.io = io
+            taken.slot = slot
+            taken.argument = argument
+            taken.source = source
             entries.append(taken)
             if taken.array is not None:
                 self._waiting.append(taken)

@@ -27,6 +27,7 @@ SkipReason = Literal[
     "not selected",  # the plan's kernels, set_dump or input_output leave it out
     "device not selected",  # support_device leaves its device out
     "empty",  # no elements
+    "in flight",  # the result of a collective that is still being written when the operator returns
     "no storage",  # meta or fake tensor: shape without values
     "unsupported layout",  # elements cannot be reached as a dense array
     "opaque",  # an element type or a subclass that no array stands for

@@ -181,7 +181,7 @@ def _print_error(error: BaseException) -> None:
         where = f"\n  at {frames[-1].filename}:{frames[-1].lineno}  {frames[-1].line}" if frames else ""
         click.echo(f"opdump: error: {error}{where}", err=True)
         return
-    if comes_from_opdump(error):
+    if comes_from_opdump(error) and not isinstance(error, KeyboardInterrupt):
         click.echo("opdump: the error below comes from opdump, not from the script; please report it", err=True)
     else:
         without_opdump_frames(error)

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from opdump import kernels
 from opdump.adapters.settings import DumpComplete, Settings
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
@@ -99,6 +100,9 @@ class _Capture(SilentListener):
         """The step that was filed last."""
 
     def open(self) -> None:
+        if not os.environ.get("OPDUMP_THREADS"):
+            # As many threads as the program gave torch: one that keeps to one core stays on it.
+            kernels.set_threads(torch.get_num_threads())
         with ExitStack() as undo:
             for part in (self._exact, self._regions, self._threads, self.observer):
                 part.attach()

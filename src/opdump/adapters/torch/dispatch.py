@@ -20,14 +20,14 @@ import torch
 
 from opdump.graph import PARAMETER_PREFIX, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan import DumpPlan
-from opdump.recorder import Live, Recorder
+from opdump.recorder import Live, LiveTensor, Recorder
 from opdump.records import Frame, OpRecord, Phase, SkipReason
 
 from .arguments import json_value
 from .mode_stack import RecordingMode, put_on, take_off
-from .naming import GRADIENTS, OpNames
-from .operator_kinds import kind_of, true_name, writes_of
 from .provenance import Provenance
+from .schemas import Found, OperatorSchema, nested_tensors, schema_of, tensors_among, tensors_returned
+from .sites import GRADIENTS, Site, Sites
 from .stacks import StackReader
 from .training import TrainingObserver
 from .training_scopes import RootScopes
@@ -42,21 +42,6 @@ PARAMETER = "Parameter"
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorSchema:
-    """What the mode needs to know of an operator, worked out once."""
-
-    op_type: str
-    kernel: str
-    kind: SkipReason
-    tensors: tuple[tuple[int, str], ...]
-    """Position and name of the arguments that are tensors or lists of tensors, in schema order."""
-    others: tuple[tuple[int, str], ...]
-    """Position and name of all other arguments."""
-    written: tuple[tuple[int, str], ...]
-    """Position and name of the arguments that the operator writes into and does not return."""
-
-
 @dataclass(slots=True)
 class _Link:
     """What a backward operator inherits from its forward operator."""
@@ -66,6 +51,18 @@ class _Link:
     graph_id: int
     stack: tuple[Frame, ...]
     marked: bool
+
+
+class _Running:
+    """An operator from just before it runs until just after."""
+
+    __slots__ = ("inputs", "link", "op", "site")
+
+    def __init__(self, op: OpRecord, site: Site, link: _Link | None) -> None:
+        self.op = op
+        self.site = site
+        self.link = link
+        self.inputs: list[LiveTensor] = []
 
 
 class _Thread(threading.local):
@@ -94,13 +91,11 @@ class CaptureMode(RecordingMode):
         self._rank_id = rank_id
         self._marked_functions = frozenset(marked_functions)
         self._schemas: dict[int, tuple[OperatorSchema, Any]] = {}
-        self._names = OpNames()
+        self._sites = Sites()
         self._stacks = StackReader()
         self._provenance = Provenance()
         self._links: dict[int, _Link] = {}
         self._thread = _Thread()
-        self._selected: dict[tuple[str, str], bool] = {}
-        self._arguments: dict[tuple[int, str], tuple[Any, Mapping[str, Any]]] = {}
         self._foreign: dict[type, bool] = {}
         self._order = 0
         self._timestamp = 0
@@ -129,12 +124,12 @@ class CaptureMode(RecordingMode):
             self._skipped(schema, args, kwargs, result)
             return result
         with torch._C.DisableTorchFunction():
-            op, selected, inputs, link = self._begin(schema, args, kwargs, _tensors(schema.tensors, args, kwargs))
-            if link is not None:
-                self._tie(link)
+            running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs))
+            if running.link is not None:
+                self._tie(running.link)
         result = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            self._end(op, selected, schema, inputs, _outputs(schema, args, kwargs, result))
+            self._end(running, schema, tensors_returned(schema, args, kwargs, result))
         return result
 
     def run_operator(self, func: Any, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -145,8 +140,8 @@ class CaptureMode(RecordingMode):
             call,
             args,
             kwargs,
-            _tensors(schema.tensors, args, kwargs),
-            lambda result: _outputs(schema, args, kwargs, result),
+            tensors_among(schema.tensors, args, kwargs),
+            lambda result: tensors_returned(schema, args, kwargs, result),
         )
 
     def run_as_one(
@@ -154,19 +149,19 @@ class CaptureMode(RecordingMode):
     ) -> Any:
         """Runs a whole function outside the mode and records it as one operator with its inputs and outputs."""
         schema = OperatorSchema(name, name, "", (), (), ())
-        found = (*_nested(args, ""), *_nested(kwargs, ""))
+        found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
 
-        def outputs(result: Any) -> list[Live]:
-            returned = _outputs(schema, (), {}, result)
+        def outputs(result: Any) -> list[Found]:
+            returned = tensors_returned(schema, (), {}, result)
             written = getattr(function, "written", ())
-            return returned + [Live(len(returned) + slot, "", tensor) for slot, tensor in enumerate(written)]
+            return returned + [(len(returned) + slot, "", tensor) for slot, tensor in enumerate(written)]
 
         return self._run_outside(
             schema,
             lambda: function(*args, **kwargs),
             (),
             {},
-            (Live(slot, path, tensor) for slot, (path, tensor) in enumerate(found)),
+            ((slot, path, tensor) for slot, (path, tensor) in enumerate(found)),
             outputs,
         )
 
@@ -176,21 +171,21 @@ class CaptureMode(RecordingMode):
         call: Callable[[], Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        tensors: Iterable[Live],
-        outputs: Callable[[Any], list[Live]],
+        tensors: Iterable[Found],
+        outputs: Callable[[Any], list[Found]],
     ) -> Any:
         first = torch._C._autograd._get_sequence_nr()
         with torch._C.DisableTorchFunction():
-            op, selected, inputs, link = self._begin(schema, args, kwargs, tensors)
+            running = self._begin(schema, args, kwargs, tensors)
         result = call()
         # Above autograd the nodes are made inside the call, and there may be several.
         last = torch._C._autograd._get_sequence_nr()
-        if link is not None:
+        if running.link is not None:
             for sequence in range(first, last):
-                self._links[sequence] = link
+                self._links[sequence] = running.link
         self._thread.last_sequence = last
         with torch._C.DisableTorchFunction():
-            self._end(op, selected, schema, inputs, outputs(result))
+            self._end(running, schema, outputs(result))
         return result
 
     @contextmanager
@@ -211,7 +206,7 @@ class CaptureMode(RecordingMode):
 
     def next_step(self) -> None:
         """Forgets what belongs to one step: occurrences, sources, links to forward operators."""
-        self._names.next_step()
+        self._sites.next_step()
         self._provenance.clear()
         self._links.clear()
         self._order = 0
@@ -250,7 +245,8 @@ class CaptureMode(RecordingMode):
     def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records a value that is no operator's: a parameter after its update, an input of the root module."""
         plan = self._plan
-        if not plan.outputs or plan.selection == "marked" or not self._is_selected(name, PARAMETER):
+        site = self._sites.value(graph_id, name)
+        if not plan.outputs or plan.selection == "marked" or not self._is_selected(site, PARAMETER):
             return
         op = OpRecord(
             op_type=PARAMETER,
@@ -261,68 +257,67 @@ class CaptureMode(RecordingMode):
             graph_id=graph_id,
             rank_id=self._rank_id,
             order=self._next_order(),
-            occurrence=self._names.occurrence(graph_id, name),
+            occurrence=site.next_occurrence(self._sites.step),
             phase="optimizer",
         )
         self._recorder.before_op(op, ())
-        self._recorder.after_op(op, (Live(0, "", tensor),))
+        self._recorder.after_op(op, ((0, "", tensor, "", ""),))
 
     def _begin(
-        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Live]
-    ) -> tuple[OpRecord, bool, list[Live], _Link | None]:
-        op, selected, link = self._identify(schema, args, kwargs)
-        if selected and self._plan.devices is not None:
+        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Found]
+    ) -> _Running:
+        running = self._identify(schema, args, kwargs)
+        if not running.op.skip and self._plan.devices is not None:
             inputs = list(inputs)
-            if any(not self._is_wanted_device(tensor.device) for _, _, tensor, *_ in inputs):
-                op, selected = replace(op, skip="device not selected"), False
-        lives = []
-        for slot, argument, tensor, *_ in inputs:
-            source = self._provenance.source(tensor)
+            if any(not self._is_wanted_device(tensor.device) for _, _, tensor in inputs):
+                running.op = replace(running.op, skip="device not selected")
+        op = running.op
+        selected = not op.skip
+        provenance, unwritten = self._provenance, self._unwritten
+        lives = running.inputs
+        for slot, argument, tensor in inputs:
+            source = provenance.source(tensor)
             if not source and selected:
                 source = self._recorder.constant(op, Live(slot, argument, tensor))
-                self._provenance.note(tensor, source)
-            lives.append(Live(slot, argument, tensor, source, source not in self._unwritten))
+                provenance.note(tensor, source)
+            lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))
         if selected:
             self._recorder.before_op(op, lives)
         else:
             self._recorder.skip_op(op)
-        return op, selected, lives, link
+        return running
 
-    def _end(
-        self, op: OpRecord, selected: bool, schema: OperatorSchema, inputs: list[Live], outputs: list[Live]
-    ) -> None:
-        for live in outputs:
-            self._provenance.note(live.tensor, f"{op.op_name}:{live.slot}")
-        if selected:
-            self._recorder.after_op(op, outputs)
-        self._describe(op, schema, inputs, outputs)
+    def _end(self, running: _Running, schema: OperatorSchema, outputs: list[Found]) -> None:
+        op, site = running.op, running.site
+        for slot, _, tensor in outputs:
+            self._provenance.note(tensor, site.source(slot))
+        if not op.skip:
+            skip: SkipReason = "in flight" if schema.asynchronous else ""
+            self._recorder.after_op(op, [(slot, argument, tensor, "", skip) for slot, argument, tensor in outputs])
+        if not site.described:
+            self._describe(running, schema, outputs)
 
     def _skipped(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Lists an operator that launches no kernel."""
         with torch._C.DisableTorchFunction():
-            op, _, link = self._identify(schema, args, kwargs)
-            if link is not None:
-                self._tie(link)
-            self._recorder.skip_op(op)
-            known = op.op_name in self._recorder.graph(op.graph_id)
-            if known and schema.kind != "allocation":
+            running = self._identify(schema, args, kwargs)
+            site = running.site
+            if running.link is not None:
+                self._tie(running.link)
+            self._recorder.skip_op(running.op)
+            if site.described and schema.kind != "allocation":
                 return
-            outputs = _outputs(schema, args, kwargs, result)
+            outputs = tensors_returned(schema, args, kwargs, result)
             if schema.kind == "allocation":
-                for live in outputs:
-                    source = f"{op.op_name}:{live.slot}"
-                    self._unwritten.add(source)
-                    self._provenance.note(live.tensor, source)
-            if not known:
-                inputs = [
-                    Live(slot, argument, tensor, self._provenance.source(tensor))
-                    for slot, argument, tensor, *_ in _tensors(schema.tensors, args, kwargs)
-                ]
-                self._describe(op, schema, inputs, outputs)
+                for slot, _, tensor in outputs:
+                    self._unwritten.add(site.source(slot))
+                    self._provenance.note(tensor, site.source(slot))
+            if not site.described:
+                for slot, argument, tensor in tensors_among(schema.tensors, args, kwargs):
+                    running.inputs.append((slot, argument, tensor, self._provenance.source(tensor), ""))
+                self._describe(running, schema, outputs)
 
-    def _identify(
-        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[OpRecord, bool, _Link | None]:
+    def _identify(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Running:
         """Names the operator that is about to run, decides whether it is wanted, and says what its gradient inherits."""
         observer = self._observer
         position = observer.current()
@@ -357,15 +352,16 @@ class CaptureMode(RecordingMode):
             stack, where = self._stacks.read(frame, None if position.root is None else position.call_id)
             marked = self._plan.selection != "marked" or position.marked or self._in_marked_function(frame)
         with self._lock:
-            name, occurrence = self._names.next(graph_id, scope, schema.op_type, call, (phase, where))
+            site = self._sites.next(graph_id, scope, schema, call, (phase, where))
+            occurrence = site.next_occurrence(self._sites.step)
             timestamp, order = self._now(), self._next_order()
         forward = task < 0 or phase == "recomputation" or torch.is_grad_enabled()
         skip = schema.kind
-        if not skip and not (marked and self._is_selected(name, schema.op_type)):
+        if not skip and not (marked and self._is_selected(site, schema.op_type)):
             skip = "not selected"
         op = OpRecord(
             op_type=schema.op_type,
-            op_name=name,
+            op_name=site.name,
             timestamp=timestamp,
             step=observer.step,
             net_name=self._plan.net_name,
@@ -377,10 +373,10 @@ class CaptureMode(RecordingMode):
             kernel=schema.kernel,
             forward_op=forward_op,
             stack=stack,
-            arguments=self._arguments_of(graph_id, name, schema, args, kwargs),
+            arguments=_arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
             skip=skip,
         )
-        return op, not skip, _Link(name, scope, graph_id, stack, marked) if forward else None
+        return _Running(op, site, _Link(site.name, scope, graph_id, stack, marked) if forward else None)
 
     def _tie(self, link: _Link) -> None:
         """Ties the autograd node that was made for this operator, if one was, to the operator."""
@@ -393,67 +389,34 @@ class CaptureMode(RecordingMode):
     def _in_marked_function(self, frame: FrameType) -> bool:
         return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
 
-    def _is_selected(self, name: str, op_type: str) -> bool:
-        plan = self._plan
-        if plan.selection != "kernels":
-            return True
-        key = (name, op_type)
-        selected = self._selected.get(key)
-        if selected is None:
-            matched = [pattern.text for pattern in plan.kernels if pattern.matches(name, op_type)]
-            self.matched_kernels.update(matched)
-            selected = self._selected[key] = bool(matched) or not plan.kernels
-        return selected
+    def _is_selected(self, site: Site, op_type: str) -> bool:
+        if site.selected is None:
+            site.selected = self._plan.selects(site.name, op_type)
+            if site.selected and self._plan.selection == "kernels":
+                self.matched_kernels.update(self._plan.matching_kernels(site.name, op_type))
+        return site.selected
 
     def _is_wanted_device(self, device: torch.device) -> bool:
         return self._plan.wants_device(device.type, device.index or 0)
 
-    def _arguments_of(
-        self,
-        graph_id: int,
-        name: str,
-        schema: OperatorSchema,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> Mapping[str, Any]:
-        """The non-tensor arguments as JSON values; the same object as last time where they are the same."""
-        given = len(args)
-        if not schema.others:
-            return _NO_ARGUMENTS
-        raw = [args[index] if index < given else kwargs.get(argument) for index, argument in schema.others]
-        for position, value in enumerate(raw):
-            if value.__class__ not in _COMPARABLE:
-                raw[position] = str(json_value(value))
-        # 1, 1.0 and True are equal but not the same argument.
-        seen = (raw, [value.__class__ for value in raw])
-        known = self._arguments.get((graph_id, name))
-        if known is not None and known[0] == seen:
-            return known[1]
-        mapping = {
-            argument: json_value(value)
-            for index, argument in schema.others
-            if index < given or argument in kwargs
-            for value in (args[index] if index < given else kwargs[argument],)
-        }
-        self._arguments[(graph_id, name)] = (seen, mapping)
-        return mapping
-
-    def _describe(self, op: OpRecord, schema: OperatorSchema, inputs: list[Live], outputs: list[Live]) -> None:
-        """Adds the operator to its graph the first time it runs."""
-        graph = self._recorder.graph(op.graph_id)
-        if op.op_name in graph:
-            return
-        graph.add(
+    def _describe(self, running: _Running, schema: OperatorSchema, outputs: list[Found]) -> None:
+        """Adds the operator to its graph, the first time that it runs."""
+        op = running.op
+        running.site.described = True
+        self._recorder.graph(op.graph_id).add(
             GraphNode(
                 op_name=op.op_name,
                 op_type=op.op_type,
                 phase=op.phase,
                 inputs=_by_slot(
-                    {live.slot: GraphInput(live.source, _dtype(live.tensor), _shape(live.tensor)) for live in inputs},
+                    {
+                        slot: GraphInput(source, _dtype(tensor), _shape(tensor))
+                        for slot, _, tensor, source, _ in running.inputs
+                    },
                     GraphInput(),
                 ),
                 outputs=_by_slot(
-                    {live.slot: GraphOutput(_dtype(live.tensor), _shape(live.tensor)) for live in outputs},
+                    {slot: GraphOutput(_dtype(tensor), _shape(tensor)) for slot, _, tensor in outputs},
                     GraphOutput("", ()),
                 ),
                 attributes=op.arguments,
@@ -483,83 +446,26 @@ class CaptureMode(RecordingMode):
         return self._order - 1
 
 
-def schema_of(func: Any) -> OperatorSchema:
-    """Works out what the mode needs to know of an operator from its schema."""
-    arguments = func._schema.arguments
-    tensors: list[tuple[int, str]] = []
-    others: list[tuple[int, str]] = []
-    for index, argument in enumerate(arguments):
-        is_tensor = "Tensor" in str(argument.type)
-        (tensors if is_tensor else others).append((index, argument.name))
-    op_type, kernel = true_name(func)
-    names = {argument.name: index for index, argument in enumerate(arguments)}
-    returned = sum(1 for value in func._schema.returns if value.alias_info is not None and value.alias_info.is_write)
-    written = tuple((names[name], name) for name in writes_of(func)) if not returned else _unreturned(func, names)
-    return OperatorSchema(op_type, kernel, kind_of(func), tuple(tensors), tuple(others), written)
-
-
-def _unreturned(func: Any, names: Mapping[str, int]) -> tuple[tuple[int, str], ...]:
-    """Written arguments that no return value aliases."""
-    aliased: set[str] = set()
-    for value in func._schema.returns:
-        if value.alias_info is not None:
-            aliased |= set(value.alias_info.before_set)
-    kept = []
-    for name in writes_of(func):
-        info = func._schema.arguments[names[name]].alias_info
-        if info is None or aliased.isdisjoint(info.before_set):
-            kept.append((names[name], name))
-    return tuple(kept)
-
-
-def _tensors(places: Sequence[tuple[int, str]], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Live]:
-    """The tensors among the arguments; None keeps its slot, a list takes a slot for each element."""
+def _arguments_of(
+    site: Site, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The non-tensor arguments as JSON values; the same object as last time where they are the same."""
     given = len(args)
-    slot = 0
-    for index, argument in places:
-        value = args[index] if index < given else kwargs.get(argument)
-        if isinstance(value, torch.Tensor):
-            yield Live(slot, argument, value)
-            slot += 1
-        elif isinstance(value, (list, tuple)):
-            for position, element in enumerate(value):
-                if isinstance(element, torch.Tensor):
-                    yield Live(slot, f"{argument}[{position}]", element)
-                slot += 1
-        else:
-            slot += 1
-
-
-def _outputs(schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> list[Live]:
-    """The tensors that an operator returned, then those that it wrote into without returning them."""
-    if isinstance(result, torch.Tensor):
-        found = [Live(0, "", result)]
-    elif isinstance(result, (tuple, list)):
-        found = [
-            Live(slot, path, value)
-            for slot, (path, value) in enumerate(_nested(result, "", keep_none=True))
-            if value is not None
-        ]
-    else:
-        found = []
-    if schema.written:
-        first = (max(live.slot for live in found) + 1) if found else 0
-        found += [
-            Live(first + slot, argument, tensor)
-            for slot, argument, tensor, *_ in _tensors(schema.written, args, kwargs)
-        ]
-    return found
-
-
-def _nested(values: Any, path: str, *, keep_none: bool = False) -> Iterator[tuple[str, Any]]:
-    """The tensors in nested sequences and mappings with their places."""
-    items = values.items() if isinstance(values, Mapping) else enumerate(values)
-    for key, value in items:
-        here = f"{path}[{key}]"
-        if isinstance(value, torch.Tensor) or (keep_none and value is None):
-            yield here, value
-        elif isinstance(value, (list, tuple, Mapping)):
-            yield from _nested(value, here, keep_none=keep_none)
+    raw = [args[index] if index < given else kwargs.get(argument) for index, argument in schema.others]
+    for position, value in enumerate(raw):
+        if value.__class__ not in _COMPARABLE:
+            raw[position] = str(json_value(value))
+    # 1, 1.0 and True are equal but not the same argument.
+    seen = (raw, [value.__class__ for value in raw])
+    if site.raw_arguments != seen:
+        site.raw_arguments = seen
+        site.arguments = {
+            argument: json_value(value)
+            for index, argument in schema.others
+            if index < given or argument in kwargs
+            for value in (args[index] if index < given else kwargs[argument],)
+        }
+    return site.arguments
 
 
 def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:

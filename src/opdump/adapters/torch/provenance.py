@@ -2,13 +2,21 @@
 
 The key is the storage, not the tensor: views, detached aliases and in-place results share it. A weak reference to the storage
 is held for as long as the entry lives, so that its address cannot be given to another storage in between.
+
+Writes into a part of a storage (`gates.chunk(4, 1)[0].sigmoid_()`) are kept apart by the part, so that each of the others
+keeps the source that it had.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+_MOST_PARTS = 64
+"""Beyond this many parts of one storage, the last writer stands for all of it."""
+_Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class Provenance:
@@ -16,29 +24,81 @@ class Provenance:
 
     def __init__(self) -> None:
         self._sources: dict[int, str] = {}
+        self._parts: dict[int, dict[_Place, str]] = {}
         self._weak: dict[int, Any] = {}
 
     def note(self, tensor: torch.Tensor, source: str) -> None:
-        """From now on the storage of `tensor` holds `source`. Tensors without a storage are ignored."""
+        """From now on the memory of `tensor` holds `source`. Tensors without a storage are ignored."""
         storage = storage_of(tensor)
         if storage is None:
             return
         key = storage._cdata
         if key not in self._weak:
             self._weak[key] = storage._weak_ref()
+        elif tensor.numel() * tensor.element_size() < storage.nbytes() and self._note_part(key, tensor, source):
+            return
         self._sources[key] = source
+        self._parts.pop(key, None)
 
     def source(self, tensor: torch.Tensor) -> str:
-        """What the storage of `tensor` holds; empty where nobody was seen to write it."""
+        """What the memory of `tensor` holds; empty where nobody was seen to write it. Of several writers, the last."""
         storage = storage_of(tensor)
-        return "" if storage is None else self._sources.get(storage._cdata, "")
+        if storage is None:
+            return ""
+        key = storage._cdata
+        parts = self._parts.get(key)
+        if parts is not None:
+            place = _place(tensor)
+            for other in reversed(parts):
+                if other == place or _meet(other, place):
+                    return parts[other]
+        return self._sources.get(key, "")
 
     def clear(self) -> None:
         """Forgets everything and lets the storages go."""
         self._sources.clear()
+        self._parts.clear()
         while self._weak:
             _, weak = self._weak.popitem()
             torch.UntypedStorage._free_weak_ref(weak)
+
+    def _note_part(self, key: int, tensor: torch.Tensor, source: str) -> bool:
+        parts = self._parts.setdefault(key, {})
+        place = _place(tensor)
+        parts.pop(place, None)  # the latest comes last
+        parts[place] = source
+        return len(parts) <= _MOST_PARTS
+
+
+def _place(tensor: torch.Tensor) -> _Place:
+    return tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+
+
+def _meet(one: _Place, other: _Place) -> bool:
+    """Whether two parts of a storage share an element; also true where that is hard to tell."""
+    (first, sizes, strides), (second, other_sizes, other_strides) = one, other
+    if strides != other_strides or len(sizes) != len(other_sizes):
+        return _last(one) >= second and _last(other) >= first
+    axes = sorted(zip(strides, sizes, other_sizes, strict=True), reverse=True)
+    return _reaches(second - first, axes)
+
+
+def _reaches(distance: int, axes: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether steps along the axes, (stride, size, size of the other), can cover the distance between two elements."""
+    if not axes:
+        return distance == 0
+    (stride, size, other_size), rest = axes[0], axes[1:]
+    if stride == 0:
+        return _reaches(distance, rest)
+    steps = distance // stride
+    return any(
+        -other_size < step < size and _reaches(distance - step * stride, rest) for step in (steps, steps + 1)
+    )
+
+
+def _last(place: _Place) -> int:
+    offset, sizes, strides = place
+    return offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
@@ -47,5 +107,5 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
     try:
         return tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, ValueError):  # ValueError: a parameter of a lazy module
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import linecache
 import sysconfig
 from pathlib import Path
@@ -20,6 +21,9 @@ _LAUNCHER = f"{_PACKAGE / 'commands'}/"
 """What runs a program under capture: the frames above it are the command line's, not the program's."""
 NETWORK_CALL = TrainingObserver._call_network.__code__
 """What stands between a network and its callers."""
+_PRECALL: int | None = dis.opmap.get("PRECALL")
+_PRECALL_BYTES = 4
+"""The instruction and its cache."""
 _STDLIB = tuple(f"{Path(sysconfig.get_path(name))}/" for name in ("stdlib", "platstdlib"))
 
 
@@ -33,6 +37,7 @@ class StackReader:
         """Keeps alive every code object whose identity is part of a key."""
         self._frames: dict[tuple[int, int], Frame] = {}
         self._stacks: dict[tuple[int, ...], tuple[Frame, ...]] = {}
+        self._canonical: dict[tuple[int, int], tuple[int, int]] = {}
         self._call: object = None
         self._callers: tuple[Frame, ...] = ()
 
@@ -49,6 +54,8 @@ class StackReader:
             return (), None
         self._codes[id(frame.f_code)] = frame.f_code
         place = (id(frame.f_code), frame.f_lasti)
+        if _PRECALL is not None:
+            place = self._canonical.get(place) or self._canonised(*place)
         frames, above = self._walk(frame, until=NETWORK_CALL if call is not None else None)
         if above is None:
             stack = self._interned(frames, ())
@@ -88,12 +95,17 @@ class StackReader:
             stack = self._stacks[key] = (*inner, *callers)
         return stack
 
+    def _canonised(self, code_id: int, lasti: int) -> tuple[int, int]:
+        place = self._canonical[(code_id, lasti)] = (code_id, _call_of(self._codes[code_id], lasti))
+        return place
+
     def _frame(self, code_id: int, lasti: int) -> Frame:
         # Interned: `naming` tells lines apart by the identity of their frame.
+        code = self._codes[code_id]
+        lasti = _call_of(code, lasti)
         key = (code_id, lasti)
         found = self._frames.get(key)
         if found is None:
-            code = self._codes[code_id]
             line = line_of(code, lasti)
             text = linecache.getline(code.co_filename, line).strip()
             found = self._frames[key] = Frame(code.co_filename, line, code.co_name, text)
@@ -117,6 +129,17 @@ def is_users(code: CodeType) -> bool:
     if file.startswith(_FOREIGN):
         return False
     return not (file.startswith(_STDLIB) and "site-packages" not in file)
+
+
+def _call_of(code: CodeType, lasti: int) -> int:
+    """The instruction that stands for a call, which Python 3.11 does in two.
+
+    Once a line has run a few times, the interpreter may do the whole call of a builtin (`sum(losses)`) in the first of them;
+    the line would be another place from then on.
+    """
+    if _PRECALL is not None and 0 <= lasti < len(code.co_code) and code.co_code[lasti] == _PRECALL:
+        return lasti + _PRECALL_BYTES
+    return lasti
 
 
 def line_of(code: CodeType, lasti: int) -> int:

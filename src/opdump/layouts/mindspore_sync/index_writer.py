@@ -28,6 +28,9 @@ from opdump.statistics import SummaryStatistics
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
 _PATIENCE_SECONDS = 60.0
 _MOST_CACHED_STACKS = 20_000
+_MOST_KNOWN_ROWS = 200_000
+"""More distinct operators, arguments or tensors are forgotten and stored again: a learning rate that changes in every step
+makes new arguments in every step."""
 _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 
 
@@ -78,6 +81,7 @@ class IndexWriter:
         constants: Sequence[Constant] = (),
     ) -> None:
         """File the records of (a part of) a step; `files` runs parallel to `tensors`."""
+        self._forget_if_many()
         with self._transaction() as database:
             batch = _Batch(self, database, step)
             for op in ops:
@@ -87,6 +91,12 @@ class IndexWriter:
             for constant in constants:
                 batch.add_tensor(constant.record, constant.file, constant.data_id)
             batch.insert(self.run_id)
+
+    def _forget_if_many(self) -> None:
+        # Numbers go on from the highest in the file, so rows that are stored twice do no harm.
+        for known in (self._operators, self._arguments, self._signatures):
+            if len(known) > _MOST_KNOWN_ROWS:
+                known.clear()
 
     def end_run(self, totals: Mapping[str, int]) -> None:
         """Note the time and the totals: the mark of a run that ended in good order."""

@@ -114,6 +114,7 @@ class RankTree:
             if run in chosen:
                 ops.extend(records.ops)
                 tensors.extend(self._present(record, run) for record in records.tensors)
+        ops, tensors = _joined(ops, tensors)
         rest = _chosen(rest, lambda op: self._run_id(op.timestamp) in chosen)
         rest = _after(ops, rest)
         self._note(*rest.problems)
@@ -276,6 +277,25 @@ def read_tree(path: Path, *, run: RunChoice = "latest") -> tuple[RankTree, ...]:
     Raises UnknownLayoutError where there is no dump of this layout.
     """
     return tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in locate(path))
+
+
+def _joined(ops: list[OpRecord], tensors: list[TensorRecord]) -> tuple[list[OpRecord], list[TensorRecord]]:
+    """Executions that were filed in two parts, made one: another thread ended the step while they ran."""
+    first: dict[tuple[int, str], OpRecord] = {}
+    again: dict[int, OpRecord] = {}
+    for op in ops:
+        known = first.setdefault((op.timestamp, op.op_name), op)
+        if known is not op:
+            again[id(op)] = known
+    if not again:
+        return ops, tensors
+    return (
+        [op for op in ops if id(op) not in again],
+        [
+            replace(record, op=again[id(record.op)]) if id(record.op) in again else record
+            for record in tensors
+        ],
+    )
 
 
 def _chosen(records: PlaceRecords, wanted: Callable[[OpRecord], bool]) -> PlaceRecords:

@@ -1,0 +1,114 @@
+"""What the dispatch mode needs to know of an operator, and how it finds the tensors among arguments and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opdump.records import SkipReason
+
+from .operator_kinds import is_asynchronous, kind_of, true_name, writes_of
+
+Found = tuple[int, str, torch.Tensor]
+"""Slot, name of the argument or result, tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSchema:
+    """What the mode needs to know of an operator, worked out once."""
+
+    op_type: str
+    kernel: str
+    kind: SkipReason
+    tensors: tuple[tuple[int, str], ...]
+    """Position and name of the arguments that are tensors or lists of tensors, in schema order."""
+    others: tuple[tuple[int, str], ...]
+    """Position and name of all other arguments."""
+    written: tuple[tuple[int, str], ...]
+    """Position and name of the arguments that the operator writes into and does not return."""
+    asynchronous: bool = False
+    """Whether its results are still being written when it returns (collectives)."""
+
+
+def schema_of(func: Any) -> OperatorSchema:
+    """Works out what the mode needs to know of an operator from its schema."""
+    arguments = func._schema.arguments
+    tensors: list[tuple[int, str]] = []
+    others: list[tuple[int, str]] = []
+    for index, argument in enumerate(arguments):
+        is_tensor = "Tensor" in str(argument.type)
+        (tensors if is_tensor else others).append((index, argument.name))
+    op_type, kernel = true_name(func)
+    names = {argument.name: index for index, argument in enumerate(arguments)}
+    returned = sum(1 for value in func._schema.returns if value.alias_info is not None and value.alias_info.is_write)
+    written = tuple((names[name], name) for name in writes_of(func)) if not returned else _unreturned(func, names)
+    return OperatorSchema(op_type, kernel, kind_of(func), tuple(tensors), tuple(others), written, is_asynchronous(func))
+
+
+def _unreturned(func: Any, names: Mapping[str, int]) -> tuple[tuple[int, str], ...]:
+    """Written arguments that no return value aliases."""
+    aliased: set[str] = set()
+    for value in func._schema.returns:
+        if value.alias_info is not None:
+            aliased |= set(value.alias_info.before_set)
+    kept = []
+    for name in writes_of(func):
+        info = func._schema.arguments[names[name]].alias_info
+        if info is None or aliased.isdisjoint(info.before_set):
+            kept.append((names[name], name))
+    return tuple(kept)
+
+
+def tensors_among(
+    places: Sequence[tuple[int, str]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[Found]:
+    """The tensors among the arguments; None keeps its slot, a list takes a slot for each element."""
+    given = len(args)
+    slot = 0
+    for index, argument in places:
+        value = args[index] if index < given else kwargs.get(argument)
+        if isinstance(value, torch.Tensor):
+            yield slot, argument, value
+            slot += 1
+        elif isinstance(value, (list, tuple)):
+            for position, element in enumerate(value):
+                if isinstance(element, torch.Tensor):
+                    yield slot, f"{argument}[{position}]", element
+                slot += 1
+        else:
+            slot += 1
+
+
+def tensors_returned(
+    schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+) -> list[Found]:
+    """The tensors that an operator returned, then those that it wrote into without returning them."""
+    if isinstance(result, torch.Tensor):
+        found = [(0, "", result)]
+    elif isinstance(result, (tuple, list)):
+        found = [
+            (slot, path, value)
+            for slot, (path, value) in enumerate(nested_tensors(result, "", keep_none=True))
+            if value is not None
+        ]
+    else:
+        found = []
+    if schema.written:
+        first = max((slot for slot, _, _ in found), default=-1) + 1
+        written = tensors_among(schema.written, args, kwargs)
+        found += [(first + slot, argument, tensor) for slot, argument, tensor in written]
+    return found
+
+
+def nested_tensors(values: Any, path: str, *, keep_none: bool = False) -> Iterator[tuple[str, Any]]:
+    """The tensors in nested sequences and mappings with their places."""
+    items = values.items() if isinstance(values, Mapping) else enumerate(values)
+    for key, value in items:
+        here = f"{path}[{key}]"
+        if isinstance(value, torch.Tensor) or (keep_none and value is None):
+            yield here, value
+        elif isinstance(value, (list, tuple, Mapping)):
+            yield from nested_tensors(value, here, keep_none=keep_none)

@@ -1,0 +1,93 @@
+"""Stable full names for operators: the same place of the program has the same name in every step.
+
+A name is a scope and `{op_type}-op{id}`; ids are unique in a graph, so that the last component alone identifies an operator
+there. An operator is identified by its scope, its type, its line and its position among the operators alike in these within one
+call of the root module, one `optimizer.step`, or one backward; gradient accumulation and repeated calls repeat names, and
+`occurrence` counts the repetitions within a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .schemas import OperatorSchema
+
+GRADIENTS = "Gradients/"
+
+
+class Site:
+    """A place of the program that runs an operator, and what is the same each time that it does."""
+
+    __slots__ = ("arguments", "described", "name", "occurrences", "raw_arguments", "selected", "sources", "step")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.step = -1
+        """Serial number of the step in which `occurrences` counts."""
+        self.occurrences = 0
+        self.selected: bool | None = None
+        """Whether the plan's `kernels` take it; None before it was asked."""
+        self.described = False
+        """Whether it stands in the graph."""
+        self.raw_arguments: Any = None
+        self.arguments: Mapping[str, Any] = {}
+        self.sources: list[str] = []
+
+    def source(self, slot: int) -> str:
+        """`{name}:{slot}`, what the memory of an output holds."""
+        sources = self.sources
+        if slot >= len(sources):
+            sources.extend(f"{self.name}:{number}" for number in range(len(sources), slot + 1))
+        return sources[slot]
+
+    def next_occurrence(self, step: int) -> int:
+        """How often it ran in this step before; counts this time."""
+        if self.step != step:
+            self.step = step
+            self.occurrences = 0
+        self.occurrences += 1
+        return self.occurrences - 1
+
+
+class Sites:
+    """Finds the site of each operator; ids are counted per graph. `step` is a serial number that grows with each step."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._sites: dict[tuple[object, ...], Site] = {}
+        self._values: dict[tuple[int, str], Site] = {}
+        self._ids: dict[int, int] = {}
+        self._positions: dict[tuple[object, ...], int] = {}
+
+    def next(self, graph_id: int, scope: str, schema: OperatorSchema, call: object, place: object) -> Site:
+        """The site of the next operator of this kind in this scope.
+
+        `call` identifies the running call (root module, optimizer, backward); positions count from 0 in each.
+        `place` separates operators of one scope further: the line of the program, or the forward operator that a
+        backward operator belongs to.
+        """
+        op_type = schema.op_type
+        counted = (call, graph_id, scope, op_type, place)
+        position = self._positions.get(counted, 0)
+        self._positions[counted] = position + 1
+        key = (graph_id, scope, op_type, place, position)
+        site = self._sites.get(key)
+        if site is None:
+            number = self._ids.get(graph_id, 0)
+            self._ids[graph_id] = number + 1
+            site = self._sites[key] = Site(f"{scope}/{op_type}-op{number}")
+        return site
+
+    def value(self, graph_id: int, name: str) -> Site:
+        """The site of a value that has a name of its own: a parameter, an input of a network."""
+        key = (graph_id, name)
+        site = self._values.get(key)
+        if site is None:
+            site = self._values[key] = Site(name)
+        return site
+
+    def next_step(self) -> None:
+        """Starts counting positions and occurrences anew; names stay."""
+        self.step += 1
+        self._positions.clear()
