@@ -25,6 +25,8 @@ from workloads import WORKLOADS
 import opdump
 from opdump.kernels import active
 
+WARM_UP = 5
+
 
 def timed(step: Callable[[], None]) -> float:
     begin = time.perf_counter()
@@ -44,8 +46,9 @@ def measure(make: Callable[[], Callable[[], None]], rounds: int, root: Path) -> 
 
     def on() -> float:
         with opdump.capture(path=root / "on", saved_data="statistic", iteration="all"):
-            step()
-            step()
+            # The first steps name what they meet, build the graph and fill caches; training has thousands after them.
+            for _ in range(WARM_UP):
+                step()
             return timed(step)
 
     variants: dict[str, Callable[[], float]] = {

@@ -12,8 +12,8 @@ They are frozen: a record that was filed is the record that is read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,6 +36,36 @@ Phase = Literal["forward", "recomputation", "backward", "optimizer"]
 StatisticValue = float | int | str
 
 
+Record = TypeVar("Record")
+
+
+def _fills_slots_directly(record: type[Record]) -> type[Record]:
+    """Gives a frozen slotted dataclass an `__init__` of the same meaning that takes a quarter of the time.
+
+    The generated one looks up each attribute by name to get around the freeze. A dumped step makes thousands of records, so
+    this one calls the slots' own descriptors.
+    """
+    scope: dict[str, Any] = {"MISSING": MISSING}
+    parameters, body = [], []
+    for item in fields(record):  # type: ignore[arg-type]  # only dataclasses are decorated
+        scope[f"set_{item.name}"] = getattr(record, item.name).__set__
+        value = item.name
+        if item.default_factory is not MISSING:
+            scope[f"make_{item.name}"] = item.default_factory
+            parameters.append(f"{item.name}=MISSING")
+            value = f"make_{item.name}() if {item.name} is MISSING else {item.name}"
+        elif item.default is not MISSING:
+            scope[f"default_{item.name}"] = item.default
+            parameters.append(f"{item.name}=default_{item.name}")
+        else:
+            parameters.append(item.name)
+        body.append(f"    set_{item.name}(self, {value})")
+    source = f"def __init__(self, *, {', '.join(parameters)}):\n" + "\n".join(body)
+    exec(source, scope)  # noqa: S102  # our own field names
+    record.__init__ = scope["__init__"]  # type: ignore[misc]
+    return record
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One line of the user's program on the call stack of an operator, innermost first in `OpRecord.stack`."""
@@ -46,6 +76,7 @@ class Frame:
     code: str = ""
 
 
+@_fills_slots_directly
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRecord:
     """One execution of one operator.
@@ -102,6 +133,7 @@ class HostPayload:
         return self.array
 
 
+@_fills_slots_directly
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRecord:
     """One input or output of an operator.
