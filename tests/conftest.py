@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,19 @@ _OPTIONAL = ("torch", "transformers", "sklearn")
 _MISSING = tuple(name for name in _OPTIONAL if importlib.util.find_spec(name) is None)
 _NEEDS_MISSING = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(_MISSING)})\b", re.MULTILINE) if _MISSING else None
 
+
+def _has_compiler() -> bool:
+    command = [*shlex.split(os.environ.get("CXX", "c++")), "--version"]
+    return (
+        shutil.which(command[0]) is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
+
+
+_WITHOUT = {
+    "torch": "torch" in _MISSING,
+    "compiler": not _has_compiler(),
+}
 _DUMP_VARIABLES = (
     "MINDSPORE_DUMP_CONFIG",
     "MS_DIAGNOSTIC_DATA_PATH",
@@ -41,16 +57,16 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that start a program with PyTorch (`pytest.mark.torch`) where there is none."""
-    if "torch" not in _MISSING:
-        return
-    without = [item for item in items if item.get_closest_marker("torch")]
+    """Leave out the tests that are marked as needing what this machine lacks."""
+    lacking = [name for name, lacks in _WITHOUT.items() if lacks]
+    without = [item for item in items if any(item.get_closest_marker(name) for name in lacking)]
     config.hook.pytest_deselected(items=without)
     items[:] = [item for item in items if item not in without]
 
 
 def pytest_report_header() -> str | None:
-    return f"not installed, their test files are left out: {', '.join(_MISSING)}" if _MISSING else None
+    lacking = [*_MISSING, *(["a C++ compiler"] if _WITHOUT["compiler"] else [])]
+    return f"not here, and the tests that need them are left out: {', '.join(lacking)}" if lacking else None
 
 
 @pytest.fixture(autouse=True)

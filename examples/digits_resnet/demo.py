@@ -36,9 +36,9 @@ def main() -> int:
 
     title("The operators of one line of the script")
     line = next(
-        number for number, text in enumerate((HERE / "train.py").read_text().splitlines(), 1) if "self.stem(x)" in text
+        number for number, text in enumerate((HERE / "train.py").read_text().splitlines(), 1) if "self.fc(" in text
     )
-    code = opdump(["opdump", "show", str(OUTPUT), "--source", f"train.py:{line}", "--step", "0", "--limit", "12"])
+    code = opdump(["opdump", "show", str(OUTPUT), "--source", f"train.py:{line}", "--step", "0", "--limit", "6"])
 
     title("Next")
     print(f".venv/bin/opdump show {OUTPUT}")
