@@ -52,7 +52,8 @@ def open_dump(path: str | os.PathLike[str], *, run: RunChoice = "latest") -> Cat
     Where several captures wrote into the directory, `run` chooses: "latest" takes for each step the last run that has it,
     a number that run alone (`Catalog.runs` lists them), "all" everything.
 
-    Raises UnknownLayoutError where there is no dump, and CorruptDumpError where a link or a table leads out of it.
+    Raises UnknownLayoutError where there is no dump, NotInDumpError where it has no such run, and CorruptDumpError where a
+    link or a table leads out of it.
     """
     return Catalog(Path(path), read_tree(Path(path), run=run))
 

@@ -71,7 +71,7 @@ class Provenance:
 
 
 def _place(tensor: torch.Tensor) -> _Place:
-    return tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
 
 
 def _meet(one: _Place, other: _Place) -> bool:
@@ -91,9 +91,7 @@ def _reaches(distance: int, axes: Sequence[tuple[int, int, int]]) -> bool:
     if stride == 0:
         return _reaches(distance, rest)
     steps = distance // stride
-    return any(
-        -other_size < step < size and _reaches(distance - step * stride, rest) for step in (steps, steps + 1)
-    )
+    return any(-other_size < step < size and _reaches(distance - step * stride, rest) for step in (steps, steps + 1))
 
 
 def _last(place: _Place) -> int:

@@ -38,8 +38,8 @@ class StackReader:
         self._frames: dict[tuple[int, int], Frame] = {}
         self._stacks: dict[tuple[int, ...], tuple[Frame, ...]] = {}
         self._canonical: dict[tuple[int, int], tuple[int, int]] = {}
-        self._call: object = None
-        self._callers: tuple[Frame, ...] = ()
+        self._last: tuple[object, tuple[Frame, ...]] = (None, ())
+        """A call of a network and its callers; one tuple, since threads share it."""
 
     def read(self, frame: FrameType | None, call: object = None) -> tuple[tuple[Frame, ...], object]:
         """The stack above `frame`, and the place of the call: the innermost line outside opdump, torch's own included.
@@ -60,10 +60,11 @@ class StackReader:
         if above is None:
             stack = self._interned(frames, ())
         else:
-            if call != self._call:
-                self._call = call
-                self._callers = self._interned(self._walk(above, until=None)[0], ())
-            stack = self._interned(frames, self._callers)
+            known, callers = self._last
+            if call != known:
+                callers = self._interned(self._walk(above, until=None)[0], ())
+                self._last = (call, callers)
+            stack = self._interned(frames, callers)
         return stack, (*place, id(stack[0]) if stack else 0)
 
     def _walk(self, frame: FrameType | None, until: CodeType | None) -> tuple[list[int], FrameType | None]:

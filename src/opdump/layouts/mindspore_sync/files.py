@@ -126,7 +126,7 @@ def read_table(path: Path) -> bytes:
 
 def _directories(root: Path, directory: Path) -> Iterator[str]:
     with _entries(directory) as entries:
-        names = [_checked(root, entry) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+        names = [_checked(root, entry) for entry in entries if not entry.name.startswith(".") and _is_directory(entry)]
     yield from sorted(names)
 
 
@@ -135,7 +135,7 @@ def _files(root: Path, directory: Path) -> Iterator[str]:
         for entry in entries:
             if not entry.name.startswith("."):
                 name = _checked(root, entry)
-                if not entry.is_dir():
+                if not _is_directory(entry):
                     yield name
 
 
@@ -144,6 +144,13 @@ def _entries(directory: Path) -> os._ScandirIterator[str]:
         return os.scandir(directory)
     except OSError as error:
         raise CorruptDumpError(f"{directory}: cannot be listed ({error.strerror})") from error
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to where this user may not look
+        return False
 
 
 def _checked(root: Path, entry: os.DirEntry[str]) -> str:

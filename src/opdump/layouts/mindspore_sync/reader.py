@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from opdump.errors import CorruptDumpError
+from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.layouts.mindspore_sync.files import Place, PlaceFiles, find_places, list_files, read_table
 from opdump.layouts.mindspore_sync.from_files import (
@@ -274,9 +274,13 @@ class RankTree:
 def read_tree(path: Path, *, run: RunChoice = "latest") -> tuple[RankTree, ...]:
     """The ranks that `path` means: a dump, a rank, a net or an iteration.
 
-    Raises UnknownLayoutError where there is no dump of this layout.
+    Raises UnknownLayoutError where there is no dump of this layout, NotInDumpError where no rank has the run of that number.
     """
-    return tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in locate(path))
+    trees = tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in locate(path))
+    held = sorted({known.id for tree in trees for known in tree.runs})
+    if isinstance(run, int) and run not in held:
+        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, held)) or 'none'}")
+    return trees
 
 
 def _joined(ops: list[OpRecord], tensors: list[TensorRecord]) -> tuple[list[OpRecord], list[TensorRecord]]:
@@ -291,10 +295,7 @@ def _joined(ops: list[OpRecord], tensors: list[TensorRecord]) -> tuple[list[OpRe
         return ops, tensors
     return (
         [op for op in ops if id(op) not in again],
-        [
-            replace(record, op=again[id(record.op)]) if id(record.op) in again else record
-            for record in tensors
-        ],
+        [replace(record, op=again[id(record.op)]) if id(record.op) in again else record for record in tensors],
     )
 
 
