@@ -62,7 +62,7 @@ def _fills_slots_directly(record: type[Record]) -> type[Record]:
         body.append(f"    set_{item.name}(self, {value})")
     source = f"def __init__(self, *, {', '.join(parameters)}):\n" + "\n".join(body)
     exec(source, scope)  # noqa: S102  # our own field names
-    record.__init__ = scope["__init__"]  # type: ignore[misc]
+    record.__init__ = scope["__init__"]  # type: ignore[method-assign]
     return record
 
 
