@@ -64,7 +64,7 @@ def test_a_line_keeps_its_name_when_the_interpreter_has_warmed_up(tmp_path: Path
 
     def add_up() -> Tensor:
         parts = [model(torch.ones(1, 2)), torch.ones(1, 2), torch.ones(1, 2)]
-        total: Tensor = sum(parts[1:], start=parts[0])
+        total: Any = sum(parts)
         mean: Tensor = total.mean()
         return mean
 
