@@ -141,6 +141,7 @@ class Recorder:
         self.skipped: Counter[str] = Counter()
         self.tensors_skipped: Counter[str] = Counter()
         self.steps: list[int] = []
+        self._known_steps: set[int] = set()
         self.holding = False
         self.matched_kernels: set[str] = set()
         """Entries of the plan's `kernels` that matched some operator."""
@@ -249,10 +250,24 @@ class Recorder:
         ops, entries = self._ops, self._entries
         self._ops, self._entries = [], []
         tensors = [self._finished(entry) for entry in entries]
-        self._writer.write_step(step, ops, tensors, [entry.file for entry in entries])
+        steps = {op.step for op in ops}
+        steps.update(record.op.step for record in tensors)
+        if steps == {step}:
+            self._writer.write_step(step, ops, tensors, [entry.file for entry in entries])
+        else:
+            # Threads share one count of steps: what another thread ran belongs to the step that it was in.
+            for number in sorted(steps):
+                kept = [place for place, record in enumerate(tensors) if record.op.step == number]
+                self._writer.write_step(
+                    number,
+                    [op for op in ops if op.step == number],
+                    [tensors[place] for place in kept],
+                    [entries[place].file for place in kept],
+                )
         self._reader.clear()
+        self._kernel_args.clear()
         self._filed_ops = len(ops)
-        self._count(step, ops, entries)
+        self._count(steps, ops, entries)
         self.write_graphs()
 
     def write_graphs(self) -> None:
@@ -324,7 +339,7 @@ class Recorder:
         statistics: Any = _NO_STATISTICS if summary is None else SummaryStatistics(summary, entry.digests)
         return _record(entry, statistics, None)
 
-    def _count(self, step: int, ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
+    def _count(self, steps: Iterable[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
         self.executed += sum(1 for op in ops if op.op_type != "Parameter")
         for op in ops:
             if op.skip:
@@ -336,8 +351,8 @@ class Recorder:
                 self.tensors_skipped[entry.skip] += 1
             else:
                 self.tensors += 1
-        if not self.steps or self.steps[-1] != step:
-            self.steps.append(step)
+        self.steps.extend(sorted(step for step in steps if step not in self._known_steps))
+        self._known_steps.update(steps)
 
 
 def _array(taken: Taken) -> npt.NDArray[Any]:

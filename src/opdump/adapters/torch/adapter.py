@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -93,7 +93,11 @@ class _Capture(SilentListener):
         self._thread = threading.get_ident()
         self._process = os.getpid()
         self._networks: dict[int, nn.Module] = {}
-        """The networks that ran in the current step, by graph number."""
+        """The networks that ran in the current step, by graph number; after its end, until another one runs."""
+        self._updated: set[int] = set()
+        """Identities of the parameters that an optimizer of the step has recorded."""
+        self._between = False
+        """The step was filed, and no network has run since."""
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._last_ended = False
         self._filed: int | None = None
@@ -153,6 +157,10 @@ class _Capture(SilentListener):
             raise DumpComplete
         if not self._mode.recording:
             return
+        if self._between:
+            self._between = False
+            self._networks.clear()
+            self._updated.clear()
         self._networks[graph_id] = module
         with _disable_current_modes():
             self._mode.seed_parameters(module, graph_id, self.observer.current().root)
@@ -165,17 +173,30 @@ class _Capture(SilentListener):
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        if self._mode.recording and os.getpid() == self._process:
+            # Not only at the end of the step: what a second optimizer updates would be recorded before it does.
+            updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            self._record_parameters(lambda parameter: id(parameter) in updated)
+            self._updated |= updated
 
     def _file_step(self, step: int) -> None:
         if os.getpid() != self._process:
             return
+        if not self._between:
+            # A gradient that none of the step's optimizers applied waits for one that has yet to run.
+            some = bool(self._updated)
+            self._record_parameters(lambda p: id(p) not in self._updated and not (some and p.grad is not None))
+            self._between = True
+        with _disable_current_modes():
+            self._recorder.end_step(step)
+        self._mode.next_step()
+
+    def _record_parameters(self, wanted: Callable[[nn.Parameter], bool]) -> None:
         with _disable_current_modes():
             for graph_id, module in self._networks.items():
                 for name, parameter in module.named_parameters():
-                    self._mode.record_value(name, graph_id, parameter)
-            self._recorder.end_step(step)
-        self._networks.clear()
-        self._mode.next_step()
+                    if wanted(parameter):
+                        self._mode.record_value(name, graph_id, parameter)
 
     def _switch(self, on: bool) -> None:
         self._mode.recording = on

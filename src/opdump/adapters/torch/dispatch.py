@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from opdump.graph import PARAMETER_PREFIX, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan import DumpPlan
@@ -24,6 +25,7 @@ from opdump.recorder import Live, LiveTensor, Recorder
 from opdump.records import Frame, OpRecord, Phase, SkipReason
 
 from .arguments import json_value
+from .forward_links import ForwardLinks
 from .mode_stack import RecordingMode, put_on, take_off
 from .provenance import Provenance
 from .schemas import Found, OperatorSchema, nested_tensors, schema_of, tensors_among, tensors_returned
@@ -65,12 +67,6 @@ class _Running:
         self.inputs: list[LiveTensor] = []
 
 
-class _Thread(threading.local):
-    """State of one thread: sequence numbers are counted per thread by autograd itself."""
-
-    last_sequence: int = -1
-
-
 class CaptureMode(RecordingMode):
     """Records every operator of the threads that it is pushed in."""
 
@@ -94,8 +90,7 @@ class CaptureMode(RecordingMode):
         self._sites = Sites()
         self._stacks = StackReader()
         self._provenance = Provenance()
-        self._links: dict[int, _Link] = {}
-        self._thread = _Thread()
+        self._links: ForwardLinks[_Link] = ForwardLinks()
         self._foreign: dict[type, bool] = {}
         self._order = 0
         self._timestamp = 0
@@ -126,7 +121,7 @@ class CaptureMode(RecordingMode):
         with torch._C.DisableTorchFunction():
             running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs))
             if running.link is not None:
-                self._tie(running.link)
+                self._links.begins(running.link)
         result = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             self._end(running, schema, tensors_returned(schema, args, kwargs, result))
@@ -179,11 +174,8 @@ class CaptureMode(RecordingMode):
             running = self._begin(schema, args, kwargs, tensors)
         result = call()
         # Above autograd the nodes are made inside the call, and there may be several.
-        last = torch._C._autograd._get_sequence_nr()
         if running.link is not None:
-            for sequence in range(first, last):
-                self._links[sequence] = running.link
-        self._thread.last_sequence = last
+            self._links.made(first, running.link)
         with torch._C.DisableTorchFunction():
             self._end(running, schema, outputs(result))
         return result
@@ -208,7 +200,7 @@ class CaptureMode(RecordingMode):
         """Forgets what belongs to one step: occurrences, sources, links to forward operators."""
         self._sites.next_step()
         self._provenance.clear()
-        self._links.clear()
+        self._links.next_step()
         self._order = 0
 
     def seed_parameters(self, module: torch.nn.Module, graph_id: int, scopes: RootScopes | None) -> None:
@@ -217,6 +209,8 @@ class CaptureMode(RecordingMode):
         for prefix, owner in module.named_modules():
             scope = "Default" if scopes is None else scopes.registered.get(id(owner), scopes.scope)
             for name, parameter in owner.named_parameters(recurse=False):
+                if is_lazy(parameter):
+                    continue  # it has no shape and no memory before the first forward
                 full_name = f"{prefix}.{name}" if prefix else name
                 self._provenance.note(parameter, f"{PARAMETER_PREFIX}{full_name}")
                 graph.add_parameter(GraphValue(full_name, _dtype(parameter), tuple(parameter.shape)))
@@ -244,6 +238,8 @@ class CaptureMode(RecordingMode):
 
     def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records a value that is no operator's: a parameter after its update, an input of the root module."""
+        if is_lazy(tensor):
+            return
         plan = self._plan
         site = self._sites.value(graph_id, name)
         if not plan.outputs or plan.selection == "marked" or not self._is_selected(site, PARAMETER):
@@ -303,7 +299,7 @@ class CaptureMode(RecordingMode):
             running = self._identify(schema, args, kwargs)
             site = running.site
             if running.link is not None:
-                self._tie(running.link)
+                self._links.begins(running.link)
             self._recorder.skip_op(running.op)
             if site.described and schema.kind != "allocation":
                 return
@@ -339,8 +335,7 @@ class CaptureMode(RecordingMode):
                 call = ("backward", task)
                 # None between two nodes, where the engine adds up gradients.
                 node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
-                sequence = -1 if node is None else int(node._sequence_nr())
-                link = self._links.get(sequence)
+                link = None if node is None else self._links.find(node)
                 if link is None:
                     variable = getattr(node, "variable", None)
                     scope = GRADIENTS + self._parameter_scopes.get(id(variable), "Default")
@@ -377,14 +372,6 @@ class CaptureMode(RecordingMode):
             skip=skip,
         )
         return _Running(op, site, _Link(site.name, scope, graph_id, stack, marked) if forward else None)
-
-    def _tie(self, link: _Link) -> None:
-        """Ties the autograd node that was made for this operator, if one was, to the operator."""
-        # Autograd makes the node, and counts, before the operator is dispatched.
-        sequence = torch._C._autograd._get_sequence_nr()
-        if sequence != self._thread.last_sequence:
-            self._thread.last_sequence = sequence
-            self._links[sequence - 1] = link
 
     def _in_marked_function(self, frame: FrameType) -> bool:
         return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
@@ -487,4 +474,4 @@ def _dtype(tensor: torch.Tensor) -> str:
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    return () if tensor.is_nested else tuple(tensor.shape)
+    return () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)

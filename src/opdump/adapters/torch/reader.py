@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.parameter import is_lazy
 
 from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
 from opdump.recorder import Taken
@@ -83,21 +84,26 @@ class TensorReader:
             or tensor.is_neg()
         ):
             return self._take_any(tensor)
-        count = tensor.numel()
-        taken = Taken(_NAMES[tensor.dtype], tuple(tensor.shape), count * tensor.element_size())
+        try:
+            count, shape, address = tensor.numel(), tuple(tensor.shape), tensor.data_ptr()
+        except RuntimeError:  # nested, or a wrapper of functorch: no shape, or no memory of its own
+            return self._take_any(tensor)
+        taken = Taken(_NAMES[tensor.dtype], shape, count * tensor.element_size())
         if count == 0:
             taken.skip = "empty"
             return taken
+        if address == 0:
+            return self._take_any(tensor)
         taken.table = self._table
         if tensor.is_contiguous():
-            taken.row = self._table.add(tensor.data_ptr(), code, count)
+            taken.row = self._table.add(address, code, count)
         else:
-            taken.row = self._table.add_strided(tensor.data_ptr(), code, taken.shape, tensor.stride())
+            taken.row = self._table.add_strided(address, code, shape, tensor.stride())
         return taken
 
     def skip(self, tensor: torch.Tensor, reason: SkipReason) -> Taken:
         """The facts of a tensor whose elements are not to be read."""
-        shape = () if tensor.is_nested else tuple(tensor.shape)
+        shape = () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
         return Taken(_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.")), shape, 0, reason)
 
     def summary(self, taken: Taken) -> Summary | None:
@@ -131,6 +137,8 @@ class TensorReader:
 
     def _take_any(self, tensor: torch.Tensor) -> Taken:
         dtype = _NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+        if is_lazy(tensor):
+            return Taken(dtype, (), 0, "no storage")
         shape = tuple(tensor.shape) if not tensor.is_nested else ()
         if tensor.is_nested:
             return Taken(dtype, shape, 0, "unsupported layout")

@@ -1,0 +1,120 @@
+"""Which forward operator a node of autograd belongs to.
+
+Autograd numbers its nodes, for each thread by itself, and makes the node of an operator before it dispatches the operator. So
+the numbers that are new since the last operator belong to the operator that is dispatched now; but for `CopySlices`, the node
+of a write through a view: that one is made after the operator, so it belongs to the last.
+
+A graph may outlive its step (a GAN makes its images before the discriminator's step ends the iteration), so the links of the
+step before are kept too.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+_MOST_NODES = 16
+"""Nodes that one operator makes at the most: more are new only where nobody was looking."""
+
+
+class _Named(Protocol):
+    @property
+    def op_name(self) -> str: ...
+
+
+Link = TypeVar("Link", bound=_Named)
+
+
+class _Nodes(Generic[Link]):
+    """The nodes that one thread made, by their number: the operators before and after the node was made."""
+
+    __slots__ = ("earlier", "last", "link", "recent")
+
+    def __init__(self) -> None:
+        self.recent: dict[int, tuple[Link | None, Link]] = {}
+        self.earlier: dict[int, tuple[Link | None, Link]] = {}
+        self.last = -1
+        self.link: Link | None = None
+
+    def get(self, sequence: int, copies: bool) -> Link | None:
+        pair = self.recent.get(sequence) or self.earlier.get(sequence)
+        if pair is not None:
+            return pair[0] if copies else pair[1]
+        return self.link if copies and 0 <= self.last <= sequence else None
+
+
+class ForwardLinks(Generic[Link]):
+    """What operators leave to the nodes of autograd that compute their gradients."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._threads: dict[int, _Nodes[Link]] = {}
+
+    def begins(self, link: Link) -> None:
+        """To be called by each operator that autograd may have made nodes for, when it is dispatched."""
+        nodes = self._mine()
+        sequence = torch._C._autograd._get_sequence_nr()
+        last = nodes.last
+        if sequence != last:
+            before = nodes.link
+            if last < 0 or sequence - last > _MOST_NODES:
+                last, before = sequence - 1, None
+            nodes.last = sequence
+            for number in range(last, sequence):
+                nodes.recent[number] = (before, link)
+        nodes.link = link
+
+    def made(self, first: int, link: Link) -> None:
+        """All nodes of this thread from number `first` on belong to an operator that ran above autograd."""
+        nodes = self._mine()
+        nodes.last = torch._C._autograd._get_sequence_nr()
+        nodes.link = link
+        for number in range(first, nodes.last):
+            nodes.recent[number] = (link, link)
+
+    def find(self, node: torch.autograd.graph.Node) -> Link | None:
+        """The operator that `node` belongs to; None where it was made while nobody was looking."""
+        sequence = int(node._sequence_nr())
+        threads = self._threads
+        if len(threads) == 1 and self._mine() in threads.values():
+            return self._mine().get(sequence, _copies_slices(node))
+        name = node.name().rpartition("::")[2]
+        copies = _copies_slices(node)
+        mine = self._mine()
+        found = [mine.get(sequence, copies)]
+        found += [nodes.get(sequence, copies) for nodes in list(threads.values()) if nodes is not mine]
+        links = [link for link in found if link is not None]
+        if len(links) > 1:
+            # Numbers of several threads meet; mostly the thread that runs the backward made the node.
+            stem = name.partition("Backward")[0].lower()
+            links = [link for link in links if _stem(link.op_name).startswith(stem)] or links
+        return links[0] if links else None
+
+    def next_step(self) -> None:
+        """Keeps the links of the step that ends for one more step."""
+        for ident, nodes in list(self._threads.items()):
+            if nodes.recent:
+                nodes.earlier, nodes.recent = nodes.recent, {}
+            elif not nodes.earlier:
+                self._threads.pop(ident, None)
+            nodes.last, nodes.link = -1, None
+
+    def _mine(self) -> _Nodes[Link]:
+        try:
+            nodes: _Nodes[Link] = self._local.nodes
+        except AttributeError:
+            nodes = self._local.nodes = _Nodes()
+        if self._threads.get(nodes_ident := threading.get_ident()) is not nodes:
+            self._threads[nodes_ident] = nodes
+        return nodes
+
+
+def _copies_slices(node: torch.autograd.graph.Node) -> bool:
+    return node.name().endswith("CopySlices")  # torch::autograd::CopySlices
+
+
+def _stem(op_name: str) -> str:
+    """`Default/nll_loss_forward-op3` is computed by nodes that begin with `nlllossforward` or less."""
+    return op_name.rpartition("/")[2].rpartition("-op")[0].replace("_", "")
