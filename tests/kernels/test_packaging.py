@@ -75,7 +75,7 @@ def test_without_a_compiler_the_package_installs_and_works_on_the_twin(sources: 
     assert "Root-Is-Purelib: true" in next(tmp_path.glob("opdump-*.dist-info/WHEEL")).read_text()
 
 
-@pytest.mark.skipif(not (shutil.which("c++") or os.environ.get("CXX")), reason="there is no C++ compiler to test")
+@pytest.mark.compiler
 def test_a_wheel_holds_the_package_and_the_compiled_kernels_and_no_sources(sources: Path, tmp_path: Path) -> None:
     options = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
     quick = ("--config-settings", "cmake.build-type=Debug")  # optimising takes most of a minute

@@ -32,7 +32,7 @@ onnx: Any = torch.onnx
 second_derivatives: Any = torch.autograd.functional.hessian
 
 # "inductor" calls the C++ compiler: seconds for each graph.
-BACKENDS = ("eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow))
+BACKENDS = ("eager", "aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.compiler]))
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +121,9 @@ def test_a_function_compiled_before_capture_is_one_operator_with_inputs_and_outp
     assert found.shape == expected.shape
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.compiler])]
+)
 def test_a_compiled_backward_is_one_operator_too(backend: str) -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.relu(x @ w).sin().sum()
