@@ -321,6 +321,8 @@ class Recorder:
         self._waiting = []
 
     def _write_entry(self, entry: Taken) -> None:
+        if entry.array is None:
+            return  # written already, by a call that Ctrl-C or a full disk cut off
         entry.file = self._writer.write_payload(_record(entry, {}, _array(entry)))
         entry.array = None
 
