@@ -251,7 +251,7 @@ class Recorder:
         self._ops, self._entries = [], []
         tensors = [self._finished(entry) for entry in entries]
         steps = {op.step for op in ops}
-        steps.update(record.op.step for record in tensors)
+        steps.update([record.op.step for record in tensors])
         if steps == {step}:
             self._writer.write_step(step, ops, tensors, [entry.file for entry in entries])
         else:
@@ -365,18 +365,20 @@ def _array(taken: Taken) -> npt.NDArray[Any]:
 
 
 def _record(entry: Taken, statistics: Mapping[str, StatisticValue], array: npt.NDArray[Any] | None) -> TensorRecord:
+    # By position, in the order of the fields: names would take as long again, and there are thousands in a step.
     return TensorRecord(
-        op=entry.op,
-        io=entry.io,
-        slot=entry.slot,
-        dtype=entry.dtype,
-        shape=entry.shape,
-        payload=None if array is None else HostPayload(array),
-        statistics=statistics,
-        argument=entry.argument,
-        source=entry.source,
-        data_size=entry.data_size,
-        skip=entry.skip,
+        entry.op,
+        entry.io,
+        entry.slot,
+        entry.dtype,
+        entry.shape,
+        "DefaultFormat",
+        None if array is None else HostPayload(array),
+        statistics,
+        entry.argument,
+        entry.source,
+        entry.data_size,
+        entry.skip,
     )
 
 

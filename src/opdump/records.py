@@ -60,7 +60,7 @@ def _fills_slots_directly(record: type[Record]) -> type[Record]:
         else:
             parameters.append(item.name)
         body.append(f"    set_{item.name}(self, {value})")
-    source = f"def __init__(self, *, {', '.join(parameters)}):\n" + "\n".join(body)
+    source = f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(body)
     exec(source, scope)  # noqa: S102  # our own field names
     record.__init__ = scope["__init__"]  # type: ignore[method-assign]
     return record
@@ -77,7 +77,7 @@ class Frame:
 
 
 @_fills_slots_directly
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OpRecord:
     """One execution of one operator.
 
@@ -134,7 +134,7 @@ class HostPayload:
 
 
 @_fills_slots_directly
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TensorRecord:
     """One input or output of an operator.
 

@@ -354,22 +354,26 @@ class CaptureMode(RecordingMode):
         skip = schema.kind
         if not skip and not (marked and self._is_selected(site, schema.op_type)):
             skip = "not selected"
+        # By position, in the order of the fields: names would take as long again, and this runs for every operator.
         op = OpRecord(
-            op_type=schema.op_type,
-            op_name=site.name,
-            timestamp=timestamp,
-            step=observer.step,
-            net_name=self._plan.net_name,
-            graph_id=graph_id,
-            rank_id=self._rank_id,
-            order=order,
-            occurrence=occurrence,
-            phase=phase,
-            kernel=schema.kernel,
-            forward_op=forward_op,
-            stack=stack,
-            arguments=_arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
-            skip=skip,
+            schema.op_type,
+            site.name,
+            timestamp,
+            observer.step,
+            self._plan.net_name,
+            graph_id,
+            self._rank_id,
+            0,
+            0,
+            0,
+            order,
+            occurrence,
+            phase,
+            schema.kernel,
+            forward_op,
+            stack,
+            _arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
+            skip,
         )
         return _Running(op, site, _Link(site.name, scope, graph_id, stack, marked) if forward else None)
 
