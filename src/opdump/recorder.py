@@ -23,7 +23,7 @@ import numpy.typing as npt
 from .graph import Graph, GraphBuilder, GraphValue
 from .kernels import Summary
 from .plan import DumpPlan
-from .records import IO, HostPayload, OpRecord, SkipReason, StatisticValue, TensorRecord
+from .records import IO, FiledTensor, HostPayload, OpRecord, SkipReason, StatisticValue, TensorRecord, record_of
 from .statistics import SummaryStatistics
 
 GAPS: frozenset[SkipReason] = frozenset({"no storage", "unsupported layout", "opaque"})
@@ -48,8 +48,9 @@ class Taken:
     """
 
     __slots__ = ("argument", "array", "data_size", "digests", "dtype", "file", "io", "op", "row", "shape", "skip", "slot",
-                 "source", "table")  # fmt: skip
+                 "source", "statistics", "table")  # fmt: skip
 
+    format = "DefaultFormat"
     op: OpRecord
     io: IO
     slot: int
@@ -66,6 +67,8 @@ class Taken:
         self.array: npt.NDArray[Any] | PendingArray | None = None
         self.digests: dict[str, str] | None = None
         self.file: str | None = None
+        self.statistics: Mapping[str, StatisticValue] = _NO_STATISTICS
+        """Set at the end of the step."""
 
     def belongs(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> None:
         """Sets whose tensor it is."""
@@ -85,8 +88,8 @@ class Reader(Protocol):
     def skip(self, tensor: Any, reason: SkipReason) -> Taken:
         """The facts of a tensor whose elements are not to be read."""
 
-    def summary(self, taken: Taken) -> Summary | None:
-        """The summary of a tensor taken in this step, after `finish_step`; None where there is none."""
+    def summaries(self, entries: Sequence[Taken]) -> Iterable[Summary | None]:
+        """The summaries of tensors taken in this step, after `finish_step`; None where there is none."""
 
     def finish_step(self) -> None:
         """Brings what is still on a device to the host."""
@@ -121,7 +124,7 @@ class StepWriter(Protocol):
     def write_constant(self, data_id: int, record: TensorRecord) -> str: ...
     def write_kernel_args(self, op: OpRecord) -> None: ...
     def write_step(
-        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[TensorRecord], files: Sequence[str | None]
+        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor], files: Sequence[str | None]
     ) -> None: ...
     def write_graph(self, graph: Graph) -> None: ...
 
@@ -233,7 +236,7 @@ class Recorder:
             taken.belongs(op, "output", 0, "", "")
             if taken.array is not None and not taken.skip:
                 self._reader_finish_if_pending(taken)
-                self._writer.write_constant(data_id, _record(taken, {}, _array(taken)))
+                self._writer.write_constant(data_id, record_of(taken, HostPayload(_array(taken))))
         return f"data-{data_id}"
 
     def end_step(self, step: int) -> None:
@@ -249,20 +252,19 @@ class Recorder:
         self._write_waiting()
         ops, entries = self._ops, self._entries
         self._ops, self._entries = [], []
-        tensors = [self._finished(entry) for entry in entries]
+        for entry, summary in zip(entries, self._reader.summaries(entries), strict=True):
+            if summary is not None:
+                entry.statistics = SummaryStatistics(summary, entry.digests)
         steps = {op.step for op in ops}
-        steps.update([record.op.step for record in tensors])
+        steps.update([entry.op.step for entry in entries])
         if steps == {step}:
-            self._writer.write_step(step, ops, tensors, [entry.file for entry in entries])
+            self._writer.write_step(step, ops, entries, [entry.file for entry in entries])
         else:
             # Threads share one count of steps: what another thread ran belongs to the step that it was in.
             for number in sorted(steps):
-                kept = [place for place, record in enumerate(tensors) if record.op.step == number]
+                kept = [entry for entry in entries if entry.op.step == number]
                 self._writer.write_step(
-                    number,
-                    [op for op in ops if op.step == number],
-                    [tensors[place] for place in kept],
-                    [entries[place].file for place in kept],
+                    number, [op for op in ops if op.step == number], kept, [entry.file for entry in kept]
                 )
         self._reader.clear()
         self._kernel_args.clear()
@@ -323,7 +325,7 @@ class Recorder:
     def _write_entry(self, entry: Taken) -> None:
         if entry.array is None:
             return  # written already, by a call that Ctrl-C or a full disk cut off
-        entry.file = self._writer.write_payload(_record(entry, {}, _array(entry)))
+        entry.file = self._writer.write_payload(record_of(entry, HostPayload(_array(entry))))
         entry.array = None
 
     def _reader_finish_if_pending(self, taken: Taken) -> None:
@@ -336,11 +338,6 @@ class Recorder:
             self._kernel_args.add(key)
             self._writer.write_kernel_args(op)
 
-    def _finished(self, entry: Taken) -> TensorRecord:
-        summary = self._reader.summary(entry)
-        statistics: Any = _NO_STATISTICS if summary is None else SummaryStatistics(summary, entry.digests)
-        return _record(entry, statistics, None)
-
     def _count(self, steps: Iterable[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
         self.executed += sum(1 for op in ops if op.op_type != "Parameter")
         for op in ops:
@@ -348,11 +345,9 @@ class Recorder:
                 self.skipped[op.skip] += 1
             elif op.op_type != "Parameter":
                 self.captured += 1
-        for entry in entries:
-            if entry.skip:
-                self.tensors_skipped[entry.skip] += 1
-            else:
-                self.tensors += 1
+        left_out = [entry.skip for entry in entries if entry.skip]
+        self.tensors_skipped.update(left_out)
+        self.tensors += len(entries) - len(left_out)
         self.steps.extend(sorted(step for step in steps if step not in self._known_steps))
         self._known_steps.update(steps)
 
@@ -362,24 +357,6 @@ def _array(taken: Taken) -> npt.NDArray[Any]:
     if array is None:
         raise ValueError("no elements were taken of this tensor")
     return array.to_numpy() if hasattr(array, "to_numpy") else array
-
-
-def _record(entry: Taken, statistics: Mapping[str, StatisticValue], array: npt.NDArray[Any] | None) -> TensorRecord:
-    # By position, in the order of the fields: names would take as long again, and there are thousands in a step.
-    return TensorRecord(
-        entry.op,
-        entry.io,
-        entry.slot,
-        entry.dtype,
-        entry.shape,
-        "DefaultFormat",
-        None if array is None else HostPayload(array),
-        statistics,
-        entry.argument,
-        entry.source,
-        entry.data_size,
-        entry.skip,
-    )
 
 
 @contextmanager

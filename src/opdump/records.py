@@ -165,3 +165,48 @@ class TensorRecord:
     def name(self) -> str:
         """`{op_name}:{io}:{slot}`, unique within one execution."""
         return f"{self.op.op_name}:{self.io}:{self.slot}"
+
+
+class FiledTensor(Protocol):
+    """What a layout files of a tensor beside its elements: a `TensorRecord`, or what a recorder kept of one."""
+
+    @property
+    def op(self) -> OpRecord: ...
+    @property
+    def io(self) -> IO: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def statistics(self) -> Mapping[str, StatisticValue]: ...
+    @property
+    def argument(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def data_size(self) -> int: ...
+    @property
+    def skip(self) -> SkipReason: ...
+
+
+def record_of(tensor: FiledTensor, payload: Payload | None = None) -> TensorRecord:
+    """The same as a record, with its elements where they are given."""
+    return TensorRecord(
+        op=tensor.op,
+        io=tensor.io,
+        slot=tensor.slot,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        format=tensor.format,
+        payload=payload,
+        statistics=tensor.statistics,
+        argument=tensor.argument,
+        source=tensor.source,
+        data_size=tensor.data_size,
+        skip=tensor.skip,
+    )

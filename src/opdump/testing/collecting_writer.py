@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from opdump.graph import Graph
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import FiledTensor, OpRecord, TensorRecord, record_of
 
 
 class CollectingWriter:
@@ -38,13 +37,13 @@ class CollectingWriter:
         self.kernel_args.append(op)
 
     def write_step(
-        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[TensorRecord], files: Sequence[str | None]
+        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor], files: Sequence[str | None]
     ) -> None:
         self.steps.append(step)
         self.ops += ops
         for tensor, file in zip(tensors, files, strict=True):
             payload = None if file is None else self._payloads[file].payload
-            self.tensors.append(replace(tensor, payload=payload))
+            self.tensors.append(record_of(tensor, payload))
 
     def write_graph(self, graph: Graph) -> None:
         self.graphs[graph.graph_id] = graph

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,10 +52,8 @@ class ArrayReader:
     def skip(self, tensor: Array, reason: SkipReason) -> Taken:
         return Taken(tensor.dtype.name, tensor.shape, 0, reason)
 
-    def summary(self, taken: Taken) -> Summary | None:
-        summary = taken.table
-        assert summary is None or isinstance(summary, Summary)
-        return summary
+    def summaries(self, entries: Sequence[Taken]) -> list[Summary | None]:
+        return [entry.table for entry in entries]
 
     def finish_step(self) -> None:
         """Everything is on the host already."""

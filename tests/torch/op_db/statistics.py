@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.graph import Graph
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import FiledTensor, OpRecord, TensorRecord, record_of
 
 
 class CheckedInMemory:
@@ -27,10 +27,10 @@ class CheckedInMemory:
         return ""
 
     def write_step(
-        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[TensorRecord], files: Sequence[str | None]
+        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor], files: Sequence[str | None]
     ) -> None:
         self.counts["operators"] += len(ops)
-        for record in tensors:
+        for record in map(record_of, tensors):
             elements = self._elements.get(_key(record))
             if elements is None:
                 self.counts[f"tensors without data: {record.skip}"] += 1

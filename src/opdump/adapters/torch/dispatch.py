@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -44,15 +44,17 @@ PARAMETER = "Parameter"
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
-@dataclass(slots=True)
 class _Link:
     """What a backward operator inherits from its forward operator."""
 
-    op_name: str
-    scope: str
-    graph_id: int
-    stack: tuple[Frame, ...]
-    marked: bool
+    __slots__ = ("gradient_scope", "graph_id", "marked", "op_name", "stack")
+
+    def __init__(self, op_name: str, scope: str, graph_id: int, stack: tuple[Frame, ...], marked: bool) -> None:
+        self.op_name = op_name
+        self.gradient_scope = GRADIENTS + scope
+        self.graph_id = graph_id
+        self.stack = stack
+        self.marked = marked
 
 
 class _Running:
@@ -108,12 +110,13 @@ class CaptureMode(RecordingMode):
         if not self.recording or torch._C._len_torch_dispatch_stack():
             # Below are only PyTorch's own modes (fake tensors, tracing): they run programs that are written down.
             return func(*args, **kwargs)
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        known = self._schemas.get(id(func))
+        if known is None and isinstance(func, torch._ops.HigherOrderOperator):
             return self.run_as_one(func.name(), func, args, kwargs)
         if types and self._any_foreign(types):
             # A subclass that dispatches by itself goes first; what it then runs on plain tensors comes here again.
             return NotImplemented
-        schema = self._schema(func)
+        schema = self._schema(func) if known is None else known[0]
         if schema.kind:
             result = func(*args, **kwargs)
             self._skipped(schema, args, kwargs, result)
@@ -262,7 +265,7 @@ class CaptureMode(RecordingMode):
     def _begin(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Found]
     ) -> _Running:
-        running = self._identify(schema, args, kwargs)
+        running = _Running(*self._identify(schema, args, kwargs))
         if not running.op.skip and self._plan.devices is not None:
             inputs = list(inputs)
             if any(not self._is_wanted_device(tensor.device) for _, _, tensor in inputs):
@@ -295,64 +298,76 @@ class CaptureMode(RecordingMode):
 
     def _skipped(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Lists an operator that launches no kernel."""
+        op, site, link = self._identify(schema, args, kwargs)
+        if link is not None:
+            self._links.begins(link)
+        self._recorder.skip_op(op)
+        if site.described and schema.kind != "allocation":
+            return
         with torch._C.DisableTorchFunction():
-            running = self._identify(schema, args, kwargs)
-            site = running.site
-            if running.link is not None:
-                self._links.begins(running.link)
-            self._recorder.skip_op(running.op)
-            if site.described and schema.kind != "allocation":
-                return
             outputs = tensors_returned(schema, args, kwargs, result)
             if schema.kind == "allocation":
                 for slot, _, tensor in outputs:
                     self._unwritten.add(site.source(slot))
                     self._provenance.note(tensor, site.source(slot))
             if not site.described:
+                running = _Running(op, site, link)
                 for slot, argument, tensor in tensors_among(schema.tensors, args, kwargs):
                     running.inputs.append((slot, argument, tensor, self._provenance.source(tensor), ""))
                 self._describe(running, schema, outputs)
 
-    def _identify(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Running:
-        """Names the operator that is about to run, decides whether it is wanted, and says what its gradient inherits."""
-        observer = self._observer
+    def _identify(
+        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[OpRecord, Site, _Link | None]:
+        """Names the operator that is about to run, decides whether it is wanted, and says what its gradient inherits.
+
+        No gradient comes of it where that is None.
+        """
+        observer, plan = self._observer, self._plan
         position = observer.current()
         task = torch._C._current_graph_task_id()
         frame = sys._getframe(2)
-        forward_op = ""
-        where: object
         phase: Phase = position.phase
-        scope, graph_id = position.scope, position.graph_id
-        call: object = position.call_id
+        call = position.call_id
         link = None
+        gradients = True
         if self._recorder.holding and (task >= 0 or position.root is not None or phase == "optimizer"):
             self._recorder.release()
+        scope, graph_id = position.scope, position.graph_id
         if task >= 0:
-            if position.recomputing or (torch.is_grad_enabled() and _is_recomputing(frame)):
+            gradients = torch.is_grad_enabled()
+            if position.recomputing or (gradients and _is_recomputing(frame)):
                 phase = "recomputation"
+                gradients = True
             else:
                 phase = "backward"
-                call = ("backward", task)
+                call = ~task  # negative: no call of a network has such a number
                 # None between two nodes, where the engine adds up gradients.
                 node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
-                link = None if node is None else self._links.find(node)
+                link = None if node is None else self._links.find(node, task)
                 if link is None:
                     variable = getattr(node, "variable", None)
                     scope = GRADIENTS + self._parameter_scopes.get(id(variable), "Default")
+        forward_op = ""
+        where: object
         if link is not None:
-            scope, graph_id, stack, forward_op = GRADIENTS + link.scope, link.graph_id, link.stack, link.op_name
+            scope, graph_id, stack, forward_op = link.gradient_scope, link.graph_id, link.stack, link.op_name
             marked = link.marked
             where = forward_op
         else:
-            stack, where = self._stacks.read(frame, None if position.root is None else position.call_id)
-            marked = self._plan.selection != "marked" or position.marked or self._in_marked_function(frame)
+            stack, where = self._stacks.read(frame, position.module_call)
+            marked = plan.selection != "marked" or position.marked or self._in_marked_function(frame)
         with self._lock:
-            site = self._sites.next(graph_id, scope, schema, call, (phase, where))
+            site = self._sites.next(graph_id, scope, schema.op_type, call, phase, where)
             occurrence = site.next_occurrence(self._sites.step)
-            timestamp, order = self._now(), self._next_order()
-        forward = task < 0 or phase == "recomputation" or torch.is_grad_enabled()
+            timestamp = time.time_ns() // 1000
+            if timestamp <= self._timestamp:
+                timestamp = self._timestamp + 1
+            self._timestamp = timestamp
+            order = self._order
+            self._order = order + 1
         skip = schema.kind
-        if not skip and not (marked and self._is_selected(site, schema.op_type)):
+        if not skip and not (marked and (site.selected or self._is_selected(site, schema.op_type))):
             skip = "not selected"
         # By position, in the order of the fields: names would take as long again, and this runs for every operator.
         op = OpRecord(
@@ -360,7 +375,7 @@ class CaptureMode(RecordingMode):
             site.name,
             timestamp,
             observer.step,
-            self._plan.net_name,
+            plan.net_name,
             graph_id,
             self._rank_id,
             0,
@@ -375,7 +390,12 @@ class CaptureMode(RecordingMode):
             _arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
             skip,
         )
-        return _Running(op, site, _Link(site.name, scope, graph_id, stack, marked) if forward else None)
+        if not gradients:
+            return op, site, None
+        known: _Link | None = site.link
+        if known is None or known.stack is not stack or known.marked != marked:
+            known = site.link = _Link(site.name, scope, graph_id, stack, marked)
+        return op, site, known
 
     def _in_marked_function(self, frame: FrameType) -> bool:
         return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
@@ -443,13 +463,11 @@ def _arguments_of(
     """The non-tensor arguments as JSON values; the same object as last time where they are the same."""
     given = len(args)
     raw = [args[index] if index < given else kwargs.get(argument) for index, argument in schema.others]
-    for position, value in enumerate(raw):
-        if value.__class__ not in _COMPARABLE:
-            raw[position] = str(json_value(value))
     # 1, 1.0 and True are equal but not the same argument.
-    seen = (raw, [value.__class__ for value in raw])
-    if site.raw_arguments != seen:
-        site.raw_arguments = seen
+    kinds = [*map(type, raw)]
+    if site.raw_arguments != (kinds, raw):
+        # What cannot be compared is never kept to compare with.
+        site.raw_arguments = (kinds, raw) if _COMPARABLE.issuperset(kinds) else None
         site.arguments = {
             argument: json_value(value)
             for index, argument in schema.others

@@ -30,9 +30,12 @@ Link = TypeVar("Link", bound=_Named)
 class _Nodes(Generic[Link]):
     """The nodes that one thread made, by their number: the operators before and after the node was made."""
 
-    __slots__ = ("earlier", "last", "link", "recent")
+    __slots__ = ("earlier", "found", "found_for", "last", "link", "recent")
 
     def __init__(self) -> None:
+        self.found_for: tuple[int, int] | None = None
+        """Task and number of the node that was asked for last; most nodes run several operators."""
+        self.found: Link | None = None
         self.recent: dict[int, tuple[Link | None, Link]] = {}
         self.earlier: dict[int, tuple[Link | None, Link]] = {}
         self.last = -1
@@ -74,17 +77,23 @@ class ForwardLinks(Generic[Link]):
         for number in range(first, nodes.last):
             nodes.recent[number] = (link, link)
 
-    def find(self, node: torch.autograd.graph.Node) -> Link | None:
-        """The operator that `node` belongs to; None where it was made while nobody was looking."""
-        sequence = int(node._sequence_nr())
-        threads = self._threads
-        if len(threads) == 1 and self._mine() in threads.values():
-            return self._mine().get(sequence, _copies_slices(node))
-        name = node.name().rpartition("::")[2]
-        copies = _copies_slices(node)
+    def find(self, node: torch.autograd.graph.Node, task: int) -> Link | None:
+        """The operator that `node` belongs to; None where it was made while nobody was looking.
+
+        `task` is the number of the running backward.
+        """
+        sequence = node._sequence_nr()
         mine = self._mine()
+        copies = type(node).__name__ == "CopySlices"
+        if len(self._threads) == 1:
+            # One thread made all nodes, so a number stands for a node.
+            asked = (task, sequence)
+            if mine.found_for != asked:
+                mine.found_for, mine.found = asked, mine.get(sequence, copies)
+            return mine.found
+        name = node.name().rpartition("::")[2]
         found = [mine.get(sequence, copies)]
-        found += [nodes.get(sequence, copies) for nodes in list(threads.values()) if nodes is not mine]
+        found += [nodes.get(sequence, copies) for nodes in list(self._threads.values()) if nodes is not mine]
         links = [link for link in found if link is not None]
         if len(links) > 1:
             # Numbers of several threads meet; mostly the thread that runs the backward made the node.
@@ -100,6 +109,7 @@ class ForwardLinks(Generic[Link]):
             elif not nodes.earlier:
                 self._threads.pop(ident, None)
             nodes.last, nodes.link = -1, None
+            nodes.found_for, nodes.found = None, None
 
     def _mine(self) -> _Nodes[Link]:
         try:
@@ -109,10 +119,6 @@ class ForwardLinks(Generic[Link]):
         if self._threads.get(nodes_ident := threading.get_ident()) is not nodes:
             self._threads[nodes_ident] = nodes
         return nodes
-
-
-def _copies_slices(node: torch.autograd.graph.Node) -> bool:
-    return node.name().endswith("CopySlices")  # torch::autograd::CopySlices
 
 
 def _stem(op_name: str) -> str:

@@ -46,7 +46,7 @@ class TensorReader:
     """Takes the summary and, where asked, a copy of the elements of live tensors.
 
     `digests` names the digests to take of every tensor ("md5", "hash"). `sample` limits a tensor to its first elements
-    (row-major), as `sample_num` does. Summaries of one step are collected in tables: `rows(taken)` is valid until `clear`.
+    (row-major), as `sample_num` does. Summaries of one step are collected in tables until `clear`.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class TensorReader:
         self._digests = tuple(sorted({canonical_category(name) for name in digests} & {"md5", "hash"}))
         self._sample = sample
         self._table = SummaryTable(4096)
-        self._rows: list[list[float]] | None = None
         self._undigested: list[tuple[Taken, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device)
         self._plain = statistics and not elements and not self._digests and sample is None
@@ -106,15 +105,16 @@ class TensorReader:
         shape = () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
         return Taken(_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.")), shape, 0, reason)
 
-    def summary(self, taken: Taken) -> Summary | None:
-        """The summary of a tensor taken in this step; None for complex tensors and where none was asked for."""
-        if taken.table is None:
-            return None
-        if taken.table is self._table:
-            if self._rows is None:
-                self._rows = self._table.rows().tolist()
-            return Summary._make(self._rows[taken.row])
-        return self._device.summary(taken.row)
+    def summaries(self, entries: Sequence[Taken]) -> list[Summary | None]:
+        """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
+        table, device, make = self._table, self._device, Summary._make
+        rows: list[list[float]] = table.rows().tolist()
+        return [
+            make(rows[taken.row])
+            if taken.table is table
+            else (None if taken.table is None else device.summary(taken.row))
+            for taken in entries
+        ]
 
     def finish_step(self) -> None:
         """Brings what is still on a device to the host: one copy, one synchronisation."""
@@ -123,7 +123,6 @@ class TensorReader:
             raw = _copy_elements(copy.host)
             taken.digests = digests_of(raw, self._digests)
         self._undigested.clear()
-        self._rows = None
 
     @property
     def must_finish(self) -> bool:
@@ -133,7 +132,6 @@ class TensorReader:
         """Forgets the summaries of the step."""
         self._table.clear()
         self._device.clear()
-        self._rows = None
 
     def _take_any(self, tensor: torch.Tensor) -> Taken:
         dtype = _NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))

@@ -11,15 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .schemas import OperatorSchema
-
 GRADIENTS = "Gradients/"
 
 
 class Site:
     """A place of the program that runs an operator, and what is the same each time that it does."""
 
-    __slots__ = ("arguments", "described", "name", "occurrences", "raw_arguments", "selected", "sources", "step")
+    __slots__ = (
+        "arguments",
+        "described",
+        "link",
+        "name",
+        "occurrences",
+        "raw_arguments",
+        "selected",
+        "sources",
+        "step",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,6 +41,8 @@ class Site:
         self.raw_arguments: Any = None
         self.arguments: Mapping[str, Any] = {}
         self.sources: list[str] = []
+        self.link: Any = None
+        """What its gradient inherits; the owner of the sites sets and reads it."""
 
     def source(self, slot: int) -> str:
         """`{name}:{slot}`, what the memory of an output holds."""
@@ -50,34 +60,58 @@ class Site:
         return self.occurrences - 1
 
 
+class _Alike:
+    """The sites of operators that only their position tells apart, and the position in each call that runs in this step."""
+
+    __slots__ = ("call", "others", "position", "sites", "step")
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self.step = -1
+        self.call: object = None
+        self.position = 0
+        """The next one in `call`."""
+        self.others: dict[object, int] = {}
+        """The next one in other calls, which may go on."""
+
+    def next_position(self, step: int, call: object) -> int:
+        if self.step != step:
+            self.step = step
+            self.call, self.position = call, 0
+            self.others.clear()
+        elif self.call != call:
+            self.others[self.call] = self.position
+            self.call, self.position = call, self.others.get(call, 0)
+        self.position += 1
+        return self.position - 1
+
+
 class Sites:
     """Finds the site of each operator; ids are counted per graph. `step` is a serial number that grows with each step."""
 
     def __init__(self) -> None:
         self.step = 0
-        self._sites: dict[tuple[object, ...], Site] = {}
+        self._alike: dict[tuple[object, ...], _Alike] = {}
         self._values: dict[tuple[int, str], Site] = {}
         self._ids: dict[int, int] = {}
-        self._positions: dict[tuple[object, ...], int] = {}
 
-    def next(self, graph_id: int, scope: str, schema: OperatorSchema, call: object, place: object) -> Site:
+    def next(self, graph_id: int, scope: str, op_type: str, call: object, phase: str, place: object) -> Site:
         """The site of the next operator of this kind in this scope.
 
         `call` identifies the running call (root module, optimizer, backward); positions count from 0 in each.
-        `place` separates operators of one scope further: the line of the program, or the forward operator that a
+        `place` separates operators of one scope and phase further: the line of the program, or the forward operator that a
         backward operator belongs to.
         """
-        op_type = schema.op_type
-        counted = (call, graph_id, scope, op_type, place)
-        position = self._positions.get(counted, 0)
-        self._positions[counted] = position + 1
-        key = (graph_id, scope, op_type, place, position)
-        site = self._sites.get(key)
-        if site is None:
+        key = (graph_id, scope, op_type, phase, place)
+        alike = self._alike.get(key)
+        if alike is None:
+            alike = self._alike[key] = _Alike()
+        position = alike.next_position(self.step, call)
+        if position == len(alike.sites):
             number = self._ids.get(graph_id, 0)
             self._ids[graph_id] = number + 1
-            site = self._sites[key] = Site(f"{scope}/{op_type}-op{number}")
-        return site
+            alike.sites.append(Site(f"{scope}/{op_type}-op{number}"))
+        return alike.sites[position]
 
     def value(self, graph_id: int, name: str) -> Site:
         """The site of a value that has a name of its own: a parameter, an input of a network."""
@@ -90,4 +124,3 @@ class Sites:
     def next_step(self) -> None:
         """Starts counting positions and occurrences anew; names stay."""
         self.step += 1
-        self._positions.clear()

@@ -12,15 +12,13 @@ import torch
 
 from opdump.records import Frame
 
-from .training import TrainingObserver
+from .training_position import ModuleCall
 
 _PACKAGE = Path(__file__).parents[2]
 _OPDUMP = f"{_PACKAGE}/"
 _FOREIGN = (f"{Path(torch.__file__).parent}/", _OPDUMP)
 _LAUNCHER = f"{_PACKAGE / 'commands'}/"
 """What runs a program under capture: the frames above it are the command line's, not the program's."""
-NETWORK_CALL = TrainingObserver._call_network.__code__
-"""What stands between a network and its callers."""
 _PRECALL: int | None = dis.opmap.get("PRECALL")
 _PRECALL_BYTES = 4
 """The instruction and its cache."""
@@ -38,15 +36,13 @@ class StackReader:
         self._frames: dict[tuple[int, int], Frame] = {}
         self._stacks: dict[tuple[int, ...], tuple[Frame, ...]] = {}
         self._canonical: dict[tuple[int, int], tuple[int, int]] = {}
-        self._last: tuple[object, tuple[Frame, ...]] = (None, ())
-        """A call of a network and its callers; one tuple, since threads share it."""
 
-    def read(self, frame: FrameType | None, call: object = None) -> tuple[tuple[Frame, ...], object]:
+    def read(self, frame: FrameType | None, call: ModuleCall | None = None) -> tuple[tuple[Frame, ...], object]:
         """The stack above `frame`, and the place of the call: the innermost line outside opdump, torch's own included.
 
         The place tells apart operators of one line of the user that torch runs from several lines of its own, such as
-        those of `optimizer.step()`. `call` identifies the running call of a network, whose callers stand still meanwhile:
-        they are read once.
+        those of `optimizer.step()`. `call` is the innermost running call of a module in this thread, whose callers stand
+        still meanwhile: they are read once.
         """
         while frame is not None and frame.f_code.co_filename.startswith(_OPDUMP):
             frame = frame.f_back
@@ -56,21 +52,14 @@ class StackReader:
         place = (id(frame.f_code), frame.f_lasti)
         if _PRECALL is not None:
             place = self._canonical.get(place) or self._canonised(*place)
-        frames, above = self._walk(frame, until=NETWORK_CALL if call is not None else None)
-        if above is None:
-            stack = self._interned(frames, ())
-        else:
-            known, callers = self._last
-            if call != known:
-                callers = self._interned(self._walk(above, until=None)[0], ())
-                self._last = (call, callers)
-            stack = self._interned(frames, callers)
+        stack = self._walk(frame, call)
         return stack, (*place, id(stack[0]) if stack else 0)
 
-    def _walk(self, frame: FrameType | None, until: CodeType | None) -> tuple[list[int], FrameType | None]:
-        """Code and instruction of each of the user's frames, alternating; and the caller of the frame that runs `until`."""
+    def _walk(self, frame: FrameType | None, call: ModuleCall | None) -> tuple[Frame, ...]:
         mine = self._mine
-        found: list[int] = []
+        found: list[int] = []  # code and instruction of each of the user's frames, alternating
+        callers: tuple[Frame, ...] = ()
+        boundary = 0 if call is None else call.frame
         while frame is not None:
             code = frame.f_code
             users = mine.get(id(code))
@@ -82,10 +71,13 @@ class StackReader:
             if users:
                 found.append(id(code))
                 found.append(frame.f_lasti)
-            elif code is until:
-                return found, frame.f_back
+            elif call is not None and id(frame) == boundary:
+                if call.callers is None:
+                    call.callers = self._walk(frame.f_back, call.outer)
+                callers = call.callers
+                break
             frame = frame.f_back
-        return found, None
+        return self._interned(found, callers)
 
     def _interned(self, frames: list[int], callers: tuple[Frame, ...]) -> tuple[Frame, ...]:
         # Every stack stays interned, so its identity stands for it.

@@ -14,6 +14,7 @@ docs/steps.md says how iterations and graphs are counted.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from .training_listener import SilentListener, TrainingListener
 from .training_marks import Marks
 from .training_networks import Networks
 from .training_optimizers import Optimizers
-from .training_position import Phase, Position
+from .training_position import ModuleCall, Phase, Position
 from .training_scopes import RootScopes, compiled_original, is_network
 from .training_steps import StepCounter
 
@@ -205,7 +206,7 @@ class TrainingObserver:
         """What stands in for `nn.Module.__call__`. It runs for every module, so it is one function with few look-ups."""
         is_compiling = torch.compiler.is_compiling
         local, current, marks = self._local, self.current, self._marks
-        outside = self._call_outside
+        outside, get_frame = self._call_outside, sys._getframe
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             # Compilers trace through this function; asked first, nothing of ours enters their graphs.
@@ -215,9 +216,14 @@ class TrainingObserver:
                 position: Position = local.position
             except AttributeError:
                 position = current()
+            around = position.module_call
             root = position.root
             if root is None:
-                return outside(position, original, module, args, kwargs)
+                position.module_call = ModuleCall(id(get_frame()), around)
+                try:
+                    return outside(position, original, module, args, kwargs)
+                finally:
+                    position.module_call = around
             scope, marked = position.scope, position.marked
             inner = root.registered.get(id(module))
             if inner is None:
@@ -226,10 +232,11 @@ class TrainingObserver:
             position.scope = inner
             if marks:
                 position.marked = marks.inside(module, marked, root.around(module))
+            position.module_call = ModuleCall(id(get_frame()), around)
             try:
                 return original(module, *args, **kwargs)
             finally:
-                position.scope, position.marked = scope, marked
+                position.scope, position.marked, position.module_call = scope, marked, around
 
         return call
 

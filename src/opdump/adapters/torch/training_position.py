@@ -5,9 +5,23 @@ from __future__ import annotations
 from types import FrameType
 from typing import Literal
 
+from opdump.records import Frame
+
 from .training_scopes import OUTSIDE, RootScopes
 
 Phase = Literal["forward", "optimizer"]
+
+
+class ModuleCall:
+    """A running call of a module. `frame` is the identity of the frame of the call, `outer` the call around it."""
+
+    __slots__ = ("callers", "frame", "outer")
+
+    def __init__(self, frame: int, outer: ModuleCall | None) -> None:
+        self.frame = frame
+        self.outer = outer
+        self.callers: tuple[Frame, ...] | None = None
+        """The lines of the program that lead to it, once somebody has read them."""
 
 
 class Position:
@@ -20,6 +34,7 @@ class Position:
                    one of the network that was called last
     marked         a running module was marked, and none inside it was unmarked
     recomputing    a module runs again within backward (activation checkpointing)
+    module_call    the innermost running call of a module; None outside
 
     The others are the observer's own: `root` is the running network, `top` a running module that is none and was called
     outside every network, `network_call` the call that `call_id` goes back to, `suspended` counts `suspended()` blocks,
@@ -30,6 +45,7 @@ class Position:
         "call_id",
         "graph_id",
         "marked",
+        "module_call",
         "network_call",
         "optimizers",
         "phase",
@@ -49,6 +65,7 @@ class Position:
         self.call_id = self.network_call = call_id
         self.marked = False
         self.recomputing = False
+        self.module_call: ModuleCall | None = None
         self.suspended = 0
         self.updating = False
         self.root: RootScopes | None = None

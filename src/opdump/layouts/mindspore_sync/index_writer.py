@@ -22,7 +22,7 @@ from opdump.layouts.mindspore_sync.index_schema import (
     TABLES,
     VIEWS,
 )
-from opdump.records import Frame, OpRecord, StatisticValue, TensorRecord
+from opdump.records import FiledTensor, Frame, OpRecord, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
@@ -69,6 +69,7 @@ class IndexWriter:
         # Hashing a stack of frames costs more than all else here; an adapter gives the same tuple for the same place.
         self._stacks_by_identity: dict[int, tuple[tuple[Frame, ...], int]] = {}
         self._arguments: dict[bytes, int] = {}
+        self._arguments_by_identity: dict[int, tuple[Mapping[str, Any], int]] = {}
         self._signatures: dict[tuple[object, ...], int] = {}
         self.run_id = self._begin_run(run)
 
@@ -76,7 +77,7 @@ class IndexWriter:
         self,
         step: int,
         ops: Sequence[OpRecord],
-        tensors: Sequence[TensorRecord],
+        tensors: Sequence[FiledTensor],
         files: Sequence[str | None],
         constants: Sequence[Constant] = (),
     ) -> None:
@@ -227,7 +228,7 @@ class _Batch:
         self._kept.append(op)  # keeps id(op) from being given to another object
         return execution
 
-    def add_tensor(self, record: TensorRecord, file: str | None, constant: int | None = None) -> None:
+    def add_tensor(self, record: FiledTensor, file: str | None, constant: int | None = None) -> None:
         execution = self._execution_of.get(id(record.op))
         if execution is None:
             execution = self.add_op(record.op)

@@ -20,7 +20,7 @@ from typing import Final, cast
 
 from opdump.errors import CorruptDumpError
 from opdump.kernels import Summary
-from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
+from opdump.records import IO, FiledTensor, OpRecord, StatisticValue
 from opdump.statistics import (
     CATEGORIES,
     SummaryStatistics,
@@ -96,32 +96,29 @@ class StatisticEncoder:
         self._values = "".join("," + _conversion(name) for name in self.categories) + self._end
         self._middles: dict[tuple[object, ...], str] = {}
 
-    def rows(self, op: OpRecord, op_name: str, tensors: Iterable[TensorRecord]) -> list[str]:
+    def rows(self, op: OpRecord, op_name: str, tensors: Iterable[FiledTensor]) -> list[str]:
         """The rows of the tensors of one operator, which the file calls `op_name`; none for those without statistics."""
-        start = f"{cell(op.op_type)},{cell(op_name)},{op.task_id},{op.stream_id},{op.timestamp},"
-        rows = []
-        for record in tensors:
-            statistics = record.statistics
-            # `type() is`: isinstance asks the abstract base class, and a step has thousands of rows.
-            if type(statistics) is SummaryStatistics:
-                values = self._from_summary(statistics)
-            elif statistics:
-                values = self._from_mapping(statistics)
-            else:
-                continue
-            if not record.skip:
-                rows.append(f"{start}{self._middle(record)}{values}")
-        return rows
+        start = self.start(op, op_name)
+        return [start + row for tensor in tensors if not tensor.skip and (row := self.row(tensor))]
 
-    def _middle(self, record: TensorRecord) -> str:
-        key = (record.io, record.slot, record.data_size, record.dtype, record.shape)
+    def start(self, op: OpRecord, op_name: str) -> str:
+        """What all rows of an operator begin with."""
+        return f"{cell(op.op_type)},{cell(op_name)},{op.task_id},{op.stream_id},{op.timestamp},"
+
+    def row(self, tensor: FiledTensor) -> str:
+        """What comes after the start in the row of one tensor; empty where it has no statistics."""
+        key = (tensor.io, tensor.slot, tensor.data_size, tensor.dtype, tensor.shape)
         middle = self._middles.get(key)
         if middle is None:
-            shape = ",".join(map(str, record.shape))
-            middle = f'{record.io},{record.slot},{record.data_size},{record.dtype},"({shape})"'
+            shape = ",".join(map(str, tensor.shape))
+            middle = f'{tensor.io},{tensor.slot},{tensor.data_size},{tensor.dtype},"({shape})"'
             if len(self._middles) < _MOST_CACHED:
                 self._middles[key] = middle
-        return middle
+        statistics = tensor.statistics
+        # `type() is`: isinstance asks the abstract base class, and a step has thousands of rows.
+        if type(statistics) is SummaryStatistics:
+            return middle + self._from_summary(statistics)
+        return middle + self._from_mapping(statistics) if statistics else ""
 
     def _from_summary(self, statistics: SummaryStatistics) -> str:
         summary = statistics.summary

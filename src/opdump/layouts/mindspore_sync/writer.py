@@ -19,7 +19,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +43,7 @@ from opdump.layouts.mindspore_sync.names import (
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
 from opdump.layouts.ms_graph import encode_execution_order, encode_ir, encode_pb
 from opdump.plan import DumpPlan
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import FiledTensor, OpRecord, TensorRecord
 from opdump.sink import FILE_MODE, DirectorySink, make_directory
 
 CONSTANTS = "constants"
@@ -57,7 +56,7 @@ class StepRecords(NamedTuple):
 
     step: int
     ops: Sequence[OpRecord]
-    tensors: Sequence[TensorRecord]
+    tensors: Sequence[FiledTensor]
     files: Sequence[str | None]
 
 
@@ -150,7 +149,7 @@ class SyncWriter:
         self.write_step(*records)
 
     def write_step(
-        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[TensorRecord], files: Sequence[str | None]
+        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor], files: Sequence[str | None]
     ) -> None:
         """`end_step` with the fields of StepRecords one by one."""
         if self._is_elsewhere():
@@ -201,14 +200,18 @@ class SyncWriter:
         )
         self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
 
-    def _write_statistics(self, tensors: Sequence[TensorRecord]) -> None:
+    def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
         tables: dict[str, list[str]] = {}
-        for _, neighbours in groupby(tensors, key=lambda record: id(record.op)):
-            group = list(neighbours)
-            op = group[0].op
-            if not op.skip:
-                rows = self._encoder.rows(op, op.op_name if self._full_names_in_csv else self._op_name(op), group)
-                tables.setdefault(self._step_directory(op), []).extend(rows)
+        rows: list[str] = []
+        row, name, start = self._encoder.row, self._op_name, self._encoder.start
+        op = None
+        for tensor in tensors:
+            if tensor.op is not op:
+                op = tensor.op
+                begin = start(op, op.op_name if self._full_names_in_csv else name(op))
+                rows = tables.setdefault(self._step_directory(op), [])
+            if not (tensor.skip or op.skip) and (rest := row(tensor)):
+                rows.append(begin + rest)
         written = {}
         for directory, rows in tables.items():
             if not rows:
