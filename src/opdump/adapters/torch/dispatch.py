@@ -38,7 +38,9 @@ Described = TypeVar("Described", GraphInput, GraphOutput)
 
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
-_COMPARABLE = frozenset({type(None), bool, int, float, str, list, tuple, torch.dtype, torch.device, torch.layout})
+_COMPARABLE = frozenset(
+    {type(None), bool, int, float, str, list, tuple, torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
 PARAMETER = "Parameter"
 """op_type of what is recorded without an operator."""
 _NO_ARGUMENTS: Mapping[str, Any] = {}
@@ -355,7 +357,7 @@ class CaptureMode(RecordingMode):
             marked = link.marked
             where = forward_op
         else:
-            stack, where = self._stacks.read(frame, position.module_call)
+            stack, where = self._stacks.read(frame, position.running)
             marked = plan.selection != "marked" or position.marked or self._in_marked_function(frame)
         with self._lock:
             site = self._sites.next(graph_id, scope, schema.op_type, call, phase, where)
@@ -461,20 +463,27 @@ def _arguments_of(
     site: Site, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """The non-tensor arguments as JSON values; the same object as last time where they are the same."""
-    given = len(args)
-    raw = [args[index] if index < given else kwargs.get(argument) for index, argument in schema.others]
+    raw = schema.others_among(args, kwargs)
     # 1, 1.0 and True are equal but not the same argument.
-    kinds = [*map(type, raw)]
+    kinds = tuple(map(type, raw))
     if site.raw_arguments != (kinds, raw):
-        # What cannot be compared is never kept to compare with.
-        site.raw_arguments = (kinds, raw) if _COMPARABLE.issuperset(kinds) else None
+        given = len(args)
         site.arguments = {
             argument: json_value(value)
             for index, argument in schema.others
             if index < given or argument in kwargs
             for value in (args[index] if index < given else kwargs[argument],)
         }
+        # What cannot be compared is never kept to compare with.
+        site.raw_arguments = (kinds, raw) if _are_comparable(raw) else None
     return site.arguments
+
+
+def _are_comparable(values: Iterable[Any]) -> bool:
+    return all(
+        value.__class__ in _COMPARABLE and (value.__class__ not in (list, tuple) or _are_comparable(value))
+        for value in values
+    )
 
 
 def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:

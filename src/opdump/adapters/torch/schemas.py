@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -31,6 +32,18 @@ class OperatorSchema:
     """Position and name of the arguments that the operator writes into and does not return."""
     asynchronous: bool = False
     """Whether its results are still being written when it returns (collectives)."""
+    pickers: dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = field(default_factory=dict)
+    """What takes the arguments of `others` from so many positional ones."""
+
+    def others_among(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The arguments that are no tensors, those given by name with their names."""
+        pick = self.pickers.get(len(args))
+        if pick is None:
+            pick = self.pickers[len(args)] = _picker([index for index, _ in self.others if index < len(args)])
+        if not kwargs:
+            return pick(args)
+        named = [part for _, name in self.others if name in kwargs for part in (name, kwargs[name])]
+        return (*pick(args), *named)
 
 
 def schema_of(func: Any) -> OperatorSchema:
@@ -46,6 +59,15 @@ def schema_of(func: Any) -> OperatorSchema:
     returned = sum(1 for value in func._schema.returns if value.alias_info is not None and value.alias_info.is_write)
     written = tuple((names[name], name) for name in writes_of(func)) if not returned else _unreturned(func, names)
     return OperatorSchema(op_type, kernel, kind_of(func), tuple(tensors), tuple(others), written, is_asynchronous(func))
+
+
+def _picker(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """A function that takes these places of a tuple: `itemgetter`, but for the fewest places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    if places:
+        return itemgetter(slice(places[0], places[0] + 1))
+    return itemgetter(slice(0))
 
 
 def _unreturned(func: Any, names: Mapping[str, int]) -> tuple[tuple[int, str], ...]:

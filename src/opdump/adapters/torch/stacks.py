@@ -12,7 +12,7 @@ import torch
 
 from opdump.records import Frame
 
-from .training_position import ModuleCall
+from .training_position import Running
 
 _PACKAGE = Path(__file__).parents[2]
 _OPDUMP = f"{_PACKAGE}/"
@@ -37,12 +37,12 @@ class StackReader:
         self._stacks: dict[tuple[int, ...], tuple[Frame, ...]] = {}
         self._canonical: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def read(self, frame: FrameType | None, call: ModuleCall | None = None) -> tuple[tuple[Frame, ...], object]:
+    def read(self, frame: FrameType | None, call: Running | None = None) -> tuple[tuple[Frame, ...], object]:
         """The stack above `frame`, and the place of the call: the innermost line outside opdump, torch's own included.
 
         The place tells apart operators of one line of the user that torch runs from several lines of its own, such as
-        those of `optimizer.step()`. `call` is the innermost running call of a module in this thread, whose callers stand
-        still meanwhile: they are read once.
+        those of `optimizer.step()`. `call` is the innermost running call of a module or an optimizer in this thread,
+        whose callers stand still meanwhile: they are read once.
         """
         while frame is not None and frame.f_code.co_filename.startswith(_OPDUMP):
             frame = frame.f_back
@@ -55,7 +55,7 @@ class StackReader:
         stack = self._walk(frame, call)
         return stack, (*place, id(stack[0]) if stack else 0)
 
-    def _walk(self, frame: FrameType | None, call: ModuleCall | None) -> tuple[Frame, ...]:
+    def _walk(self, frame: FrameType | None, call: Running | None) -> tuple[Frame, ...]:
         mine = self._mine
         found: list[int] = []  # code and instruction of each of the user's frames, alternating
         callers: tuple[Frame, ...] = ()

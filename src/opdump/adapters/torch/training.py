@@ -34,7 +34,7 @@ from .training_listener import SilentListener, TrainingListener
 from .training_marks import Marks
 from .training_networks import Networks
 from .training_optimizers import Optimizers
-from .training_position import ModuleCall, Phase, Position
+from .training_position import Phase, Position, Running
 from .training_scopes import RootScopes, compiled_original, is_network
 from .training_steps import StepCounter
 
@@ -216,15 +216,10 @@ class TrainingObserver:
                 position: Position = local.position
             except AttributeError:
                 position = current()
-            around = position.module_call
             root = position.root
             if root is None:
-                position.module_call = ModuleCall(id(get_frame()), around)
-                try:
-                    return outside(position, original, module, args, kwargs)
-                finally:
-                    position.module_call = around
-            scope, marked = position.scope, position.marked
+                return outside(position, original, module, args, kwargs)
+            scope, marked, around = position.scope, position.marked, position.running
             inner = root.registered.get(id(module))
             if inner is None:
                 inner = root.enter_unregistered(module, scope, walked=position.refreshed)
@@ -232,11 +227,11 @@ class TrainingObserver:
             position.scope = inner
             if marks:
                 position.marked = marks.inside(module, marked, root.around(module))
-            position.module_call = ModuleCall(id(get_frame()), around)
+            position.running = Running(id(get_frame()), around)
             try:
                 return original(module, *args, **kwargs)
             finally:
-                position.scope, position.marked, position.module_call = scope, marked, around
+                position.scope, position.marked, position.running = scope, marked, around
 
         return call
 
@@ -256,7 +251,8 @@ class TrainingObserver:
         def run() -> Any:
             return original(module, *args, **kwargs)
 
-        before = (position.scope, position.phase, position.marked, position.top)
+        before = (position.scope, position.phase, position.marked, position.top, position.running)
+        position.running = Running(id(sys._getframe(1)), position.running)
         try:
             position.marked = self._marks.inside(module, position.marked)
             if torch._C._current_graph_task_id() != -1:
@@ -269,7 +265,7 @@ class TrainingObserver:
                 scopes = self.networks.add(module, network=True)
             return self._call_network(position, scopes, module, args, kwargs, run)
         finally:
-            position.scope, position.phase, position.marked, position.top = before
+            position.scope, position.phase, position.marked, position.top, position.running = before
 
     def _call_network(
         self,

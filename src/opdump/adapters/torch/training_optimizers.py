@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from .training_position import Position, RunningOptimizer
+from .training_position import Position, Running, RunningOptimizer
 from .training_scopes import OUTSIDE
 from .training_steps import StepCounter
 
@@ -55,6 +55,7 @@ class Optimizers:
             position.call_id = self._next_call()
         name = f"optimizer-{type(optimizer).__name__}" if self._class_names else "optimizer"
         position.scope, position.phase = f"{OUTSIDE}/{name}", "optimizer"
+        position.running = Running(id(running.frame), position.running)
         return self._as_forward(closure, running) if callable(closure) else None
 
     def end(self, optimizer: Optimizer) -> None:

@@ -12,12 +12,12 @@ from .training_scopes import OUTSIDE, RootScopes
 Phase = Literal["forward", "optimizer"]
 
 
-class ModuleCall:
-    """A running call of a module. `frame` is the identity of the frame of the call, `outer` the call around it."""
+class Running:
+    """A running call of a module or an optimizer. `frame` is the identity of its frame, `outer` the call around it."""
 
     __slots__ = ("callers", "frame", "outer")
 
-    def __init__(self, frame: int, outer: ModuleCall | None) -> None:
+    def __init__(self, frame: int, outer: Running | None) -> None:
         self.frame = frame
         self.outer = outer
         self.callers: tuple[Frame, ...] | None = None
@@ -34,7 +34,7 @@ class Position:
                    one of the network that was called last
     marked         a running module was marked, and none inside it was unmarked
     recomputing    a module runs again within backward (activation checkpointing)
-    module_call    the innermost running call of a module; None outside
+    running        the innermost running call of a module or an optimizer; None outside
 
     The others are the observer's own: `root` is the running network, `top` a running module that is none and was called
     outside every network, `network_call` the call that `call_id` goes back to, `suspended` counts `suspended()` blocks,
@@ -45,13 +45,13 @@ class Position:
         "call_id",
         "graph_id",
         "marked",
-        "module_call",
         "network_call",
         "optimizers",
         "phase",
         "recomputing",
         "refreshed",
         "root",
+        "running",
         "scope",
         "suspended",
         "top",
@@ -65,7 +65,7 @@ class Position:
         self.call_id = self.network_call = call_id
         self.marked = False
         self.recomputing = False
-        self.module_call: ModuleCall | None = None
+        self.running: Running | None = None
         self.suspended = 0
         self.updating = False
         self.root: RootScopes | None = None
@@ -77,15 +77,15 @@ class Position:
 class RunningOptimizer:
     """An `optimizer.step` that has not returned, run by `frame`, and what to go back to when it does."""
 
-    __slots__ = ("counts", "frame", "phase", "scope")
+    __slots__ = ("around", "counts", "frame", "phase", "scope")
 
     def __init__(self, frame: FrameType, position: Position, *, counts: bool) -> None:
         self.frame = frame
         self.counts = counts
-        self.scope, self.phase = position.scope, position.phase
+        self.scope, self.phase, self.around = position.scope, position.phase, position.running
 
     def restore(self, position: Position) -> None:
         """Take it off the position."""
-        position.scope, position.phase = self.scope, self.phase
+        position.scope, position.phase, position.running = self.scope, self.phase, self.around
         if not position.optimizers:
             position.call_id = position.network_call
