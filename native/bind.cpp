@@ -2,11 +2,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "pool.h"
@@ -82,6 +84,56 @@ Summary summary_of_strided(uintptr_t pointer, int code, const nb::tuple& shape, 
   return opdump::summarise_strided(elements, dtype, rank, sizes, steps);
 }
 
+// A tensor of a framework, asked through Python by the names that PyTorch gives things: no header of it is needed, and
+// an attribute costs half of what it costs in a Python function. A RuntimeError is PyTorch's way to say that there is
+// none.
+class TensorObject {
+ public:
+  explicit TensorObject(nb::handle tensor) : tensor_(tensor.ptr()) {}
+
+  // Null after a RuntimeError.
+  nb::object attribute(PyObject* name) const { return checked(PyObject_GetAttr(tensor_, name)); }
+  nb::object call(PyObject* name) const { return checked(PyObject_CallMethodNoArgs(tensor_, name)); }
+  bool is_true(const nb::object& value) const { return value.ptr() == Py_True; }
+
+ private:
+  static nb::object checked(PyObject* result) {
+    if (result != nullptr) return nb::steal(result);
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) nb::raise_python_error();
+    PyErr_Clear();
+    return nb::object();
+  }
+  PyObject* tensor_;
+};
+
+// Never freed, as the strings of a module are.
+PyObject* interned(const char* text) {
+  PyObject* name = PyUnicode_InternFromString(text);
+  if (name == nullptr) nb::raise_python_error();
+  return name;
+}
+
+struct Names {
+  PyObject* dtype = interned("dtype");
+  PyObject* layout = interned("layout");
+  PyObject* is_cpu = interned("is_cpu");
+  PyObject* is_neg = interned("is_neg");
+  PyObject* shape = interned("shape");
+  PyObject* data_ptr = interned("data_ptr");
+  PyObject* is_contiguous = interned("is_contiguous");
+  PyObject* stride = interned("stride");
+};
+
+const Names& names() {
+  static const Names names;
+  return names;
+}
+
+nb::object plain_tuple(const nb::object& sizes) {
+  if (!PyTuple_Check(sizes.ptr())) return nb::object();
+  return nb::steal(PyTuple_GetSlice(sizes.ptr(), 0, PyTuple_GET_SIZE(sizes.ptr())));
+}
+
 // Rows that grow by themselves. A row is appended when its summary is complete, under the GIL: threads may share one.
 class SummaryTable {
  public:
@@ -90,6 +142,41 @@ class SummaryTable {
   size_t add(uintptr_t pointer, int code, int64_t count) { return append(summary_of(pointer, code, count)); }
   size_t add_strided(uintptr_t pointer, int code, const nb::tuple& shape, const nb::tuple& strides) {
     return append(summary_of_strided(pointer, code, shape, strides));
+  }
+  nb::object add_tensor(nb::handle object, const nb::dict& kinds, nb::handle strided) {
+    const Names& name = names();
+    const TensorObject tensor(object);
+    const nb::object dtype = tensor.attribute(name.dtype);
+    if (!dtype) return nb::none();
+    PyObject* kind = PyDict_GetItemWithError(kinds.ptr(), dtype.ptr());
+    if (kind == nullptr) {
+      if (PyErr_Occurred()) nb::raise_python_error();
+      return nb::none();
+    }
+    if (tensor.attribute(name.layout).ptr() != strided.ptr() || !tensor.is_true(tensor.attribute(name.is_cpu)) ||
+        tensor.call(name.is_neg).ptr() != Py_False) {
+      return nb::none();
+    }
+    const nb::object sizes = tensor.attribute(name.shape);
+    if (!sizes) return nb::none();
+    const nb::object shape = plain_tuple(sizes);
+    const nb::object address = tensor.call(name.data_ptr);
+    if (!shape || !address) return nb::none();
+    const auto [code, type, item] = nb::cast<std::tuple<int, nb::object, int64_t>>(nb::handle(kind));
+    int64_t count = 1;
+    for (nb::handle size : nb::borrow<nb::tuple>(shape)) count *= integer(size);
+    if (count == 0) return nb::make_tuple(type, shape, 0, -1);
+    const auto pointer = nb::cast<uintptr_t>(address);
+    if (pointer == 0) return nb::none();
+    size_t row = 0;
+    if (tensor.is_true(tensor.call(name.is_contiguous))) {
+      row = add(pointer, code, count);
+    } else {
+      const nb::object strides = tensor.call(name.stride);
+      if (!strides) return nb::none();
+      row = add_strided(pointer, code, nb::borrow<nb::tuple>(shape), nb::borrow<nb::tuple>(strides));
+    }
+    return nb::make_tuple(type, shape, count * item, row);
   }
   size_t size() const { return rows_.size(); }
   void clear() { rows_.clear(); }
@@ -162,6 +249,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<size_t>(), "capacity"_a = 256)
       .def("add", &SummaryTable::add, "pointer"_a, "code"_a, "count"_a)
       .def("add_strided", &SummaryTable::add_strided, "pointer"_a, "code"_a, "shape"_a, "strides_in_elements"_a)
+      .def("add_tensor", &SummaryTable::add_tensor, "tensor"_a, "kinds"_a, "strided"_a)
       .def("rows", &SummaryTable::rows)
       .def("clear", &SummaryTable::clear)
       .def("__len__", &SummaryTable::size);

@@ -124,7 +124,12 @@ class StepWriter(Protocol):
     def write_constant(self, data_id: int, record: TensorRecord) -> str: ...
     def write_kernel_args(self, op: OpRecord) -> None: ...
     def write_step(
-        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor], files: Sequence[str | None]
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[FiledTensor],
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
     ) -> None: ...
     def write_graph(self, graph: Graph) -> None: ...
 
@@ -151,6 +156,7 @@ class Recorder:
         self._writer = writer
         self._reader = reader
         self._ops: list[OpRecord] = []
+        self._counted: Counter[SkipReason] = Counter()
         self._entries: list[Taken] = []
         self._waiting: list[Taken] = []
         self._graph_sizes: dict[int, int] = {}
@@ -188,7 +194,7 @@ class Recorder:
     def hold(self) -> None:
         """From now on nobody knows yet which step the operators belong to: keeps their files back until `release`."""
         with self._lock:
-            self.holding = not self._ops
+            self.holding = not self._ops and not self._counted
 
     def release(self) -> None:
         """The held operators belong to the step that they name."""
@@ -212,6 +218,7 @@ class Recorder:
         with self._lock:
             self.holding = False
             self._ops, self._entries, self._waiting = [], [], []
+            self._counted = Counter()
             self._reader.clear()
 
     def skip_op(self, op: OpRecord) -> None:
@@ -219,6 +226,11 @@ class Recorder:
         if len(self._ops) >= _MOST_OPS:
             self.end_step(op.step)
         self._ops.append(op)
+
+    def count_op(self, reason: SkipReason) -> None:
+        """Counts an operator that leaves no data and was listed before, in this step or an earlier one."""
+        with self._lock:
+            self._counted[reason] += 1
 
     def constant(self, op: OpRecord, live: Live) -> str:
         """Files a tensor that no operator made, once per place that reads it; the name of its source (`data-3`)."""
@@ -246,30 +258,39 @@ class Recorder:
             self._end_step(step)
 
     def _end_step(self, step: int) -> None:
-        if not self._ops and not self._entries:
+        if not self._ops and not self._entries and not self._counted:
             return
         self._reader.finish_step()
         self._write_waiting()
         ops, entries = self._ops, self._entries
-        self._ops, self._entries = [], []
+        counted = self._counted
+        self._ops, self._entries, self._counted = [], [], Counter()
         for entry, summary in zip(entries, self._reader.summaries(entries), strict=True):
             if summary is not None:
                 entry.statistics = SummaryStatistics(summary, entry.digests)
         steps = {op.step for op in ops}
         steps.update([entry.op.step for entry in entries])
+        if counted:
+            steps.add(step)
         if steps == {step}:
-            self._writer.write_step(step, ops, entries, [entry.file for entry in entries])
+            self._writer.write_step(step, ops, entries, [entry.file for entry in entries], counted)
         else:
             # Threads share one count of steps: what another thread ran belongs to the step that it was in.
             for number in sorted(steps):
                 kept = [entry for entry in entries if entry.op.step == number]
                 self._writer.write_step(
-                    number, [op for op in ops if op.step == number], kept, [entry.file for entry in kept]
+                    number,
+                    [op for op in ops if op.step == number],
+                    kept,
+                    [entry.file for entry in kept],
+                    counted if number == step else {},
                 )
         self._reader.clear()
         self._kernel_args.clear()
-        self._filed_ops = len(ops)
+        self._filed_ops = len(ops) + counted.total()
         self._count(steps, ops, entries)
+        self.executed += counted.total()
+        self.skipped.update(counted)
         self.write_graphs()
 
     def write_graphs(self) -> None:

@@ -1,4 +1,6 @@
 # The compiled twin of reference.py: native/bind.cpp. Its functions do what those of the same name do there.
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,9 @@ class SummaryTable:
     def add_strided(
         self, pointer: int, code: int, shape: tuple[int, ...], strides_in_elements: tuple[int, ...]
     ) -> int: ...
+    def add_tensor(
+        self, tensor: Any, kinds: dict[Any, tuple[int, str, int]], strided: object
+    ) -> tuple[str, tuple[int, ...], int, int] | None: ...
     def rows(self) -> NDArray[np.float64]: ...
     def clear(self) -> None: ...
     def __len__(self) -> int: ...

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from opdump.graph import Graph
-from opdump.records import FiledTensor, OpRecord, TensorRecord, record_of
+from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord, record_of
 
 
 class CollectingWriter:
     """Keeps what a recorder hands to a layout.
 
     `tensors` holds the records of every finished step, their payloads attached; `ops` the operators, skipped ones
-    included; `constants` the constants by number; `graphs` the latest graph of each number.
+    included; `counted` those that were listed before; `constants` the constants by number; `graphs` the latest graph of each number.
     """
 
     def __init__(self) -> None:
         self.ops: list[OpRecord] = []
+        self.counted: Counter[SkipReason] = Counter()
         self.tensors: list[TensorRecord] = []
         self.constants: dict[int, TensorRecord] = {}
         self.kernel_args: list[OpRecord] = []
@@ -37,9 +39,15 @@ class CollectingWriter:
         self.kernel_args.append(op)
 
     def write_step(
-        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor], files: Sequence[str | None]
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[FiledTensor],
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
     ) -> None:
         self.steps.append(step)
+        self.counted.update(counted)
         self.ops += ops
         for tensor, file in zip(tensors, files, strict=True):
             payload = None if file is None else self._payloads[file].payload

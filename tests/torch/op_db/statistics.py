@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from opdump.graph import Graph
-from opdump.records import FiledTensor, OpRecord, TensorRecord, record_of
+from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord, record_of
 
 
 class CheckedInMemory:
@@ -27,9 +27,14 @@ class CheckedInMemory:
         return ""
 
     def write_step(
-        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor], files: Sequence[str | None]
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[FiledTensor],
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
     ) -> None:
-        self.counts["operators"] += len(ops)
+        self.counts["operators"] += len(ops) + sum(counted.values())
         for record in map(record_of, tensors):
             elements = self._elements.get(_key(record))
             if elements is None:

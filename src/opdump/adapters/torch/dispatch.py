@@ -49,7 +49,7 @@ _NO_ARGUMENTS: Mapping[str, Any] = {}
 class _Link:
     """What a backward operator inherits from its forward operator."""
 
-    __slots__ = ("gradient_scope", "graph_id", "marked", "op_name", "stack")
+    __slots__ = ("gradient_scope", "graph_id", "marked", "op_name", "stack", "views")
 
     def __init__(self, op_name: str, scope: str, graph_id: int, stack: tuple[Frame, ...], marked: bool) -> None:
         self.op_name = op_name
@@ -57,6 +57,8 @@ class _Link:
         self.graph_id = graph_id
         self.stack = stack
         self.marked = marked
+        self.views: dict[int, int] = {}
+        """The operators without a kernel that its gradient ran, by their schema; and the step in which they ran first."""
 
 
 class _Running:
@@ -267,7 +269,9 @@ class CaptureMode(RecordingMode):
     def _begin(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Found]
     ) -> _Running:
-        running = _Running(*self._identify(schema, args, kwargs))
+        op, site, link = self._identify(schema, args, kwargs)
+        assert op is not None, "only operators without a kernel go without a record"
+        running = _Running(op, site, link)
         if not running.op.skip and self._plan.devices is not None:
             inputs = list(inputs)
             if any(not self._is_wanted_device(tensor.device) for _, _, tensor in inputs):
@@ -299,12 +303,20 @@ class CaptureMode(RecordingMode):
             self._describe(running, schema, outputs)
 
     def _skipped(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Lists an operator that launches no kernel."""
+        """Lists an operator that launches no kernel, the first time that it runs; counts it from then on."""
+        if self._is_known_in_gradient(schema):
+            with self._lock:
+                self._order += 1
+            self._recorder.count_op(schema.kind)
+            return
         op, site, link = self._identify(schema, args, kwargs)
         if link is not None:
             self._links.begins(link)
-        self._recorder.skip_op(op)
-        if site.described and schema.kind != "allocation":
+        if op is None:
+            self._recorder.count_op(schema.kind)
+        else:
+            self._recorder.skip_op(op)
+        if op is None and schema.kind != "allocation":
             return
         with torch._C.DisableTorchFunction():
             outputs = tensors_returned(schema, args, kwargs, result)
@@ -312,18 +324,31 @@ class CaptureMode(RecordingMode):
                 for slot, _, tensor in outputs:
                     self._unwritten.add(site.source(slot))
                     self._provenance.note(tensor, site.source(slot))
-            if not site.described:
+            if op is not None:
                 running = _Running(op, site, link)
                 for slot, argument, tensor in tensors_among(schema.tensors, args, kwargs):
                     running.inputs.append((slot, argument, tensor, self._provenance.source(tensor), ""))
                 self._describe(running, schema, outputs)
 
+    def _is_known_in_gradient(self, schema: OperatorSchema) -> bool:
+        """Whether the gradient that runs now ran this operator in an earlier step. Nothing depends on a view in there."""
+        task = torch._C._current_graph_task_id()
+        if task < 0 or schema.kind == "allocation" or self._recorder.holding or torch.is_grad_enabled():
+            return False
+        node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+        if node is None or self._observer.current().recomputing:
+            return False
+        link = self._links.find(node, task)
+        if link is None:
+            return False
+        return link.views.setdefault(id(schema), self._sites.step) < self._sites.step
+
     def _identify(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[OpRecord, Site, _Link | None]:
+    ) -> tuple[OpRecord | None, Site, _Link | None]:
         """Names the operator that is about to run, decides whether it is wanted, and says what its gradient inherits.
 
-        No gradient comes of it where that is None.
+        There is no record of an operator without a kernel that was listed before, and no gradient comes of what has no link.
         """
         observer, plan = self._observer, self._plan
         position = observer.current()
@@ -368,7 +393,14 @@ class CaptureMode(RecordingMode):
             self._timestamp = timestamp
             order = self._order
             self._order = order + 1
+        known: _Link | None = None
+        if gradients:
+            known = site.link
+            if known is None or known.stack is not stack or known.marked != marked:
+                known = site.link = _Link(site.name, scope, graph_id, stack, marked)
         skip = schema.kind
+        if skip and site.described:
+            return None, site, known
         if not skip and not (marked and (site.selected or self._is_selected(site, schema.op_type))):
             skip = "not selected"
         # By position, in the order of the fields: names would take as long again, and this runs for every operator.
@@ -392,11 +424,6 @@ class CaptureMode(RecordingMode):
             _arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
             skip,
         )
-        if not gradients:
-            return op, site, None
-        known: _Link | None = site.link
-        if known is None or known.stack is not stack or known.marked != marked:
-            known = site.link = _Link(site.name, scope, graph_id, stack, marked)
         return op, site, known
 
     def _in_marked_function(self, frame: FrameType) -> bool:

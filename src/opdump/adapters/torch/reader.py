@@ -34,6 +34,7 @@ _NAMES: dict[torch.dtype, str] = {
     if hasattr(torch, name)
 }
 _CODES = {dtype: DTYPE_CODES[name] for dtype, name in _NAMES.items() if name in DTYPE_CODES}
+_KINDS = {dtype: (code, _NAMES[dtype], dtype.itemsize) for dtype, code in _CODES.items()}
 _NUMPY: dict[torch.dtype, npt.DTypeLike] = {
     dtype: (np.uint16 if name == "bfloat16" else np.dtype(name))
     for dtype, name in _NAMES.items()
@@ -74,30 +75,15 @@ class TensorReader:
             # The properties of a subclass may be overridden; what is in memory is asked of torch itself.
             with torch._C.DisableTorchFunctionSubclass():
                 return self._take_any(tensor)
-        code = _CODES.get(tensor.dtype)
-        if (
-            code is None
-            or not self._plain
-            or tensor.layout is not torch.strided
-            or not tensor.is_cpu
-            or tensor.is_neg()
-        ):
+        facts = self._table.add_tensor(tensor, _KINDS, torch.strided) if self._plain else None
+        if facts is None:
             return self._take_any(tensor)
-        try:
-            count, shape, address = tensor.numel(), tuple(tensor.shape), tensor.data_ptr()
-        except RuntimeError:  # nested, or a wrapper of functorch: no shape, or no memory of its own
-            return self._take_any(tensor)
-        taken = Taken(_NAMES[tensor.dtype], shape, count * tensor.element_size())
-        if count == 0:
-            taken.skip = "empty"
-            return taken
-        if address == 0:
-            return self._take_any(tensor)
+        name, shape, size, row = facts
+        if row < 0:
+            return Taken(name, shape, size, "empty")
+        taken = Taken(name, shape, size)
         taken.table = self._table
-        if tensor.is_contiguous():
-            taken.row = self._table.add(address, code, count)
-        else:
-            taken.row = self._table.add_strided(address, code, shape, tensor.stride())
+        taken.row = row
         return taken
 
     def skip(self, tensor: torch.Tensor, reason: SkipReason) -> Taken:

@@ -43,7 +43,7 @@ from opdump.layouts.mindspore_sync.names import (
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
 from opdump.layouts.ms_graph import encode_execution_order, encode_ir, encode_pb
 from opdump.plan import DumpPlan
-from opdump.records import FiledTensor, OpRecord, TensorRecord
+from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import FILE_MODE, DirectorySink, make_directory
 
 CONSTANTS = "constants"
@@ -58,6 +58,8 @@ class StepRecords(NamedTuple):
     ops: Sequence[OpRecord]
     tensors: Sequence[FiledTensor]
     files: Sequence[str | None]
+    counted: Mapping[SkipReason, int] = {}
+    """How many operators left no data that an earlier step listed, by reason."""
 
 
 class SyncWriter:
@@ -149,7 +151,12 @@ class SyncWriter:
         self.write_step(*records)
 
     def write_step(
-        self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor], files: Sequence[str | None]
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[FiledTensor],
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
     ) -> None:
         """`end_step` with the fields of StepRecords one by one."""
         if self._is_elsewhere():
