@@ -104,8 +104,8 @@ import os, sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
 database.execute("PRAGMA cache_size = 1")
 database.execute("BEGIN IMMEDIATE")
-database.execute("DELETE FROM executions")
-database.execute("DELETE FROM tensors")
+database.execute("DELETE FROM batches")
+database.execute("DELETE FROM patterns")
 database.executemany("INSERT INTO arguments VALUES (?, ?)", [(n, "x" * 4000) for n in range(1000, 1500)])
 os.kill(os.getpid(), 9)
 """
@@ -221,14 +221,36 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "a later version": _run_sql("PRAGMA user_version = 99"),
     "a table missing": _run_sql("DROP VIEW tensor_records", "DROP TABLE signatures"),
     "an endless view": _run_sql("DROP VIEW tensor_records", "DROP TABLE runs", _ENDLESS),
-    "text for numbers": _run_sql("UPDATE executions SET timestamp = 'soon'"),
+    "text for numbers": _run_sql("UPDATE operators SET position = 'soon'"),
+    "words for time stamps": _run_sql("UPDATE batches SET timestamps = json_array('soon')"),
+    "a time stamp too few": _run_sql("UPDATE batches SET timestamps = json_remove(timestamps, '$[0]')"),
+    "true for a time stamp": _run_sql("UPDATE batches SET timestamps = json_set(timestamps, '$[0]', json('true'))"),
+    "a time stamp of a thousand digits": _run_sql(f"UPDATE batches SET timestamps = '[{'9' * 1000}]'"),
+    "an object for time stamps": _run_sql("UPDATE batches SET timestamps = '{}'"),
+    "a blob for time stamps": _run_sql("UPDATE batches SET timestamps = x'00'"),
     "a shape of words": _run_sql("UPDATE signatures SET shape = 'a,b'"),
     "an unknown phase": _run_sql("UPDATE operators SET phase = 'sideways'"),
     "an unknown reason": _run_sql("UPDATE operators SET skip = 'because'"),
     "an unknown direction": _run_sql("UPDATE signatures SET io = 'both'"),
     "operators missing": _run_sql("DELETE FROM operators"),
     "stacks missing": _run_sql("DELETE FROM frames"),
-    "a short summary": _run_sql("UPDATE tensors SET summary = x'00' WHERE summary IS NOT NULL"),
+    "patterns missing": _run_sql("DELETE FROM patterns"),
+    "an operator too few": _run_sql("UPDATE patterns SET operators = json_remove(operators, '$[0]')"),
+    "an operator that is not there": _run_sql("UPDATE patterns SET operators = json_set(operators, '$[0]', 999)"),
+    "a signature that is not there": _run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0][1]', 999)"),
+    "a tensor of a later operator": _run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0][0]', 999)"),
+    "a tensor of an operator before the first": _run_sql(
+        "UPDATE patterns SET tensors = json_set(tensors, '$[0][0]', -1)"
+    ),
+    "a number for a pair": _run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0]', 1)"),
+    "half a pair": _run_sql("UPDATE patterns SET tensors = json_remove(tensors, '$[0][1]')"),
+    "a tensor too few": _run_sql("UPDATE patterns SET tensors = json_remove(tensors, '$[0]')"),
+    "deep JSON in a pattern": _run_sql(f"UPDATE patterns SET tensors = '{'[' * 100_000}'"),
+    "a short blob of summaries": _run_sql("UPDATE batches SET summaries = x'00'"),
+    "text for summaries": _run_sql("UPDATE batches SET summaries = 'none'"),
+    "a file of a tensor past the last": _run_sql("UPDATE extras SET tensor = 999 WHERE tensor = 0"),
+    "a file of a tensor before the first": _run_sql("UPDATE extras SET tensor = -1 WHERE tensor = 0"),
+    "an earlier version": _run_sql("PRAGMA user_version = 1"),
     "damaged JSON": _run_sql("UPDATE arguments SET json = '{'"),
     "deep JSON": _run_sql(f"UPDATE arguments SET json = '{'[' * 100_000}'"),
     "a blob for a name": _run_sql("UPDATE operators SET op_name = x'ff'"),
