@@ -376,8 +376,8 @@ class _NewRows:
 
 def _with_owners(ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> tuple[Sequence[OpRecord], Sequence[int]]:
     """`ops` and those operators of `tensors` that are not among them, and the place of each tensor's operator."""
-    places = {id(op): place for place, op in enumerate(ops)}
-    found = [places.get(id(tensor.op)) for tensor in tensors]
+    places = dict(zip(map(id, ops), range(len(ops)), strict=True))
+    found = [*map(places.get, map(id, [tensor.op for tensor in tensors]))]
     if None in found:
         ops = list(ops)
         for number, tensor in enumerate(tensors):
