@@ -20,6 +20,8 @@ from opdump.records import Frame, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
 
 OPERATORS, TENSORS, STEPS = 800, 2000, 30
+# One object, as an adapter gives it as long as the arguments are the same.
+ARGUMENTS = {"stride": [1, 1], "padding": [0, 0], "groups": 1}
 
 
 def main() -> None:
@@ -61,7 +63,7 @@ def step_records(step: int, stacks: list[tuple[Frame, ...]]) -> StepRecords:
             order=number,
             kernel="aten::convolution",
             stack=stacks[number % len(stacks)],
-            arguments={"stride": [1, 1], "padding": [0, 0], "groups": 1},
+            arguments=ARGUMENTS,
         )
         for number in range(OPERATORS)
     ]

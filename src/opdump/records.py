@@ -106,7 +106,7 @@ class OpRecord:
     """For a backward operator: `op_name` of the forward operator whose gradient it computes; empty where unknown."""
     stack: tuple[Frame, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Non-tensor arguments by their name in the operator's schema; JSON values."""
+    """Non-tensor arguments by their name in the operator's schema; JSON values. Not to be changed afterwards."""
     skip: SkipReason = ""
     """Why the operator left no data; empty where it was captured."""
 

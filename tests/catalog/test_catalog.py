@@ -344,7 +344,7 @@ def test_paths_in_a_hostile_index_are_refused(dump: Path) -> None:
 
     for file in ("../../../../etc/passwd", "/etc/passwd", "Net/0/0/../../../../x.npy", "Net/\x00.npy"):
         database = sqlite3.connect(dump / "rank_0/.dump_metadata/index.sqlite", isolation_level=None)
-        database.execute("UPDATE tensors SET file = ? WHERE file IS NOT NULL", (file,))
+        database.execute("UPDATE extras SET file = ? WHERE file IS NOT NULL", (file,))
         database.close()
         payloads = [record.payload for record in open_dump(dump) if record.payload is not None]
         assert payloads

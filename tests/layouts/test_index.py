@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -10,12 +11,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from opdump.catalog import open_dump
+from opdump.errors import DumpPathError
+from opdump.kernels import summarise
+from opdump.layouts.mindspore_sync import StepRecords
 from opdump.plan import DumpPlan
+from opdump.records import HostPayload
+from opdump.statistics import SummaryStatistics
 from opdump.testing import sample_step
 from tests.layouts.filing import file_step, file_steps, new_writer
 
@@ -104,8 +114,8 @@ import os, sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
 database.execute("PRAGMA cache_size = 1")
 database.execute("BEGIN IMMEDIATE")
-database.execute("DELETE FROM executions")
-database.execute("DELETE FROM tensors")
+database.execute("DELETE FROM batches")
+database.execute("DELETE FROM patterns")
 database.executemany("INSERT INTO arguments VALUES (?, ?)", [(n, "x" * 4000) for n in range(1000, 1500)])
 os.kill(os.getpid(), 9)
 """
@@ -185,6 +195,192 @@ def test_two_runs_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
         assert list(catalog.ops(include_skipped=True)) == expected
 
 
+def _ask(root: Path, query: str) -> list[tuple[Any, ...]]:
+    database = sqlite3.connect(_index(root))
+    try:
+        return database.execute(query).fetchall()
+    finally:
+        database.close()
+
+
+def test_a_step_that_repeats_another_is_one_row(tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
+    file_step(writer, sample_step(0))
+    tables = ("patterns", "operators", "signatures", "arguments", "frames")
+    count = "SELECT " + ", ".join(f"(SELECT COUNT(*) FROM {table})" for table in tables)
+    first = _ask(tmp_path, count)
+    for step in range(1, 4):
+        file_step(writer, sample_step(step))
+    writer.close({})
+    assert _ask(tmp_path, count) == first
+    assert first[0][0] == 1
+    assert _ask(tmp_path, "SELECT step, pattern FROM batches") == [(step, 1) for step in range(4)]
+    catalog = open_dump(tmp_path)
+    for step in range(4):
+        assert list(catalog.ops(step=step, include_skipped=True)) == list(sample_step(step).ops)
+
+
+def test_another_step_makes_another_pattern(tmp_path: Path) -> None:
+    whole = sample_step(0)
+    steps = [
+        whole,
+        replace(sample_step(1), tensors=sample_step(1).tensors[1:]),
+        replace(sample_step(2), tensors=sample_step(2).tensors[::-1]),
+        replace(sample_step(3), ops=sample_step(3).ops[:-1], tensors=sample_step(3).tensors[:1]),
+        sample_step(4),
+    ]
+    file_steps(DumpPlan(path=tmp_path, saved_data="statistic"), steps)
+    assert _ask(tmp_path, "SELECT pattern FROM batches") == [(1,), (2,), (3,), (4,), (1,)]
+    catalog = open_dump(tmp_path)
+    for step in steps:
+        assert list(catalog.ops(step=step.step, include_skipped=True)) == list(step.ops)
+        names = sorted((record.name, record.op.timestamp) for record in step.tensors)
+        found = catalog.tensors(step=step.step, include_skipped=True)
+        assert sorted((record.name, record.op.timestamp) for record in found) == names
+
+
+def test_a_second_run_stores_its_own_patterns(tmp_path: Path) -> None:
+    plan = DumpPlan(path=tmp_path, saved_data="statistic")
+    one, other = new_writer(plan), new_writer(plan)
+    for step in range(4):
+        file_step((one, other)[step % 2], sample_step(step))
+    one.close({})
+    other.close({})
+    assert _ask(tmp_path, "SELECT run, pattern FROM batches") == [(1, 1), (2, 2), (1, 1), (2, 2)]
+
+
+def test_what_a_failed_step_would_have_stored_is_stored_by_the_next(tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
+    step = sample_step(0)
+    unknown = replace(step.tensors[0], statistics={"max": 1.0}, skip="empty")
+    with closing(sqlite3.connect(_index(tmp_path), isolation_level=None)) as database:
+        database.execute("CREATE TRIGGER full BEFORE INSERT ON batches BEGIN SELECT RAISE(ABORT, 'full'); END")
+        with pytest.raises(DumpPathError, match="full"):
+            writer.end_step(StepRecords(0, step.ops, [unknown], [None]))
+        database.execute("DROP TRIGGER full")
+    file_step(writer, sample_step(1))
+    catalog = open_dump(tmp_path)
+    assert list(catalog.ops(step=1, include_skipped=True)) == list(sample_step(1).ops)
+    assert not catalog.problems
+
+
+def test_a_tensor_without_summary_stands_among_others(tmp_path: Path) -> None:
+    step = sample_step(0)
+    kinds = [
+        SummaryStatistics(summarise(np.array([1.0, math.nan]))),
+        {},
+        {"max": 3.5, "md5": "ab"},
+        SummaryStatistics(summarise(np.zeros(0)), {"md5": "cd"}),
+        {},
+    ]
+    tensors = [
+        replace(record, statistics=statistics, payload=None)
+        for record, statistics in zip([r for r in step.tensors if not r.skip], kinds, strict=False)
+    ]
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
+    writer.end_step(StepRecords(0, step.ops, tensors, [None, "Net/0/0/a.npy", None, None, None]))
+    writer.end_step(
+        StepRecords(1, [], [replace(r, statistics={}, op=replace(r.op, step=1)) for r in tensors], [None] * 5)
+    )
+    writer.close({})
+    found = {record.name: record.statistics for record in open_dump(tmp_path).tensors(step=0)}
+    assert [found[record.name] for record in tensors] == kinds
+    assert [type(found[record.name]) for record in tensors] == [type(statistics) for statistics in kinds]
+    assert [(place, file) for _, place, _, file in _ask(tmp_path, "SELECT * FROM extras")] == [
+        (1, "Net/0/0/a.npy"),
+        (2, None),
+        (3, None),
+    ]
+    assert _ask(tmp_path, "SELECT step, length(summaries) FROM batches") == [(0, 5 * 88), (1, None)]
+    assert all(not record.statistics for record in open_dump(tmp_path).tensors(step=1))
+
+
+def test_constants_are_kept_apart_from_the_steps(tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="full"))
+    step = sample_step(0)
+    array = np.array([1.0, 2.0], dtype="float32")
+    record = replace(
+        step.tensors[0],
+        op=step.ops[3],
+        dtype="float32",
+        shape=(2,),
+        payload=HostPayload(array),
+        statistics=SummaryStatistics(summarise(array), {"md5": "ab"}),
+    )
+    file_step(writer, step)
+    writer.write_constant(7, record)
+    writer.write_constant(8, replace(record, statistics={}))
+    writer.close({})
+    catalog = open_dump(tmp_path)
+    assert catalog.steps == (0,)
+    assert list(catalog.ops(include_skipped=True)) == list(step.ops)
+    assert [constant.op.op_name for constant in catalog.constants()] == ["data-7", "data-8"]
+    assert [constant.statistics for constant in catalog.constants()] == [record.statistics, {}]
+    for constant in catalog.constants():
+        assert constant.payload is not None
+        np.testing.assert_array_equal(constant.payload.to_host(), array)
+    assert _ask(tmp_path, "SELECT run, step, data_id FROM constants") == [(1, 0, 7), (1, 0, 8)]
+    assert len(_ask(tmp_path, "SELECT * FROM batches")) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE constants SET summary = x'00'",
+        "UPDATE constants SET operator = 999",
+        "UPDATE constants SET signature = 'a'",
+        "UPDATE constants SET timestamp = 'soon'",
+        "UPDATE constants SET statistics = '['",
+    ],
+)
+def test_a_damaged_constant_is_told_as_a_problem(damage: str, tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="full"))
+    file_step(writer, sample_step(0))
+    record = sample_step(0).tensors[0]
+    writer.write_constant(7, replace(record, statistics={"max": 1.0}))
+    writer.close({})
+    _run_sql(damage)(_index(tmp_path))
+    catalog = open_dump(tmp_path)
+    assert len(catalog.constants()) == 1  # by its file's name
+    (problem,) = catalog.problems
+    assert str(_index(tmp_path)) in str(problem)
+
+
+@pytest.mark.skipif(sqlite3.sqlite_version_info < (3, 38), reason="the view needs SQLite's JSON functions")
+def test_the_view_gives_what_the_catalog_gives(tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(step) for step in range(3)])
+    rows = _ask(
+        tmp_path,
+        "SELECT run, step, position, op_type, op_name, occurrence, timestamp, graph_id, phase, io, slot, dtype, shape,"
+        " data_size, argument, source, file, skip FROM tensor_records",
+    )
+    records = list(open_dump(tmp_path).tensors(include_skipped=True))
+    assert len(rows) == len(records) > 0
+    expected = [
+        (
+            *(1, record.op.step, record.op.order, record.op.op_type, record.op.op_name, record.op.occurrence),
+            *(record.op.timestamp, record.op.graph_id, record.op.phase, record.io, record.slot, record.dtype),
+            *(",".join(map(str, record.shape)), record.data_size, record.argument, record.source),
+            str(record.payload.path.relative_to(tmp_path / "rank_0")) if record.payload is not None else None,
+            record.skip or record.op.skip,
+        )
+        for record in records
+    ]
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.parametrize(("version", "remedy"), [(1, "capture again"), (99, "update opdump")])
+def test_another_version_is_refused_with_what_to_do(version: int, remedy: str, tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(0)])
+    _run_sql(f"PRAGMA user_version = {version}")(_index(tmp_path))
+    (problem,) = open_dump(tmp_path).problems
+    assert f"version {version} " in str(problem)
+    assert "reads version 2" in str(problem)
+    assert remedy in str(problem)
+    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 2: set 'path'"):
+        new_writer(DumpPlan(path=tmp_path))
+
+
 def _run_sql(*statements: str) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         database = sqlite3.connect(path, isolation_level=None)
@@ -221,14 +417,36 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "a later version": _run_sql("PRAGMA user_version = 99"),
     "a table missing": _run_sql("DROP VIEW tensor_records", "DROP TABLE signatures"),
     "an endless view": _run_sql("DROP VIEW tensor_records", "DROP TABLE runs", _ENDLESS),
-    "text for numbers": _run_sql("UPDATE executions SET timestamp = 'soon'"),
+    "text for numbers": _run_sql("UPDATE operators SET position = 'soon'"),
+    "words for time stamps": _run_sql("UPDATE batches SET timestamps = json_array('soon')"),
+    "a time stamp too few": _run_sql("UPDATE batches SET timestamps = json_remove(timestamps, '$[0]')"),
+    "true for a time stamp": _run_sql("UPDATE batches SET timestamps = json_set(timestamps, '$[0]', json('true'))"),
+    "a time stamp of a thousand digits": _run_sql(f"UPDATE batches SET timestamps = '[{'9' * 1000}]'"),
+    "an object for time stamps": _run_sql("UPDATE batches SET timestamps = '{}'"),
+    "a blob for time stamps": _run_sql("UPDATE batches SET timestamps = x'00'"),
     "a shape of words": _run_sql("UPDATE signatures SET shape = 'a,b'"),
     "an unknown phase": _run_sql("UPDATE operators SET phase = 'sideways'"),
     "an unknown reason": _run_sql("UPDATE operators SET skip = 'because'"),
     "an unknown direction": _run_sql("UPDATE signatures SET io = 'both'"),
     "operators missing": _run_sql("DELETE FROM operators"),
     "stacks missing": _run_sql("DELETE FROM frames"),
-    "a short summary": _run_sql("UPDATE tensors SET summary = x'00' WHERE summary IS NOT NULL"),
+    "patterns missing": _run_sql("DELETE FROM patterns"),
+    "an operator too few": _run_sql("UPDATE patterns SET operators = json_remove(operators, '$[0]')"),
+    "an operator that is not there": _run_sql("UPDATE patterns SET operators = json_set(operators, '$[0]', 999)"),
+    "a signature that is not there": _run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0][1]', 999)"),
+    "a tensor of a later operator": _run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0][0]', 999)"),
+    "a tensor of an operator before the first": _run_sql(
+        "UPDATE patterns SET tensors = json_set(tensors, '$[0][0]', -1)"
+    ),
+    "a number for a pair": _run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0]', 1)"),
+    "half a pair": _run_sql("UPDATE patterns SET tensors = json_remove(tensors, '$[0][1]')"),
+    "a tensor too few": _run_sql("UPDATE patterns SET tensors = json_remove(tensors, '$[0]')"),
+    "deep JSON in a pattern": _run_sql(f"UPDATE patterns SET tensors = '{'[' * 100_000}'"),
+    "a short blob of summaries": _run_sql("UPDATE batches SET summaries = x'00'"),
+    "text for summaries": _run_sql("UPDATE batches SET summaries = 'none'"),
+    "a file of a tensor past the last": _run_sql("UPDATE extras SET tensor = 999 WHERE tensor = 0"),
+    "a file of a tensor before the first": _run_sql("UPDATE extras SET tensor = -1 WHERE tensor = 0"),
+    "an earlier version": _run_sql("PRAGMA user_version = 1"),
     "damaged JSON": _run_sql("UPDATE arguments SET json = '{'"),
     "deep JSON": _run_sql(f"UPDATE arguments SET json = '{'[' * 100_000}'"),
     "a blob for a name": _run_sql("UPDATE operators SET op_name = x'ff'"),

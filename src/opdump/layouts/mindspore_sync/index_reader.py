@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sqlite3
 import tempfile
 import weakref
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,29 +23,31 @@ from opdump.records import IO, Frame, OpRecord, Phase, SkipReason, StatisticValu
 from opdump.statistics import SummaryStatistics
 
 _PATIENCE_SECONDS = 30.0
+_MOST_CACHED_PATTERNS = 16  # a regular training has a few; where every step is another, none is used again
 _PHASES = frozenset(get_args(Phase))
 _REASONS = frozenset(get_args(SkipReason))
 
 
 class Batch(NamedTuple):
-    """What one call of the writer filed: ranges of rows, the last not included."""
+    """What one call of the writer filed: its row, its run, its step."""
 
+    id: int
     run: int
     step: int
-    first_execution: int
-    last_execution: int
-    first_tensor: int
-    last_tensor: int
 
 
 class BatchRecords(NamedTuple):
-    """The records of a batch. `files` runs parallel to `tensors`; constants belong to no step."""
+    """The records of a batch."""
 
     ops: list[OpRecord]
     tensors: list[TensorRecord]
-    files: list[str | None]
-    constants: list[TensorRecord]
-    constant_files: list[str | None]
+
+
+class _Pattern(NamedTuple):
+    """What a batch ran: the rows of its operators, and of each tensor the place of its operator and its signature."""
+
+    operators: list[int]
+    tensors: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class IndexReader:
     """The index at `path`, whose files are below `root`. A connection lives as long as one call: a capture that is still
     going on is not held up.
 
-    Raises CorruptDumpError where it is no index, is damaged, or is of a later version.
+    Raises CorruptDumpError where it is no index, is damaged, or is of another version.
     """
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -76,15 +78,14 @@ class IndexReader:
         self._signatures: dict[int, _Signature] = {}
         self._arguments: dict[int, dict[str, Any]] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
+        self._patterns: dict[int, _Pattern] = {}
         with self._named(), self._database() as database:
             self._check(database)
             self.runs = tuple(_run(row) for row in database.execute("SELECT * FROM runs ORDER BY id").fetchall())
             totals = database.execute("SELECT run, name, value FROM totals").fetchall()
             self.batches = tuple(
                 Batch(*(_whole(value) for value in row))
-                for row in database.execute(
-                    "SELECT run, step, first_execution, last_execution, first_tensor, last_tensor FROM batches ORDER BY id"
-                ).fetchall()
+                for row in database.execute("SELECT id, run, step FROM batches ORDER BY id").fetchall()
             )
         for run in self.runs:
             cast(dict[str, int], run.totals).update(
@@ -98,46 +99,41 @@ class IndexReader:
 
     def _read(self, batch: Batch) -> BatchRecords:
         with self._database() as database:
-            executions = database.execute(
-                "SELECT id, operator, timestamp FROM executions WHERE id >= ? AND id < ? ORDER BY id",
-                (batch.first_execution, batch.last_execution),
-            ).fetchall()
-            tensors = database.execute(
-                "SELECT execution, signature, summary, statistics, file, constant FROM tensors"
-                " WHERE id >= ? AND id < ? ORDER BY id",
-                (batch.first_tensor, batch.last_tensor),
-            ).fetchall()
+            row = database.execute(
+                "SELECT pattern, timestamps, summaries FROM batches WHERE id = ?", (batch.id,)
+            ).fetchone()
+            if row is None:
+                raise CorruptDumpError(f"the index no longer holds batch {batch.id}, which it listed")
+            pattern = self._pattern(database, _whole(row[0]))
+            extras = self._extras(database, batch, len(pattern.tensors))
             self._load_what_is_new(database)
-        ops = {
-            _whole(number): self._op(_whole(operator), _whole(time), batch.step)
-            for number, operator, time in executions
-        }
-        records = BatchRecords([], [], [], [], [])
-        constants = set()
-        for execution, signature, summary, statistics, file, constant in tensors:
-            op = _known(ops, execution, "execution")
-            record = self._tensor(op, _known(self._signatures, signature, "signature"), summary, statistics, file)
-            if constant is None:
-                records.tensors.append(record)
-                records.files.append(file)
-            else:
-                constants.add(execution)
-                records.constants.append(record)
-                records.constant_files.append(file)
-        records.ops.extend(op for number, op in ops.items() if number not in constants)
-        return records
+        times = _whole_numbers(row[1])
+        if len(times) != len(pattern.operators):
+            raise CorruptDumpError(
+                f"batch {batch.id} of the index has {len(times)} time stamps for {len(pattern.operators)} operators"
+            )
+        summaries = _summaries(row[2], len(pattern.tensors))
+        ops = [self._op(operator, time, batch.step) for operator, time in zip(pattern.operators, times, strict=True)]
+        tensors = [
+            self._tensor(ops[place], signature, summary, *extras.get(number, (None, None)))
+            for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, summaries, strict=True))
+        ]
+        return BatchRecords(ops, tensors)
 
     def constants(self) -> list[tuple[int, TensorRecord]]:
         """The constants of every run, in the order in which they were filed: (run, record)."""
-        with self._database() as database:
-            rows = database.execute("SELECT id FROM tensors WHERE constant IS NOT NULL ORDER BY id").fetchall()
-        numbers = [_whole(number) for (number,) in rows]
-        found: list[tuple[int, TensorRecord]] = []
-        for batch in self.batches:
-            place = bisect_left(numbers, batch.first_tensor)
-            if place < len(numbers) and numbers[place] < batch.last_tensor:
-                found.extend((batch.run, record) for record in self.read(batch).constants)
-        return found
+        with self._named():
+            with self._database() as database:
+                rows = database.execute(
+                    "SELECT run, step, operator, timestamp, signature, summary, statistics, file FROM constants ORDER BY id"
+                ).fetchall()
+                self._load_what_is_new(database)
+            found: list[tuple[int, TensorRecord]] = []
+            for run, step, operator, time, signature, blob, statistics, file in rows:
+                (summary,) = _summaries(blob, 1)
+                op = self._op(operator, _whole(time), _whole(step))
+                found.append((_whole(run), self._tensor(op, signature, summary, statistics, file)))
+            return found
 
     def op_names(self, graph_id: int) -> tuple[tuple[str, str], ...]:
         """(op_type, true name) of the operators of a graph, of all runs."""
@@ -145,7 +141,7 @@ class IndexReader:
             rows = database.execute("SELECT DISTINCT op_type, op_name FROM operators WHERE graph_id = ?", (graph_id,))
             return tuple((_text(op_type), _text(name)) for op_type, name in rows.fetchall())
 
-    def _op(self, operator: int, time: int, step: int) -> OpRecord:
+    def _op(self, operator: Any, time: int, step: int) -> OpRecord:
         row = _known(self._operators, operator, "operator")
         (op_type, op_name, net_name, graph, rank, device, task, stream, phase, kernel, forward_op) = row[:11]
         position, occurrence, skip, stack, arguments = row[11:]
@@ -170,12 +166,11 @@ class IndexReader:
             skip=skip,
         )
 
-    def _tensor(self, op: OpRecord, signature: _Signature, summary: Any, statistics: Any, file: Any) -> TensorRecord:
+    def _tensor(self, op: OpRecord, number: Any, summary: Summary | None, statistics: Any, file: Any) -> TensorRecord:
+        signature: _Signature = _known(self._signatures, number, "signature")
         values: Mapping[str, StatisticValue] = _json_object(statistics) if statistics is not None else {}
         if summary is not None:
-            if not isinstance(summary, bytes) or len(summary) != SUMMARY.size:
-                raise CorruptDumpError(f"the index holds a summary that is not {SUMMARY.size} bytes")
-            values = SummaryStatistics(Summary(*SUMMARY.unpack(summary)), cast(Mapping[str, str], values))
+            values = SummaryStatistics(summary, cast(Mapping[str, str], values))
         payload = None
         if file is not None:
             payload = FilePayload(self._root, _text(file), signature.dtype, signature.shape)
@@ -193,6 +188,36 @@ class IndexReader:
             data_size=signature.data_size,
             skip=signature.skip,
         )
+
+    def _pattern(self, database: sqlite3.Connection, number: int) -> _Pattern:
+        pattern = self._patterns.get(number)
+        if pattern is not None:
+            return pattern
+        row = database.execute("SELECT operators, tensors FROM patterns WHERE id = ?", (number,)).fetchone()
+        if row is None:
+            raise CorruptDumpError(f"the index refers to pattern {number}, which it does not hold")
+        operators = _whole_numbers(row[0])
+        tensors = []
+        for pair in _json_array(row[1]):
+            if not isinstance(pair, list) or len(pair) != 2 or not 0 <= _whole(pair[0]) < len(operators):
+                raise CorruptDumpError(
+                    f"pattern {number} of the index has a tensor {str(pair)[:80]!r} among {len(operators)} operators"
+                )
+            tensors.append((_whole(pair[0]), _whole(pair[1])))
+        if len(self._patterns) >= _MOST_CACHED_PATTERNS:
+            self._patterns.clear()
+        pattern = self._patterns[number] = _Pattern(operators, tensors)
+        return pattern
+
+    def _extras(self, database: sqlite3.Connection, batch: Batch, tensors: int) -> dict[int, tuple[Any, Any]]:
+        rows = database.execute("SELECT tensor, statistics, file FROM extras WHERE batch = ?", (batch.id,)).fetchall()
+        extras = {_whole(number): (statistics, file) for number, statistics, file in rows}
+        for number in extras:
+            if not 0 <= number < tensors:
+                raise CorruptDumpError(
+                    f"batch {batch.id} of the index has {tensors} tensors and says more of tensor {number}"
+                )
+        return extras
 
     def _load_what_is_new(self, database: sqlite3.Connection) -> None:
         """Names, stacks, arguments and signatures are only ever added: read those past the last one known."""
@@ -218,10 +243,16 @@ class IndexReader:
     def _check(self, database: sqlite3.Connection) -> None:
         application = database.execute("PRAGMA application_id").fetchone()[0]
         version = database.execute("PRAGMA user_version").fetchone()[0]
-        if application != APPLICATION_ID or not 1 <= version <= SCHEMA_VERSION:
+        if application != APPLICATION_ID or version != SCHEMA_VERSION:
+            if application != APPLICATION_ID:
+                remedy = "another program made it"
+            elif version > SCHEMA_VERSION:
+                remedy = "update opdump"
+            else:
+                remedy = "read it with the opdump that wrote it, or capture again"
             raise CorruptDumpError(
-                f"{self._path}: an index of version {version} (application {application:#x}); this opdump reads versions 1 "
-                f"to {SCHEMA_VERSION} of application {APPLICATION_ID:#x}"
+                f"{self._path}: an index of version {version} (application {application:#x}); this opdump reads version "
+                f"{SCHEMA_VERSION} of application {APPLICATION_ID:#x}: {remedy}"
             )
         # A view or a generated column in the place of a table could compute for ever.
         found = dict(database.execute("SELECT name, upper(type || ' ' || sql) FROM sqlite_master").fetchall())
@@ -326,18 +357,49 @@ def _signature(row: list[Any]) -> _Signature:
     )
 
 
+def _summaries(blob: Any, tensors: int) -> list[Summary | None]:
+    """The summary of each tensor, None where it has none."""
+    if blob is None:
+        return [None] * tensors
+    if not isinstance(blob, bytes) or len(blob) != tensors * SUMMARY.size:
+        found = f"{len(blob)} bytes" if isinstance(blob, bytes) else f"{str(blob)[:80]!r}"
+        raise CorruptDumpError(
+            f"the index holds {found} as the summaries of {tensors} tensors; expected {tensors * SUMMARY.size} bytes"
+        )
+    return [None if math.isnan(row[0]) else Summary(*row) for row in SUMMARY.iter_unpack(blob)]
+
+
 def _json_object(text: Any) -> dict[str, Any]:
-    try:
-        value = json.loads(_text(text))
-    except (ValueError, RecursionError) as error:
-        raise CorruptDumpError(f"the index holds damaged JSON: {error}") from error
+    value = _json(text)
     if not isinstance(value, dict):
         raise CorruptDumpError(f"the index holds {str(value)[:80]!r} where a JSON object was expected")
     return value
 
 
+def _json_array(text: Any) -> list[Any]:
+    value = _json(text)
+    if not isinstance(value, list):
+        raise CorruptDumpError(f"the index holds {str(value)[:80]!r} where a JSON array was expected")
+    return value
+
+
+def _json(text: Any) -> Any:
+    try:
+        return json.loads(_text(text))
+    except (ValueError, RecursionError) as error:
+        raise CorruptDumpError(f"the index holds damaged JSON: {error}") from error
+
+
+def _whole_numbers(text: Any) -> list[int]:
+    numbers = _json_array(text)
+    for number in numbers:
+        _whole(number)
+    return numbers
+
+
 def _whole(value: Any) -> int:
-    if isinstance(value, int):
+    # JSON, unlike SQLite, has booleans, which Python counts as whole numbers, and numbers of any length.
+    if type(value) is int and -(2**63) <= value < 2**63:
         return value
     raise CorruptDumpError(f"the index holds {str(value)[:80]!r} where a whole number was expected")
 

@@ -1,7 +1,11 @@
 """The index of a rank: `.dump_metadata/index.sqlite`, what file names and csv files lose.
 
 True names, element types before widening, execution order, stacks, arguments, what was skipped and why, and every statistic
-in full precision. A plain SQLite file that other tools may query (`SELECT * FROM tensor_records`).
+in full precision. A plain SQLite file that other tools may query (`SELECT * FROM tensor_records`, from SQLite 3.38 on).
+
+A regular training runs the same operators on the same tensors in every step, so a step is one row of `batches`: the number
+of its pattern, and what differs from step to step. What ran how is a row of `operators`, what a tensor looks like a row of
+`signatures`, and the sequence of both in a step a row of `patterns`. All three are only ever added to.
 
 It keeps a rollback journal, not a write-ahead log: such a file can be read from a read-only directory and over a network
 file system. Each step is one transaction on a connection of its own, so a process that is killed leaves the last finished
@@ -10,26 +14,43 @@ step, and a forked process shares no connection.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Final
 
 INDEX_NAME: Final = "index.sqlite"
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x6F706475  # "opdu"
 
 SUMMARY: Final = struct.Struct("<11d")
-"""A summary as a blob: the fields of `kernels.SUMMARY_FIELDS` in order."""
+"""A summary in a blob: the fields of `kernels.SUMMARY_FIELDS` in order."""
+
+NO_SUMMARY: Final = (math.nan,) + (0.0,) * 10
+"""Stands in `batches.summaries` for a tensor without a summary: a summary's count is a number."""
 
 TABLES: Final = (
     """CREATE TABLE runs(
         id INTEGER PRIMARY KEY, started INTEGER NOT NULL, ended INTEGER, rank_id INTEGER NOT NULL,
         device_target TEXT NOT NULL, framework TEXT NOT NULL, framework_version TEXT NOT NULL,
         opdump_version TEXT NOT NULL, process INTEGER NOT NULL, command TEXT NOT NULL, plan TEXT NOT NULL)""",
-    # What one call filed: the rows first <= id < last of executions and of tensors.
+    # What one call filed: a step, or a part of it. `timestamps`: JSON array, one for each operator of the pattern;
+    # `summaries`: eleven doubles for each tensor of the pattern, NULL where no tensor has any.
     """CREATE TABLE batches(
-        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL,
-        first_execution INTEGER NOT NULL, last_execution INTEGER NOT NULL,
-        first_tensor INTEGER NOT NULL, last_tensor INTEGER NOT NULL)""",
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, pattern INTEGER NOT NULL,
+        timestamps TEXT NOT NULL, summaries BLOB)""",
+    # JSON arrays. `operators`: a row of `operators` for each execution, in execution order; `tensors`: for each tensor a
+    # pair of its execution's place in `operators`, from 0, and its row of `signatures`.
+    "CREATE TABLE patterns(id INTEGER PRIMARY KEY, operators TEXT NOT NULL, tensors TEXT NOT NULL)",
+    # What only some tensors have. `tensor`: its place in the pattern, from 0; `statistics`: JSON of what a summary does not
+    # give (digests, or all of them without one); `file`: relative to the rank's directory.
+    """CREATE TABLE extras(
+        batch INTEGER NOT NULL, tensor INTEGER NOT NULL, statistics TEXT, file TEXT, PRIMARY KEY(batch, tensor))
+        WITHOUT ROWID""",
+    # Constants belong to no step: `step` is the one in which it was filed.
+    """CREATE TABLE constants(
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, data_id INTEGER NOT NULL,
+        operator INTEGER NOT NULL, timestamp INTEGER NOT NULL, signature INTEGER NOT NULL, summary BLOB, statistics TEXT,
+        file TEXT NOT NULL)""",
     # One row for each distinct way in which an operator ran: the same in every step of a regular training.
     """CREATE TABLE operators(
         id INTEGER PRIMARY KEY, op_type TEXT NOT NULL, op_name TEXT NOT NULL, net_name TEXT NOT NULL,
@@ -37,7 +58,6 @@ TABLES: Final = (
         stream_id INTEGER NOT NULL, phase TEXT NOT NULL, kernel TEXT NOT NULL, forward_op TEXT NOT NULL,
         position INTEGER NOT NULL, occurrence INTEGER NOT NULL, skip TEXT NOT NULL, stack INTEGER NOT NULL,
         arguments INTEGER NOT NULL)""",
-    "CREATE TABLE executions(id INTEGER PRIMARY KEY, operator INTEGER NOT NULL, timestamp INTEGER NOT NULL)",
     """CREATE TABLE frames(
         stack INTEGER NOT NULL, position INTEGER NOT NULL, file TEXT NOT NULL, line INTEGER NOT NULL,
         function TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY(stack, position)) WITHOUT ROWID""",
@@ -46,31 +66,33 @@ TABLES: Final = (
         id INTEGER PRIMARY KEY, io TEXT NOT NULL, slot INTEGER NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
         format TEXT NOT NULL, data_size INTEGER NOT NULL, argument TEXT NOT NULL, source TEXT NOT NULL,
         skip TEXT NOT NULL)""",
-    # `summary`: eleven doubles; `statistics`: JSON of what a summary does not give (digests, or all of them without one);
-    # `file`: relative to the rank's directory; `constant`: the data id of a constant, which belongs to no step.
-    """CREATE TABLE tensors(
-        id INTEGER PRIMARY KEY, execution INTEGER NOT NULL, signature INTEGER NOT NULL, summary BLOB, statistics TEXT,
-        file TEXT, constant INTEGER)""",
     "CREATE TABLE totals(run INTEGER NOT NULL, name TEXT NOT NULL, value INTEGER NOT NULL, PRIMARY KEY(run, name))",
 )
 VIEWS: Final = (
+    # CROSS JOIN keeps SQLite to this order: every later row is found by its number.
     """CREATE VIEW tensor_records AS
         SELECT batches.run, batches.step, operators.position, operators.op_type, operators.op_name,
-               operators.occurrence, executions.timestamp, operators.graph_id, operators.phase, signatures.io,
-               signatures.slot, signatures.dtype, signatures.shape, signatures.data_size, signatures.argument,
-               signatures.source, tensors.file, COALESCE(NULLIF(signatures.skip, ''), operators.skip) AS skip
-        FROM batches JOIN tensors ON tensors.id >= batches.first_tensor AND tensors.id < batches.last_tensor
-        JOIN signatures ON signatures.id = tensors.signature JOIN executions ON executions.id = tensors.execution
-        JOIN operators ON operators.id = executions.operator WHERE tensors.constant IS NULL""",
+               operators.occurrence,
+               json_extract(batches.timestamps, '$[' || json_extract(tensors.value, '$[0]') || ']') AS timestamp,
+               operators.graph_id, operators.phase, signatures.io, signatures.slot, signatures.dtype, signatures.shape,
+               signatures.data_size, signatures.argument, signatures.source, extras.file,
+               COALESCE(NULLIF(signatures.skip, ''), operators.skip) AS skip
+        FROM batches CROSS JOIN patterns ON patterns.id = batches.pattern
+        CROSS JOIN json_each(patterns.tensors) AS tensors
+        CROSS JOIN operators
+            ON operators.id = json_extract(patterns.operators, '$[' || json_extract(tensors.value, '$[0]') || ']')
+        CROSS JOIN signatures ON signatures.id = json_extract(tensors.value, '$[1]')
+        LEFT JOIN extras ON extras.batch = batches.id AND extras.tensor = tensors.key""",
 )
 TABLE_NAMES: Final = (
     "runs",
     "batches",
+    "patterns",
+    "extras",
+    "constants",
     "operators",
-    "executions",
     "frames",
     "arguments",
     "signatures",
-    "tensors",
     "totals",
 )

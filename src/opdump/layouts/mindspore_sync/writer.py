@@ -208,26 +208,25 @@ class SyncWriter:
         self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
 
     def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
-        tables: dict[str, list[str]] = {}
-        rows: list[str] = []
-        row, name, start = self._encoder.row, self._op_name, self._encoder.start
+        tables: dict[str, tuple[list[str], list[FiledTensor]]] = {}
+        name, start = self._op_name, self._encoder.start
         op = None
         for tensor in tensors:
             if tensor.op is not op:
                 op = tensor.op
                 begin = start(op, op.op_name if self._full_names_in_csv else name(op))
-                rows = tables.setdefault(self._step_directory(op), [])
-            if not (tensor.skip or op.skip) and (rest := row(tensor)):
-                rows.append(begin + rest)
+                starts, kept = tables.setdefault(self._step_directory(op), ([], []))
+            if not (tensor.skip or op.skip):
+                starts.append(begin)
+                kept.append(tensor)
         written = {}
-        for directory, rows in tables.items():
+        for directory, (starts, kept) in tables.items():
+            rows = self._encoder.text(starts, kept)
             if not rows:
                 continue
             path = f"{directory}/{STATISTIC_NAME}"
             earlier = self._csv[path] if path in self._csv else _read_if_there(self.root / path)
-            written[path] = merge_statistic_csv(
-                earlier, self._encoder.header, "".join(rows), where=str(self.root / path)
-            )
+            written[path] = merge_statistic_csv(earlier, self._encoder.header, rows, where=str(self.root / path))
             self.sink.write_bytes(path, written[path])
         # The next call is for the same step or for a later one: older texts are not needed again.
         self._csv = written
