@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.layouts.mindspore_sync import RankTree, Run, RunChoice, StepContent, read_tree
 from opdump.plan import KernelPattern
-from opdump.records import IO, OpRecord, TensorRecord
+from opdump.records import IO, OpRecord, SkipReason, TensorRecord
 
 __all__ = ["Catalog", "Execution", "Run", "open_dump"]
 
@@ -129,7 +129,8 @@ class Catalog:
     ) -> Iterator[Execution]:
         """Every execution of an operator with its tensors, in execution order.
 
-        Operators and tensors that left no data on purpose (`skip`) are hidden unless they are asked for.
+        Operators and tensors that left no data on purpose (`skip`) are hidden unless they are asked for. Operators without
+        a kernel stand in the first step that ran them; `counted` has the later ones.
         """
         for content in self._contents(step, rank):
             tensors: dict[int, list[TensorRecord]] = {}
@@ -143,6 +144,12 @@ class Catalog:
                     and (op_type is None or op.op_type == op_type)
                 ):
                     yield Execution(op, tuple(tensors.get(id(op), ())))
+
+    def counted(self, step: int, rank: int | None = None) -> Mapping[SkipReason, int]:
+        """How many operators without data ran in a step that an earlier one lists, by reason; on the lowest rank unless one
+        is named."""
+        (content,) = self._contents(step, self._tree(rank).rank_id)
+        return content.counted
 
     def ops(
         self,

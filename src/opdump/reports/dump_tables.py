@@ -130,7 +130,7 @@ def _time(microseconds: int) -> str:
 def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
     operators = tensors = bad = 0
     first_bad = ""
-    skipped: Counter[str] = Counter()
+    skipped = Counter[str](catalog.counted(step, rank))
     graphs: set[str] = set()
     for execution in catalog.executions(step=step, rank=rank, include_skipped=True):
         graphs.add(f"{execution.op.net_name}/{execution.op.graph_id}")

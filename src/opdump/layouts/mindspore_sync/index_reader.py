@@ -37,10 +37,11 @@ class Batch(NamedTuple):
 
 
 class BatchRecords(NamedTuple):
-    """The records of a batch."""
+    """The records of a batch, and how many operators without data it only counts, by reason."""
 
     ops: list[OpRecord]
     tensors: list[TensorRecord]
+    counted: Mapping[SkipReason, int]
 
 
 class _Pattern(NamedTuple):
@@ -100,7 +101,7 @@ class IndexReader:
     def _read(self, batch: Batch) -> BatchRecords:
         with self._database() as database:
             row = database.execute(
-                "SELECT pattern, timestamps, summaries FROM batches WHERE id = ?", (batch.id,)
+                "SELECT pattern, timestamps, summaries, counted FROM batches WHERE id = ?", (batch.id,)
             ).fetchone()
             if row is None:
                 raise CorruptDumpError(f"the index no longer holds batch {batch.id}, which it listed")
@@ -118,7 +119,7 @@ class IndexReader:
             self._tensor(ops[place], signature, summary, *extras.get(number, (None, None)))
             for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, summaries, strict=True))
         ]
-        return BatchRecords(ops, tensors)
+        return BatchRecords(ops, tensors, _counted(row[3]))
 
     def constants(self) -> list[tuple[int, TensorRecord]]:
         """The constants of every run, in the order in which they were filed: (run, record)."""
@@ -367,6 +368,14 @@ def _summaries(blob: Any, tensors: int) -> list[Summary | None]:
             f"the index holds {found} as the summaries of {tensors} tensors; expected {tensors * SUMMARY.size} bytes"
         )
     return [None if math.isnan(row[0]) else Summary(*row) for row in SUMMARY.iter_unpack(blob)]
+
+
+def _counted(text: Any) -> dict[SkipReason, int]:
+    counted = _json_object(text)
+    for reason, number in counted.items():
+        if reason not in _REASONS or _whole(number) < 0:
+            raise CorruptDumpError(f"the index counts {str(number)[:40]} operators left out for {reason[:40]!r}")
+    return cast(dict[SkipReason, int], counted)
 
 
 def _json_object(text: Any) -> dict[str, Any]:

@@ -34,10 +34,11 @@ TABLES: Final = (
         device_target TEXT NOT NULL, framework TEXT NOT NULL, framework_version TEXT NOT NULL,
         opdump_version TEXT NOT NULL, process INTEGER NOT NULL, command TEXT NOT NULL, plan TEXT NOT NULL)""",
     # What one call filed: a step, or a part of it. `timestamps`: JSON array, one for each operator of the pattern;
-    # `summaries`: eleven doubles for each tensor of the pattern, NULL where no tensor has any.
+    # `summaries`: eleven doubles for each tensor of the pattern, NULL where no tensor has any; `counted`: JSON object, how
+    # many operators without data ran that an earlier batch lists, by reason.
     """CREATE TABLE batches(
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, pattern INTEGER NOT NULL,
-        timestamps TEXT NOT NULL, summaries BLOB)""",
+        timestamps TEXT NOT NULL, summaries BLOB, counted TEXT NOT NULL)""",
     # JSON arrays. `operators`: a row of `operators` for each execution, in execution order; `tensors`: for each tensor a
     # pair of its execution's place in `operators`, from 0, and its row of `signatures`.
     "CREATE TABLE patterns(id INTEGER PRIMARY KEY, operators TEXT NOT NULL, tensors TEXT NOT NULL)",

@@ -5,9 +5,11 @@ What an index does not know (the files of a step that was cut off, all of them w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from opdump.errors import CorruptDumpError, NotInDumpError
@@ -29,7 +31,7 @@ from opdump.layouts.mindspore_sync.payload import FilePayload, inside
 from opdump.layouts.mindspore_sync.runs import Run, most_executions, run_of, run_starts
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.layouts.ms_graph import decode_execution_history, decode_execution_order, decode_ir, decode_pb
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import OpRecord, SkipReason, TensorRecord
 
 RunChoice = int | Literal["latest", "all"]
 _GRAPHS, _ORDERS = "graphs", "execution_order"
@@ -41,10 +43,14 @@ _Decoded = TypeVar("_Decoded")
 
 @dataclass(frozen=True, slots=True)
 class StepContent:
-    """What a rank recorded in a step, in execution order; operators that left no data are among `ops`."""
+    """What a rank recorded in a step, in execution order; operators that left no data are among `ops`.
+
+    `counted`: how many operators without data ran that an earlier step lists, by reason.
+    """
 
     ops: tuple[OpRecord, ...] = ()
     tensors: tuple[TensorRecord, ...] = ()
+    counted: Mapping[SkipReason, int] = MappingProxyType({})
 
 
 class RankTree:
@@ -110,15 +116,17 @@ class RankTree:
         chosen = {max(runs)} if self._run == "latest" else runs if self._run == "all" else {self._run}
         ops: list[OpRecord] = []
         tensors: list[TensorRecord] = []
+        counted: Counter[SkipReason] = Counter()
         for run, records in batches:
             if run in chosen:
+                counted.update(records.counted)
                 ops.extend(records.ops)
                 tensors.extend(self._present(record, run) for record in records.tensors)
         ops, tensors = _joined(ops, tensors)
         rest = _chosen(rest, lambda op: self._run_id(op.timestamp) in chosen)
         rest = _after(ops, rest)
         self._note(*rest.problems)
-        return StepContent((*ops, *rest.ops), (*tensors, *rest.tensors))
+        return StepContent((*ops, *rest.ops), (*tensors, *rest.tensors), counted)
 
     def constants(self) -> tuple[TensorRecord, ...]:
         """The constants of every graph, by data id: of each the last one filed, or all with `run` "all"."""

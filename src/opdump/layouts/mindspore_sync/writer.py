@@ -166,7 +166,7 @@ class SyncWriter:
         self._write_history(step, ops)
         # Taken only when they are filed: another thread may add a constant meanwhile.
         constants = self._constants[:]
-        self._index.write_batch(step, ops, tensors, files, constants)
+        self._index.write_batch(step, ops, tensors, files, constants, counted)
         del self._constants[: len(constants)]
 
     def write_graph(self, graph: Graph) -> None:
