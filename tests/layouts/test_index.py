@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +23,9 @@ from opdump.catalog import open_dump
 from opdump.errors import DumpPathError
 from opdump.kernels import summarise
 from opdump.layouts.mindspore_sync import StepRecords
+from opdump.layouts.mindspore_sync.payload import FilePayload
 from opdump.plan import DumpPlan
-from opdump.records import HostPayload
+from opdump.records import HostPayload, StatisticValue
 from opdump.statistics import SummaryStatistics
 from opdump.testing import sample_step
 from tests.layouts.filing import file_step, file_steps, new_writer
@@ -266,7 +267,7 @@ def test_what_a_failed_step_would_have_stored_is_stored_by_the_next(tmp_path: Pa
 
 def test_a_tensor_without_summary_stands_among_others(tmp_path: Path) -> None:
     step = sample_step(0)
-    kinds = [
+    kinds: list[Mapping[str, StatisticValue]] = [
         SummaryStatistics(summarise(np.array([1.0, math.nan]))),
         {},
         {"max": 3.5, "md5": "ab"},
@@ -361,7 +362,9 @@ def test_the_view_gives_what_the_catalog_gives(tmp_path: Path) -> None:
             *(1, record.op.step, record.op.order, record.op.op_type, record.op.op_name, record.op.occurrence),
             *(record.op.timestamp, record.op.graph_id, record.op.phase, record.io, record.slot, record.dtype),
             *(",".join(map(str, record.shape)), record.data_size, record.argument, record.source),
-            str(record.payload.path.relative_to(tmp_path / "rank_0")) if record.payload is not None else None,
+            str(record.payload.path.relative_to(tmp_path / "rank_0"))
+            if isinstance(record.payload, FilePayload)
+            else None,
             record.skip or record.op.skip,
         )
         for record in records

@@ -47,6 +47,11 @@ _HIGHEST = (
 _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 
 
+_Key = tuple[object, ...]
+_Keys = tuple[list[_Key], Sequence[int], list[_Key]]
+"""Of the operators of a batch; the place of each tensor's operator; of its tensors."""
+
+
 class RunFacts(NamedTuple):
     """What the index keeps of a run besides its records."""
 
@@ -89,6 +94,8 @@ class IndexWriter:
         self._arguments: dict[bytes, int] = {}
         self._signatures: dict[tuple[object, ...], int] = {}
         self._patterns: dict[bytes, int] = {}
+        self._last: tuple[_Keys, int] | None = None
+        """What the last batch ran, and its pattern: most often the next one runs the same."""
         self.run_id = self._begin_run(run)
 
     def write_batch(
@@ -109,20 +116,24 @@ class IndexWriter:
             )
         self._forget_if_many()
         ops, places = _with_owners(ops, tensors)
+        keys = (_operator_keys(ops), places, _signature_keys(tensors))
         timestamps = json.dumps([op.timestamp for op in ops])
         summaries, statistics = _statistics(tensors)
         with self._transaction() as database:
             rows = _NewRows(self, database)
             if ops or not constants:
-                pattern = rows.pattern(rows.operators(ops), places, rows.signatures(tensors))
+                if self._last is None or self._last[0] != keys:
+                    pattern = rows.pattern(rows.operators(ops, keys[0]), places, rows.signatures(keys[2]))
+                    self._last = keys, pattern
                 cursor = database.execute(
                     "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?)",
-                    (self.run_id, step, pattern, timestamps, summaries),
+                    (self.run_id, step, self._last[1], timestamps, summaries),
                 )
                 batch = cursor.lastrowid
-                for place, file in enumerate(files):
-                    if file is not None or place in statistics:
-                        rows.add("extras", batch, place, statistics.get(place), file)
+                if statistics or files.count(None) < len(files):
+                    for place, file in enumerate(files):
+                        if file is not None or place in statistics:
+                            rows.add("extras", batch, place, statistics.get(place), file)
             for constant in constants:
                 rows.add_constant(self.run_id, step, constant)
             rows.insert()
@@ -135,6 +146,7 @@ class IndexWriter:
         if len(self._held) > _MOST_HELD_OPERATORS:
             self._operators_by_identity.clear()
             self._held.clear()
+            self._last = None  # its keys have identities too
 
     def _forget(self) -> None:
         for known in (self._operators, self._operators_by_identity, self._arguments, self._signatures, self._patterns):
@@ -142,6 +154,7 @@ class IndexWriter:
         self._held.clear()
         self._stacks_by_identity.clear()
         self._stacks = {(): 0}
+        self._last = None
 
     def end_run(self, totals: Mapping[str, int]) -> None:
         """Note the time and the totals: the mark of a run that ended in good order."""
@@ -231,30 +244,9 @@ class _NewRows:
         self._rows: dict[str, list[tuple[object, ...]]] = {}
         self._next: dict[str, int] = {}
 
-    def operators(self, ops: Sequence[OpRecord]) -> list[int]:
-        """The row of each operator."""
+    def operators(self, ops: Sequence[OpRecord], keys: Sequence[_Key]) -> list[int]:
+        """The row of each operator, whose key of `_operator_keys` is at the same place."""
         known = self._index._operators_by_identity
-        keys = [
-            (
-                op.op_type,
-                op.op_name,
-                op.net_name,
-                op.graph_id,
-                op.rank_id,
-                op.device_id,
-                op.task_id,
-                op.stream_id,
-                op.phase,
-                op.kernel,
-                op.forward_op,
-                op.order,
-                op.occurrence,
-                op.skip,
-                id(op.stack),
-                id(op.arguments) if op.arguments else 0,
-            )
-            for op in ops
-        ]
         numbers = [*map(known.get, keys)]
         if None in numbers:
             for place, number in enumerate(numbers):
@@ -264,30 +256,17 @@ class _NewRows:
                     self._index._held.append(op)
         return cast(list[int], numbers)
 
-    def signatures(self, tensors: Sequence[FiledTensor]) -> list[int]:
-        """The row of what each tensor looks like."""
+    def signatures(self, keys: Sequence[_Key]) -> list[int]:
+        """The row of what each tensor looks like, for the keys of `_signature_keys`."""
         known = self._index._signatures
-        keys = [
-            (
-                tensor.io,
-                tensor.slot,
-                tensor.dtype,
-                tensor.shape,
-                tensor.format,
-                tensor.data_size,
-                tensor.argument,
-                tensor.source,
-                tensor.skip,
-            )
-            for tensor in tensors
-        ]
         numbers = [*map(known.get, keys)]
         if None in numbers:
             for place, key in enumerate(keys):
                 number = known.get(key)
                 if number is None:
                     number = known[key] = self._number("signatures")
-                    self.add("signatures", number, *key[:3], ",".join(map(str, key[3])), *key[4:])
+                    shape = ",".join(map(str, cast(tuple[int, ...], key[3])))
+                    self.add("signatures", number, *key[:3], shape, *key[4:])
                 numbers[place] = number
         return cast(list[int], numbers)
 
@@ -305,7 +284,8 @@ class _NewRows:
 
     def add_constant(self, run: int, step: int, constant: Constant) -> None:
         record = constant.record
-        (operator,), (signature,) = self.operators([record.op]), self.signatures([record])
+        (operator,) = self.operators([record.op], _operator_keys([record.op]))
+        (signature,) = self.signatures(_signature_keys([record]))
         summary, statistics = _statistics([record])
         self.add(
             "constants(run, step, data_id, operator, timestamp, signature, summary, statistics, file)",
@@ -372,6 +352,49 @@ class _NewRows:
             number = index._arguments[key] = self._number("arguments")
             self.add("arguments", number, _json(arguments))
         return number
+
+
+def _operator_keys(ops: Sequence[OpRecord]) -> list[_Key]:
+    """The columns of `operators` in order, with stack and arguments by identity."""
+    return [
+        (
+            op.op_type,
+            op.op_name,
+            op.net_name,
+            op.graph_id,
+            op.rank_id,
+            op.device_id,
+            op.task_id,
+            op.stream_id,
+            op.phase,
+            op.kernel,
+            op.forward_op,
+            op.order,
+            op.occurrence,
+            op.skip,
+            id(op.stack),
+            id(op.arguments) if op.arguments else 0,
+        )
+        for op in ops
+    ]
+
+
+def _signature_keys(tensors: Sequence[FiledTensor]) -> list[_Key]:
+    """The columns of `signatures` in order, the shape as it is."""
+    return [
+        (
+            tensor.io,
+            tensor.slot,
+            tensor.dtype,
+            tensor.shape,
+            tensor.format,
+            tensor.data_size,
+            tensor.argument,
+            tensor.source,
+            tensor.skip,
+        )
+        for tensor in tensors
+    ]
 
 
 def _with_owners(ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> tuple[Sequence[OpRecord], Sequence[int]]:
