@@ -147,7 +147,8 @@ class Catalog:
 
     def counted(self, step: int, rank: int | None = None) -> Mapping[SkipReason, int]:
         """How many operators without data ran in a step that an earlier one lists, by reason; on the lowest rank unless one
-        is named."""
+        is named.
+        """
         (content,) = self._contents(step, self._tree(rank).rank_id)
         return content.counted
 

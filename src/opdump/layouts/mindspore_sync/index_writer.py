@@ -29,7 +29,7 @@ from opdump.layouts.mindspore_sync.index_schema import (
     TABLES,
     VIEWS,
 )
-from opdump.records import FiledTensor, Frame, OpRecord, StatisticValue, TensorRecord
+from opdump.records import FiledTensor, Frame, OpRecord, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
@@ -44,6 +44,7 @@ _HIGHEST = (
     "SELECT (SELECT MAX(id) FROM operators), (SELECT MAX(stack) FROM frames), (SELECT MAX(id) FROM arguments),"
     " (SELECT MAX(id) FROM signatures), (SELECT MAX(id) FROM patterns)"
 )
+_NOTHING: Mapping[SkipReason, int] = {}
 _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 
 
@@ -105,8 +106,11 @@ class IndexWriter:
         tensors: Sequence[FiledTensor],
         files: Sequence[str | None],
         constants: Sequence[Constant] = (),
+        counted: Mapping[SkipReason, int] = _NOTHING,
     ) -> None:
         """File the records of (a part of) a step; `files` runs parallel to `tensors`.
+
+        `counted` says of how many operators without data an earlier call filed the record, by reason.
 
         Raises ValueError where `files` has another length, DumpPathError where the index cannot be written.
         """
@@ -121,13 +125,13 @@ class IndexWriter:
         summaries, statistics = _statistics(tensors)
         with self._transaction() as database:
             rows = _NewRows(self, database)
-            if ops or not constants:
+            if ops or counted or not constants:
                 if self._last is None or self._last[0] != keys:
                     pattern = rows.pattern(rows.operators(ops, keys[0]), places, rows.signatures(keys[2]))
                     self._last = keys, pattern
                 cursor = database.execute(
-                    "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?)",
-                    (self.run_id, step, self._last[1], timestamps, summaries),
+                    "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?)",
+                    (self.run_id, step, self._last[1], timestamps, summaries, json.dumps(counted)),
                 )
                 batch = cursor.lastrowid
                 if statistics or files.count(None) < len(files):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from opdump.errors import CorruptDumpError, NotInDumpError
@@ -50,7 +49,7 @@ class StepContent:
 
     ops: tuple[OpRecord, ...] = ()
     tensors: tuple[TensorRecord, ...] = ()
-    counted: Mapping[SkipReason, int] = MappingProxyType({})
+    counted: Mapping[SkipReason, int] = field(default_factory=dict)
 
 
 class RankTree:
