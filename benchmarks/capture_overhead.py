@@ -1,6 +1,6 @@
 """What capture costs a training step: plain, attached but not dumping, and with statistics of all inputs and outputs.
 
-    python benchmarks/capture_overhead.py [--rounds 30]
+    python benchmarks/capture_overhead.py [--rounds 20]
 
 One process, one torch thread. The variants of a workload run in turn within each round, in shuffled order, so that a change
 of the machine's speed meets all of them; the ratio is taken round by round and its median printed. Plain is measured twice:
@@ -26,12 +26,18 @@ import opdump
 from opdump.kernels import active
 
 WARM_UP = 5
+"""The first steps under capture name what they meet, build the graph and fill caches; training has thousands after them."""
+TIMED = 3
 
 
 def timed(step: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    step()
-    return time.perf_counter() - begin
+    """Seconds of a step, the median of a few in a row."""
+    seconds = []
+    for _ in range(TIMED):
+        begin = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
 
 
 def measure(make: Callable[[], Callable[[], None]], rounds: int, root: Path) -> dict[str, list[float]]:
@@ -41,12 +47,12 @@ def measure(make: Callable[[], Callable[[], None]], rounds: int, root: Path) -> 
     def off() -> float:
         # Step 1000 never comes: everything is attached, nothing is dumped.
         with opdump.capture(path=root / "off", saved_data="statistic", iteration="1000"):
-            step()
+            for _ in range(WARM_UP):
+                step()
             return timed(step)
 
     def on() -> float:
         with opdump.capture(path=root / "on", saved_data="statistic", iteration="all"):
-            # The first steps name what they meet, build the graph and fill caches; training has thousands after them.
             for _ in range(WARM_UP):
                 step()
             return timed(step)
@@ -73,7 +79,7 @@ def measure(make: Callable[[], Callable[[], None]], rounds: int, root: Path) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", choices=sorted(WORKLOADS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)

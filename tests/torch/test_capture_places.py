@@ -364,3 +364,93 @@ def test_fake_tensors_pass_through(tmp_path: Path) -> None:
         assert (torch.ones(3) @ torch.ones(3, 2)).shape == (2,)
     assert dump.report is not None
     assert dump.report.captured == 0
+
+
+def test_an_operator_without_a_kernel_is_listed_once_and_counted_from_then_on(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    inputs = torch.ones(2, 3)
+    with opdump.capture(path=tmp_path, saved_data="statistic", iteration="all") as dump:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(inputs).square().sum().backward()
+            optimizer.step()
+    catalog = opdump.open(tmp_path)
+    listed = [[op for op in catalog.ops(step=step, include_skipped=True) if op.skip] for step in catalog.steps]
+    counted = [catalog.counted(step) for step in catalog.steps]
+    names = [(op.graph_id, op.op_name, op.occurrence) for ops in listed for op in ops]
+    assert len(names) == len(set(names))
+    assert listed[0]
+    assert sum(counted[0].values()) == 0
+    assert counted[-1]["view"] > 0
+    assert counted[2] == counted[3]
+    assert listed[2] == listed[3] == []
+    assert dump.report is not None
+    total = sum(map(len, listed)) + sum(sum(step.values()) for step in counted)
+    assert sum(dump.report.skipped.values()) == total
+    # What stands in the graph as a view is what was listed.
+    views = {node.op_name for number in catalog.graphs for node in catalog.graph(number).nodes if not node.runs_kernel}  # type: ignore[union-attr]
+    assert {op.op_name for ops in listed for op in ops if op.skip in ("view", "metadata", "allocation")} == views
+
+
+class CallsTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.doubler = Doubler()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first: Tensor = self.called(x)  # the first call
+        second: Tensor = self.called(first)  # the second call
+        return first + second
+
+    def called(self, x: Tensor) -> Tensor:
+        result: Tensor = self.doubler(x)
+        return result
+
+
+class Doubler(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+def test_each_call_of_a_module_has_the_lines_of_its_own_callers(tmp_path: Path) -> None:
+    model = CallsTwice()
+    with opdump.capture(path=tmp_path, saved_data="statistic"):
+        model(torch.ones(2, requires_grad=True))
+    muls = ops_by_type(tmp_path)["mul"]
+    lines = [[frame.line for frame in op.stack[:3]] for op in muls]
+    inner = line_of(Doubler.forward, "x * 2"), line_of(CallsTwice.called, "self.doubler(x)")
+    assert lines == [
+        [*inner, line_of(CallsTwice.forward, "# the first call")],
+        [*inner, line_of(CallsTwice.forward, "# the second call")],
+    ]
+    assert len(muls[0].stack) == len(muls[1].stack) > 3
+
+
+def test_an_optimizer_that_fails_leaves_no_lines_behind(tmp_path: Path) -> None:
+    class Fails(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            raise RuntimeError("cannot")
+
+    model = CallsTwice()
+    weight = torch.ones(2, requires_grad=True)
+
+    def after(x: Tensor) -> Tensor:
+        return x.exp()
+
+    with opdump.capture(path=tmp_path, saved_data="statistic"):
+        model(weight).sum().backward()
+        with pytest.raises(RuntimeError, match="cannot"):
+            Fails([weight]).step()
+        outside = after(weight.detach())
+        model(outside)
+    (exp,) = ops_by_type(tmp_path)["exp"]
+    here = test_an_optimizer_that_fails_leaves_no_lines_behind
+    assert [frame.line for frame in exp.stack[:2]] == [line_of(here, "x.exp()"), line_of(here, "outside = after")]
+    last = ops_by_type(tmp_path)["mul"][-1]
+    assert [frame.line for frame in last.stack[:4]] == [
+        line_of(Doubler.forward, "x * 2"),
+        line_of(CallsTwice.called, "self.doubler(x)"),
+        line_of(CallsTwice.forward, "# the second call"),
+        line_of(here, "model(outside)"),
+    ]
