@@ -222,6 +222,12 @@ class Catalog:
                     by_base = execution
         if by_base is not None:
             return by_base
+        view = self._without_kernel(name, rank)
+        if view is not None and step is not None:
+            raise NotInDumpError(
+                f"{self.path}: {view} runs no kernel and leaves no data; the first step that ran it lists it, step {step} only "
+                "counts it: ask without a step"
+            )
         raise NotInDumpError(
             f"{self.path}: holds no operator {name!r}{_where(step, rank)}{_nearest(name, list(names))}"
         )
@@ -237,6 +243,15 @@ class Catalog:
         for op in self.ops(step=step, rank=rank, include_skipped=include_skipped):
             if any(_is_file(frame.file, file) and line in (None, frame.line) for frame in op.stack):
                 yield op
+
+    def _without_kernel(self, name: str, rank: int | None) -> str | None:
+        """The full name of the operator of that name (full, or its last component) that runs no kernel; None if none does."""
+        for number in self.graphs:
+            graph = self.graph(number, rank)
+            for node in graph.nodes if graph is not None else ():
+                if not node.runs_kernel and name in (node.op_name, node.op_name.rpartition("/")[2]):
+                    return node.op_name
+        return None
 
     def _contents(self, step: int | None, rank: int | None) -> Iterator[StepContent]:
         for number in self.ranks if rank is None else (self._tree(rank).rank_id,):

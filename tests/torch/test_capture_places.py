@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import opdump
+from opdump.errors import NotInDumpError
 from opdump.records import OpRecord
 from tests.torch.programs import ConvNet, train_convnet
 
@@ -388,6 +389,12 @@ def test_an_operator_without_a_kernel_is_listed_once_and_counted_from_then_on(tm
     assert dump.report is not None
     total = sum(map(len, listed)) + sum(sum(step.values()) for step in counted)
     assert sum(dump.report.skipped.values()) == total
+    (view, *_) = [op for op in listed[0] if op.skip == "view"]
+    assert catalog.op(view.op_name).op == view
+    with pytest.raises(
+        NotInDumpError, match=r"runs no kernel .* the first step that ran it lists it, step 3 only counts"
+    ):
+        catalog.op(view.op_name, step=3)
     # What stands in the graph as a view is what was listed.
     views = {node.op_name for number in catalog.graphs for node in catalog.graph(number).nodes if not node.runs_kernel}  # type: ignore[union-attr]
     assert {op.op_name for ops in listed for op in ops if op.skip in ("view", "metadata", "allocation")} == views
