@@ -221,6 +221,23 @@ def test_a_step_that_repeats_another_is_one_row(tmp_path: Path) -> None:
         assert list(catalog.ops(step=step, include_skipped=True)) == list(sample_step(step).ops)
 
 
+def test_what_is_only_counted_comes_back_as_numbers(tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
+    steps = [sample_step(number) for number in range(3)]
+    for step, counted in zip(steps, ({}, {"view": 3, "allocation": 1}, {"view": 2}), strict=True):
+        writer.end_step(StepRecords(step.step, step.ops, step.tensors, [None] * len(step.tensors), counted))  # type: ignore[arg-type]
+    # A part of a step that has nothing to list.
+    writer.end_step(StepRecords(2, [], [], [], {"view": 5, "metadata": 1}))
+    writer.close({})
+    catalog = open_dump(tmp_path)
+    assert [dict(catalog.counted(step)) for step in catalog.steps] == [
+        {},
+        {"view": 3, "allocation": 1},
+        {"view": 7, "metadata": 1},
+    ]
+    assert len(list(catalog.ops(step=2, include_skipped=True))) == len(steps[2].ops)
+
+
 def test_another_step_makes_another_pattern(tmp_path: Path) -> None:
     whole = sample_step(0)
     steps = [
@@ -427,6 +444,9 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "a time stamp of a thousand digits": _run_sql(f"UPDATE batches SET timestamps = '[{'9' * 1000}]'"),
     "an object for time stamps": _run_sql("UPDATE batches SET timestamps = '{}'"),
     "a blob for time stamps": _run_sql("UPDATE batches SET timestamps = x'00'"),
+    "an unknown reason counted": _run_sql("""UPDATE batches SET counted = '{"because": 1}'"""),
+    "less than none counted": _run_sql("""UPDATE batches SET counted = '{"view": -1}'"""),
+    "a word for a count": _run_sql("""UPDATE batches SET counted = '{"view": "many"}'"""),
     "a shape of words": _run_sql("UPDATE signatures SET shape = 'a,b'"),
     "an unknown phase": _run_sql("UPDATE operators SET phase = 'sideways'"),
     "an unknown reason": _run_sql("UPDATE operators SET skip = 'because'"),
