@@ -25,7 +25,7 @@ from opdump.kernels import summarise
 from opdump.layouts.mindspore_sync import StepRecords
 from opdump.layouts.mindspore_sync.payload import FilePayload
 from opdump.plan import DumpPlan
-from opdump.records import HostPayload, StatisticValue
+from opdump.records import HostPayload, SkipReason, StatisticValue
 from opdump.statistics import SummaryStatistics
 from opdump.testing import sample_step
 from tests.layouts.filing import file_step, file_steps, new_writer
@@ -224,8 +224,9 @@ def test_a_step_that_repeats_another_is_one_row(tmp_path: Path) -> None:
 def test_what_is_only_counted_comes_back_as_numbers(tmp_path: Path) -> None:
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
     steps = [sample_step(number) for number in range(3)]
-    for step, counted in zip(steps, ({}, {"view": 3, "allocation": 1}, {"view": 2}), strict=True):
-        writer.end_step(StepRecords(step.step, step.ops, step.tensors, [None] * len(step.tensors), counted))  # type: ignore[arg-type]
+    counts: list[Mapping[SkipReason, int]] = [{}, {"view": 3, "allocation": 1}, {"view": 2}]
+    for step, counted in zip(steps, counts, strict=True):
+        writer.end_step(StepRecords(step.step, step.ops, step.tensors, [None] * len(step.tensors), counted))
     # A part of a step that has nothing to list.
     writer.end_step(StepRecords(2, [], [], [], {"view": 5, "metadata": 1}))
     writer.close({})

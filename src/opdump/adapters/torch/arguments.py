@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+
+from .schemas import OperatorSchema
+from .sites import Site
+
+_COMPARABLE = frozenset(
+    {type(None), bool, int, float, str, list, tuple, torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
 
 
 def json_value(value: Any) -> Any:
@@ -31,3 +38,30 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): json_value(element) for key, element in value.items()}
     return f"<{type(value).__name__}>"
+
+
+def arguments_of(
+    site: Site, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The non-tensor arguments as JSON values; the same object as last time where they are the same."""
+    raw = schema.others_among(args, kwargs)
+    # 1, 1.0 and True are equal but not the same argument.
+    kinds = tuple(map(type, raw))
+    if site.raw_arguments != (kinds, raw):
+        given = len(args)
+        site.arguments = {
+            argument: json_value(value)
+            for index, argument in schema.others
+            if index < given or argument in kwargs
+            for value in (args[index] if index < given else kwargs[argument],)
+        }
+        # What cannot be compared is never kept to compare with.
+        site.raw_arguments = (kinds, raw) if _are_comparable(raw) else None
+    return site.arguments
+
+
+def _are_comparable(values: Iterable[Any]) -> bool:
+    return all(
+        value.__class__ in _COMPARABLE and (value.__class__ not in (list, tuple) or _are_comparable(value))
+        for value in values
+    )

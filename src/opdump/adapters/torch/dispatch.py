@@ -24,7 +24,7 @@ from opdump.plan import DumpPlan
 from opdump.recorder import Live, LiveTensor, Recorder
 from opdump.records import Frame, OpRecord, Phase, SkipReason
 
-from .arguments import json_value
+from .arguments import arguments_of
 from .forward_links import ForwardLinks
 from .mode_stack import RecordingMode, put_on, take_off
 from .provenance import Provenance
@@ -38,9 +38,6 @@ Described = TypeVar("Described", GraphInput, GraphOutput)
 
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
-_COMPARABLE = frozenset(
-    {type(None), bool, int, float, str, list, tuple, torch.dtype, torch.device, torch.layout, torch.memory_format}
-)
 PARAMETER = "Parameter"
 """op_type of what is recorded without an operator."""
 _NO_ARGUMENTS: Mapping[str, Any] = {}
@@ -421,7 +418,7 @@ class CaptureMode(RecordingMode):
             schema.kernel,
             forward_op,
             stack,
-            _arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
+            arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
             skip,
         )
         return op, site, known
@@ -484,33 +481,6 @@ class CaptureMode(RecordingMode):
     def _next_order(self) -> int:
         self._order += 1
         return self._order - 1
-
-
-def _arguments_of(
-    site: Site, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """The non-tensor arguments as JSON values; the same object as last time where they are the same."""
-    raw = schema.others_among(args, kwargs)
-    # 1, 1.0 and True are equal but not the same argument.
-    kinds = tuple(map(type, raw))
-    if site.raw_arguments != (kinds, raw):
-        given = len(args)
-        site.arguments = {
-            argument: json_value(value)
-            for index, argument in schema.others
-            if index < given or argument in kwargs
-            for value in (args[index] if index < given else kwargs[argument],)
-        }
-        # What cannot be compared is never kept to compare with.
-        site.raw_arguments = (kinds, raw) if _are_comparable(raw) else None
-    return site.arguments
-
-
-def _are_comparable(values: Iterable[Any]) -> bool:
-    return all(
-        value.__class__ in _COMPARABLE and (value.__class__ not in (list, tuple) or _are_comparable(value))
-        for value in values
-    )
 
 
 def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:
