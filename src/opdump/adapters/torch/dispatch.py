@@ -30,13 +30,12 @@ from .mode_stack import RecordingMode, put_on, take_off
 from .provenance import Provenance
 from .schemas import Found, OperatorSchema, nested_tensors, schema_of, tensors_among, tensors_returned
 from .sites import GRADIENTS, Site, Sites
-from .stacks import StackReader
+from .stacks import StackReader, is_recomputing
 from .training import TrainingObserver
 from .training_scopes import RootScopes
 
 Described = TypeVar("Described", GraphInput, GraphOutput)
 
-_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
 PARAMETER = "Parameter"
 """op_type of what is recorded without an operator."""
@@ -360,7 +359,7 @@ class CaptureMode(RecordingMode):
         scope, graph_id = position.scope, position.graph_id
         if task >= 0:
             gradients = torch.is_grad_enabled()
-            if position.recomputing or (gradients and _is_recomputing(frame)):
+            if position.recomputing or (gradients and is_recomputing(frame)):
                 phase = "recomputation"
                 gradients = True
             else:
@@ -486,15 +485,6 @@ class CaptureMode(RecordingMode):
 def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:
     """The values at their slots; `nothing` in a slot that holds no tensor."""
     return tuple(values.get(slot, nothing) for slot in range(max(values, default=-1) + 1))
-
-
-def _is_recomputing(frame: FrameType | None) -> bool:
-    """Whether activation checkpointing is running a forward again inside the backward."""
-    while frame is not None:
-        if frame.f_code.co_filename == _CHECKPOINT_FILE:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _dtype(tensor: torch.Tensor) -> str:

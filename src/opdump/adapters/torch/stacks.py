@@ -22,6 +22,7 @@ _LAUNCHER = f"{_PACKAGE / 'commands'}/"
 _PRECALL: int | None = dis.opmap.get("PRECALL")
 _PRECALL_BYTES = 4
 """The instruction and its cache."""
+_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 _STDLIB = tuple(f"{Path(sysconfig.get_path(name))}/" for name in ("stdlib", "platstdlib"))
 
 
@@ -112,6 +113,15 @@ class StackReader:
             found.add(frame.f_code)
             frame = frame.f_back
         return found
+
+
+def is_recomputing(frame: FrameType | None) -> bool:
+    """Whether activation checkpointing is running a forward again inside the backward."""
+    while frame is not None:
+        if frame.f_code.co_filename == _CHECKPOINT_FILE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_users(code: CodeType) -> bool:
