@@ -7,10 +7,13 @@ batch 4, vocabulary 1000, explicit attention with a boolean causal mask filled w
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+Step = Callable[[], None]
 
 
 class BasicBlock(nn.Module):
@@ -34,19 +37,19 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
         )
-        widths = [64, 64, 128, 128, 256, 256, 512, 512]
+        widths = [width * factor for factor in (1, 1, 2, 2, 4, 4, 8, 8)]
         blocks = []
-        before = 64
-        for width in widths:
-            blocks.append(BasicBlock(before, width, 1 if width == before else 2))
-            before = width
+        before = width
+        for after in widths:
+            blocks.append(BasicBlock(before, after, 1 if after == before else 2))
+            before = after
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(512, 10)
+        self.head = nn.Linear(before, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
@@ -89,19 +92,31 @@ class GPT(nn.Module):
         return result
 
 
-def resnet_step() -> Callable[[], None]:
+def resnet_step() -> Step:
     """One training step of the ResNet on a fixed batch."""
     torch.manual_seed(0)
     return _step(ResNet(), torch.randn(8, 3, 64, 64), torch.randint(10, (8,)))
 
 
-def gpt_step() -> Callable[[], None]:
+def small_resnet_step() -> Step:
+    """The same operators, 4 channels wide on 2 images of 32 x 32: next to no arithmetic."""
+    torch.manual_seed(0)
+    return _step(ResNet(4), torch.randn(2, 3, 32, 32), torch.randint(10, (2,)))
+
+
+def gpt_step() -> Step:
     """One training step of the GPT on a fixed batch."""
     torch.manual_seed(0)
     return _step(GPT(), torch.randint(1000, (4, 128)), torch.randint(1000, (4 * 128,)))
 
 
-def _step(model: nn.Module, inputs: Tensor, targets: Tensor) -> Callable[[], None]:
+def small_gpt_step() -> Step:
+    """The same operators, 16 wide on 8 tokens: next to no arithmetic."""
+    torch.manual_seed(0)
+    return _step(GPT(16, 4, 8, 50), torch.randint(50, (1, 8)), torch.randint(50, (8,)))
+
+
+def _step(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step() -> None:
@@ -113,4 +128,11 @@ def _step(model: nn.Module, inputs: Tensor, targets: Tensor) -> Callable[[], Non
     return step
 
 
-WORKLOADS: dict[str, Callable[[], Callable[[], None]]] = {"ResNet": resnet_step, "GPT": gpt_step}
+class Workload(NamedTuple):
+    """Makes a training step, and one with the same operators that takes no time to compute."""
+
+    full: Callable[[], Step]
+    small: Callable[[], Step]
+
+
+WORKLOADS = {"ResNet": Workload(resnet_step, small_resnet_step), "GPT": Workload(gpt_step, small_gpt_step)}
