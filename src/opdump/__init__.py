@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .adapters.settings import DumpComplete
     from .catalog import Catalog
     from .catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
+    from .dump_file import DumpFile, DumpTensor, read_dump_file, write_dump_file
     from .errors import OpdumpError
     from .plan import DumpPlan
     from .records import OpRecord, TensorRecord
@@ -30,15 +31,19 @@ _HOMES = {
     "CaptureReport": ("session", "CaptureReport"),
     "Dump": ("session", "Dump"),
     "DumpComplete": ("adapters.settings", "DumpComplete"),
+    "DumpFile": ("dump_file", "DumpFile"),
     "DumpPlan": ("plan", "DumpPlan"),
+    "DumpTensor": ("dump_file", "DumpTensor"),
     "OpRecord": ("records", "OpRecord"),
     "OpdumpError": ("errors", "OpdumpError"),
     "TensorRecord": ("records", "TensorRecord"),
     "capture": ("session", "capture"),
     "open": ("catalog", "open_dump"),
+    "read_dump_file": ("dump_file", "read_dump_file"),
     "set_dump": ("session", "set_dump"),
     "start": ("session", "start"),
     "stop": ("session", "stop"),
+    "write_dump_file": ("dump_file", "write_dump_file"),
 }
 
 __all__ = [
@@ -46,16 +51,20 @@ __all__ = [
     "Catalog",
     "Dump",
     "DumpComplete",
+    "DumpFile",
     "DumpPlan",
+    "DumpTensor",
     "OpRecord",
     "OpdumpError",
     "TensorRecord",
     "__version__",
     "capture",
     "open",
+    "read_dump_file",
     "set_dump",
     "start",
     "stop",
+    "write_dump_file",
 ]
 
 

@@ -23,6 +23,18 @@ class CorruptDumpError(OpdumpError):
     """A file of a dump does not hold what its kind of file must hold."""
 
 
+class UndecodableTensorError(OpdumpError):
+    """The bytes of one tensor of a dump file are not what its header says, or its values none of the element type."""
+
+
+class UnknownFormatError(OpdumpError):
+    """There is no conversion between two formats, or no format of that name."""
+
+
+class FormatShapeError(OpdumpError):
+    """A tensor's shape is none that its format can have, or does not agree with the shape wanted."""
+
+
 class UnknownLayoutError(OpdumpError):
     """A directory holds no dump of a known layout."""
 

@@ -1,0 +1,34 @@
+"""Dump files of Ascend devices: what `opdump.read_dump_file` and `opdump.write_dump_file` do.
+
+file = read_dump_file("Conv2D.conv1.1.5.1732082705016774")
+file.op_name, file.inputs[0].dtype, file.inputs[0].format_name      # "net/conv1", "float16", "NC1HWC0"
+file.outputs[0].to_host()                                          # a numpy array, in the device's format
+"""
+
+from __future__ import annotations
+
+from opdump.dump_file.data_types import DATA_TYPES, DataType, data_type
+from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp, Variant
+from opdump.dump_file.reading import is_dump_file, read_dump_file
+from opdump.dump_file.stored_bytes import Bytes, HeldBytes
+from opdump.dump_file.tensor_formats import FORMAT_NAMES, FORMAT_NUMBERS, format_name
+from opdump.dump_file.writing import write_dump_file
+
+__all__ = [
+    "DATA_TYPES",
+    "FORMAT_NAMES",
+    "FORMAT_NUMBERS",
+    "Bytes",
+    "DataType",
+    "DumpBlob",
+    "DumpFile",
+    "DumpTensor",
+    "HeldBytes",
+    "OriginalOp",
+    "Variant",
+    "data_type",
+    "format_name",
+    "is_dump_file",
+    "read_dump_file",
+    "write_dump_file",
+]

@@ -1,0 +1,122 @@
+"""The nouns of a dump file: one execution of one operator on a device, as the device filed it.
+
+Everything that the header says is kept, in the order of the file. The bytes of a tensor stay where they are until somebody asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from opdump.dump_file.data_types import data_type
+from opdump.dump_file.stored_bytes import Bytes
+from opdump.dump_file.tensor_formats import format_name
+from opdump.records import IO
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Variant = Literal["2.0", "1.0", "nano"]
+"""2.0: u64 length, header, bytes. 1.0: one message that holds the bytes too. nano: u64 length, tagged fields, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalOp:
+    """The operator of the original graph that an output stands for."""
+
+    name: str = ""
+    output_index: int = 0
+    data_type: int = 0
+    format: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DumpTensor:
+    """An input or output in the element type and the format of the device.
+
+    `data_type` and `format` are the numbers of the file; `shape` counts elements in the device's format, `original_shape` in the
+    framework's (empty where unknown). `sub_format` is the number of groups of a convolution's weights. The bytes may be more than
+    the shape needs: devices pad. `offset` is often meaningless (an error of the writer), and `address` is the device's.
+    """
+
+    io: IO
+    slot: int
+    data_type: int
+    format: int
+    shape: tuple[int, ...]
+    data: Bytes
+    original_shape: tuple[int, ...] = ()
+    sub_format: int = 0
+    address: int = 0
+    offset: int = 0
+    arg_index: int = 0
+    input_type: int = 0
+    original_op: OriginalOp | None = None
+    dim_range: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """`input:0`, unique within the file."""
+        return f"{self.io}:{self.slot}"
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return len(self.data)
+
+    @property
+    def dtype(self) -> str:
+        """The element type in the words of a record: `float16`, `bfloat16`, `float8_e4m3fn`."""
+        return data_type(self.data_type).dtype
+
+    @property
+    def format_name(self) -> str:
+        """`NC1HWC0`; the number where it has no name."""
+        return format_name(self.format)
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """The elements as a numpy array of `shape`, in the format of the device.
+
+        Types that numpy lacks are widened: bfloat16, 8-, 6- and 4-bit floats to float32 (HiFloat8 too), integers of fewer than
+        8 bits to int8 or uint8, COMPLEX32 to complex64. Text and other bytes without a size come as uint8 of one dimension.
+        An empty shape is a scalar where the bytes are one element, else one dimension of all that are there.
+
+        Raises UndecodableTensorError where the bytes are fewer than the shape needs.
+        """
+        from opdump.dump_file.elements import decode_elements
+
+        return decode_elements(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpBlob:
+    """Bytes without a shape: the L1 buffer, or the workspace, of an operator. `kind` is the number of the file."""
+
+    data: Bytes
+    kind: int = 0
+    arg_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DumpFile:
+    """One dump file. `dump_time` counts microseconds since the epoch (milliseconds where msaccucmp wrote it)."""
+
+    inputs: tuple[DumpTensor, ...] = ()
+    outputs: tuple[DumpTensor, ...] = ()
+    buffers: tuple[DumpBlob, ...] = ()
+    spaces: tuple[DumpBlob, ...] = ()
+    op_name: str = ""
+    """The true name, with slashes; empty in exception files."""
+    version: str = "2.0"
+    dump_time: int = 0
+    attributes: tuple[tuple[str, str], ...] = ()
+    dfx_message: str = ""
+    variant: Variant = "2.0"
+    path: Path | None = field(default=None, compare=False)
+    """Where it was read; None where it was made."""
+
+    @property
+    def tensors(self) -> tuple[DumpTensor, ...]:
+        """Inputs, then outputs: the order of their bytes."""
+        return (*self.inputs, *self.outputs)

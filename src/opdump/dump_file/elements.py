@@ -1,0 +1,210 @@
+"""The bytes of a tensor in a dump file as numpy elements, and back.
+
+Types that numpy has are views of the bytes. The others are widened through a table of what each byte holds: bfloat16 and floats
+of 8, 6 and 4 bits to float32, integers of 4, 2 and 1 bits to int8 or uint8. Several elements in a byte begin with its low bits,
+but for UINT1, whose first element is the highest bit. FLOAT6 takes four elements in three bytes.
+
+Values are those of the standards: OCP 8-bit floats (E4M3FN has NaN at 0x7f and 0xff and no infinity), the OCP microscaling types,
+and HiFloat8 (arXiv:2409.16626). Sources: sections 5 and 6 of the dump specification, and these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.dump_file.data_types import data_type
+from opdump.dump_file.hifloat8 import hifloat8_values
+from opdump.errors import UndecodableTensorError
+
+if TYPE_CHECKING:
+    from opdump.dump_file.dump_file import DumpTensor
+
+# By the name in the enumeration. UNDEFINED has no element type, so its bytes are the elements.
+_NATIVE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "UNDEFINED": "i1",
+        "FLOAT": "f4",
+        "FLOAT16": "f2",
+        "INT8": "i1",
+        "UINT8": "u1",
+        "INT16": "i2",
+        "UINT16": "u2",
+        "INT32": "i4",
+        "INT64": "i8",
+        "UINT32": "u4",
+        "UINT64": "u8",
+        "BOOL": "?",
+        "DOUBLE": "f8",
+        "COMPLEX64": "c8",
+        "COMPLEX128": "c16",
+        "QINT8": "i1",
+        "QINT16": "i2",
+        "QINT32": "i4",
+        "QUINT8": "u1",
+        "QUINT16": "u2",
+        "DUAL_SUB_INT8": "i1",
+        "DUAL_SUB_UINT8": "u1",
+        "RESOURCE": "i8",
+    }
+)
+_ML_DTYPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "FLOAT8_E5M2": "float8_e5m2",
+        "FLOAT8_E4M3FN": "float8_e4m3fn",
+        "FLOAT8_E8M0": "float8_e8m0fnu",
+        "FLOAT6_E3M2": "float6_e3m2fn",
+        "FLOAT6_E2M3": "float6_e2m3fn",
+        "FLOAT4_E2M1": "float4_e2m1fn",
+    }
+)
+
+
+def decode_elements(tensor: DumpTensor) -> npt.NDArray[Any]:
+    """What `DumpTensor.to_host` gives."""
+    kind = data_type(tensor.data_type)
+    raw = np.frombuffer(tensor.data.read(), np.uint8)
+    if kind.bits == 0:
+        return raw
+    shape = tensor.shape
+    available = len(raw) * 8 // kind.bits
+    if kind.name == "UNDEFINED":
+        shape = (len(raw),)
+    elif not shape and available != 1:
+        shape = (available,)
+    count = math.prod(shape)
+    if count > available:
+        raise UndecodableTensorError(
+            f"{tensor.name}: {len(raw)} bytes of {kind.name} hold {available} elements; its shape {shape} needs {count}"
+        )
+    return _decoder(kind.name)(raw[: (count * kind.bits + 7) // 8], count).reshape(shape)
+
+
+def encode_elements(array: npt.NDArray[Any], number: int) -> bytes:
+    """The bytes of `array` as elements of that type, in C order; the inverse of decoding.
+
+    Raises UndecodableTensorError where a value is none of the type, or the type has no elements (text).
+    """
+    kind = data_type(number)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if kind.bits == 0:
+        return flat.view(np.uint8).tobytes()
+    native = _NATIVE.get(kind.name)
+    if native is not None:
+        return _exactly(flat, np.dtype(f"<{native}"), kind.name).tobytes()
+    if kind.name == "BF16":
+        bits = _exactly(flat, np.dtype("<f4"), kind.name).view("<u4")
+        if (bits & 0xFFFF).any():
+            raise UndecodableTensorError("BF16: the array holds values that are no bfloat16; round them first")
+        return (bits >> 16).astype("<u2").tobytes()
+    if kind.name == "COMPLEX32":
+        parts = _exactly(flat, np.dtype("<c8"), kind.name).view("<f4")
+        return _exactly(parts, np.dtype("<f2"), kind.name).tobytes()
+    return _packed(_codes(flat, kind.name), kind.bits, high_first=kind.name == "UINT1")
+
+
+def values_of_codes(name: str) -> npt.NDArray[Any]:
+    """What every code of a type of at most 8 bits stands for, by code. Raises KeyError for other types."""
+    if name == "HIFLOAT8":
+        return hifloat8_values()
+    if name in ("INT4", "INT2"):
+        half = 1 << (int(name[3:]) - 1)
+        return ((np.arange(2 * half) + half) % (2 * half) - half).astype(np.int8)
+    if name in ("UINT2", "UINT1"):
+        return np.arange(1 << int(name[4:]), dtype=np.uint8)
+    if name == "FLOAT4_E1M2":
+        # One bit of exponent with bias 1: a fixed point of two bits after the point, with a sign.
+        magnitude = np.arange(8, dtype=np.float32) / 4
+        return np.concatenate([magnitude, -magnitude])
+    import ml_dtypes
+
+    kind = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    bits = int(name[5])
+    values: npt.NDArray[Any] = np.arange(1 << bits, dtype=np.uint8).view(kind).astype(np.float32)
+    return values
+
+
+@cache
+def _decoder(name: str) -> Callable[[npt.NDArray[np.uint8], int], npt.NDArray[Any]]:
+    """The function from bytes and a number of elements to the elements."""
+    native = _NATIVE.get(name)
+    if native is not None:
+        return lambda raw, _: raw.view(f"<{native}")
+    if name == "BF16":
+        return lambda raw, _: (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if name == "COMPLEX32":
+        return lambda raw, _: raw.view("<f2").astype(np.float32).view(np.complex64)
+    values = values_of_codes(name)
+    if len(values) == 256:
+        return lambda raw, _: values.take(raw)
+    if len(values) == 64:
+        return lambda raw, count: values.take(_six_bits(raw)[:count])
+    table = values.take(_codes_in_byte(len(values).bit_length() - 1, high_first=name == "UINT1"))
+    return lambda raw, count: table.take(raw, axis=0).reshape(-1)[:count]
+
+
+def _codes_in_byte(bits: int, *, high_first: bool) -> npt.NDArray[np.uint8]:
+    """The codes that each byte holds, in order: 256 rows."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    if high_first:
+        shifts = shifts[::-1]
+    codes: npt.NDArray[np.uint8] = (np.arange(256, dtype=np.uint8)[:, None] >> shifts) & np.uint8((1 << bits) - 1)
+    return codes
+
+
+def _six_bits(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    padded = np.zeros(-(-len(raw) // 3) * 3, np.uint8)
+    padded[: len(raw)] = raw
+    three = padded.reshape(-1, 3).astype(np.uint32)
+    word = three[:, 0] | three[:, 1] << np.uint32(8) | three[:, 2] << np.uint32(16)
+    codes = word[:, None] >> np.array([0, 6, 12, 18], np.uint32) & np.uint32(63)
+    return codes.astype(np.uint8).reshape(-1)
+
+
+def _packed(codes: npt.NDArray[np.uint8], bits: int, *, high_first: bool) -> bytes:
+    """Codes of `bits` bits, one after the other."""
+    each = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :bits]
+    if high_first:
+        return np.packbits(each.reshape(-1), bitorder="big").tobytes()
+    return np.packbits(each.reshape(-1), bitorder="little").tobytes()
+
+
+def _codes(flat: npt.NDArray[Any], name: str) -> npt.NDArray[np.uint8]:
+    try:
+        values = values_of_codes(name)
+    except KeyError:
+        raise UndecodableTensorError(f"{name}: opdump cannot write elements of this type") from None
+    wide = flat.astype(np.float64)
+    order = np.argsort(values, kind="stable")
+    # NaN sorts last; -0.0 and 0.0 are equal and told apart by their sign.
+    found = order[np.minimum(np.searchsorted(values[order].astype(np.float64), wide), len(values) - 1)]
+    found = np.where(np.isnan(wide), order[-1], found)
+    zeros = np.flatnonzero(values == 0)
+    negative = [code for code in zeros if np.signbit(float(values[code]))]
+    positive = [code for code in zeros if not np.signbit(float(values[code]))]
+    is_zero = wide == 0
+    if positive:
+        found = np.where(is_zero, positive[0], found)
+    if negative:
+        found = np.where(is_zero & np.signbit(wide), negative[0], found)
+    same = (values[found].astype(np.float64) == wide) | (np.isnan(values[found].astype(np.float64)) & np.isnan(wide))
+    if not same.all():
+        raise UndecodableTensorError(f"{name}: {flat[~same][0]} is no value of this type; round the array first")
+    codes: npt.NDArray[np.uint8] = found.astype(np.uint8)
+    return codes
+
+
+def _exactly(flat: npt.NDArray[Any], wanted: np.dtype[Any], name: str) -> npt.NDArray[Any]:
+    with np.errstate(all="ignore"):
+        converted = flat.astype(wanted)
+        back = converted.astype(flat.dtype)
+    same = (back == flat) | ((back != back) & (flat != flat))  # noqa: PLR0124  # NaN
+    if not same.all():
+        raise UndecodableTensorError(f"{name}: {flat[~same][0]} is no value of this type; convert the array first")
+    return converted

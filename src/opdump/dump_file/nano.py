@@ -1,0 +1,183 @@
+"""Dump files of nano devices: tagged fields in place of the protobuf header.
+
+    u64 header length | u32 magic | u32 version | tag 4: inputs | tag 5: outputs | bytes of the inputs, then of the outputs
+
+A tag is u32 number, u32 length. Source: section 5 of the dump specification. Element types have the numbers of GE, which are
+turned into those of dump files here. The file must hold exactly what is announced.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from opdump.dump_file.data_types import BY_NAME
+from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp
+from opdump.dump_file.stored_bytes import Bytes, FileSource
+from opdump.errors import CorruptDumpError
+from opdump.records import IO
+
+NANO_MAGIC: Final = b"\x5a\x5a\x5a\x5a"
+_INPUTS, _OUTPUTS = 4, 5
+_SHAPE, _ORIGINAL_SHAPE, _ORIGIN_NAME = 0, 1, 2
+_MOST_DIMENSIONS: Final = 64
+_GE: Final = (
+    *(
+        "FLOAT",
+        "FLOAT16",
+        "INT8",
+        "INT32",
+        "UINT8",
+        "",
+        "INT16",
+        "UINT16",
+        "UINT32",
+        "INT64",
+        "UINT64",
+        "DOUBLE",
+        "BOOL",
+    ),
+    *("STRING", "DUAL_SUB_INT8", "DUAL_SUB_UINT8", "COMPLEX64", "COMPLEX128", "QINT8", "QINT16", "QINT32", "QUINT8"),
+    *("QUINT16", "RESOURCE", "STRING_REF", "DUAL", "VARIANT", "BF16", "UNDEFINED", "INT4", "UINT1", "INT2", "UINT2"),
+    *(
+        "COMPLEX32",
+        "HIFLOAT8",
+        "FLOAT8_E5M2",
+        "FLOAT8_E4M3FN",
+        "FLOAT8_E8M0",
+        "FLOAT6_E3M2",
+        "FLOAT6_E2M3",
+        "FLOAT4_E2M1",
+    ),
+    "FLOAT4_E1M2",
+)
+"""The names of GE's numbers."""
+_DATA_TYPES: Final[Mapping[int, int]] = MappingProxyType(
+    {number: BY_NAME[name].number for number, name in enumerate(_GE) if name}
+)
+
+
+class _Described(NamedTuple):
+    """An entry before its bytes are known."""
+
+    data_type: int
+    format: int
+    address: int
+    offset: int
+    size: int
+    shape: tuple[int, ...]
+    original_shape: tuple[int, ...]
+    original_op: OriginalOp | None
+
+
+class _Fields:
+    """Reads numbers one after the other, and says where the header ends too early."""
+
+    def __init__(self, source: FileSource, data: memoryview) -> None:
+        self.source = source
+        self.data = data
+        self.position = 0
+
+    def __bool__(self) -> bool:
+        return self.position < len(self.data)
+
+    def numbers(self, layout: str) -> tuple[int, ...]:
+        return struct.unpack(f"<{layout}", self.bytes(struct.calcsize(f"<{layout}")))
+
+    def bytes(self, size: int) -> memoryview:
+        end = self.position + size
+        if end > len(self.data):
+            raise CorruptDumpError(
+                f"{self.source.path}: its nano header ends at byte {len(self.data)} of itself, inside a field that goes on to {end}"
+            )
+        part = self.data[self.position : end]
+        self.position = end
+        return part
+
+    def tagged(self) -> tuple[int, _Fields]:
+        tag, length = self.numbers("II")
+        return tag, _Fields(self.source, self.bytes(length))
+
+
+def read_nano(source: FileSource, length: int) -> DumpFile:
+    """The content of a nano file. Raises CorruptDumpError where sizes contradict each other."""
+    if not 8 <= length <= source.size - 8:
+        raise CorruptDumpError(f"{source.path}: announces a nano header of {length} bytes in a file of {source.size}")
+    fields = _Fields(source, source.read(8, length))
+    _, version = fields.numbers("II")
+    described: dict[int, list[_Described]] = {_INPUTS: [], _OUTPUTS: []}
+    while fields:
+        tag, inner = fields.tagged()
+        if tag in described:
+            (count,) = inner.numbers("I")
+            # Every entry takes bytes of the header, so a false count ends at its end.
+            for _ in range(count):
+                described[tag].append(_entry(inner, is_output=tag == _OUTPUTS))
+    entries = [*described[_INPUTS], *described[_OUTPUTS]]
+    end = 8 + length + sum(entry.size for entry in entries)
+    if end != source.size:
+        raise CorruptDumpError(f"{source.path}: holds {source.size} bytes, but its nano header announces {end}")
+    position = 8 + length
+    tensors: dict[int, list[DumpTensor]] = {_INPUTS: [], _OUTPUTS: []}
+    for tag, io in ((_INPUTS, "input"), (_OUTPUTS, "output")):
+        for slot, entry in enumerate(described[tag]):
+            data = source.part(position, entry.size)
+            position += entry.size
+            tensors[tag].append(_tensor("input" if io == "input" else "output", slot, entry, data))
+    return DumpFile(
+        inputs=tuple(tensors[_INPUTS]),
+        outputs=tuple(tensors[_OUTPUTS]),
+        version=str(version),
+        variant="nano",
+        path=source.path,
+    )
+
+
+def _entry(fields: _Fields, *, is_output: bool) -> _Described:
+    kind, layout = fields.numbers("ii")
+    fields.numbers("i")  # where the address lies
+    origin = fields.numbers("iii") if is_output else (0, 0, 0)
+    address, offset, size = fields.numbers("QQQ")
+    (length,) = fields.numbers("I")
+    inner = _Fields(fields.source, fields.bytes(length))
+    shapes: dict[int, tuple[int, ...]] = {}
+    name = ""
+    while inner:
+        tag, value = inner.tagged()
+        if tag in (_SHAPE, _ORIGINAL_SHAPE):
+            count = len(value.data) // 8
+            if count > _MOST_DIMENSIONS:
+                raise CorruptDumpError(
+                    f"{fields.source.path}: a tensor of {count} dimensions; no more than {_MOST_DIMENSIONS} make sense"
+                )
+            shapes[tag] = value.numbers(f"{count}Q")
+        elif tag == _ORIGIN_NAME:
+            name = bytes(value.data).rstrip(b"\0").decode("utf-8", "surrogateescape")
+    original = OriginalOp(name, origin[0], _DATA_TYPES.get(origin[1], origin[1]), origin[2]) if is_output else None
+    return _Described(
+        _DATA_TYPES.get(kind, kind),
+        layout,
+        address,
+        offset,
+        size,
+        shapes.get(_SHAPE, ()),
+        shapes.get(_ORIGINAL_SHAPE, ()),
+        original,
+    )
+
+
+def _tensor(io: IO, slot: int, entry: _Described, data: Bytes) -> DumpTensor:
+    return DumpTensor(
+        io=io,
+        slot=slot,
+        data_type=entry.data_type,
+        format=entry.format,
+        shape=entry.shape,
+        data=data,
+        original_shape=entry.original_shape,
+        address=entry.address,
+        offset=entry.offset,
+        original_op=entry.original_op,
+    )

@@ -1,0 +1,105 @@
+"""The header of a dump file: the message `DumpData`, built when it is first needed.
+
+Field numbers are facts of the public `dump_data.proto` (source: section 5 of the dump specification). Enumerations are declared
+as plain integers and text as bytes, which have the same bytes on disk: a number that a later version adds survives, and so does
+a name that is no UTF-8. What the schema does not know, protobuf keeps. The descriptors live in a pool of their own, so that
+another library may load its own copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_FILE: Final = "opdump/dump_data.proto"
+_PACKAGE: Final = "toolkit.dumpdata"
+
+# message -> (field, number, type); "*" before a type repeats it (numbers packed), a capital letter starts a message.
+_MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str], ...]]] = MappingProxyType(
+    {
+        "DumpData": (
+            ("version", 1, "bytes"),
+            ("dump_time", 2, "uint64"),
+            ("output", 3, "*OpOutput"),
+            ("input", 4, "*OpInput"),
+            ("buffer", 5, "*OpBuffer"),
+            ("op_name", 6, "bytes"),
+            ("attr", 7, "*OpAttr"),
+            ("space", 8, "*Workspace"),
+            ("dfx_message", 9, "bytes"),
+        ),
+        "OpOutput": (
+            ("data_type", 1, "int32"),
+            ("format", 2, "int32"),
+            ("shape", 3, "Shape"),
+            ("original_op", 4, "OriginalOp"),
+            ("data", 5, "bytes"),
+            ("size", 6, "uint64"),
+            ("original_shape", 7, "Shape"),
+            ("sub_format", 8, "int32"),
+            ("address", 9, "uint64"),
+            ("dim_range", 10, "*DimRange"),
+            ("offset", 11, "uint64"),
+            ("arg_index", 12, "uint32"),
+        ),
+        "OpInput": (
+            ("data_type", 1, "int32"),
+            ("format", 2, "int32"),
+            ("shape", 3, "Shape"),
+            ("data", 4, "bytes"),
+            ("size", 5, "uint64"),
+            ("original_shape", 6, "Shape"),
+            ("sub_format", 7, "int32"),
+            ("address", 8, "uint64"),
+            ("offset", 9, "uint64"),
+            ("arg_index", 10, "uint32"),
+            ("input_type", 11, "uint32"),
+        ),
+        "OriginalOp": (
+            ("name", 1, "bytes"),
+            ("output_index", 2, "uint32"),
+            ("data_type", 3, "int32"),
+            ("format", 4, "int32"),
+        ),
+        "Shape": (("dim", 1, "*uint64"),),
+        "DimRange": (("dim_start", 1, "uint64"), ("dim_end", 2, "uint64")),
+        "OpBuffer": (("buffer_type", 1, "int32"), ("data", 2, "bytes"), ("size", 3, "uint64")),
+        "Workspace": (("type", 1, "int32"), ("data", 2, "bytes"), ("size", 3, "uint64"), ("arg_index", 4, "uint32")),
+        "OpAttr": (("name", 1, "bytes"), ("value", 2, "bytes")),
+    }
+)
+
+
+@cache
+def dump_data() -> Any:
+    """The message class of `DumpData`."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(_file_descriptor().SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.DumpData"))
+
+
+def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
+    scalar = descriptor_pb2.FieldDescriptorProto
+    types = {
+        "int32": scalar.TYPE_INT32,
+        "uint32": scalar.TYPE_UINT32,
+        "uint64": scalar.TYPE_UINT64,
+        "bytes": scalar.TYPE_BYTES,
+    }
+    file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=_PACKAGE, syntax="proto3")
+    for message_name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        for name, number, kind in fields:
+            label = scalar.LABEL_REPEATED if kind.startswith("*") else scalar.LABEL_OPTIONAL
+            element = kind.lstrip("*")
+            field = message.field.add(name=name, number=number, label=label)
+            if element in types:
+                field.type = types[element]
+            else:
+                field.type = scalar.TYPE_MESSAGE
+                field.type_name = f".{_PACKAGE}.{element}"
+    return file

@@ -1,0 +1,98 @@
+"""The bytes of a file that may not be what it claims: sizes are checked before anything is allocated."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opdump.errors import CorruptDumpError
+
+# Smaller files are read at once: a mapping costs more than the bytes.
+_SMALL = 1 << 18
+
+
+class FileSource:
+    """A regular file, read at once where it is small and mapped where it is large. It is opened once, and closed at once.
+
+    Raises CorruptDumpError naming the file where it cannot be opened or is no regular file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # O_NONBLOCK: opening a FIFO must not wait for its writer.
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        except OSError as error:
+            raise CorruptDumpError(f"{path}: cannot be opened ({error.strerror}); a dump file was expected") from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise CorruptDumpError(f"{path}: is not a regular file; a dump file was expected")
+            self.size = status.st_size
+            self._data = self._load(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, start: int, size: int) -> memoryview:
+        """Bytes `start` to `start + size`; the caller has checked that they are there."""
+        return self._data[start : start + size]
+
+    def part(self, start: int, size: int) -> FileBytes:
+        """The same, to be read later."""
+        return FileBytes(self, start, size)
+
+    def _load(self, descriptor: int) -> memoryview:
+        if self.size >= _SMALL:
+            return memoryview(mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ))
+        data = os.pread(descriptor, self.size, 0) if self.size else b""
+        if len(data) != self.size:
+            raise CorruptDumpError(f"{self.path}: shrank while it was read: found {len(data)} of {self.size} bytes")
+        return memoryview(data)
+
+
+class Bytes:
+    """A stretch of bytes: in memory, or in a file. Equal to another of the same content."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # by content it would have to read all of it
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def read(self) -> memoryview:
+        """The bytes, read-only; those of a large file are mapped."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return self.read() == other.read() if isinstance(other, Bytes) else NotImplemented
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldBytes(Bytes):
+    """Bytes in memory."""
+
+    data: bytes | memoryview = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read(self) -> memoryview:
+        return memoryview(self.data).toreadonly()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileBytes(Bytes):
+    """A stretch of a file."""
+
+    source: FileSource = field(repr=False)
+    start: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self) -> memoryview:
+        return self.source.read(self.start, self.size)

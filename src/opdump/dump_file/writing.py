@@ -1,0 +1,115 @@
+"""Writes dump files, byte for byte as a device does.
+
+A file appears whole or not at all. The header has its fields in the order of their numbers, as every protobuf writer has them.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from opdump.dump_file.dump_file import DumpFile, DumpTensor
+from opdump.dump_file.schema import dump_data
+from opdump.errors import DumpPathError
+from opdump.sink import FILE_MODE
+
+_SLICE = 1 << 26
+
+
+def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
+    """Write `file` in variant 2.0 or, where `file.variant` says so, 1.0; an existing file is replaced.
+
+    Raises ValueError for a nano file, which only devices write, and DumpPathError where the file cannot be written.
+    """
+    target = Path(path)
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as output:
+                for part in encode_dump_file(file):
+                    for start in range(0, len(part), _SLICE):
+                        output.write(part[start : start + _SLICE])
+            os.chmod(temporary, FILE_MODE)
+            os.replace(temporary, target)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise DumpPathError(f"{target}: cannot be written ({error.strerror})") from error
+
+
+def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
+    """The bytes of the file, in parts."""
+    if file.variant == "nano":
+        raise ValueError("nano files are written by devices alone; replace(file, variant='2.0') makes an ordinary one")
+    legacy = file.variant == "1.0"
+    header = _message(file, with_data=legacy).SerializeToString(deterministic=True)
+    if legacy:
+        yield header
+        return
+    yield struct.pack("<Q", len(header)) + header
+    for part in (*file.inputs, *file.outputs, *file.buffers, *file.spaces):
+        yield part.data.read()
+
+
+def _message(file: DumpFile, *, with_data: bool) -> Any:
+    message = dump_data()(
+        version=_field(file.version),
+        dump_time=file.dump_time,
+        op_name=_field(file.op_name),
+        dfx_message=_field(file.dfx_message),
+    )
+    for tensor in file.inputs:
+        entry = message.input.add(arg_index=tensor.arg_index, input_type=tensor.input_type, **_common(tensor))
+        _fill(entry, tensor, with_data=with_data)
+    for tensor in file.outputs:
+        entry = message.output.add(arg_index=tensor.arg_index, **_common(tensor))
+        original = tensor.original_op
+        if original is not None:
+            entry.original_op.SetInParent()
+            entry.original_op.name = _field(original.name)
+            entry.original_op.output_index = original.output_index
+            entry.original_op.data_type = original.data_type
+            entry.original_op.format = original.format
+        for start, end in tensor.dim_range:
+            entry.dim_range.add(dim_start=start, dim_end=end)
+        _fill(entry, tensor, with_data=with_data)
+    for blob in file.buffers:
+        data = bytes(blob.data.read()) if with_data else b""
+        message.buffer.add(buffer_type=blob.kind, size=len(blob.data), data=data)
+    for blob in file.spaces:
+        data = bytes(blob.data.read()) if with_data else b""
+        message.space.add(type=blob.kind, size=len(blob.data), arg_index=blob.arg_index, data=data)
+    for name, value in file.attributes:
+        message.attr.add(name=_field(name), value=_field(value))
+    return message
+
+
+def _common(tensor: DumpTensor) -> dict[str, int]:
+    return {
+        "data_type": tensor.data_type,
+        "format": tensor.format,
+        "size": tensor.size,
+        "sub_format": tensor.sub_format,
+        "address": tensor.address,
+        "offset": tensor.offset,
+    }
+
+
+def _fill(entry: Any, tensor: DumpTensor, *, with_data: bool) -> None:
+    if tensor.shape:
+        entry.shape.dim.extend(tensor.shape)
+    if tensor.original_shape:
+        entry.original_shape.dim.extend(tensor.original_shape)
+    if with_data:
+        entry.data = bytes(tensor.data.read())
+
+
+def _field(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
