@@ -164,12 +164,13 @@ def _six_bits(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     three = padded.reshape(-1, 3).astype(np.uint32)
     word = three[:, 0] | three[:, 1] << np.uint32(8) | three[:, 2] << np.uint32(16)
     codes = word[:, None] >> np.array([0, 6, 12, 18], np.uint32) & np.uint32(63)
-    return codes.astype(np.uint8).reshape(-1)
+    flat: npt.NDArray[np.uint8] = codes.astype(np.uint8).reshape(-1)
+    return flat
 
 
 def _packed(codes: npt.NDArray[np.uint8], bits: int, *, high_first: bool) -> bytes:
     """Codes of `bits` bits, one after the other."""
-    each = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :bits]
+    each: npt.NDArray[np.uint8] = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :bits]
     if high_first:
         return np.packbits(each.reshape(-1), bitorder="big").tobytes()
     return np.packbits(each.reshape(-1), bitorder="little").tobytes()

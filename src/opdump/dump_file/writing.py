@@ -59,14 +59,14 @@ def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
 
 
 def _message(file: DumpFile, *, with_data: bool) -> Any:
-    message = dump_data()(
+    message: Any = dump_data()(
         version=_field(file.version),
         dump_time=file.dump_time,
         op_name=_field(file.op_name),
         dfx_message=_field(file.dfx_message),
     )
     for tensor in file.inputs:
-        entry = message.input.add(arg_index=tensor.arg_index, input_type=tensor.input_type, **_common(tensor))
+        entry: Any = message.input.add(arg_index=tensor.arg_index, input_type=tensor.input_type, **_common(tensor))
         _fill(entry, tensor, with_data=with_data)
     for tensor in file.outputs:
         entry = message.output.add(arg_index=tensor.arg_index, **_common(tensor))
