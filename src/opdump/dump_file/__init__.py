@@ -7,17 +7,18 @@ file.outputs[0].to_host()                                          # a numpy arr
 
 from __future__ import annotations
 
-from opdump.dump_file.data_types import DATA_TYPES, DataType, data_type
+from opdump.dump_file.data_types import DATA_TYPES, DataType, data_type, data_type_number
 from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp, Variant
 from opdump.dump_file.reading import is_dump_file, read_dump_file
-from opdump.dump_file.stored_bytes import Bytes, HeldBytes
-from opdump.dump_file.tensor_formats import FORMAT_NAMES, FORMAT_NUMBERS, format_name
+from opdump.dump_file.stored_bytes import AbsentBytes, Bytes, HeldBytes
+from opdump.dump_file.tensor_formats import FORMAT_NAMES, FORMAT_NUMBERS, format_name, format_number
 from opdump.dump_file.writing import write_dump_file
 
 __all__ = [
     "DATA_TYPES",
     "FORMAT_NAMES",
     "FORMAT_NUMBERS",
+    "AbsentBytes",
     "Bytes",
     "DataType",
     "DumpBlob",
@@ -27,7 +28,9 @@ __all__ = [
     "OriginalOp",
     "Variant",
     "data_type",
+    "data_type_number",
     "format_name",
+    "format_number",
     "is_dump_file",
     "read_dump_file",
     "write_dump_file",

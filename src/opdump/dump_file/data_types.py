@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from opdump.errors import UndecodableTensorError
+
 
 @dataclass(frozen=True, slots=True)
 class DataType:
@@ -79,3 +81,12 @@ BY_NAME: Final[Mapping[str, DataType]] = MappingProxyType(
 def data_type(number: int) -> DataType:
     """The type of that number; one without a size where the number is unknown, so that nothing is lost."""
     return DATA_TYPES.get(number) or DataType(number, str(number), f"type_{number}", 0)
+
+
+def data_type_number(name: str) -> int:
+    """The number of `FLOAT16` or `float16`. Raises UndecodableTensorError where dump files have no such type."""
+    kind = BY_NAME.get(name.removeprefix("DT_"))
+    if kind is None:
+        known = ", ".join(kind.name for kind in DATA_TYPES.values())
+        raise UndecodableTensorError(f"{name}: dump files have no such element type; they have {known}")
+    return kind.number

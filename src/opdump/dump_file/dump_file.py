@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from opdump.dump_file.data_types import data_type
-from opdump.dump_file.stored_bytes import Bytes
-from opdump.dump_file.tensor_formats import format_name
+from opdump.dump_file.data_types import data_type, data_type_number
+from opdump.dump_file.stored_bytes import AbsentBytes, Bytes, HeldBytes
+from opdump.dump_file.tensor_formats import format_name, format_number
 from opdump.records import IO
 
 if TYPE_CHECKING:
@@ -54,6 +54,42 @@ class DumpTensor:
     input_type: int = 0
     original_op: OriginalOp | None = None
     dim_range: tuple[tuple[int, int], ...] = ()
+    unknown: bytes = field(default=b"", repr=False)
+    """Fields of a later version, as they stand in the file; they are written back."""
+
+    @classmethod
+    def of(
+        cls,
+        io: IO,
+        slot: int,
+        array: npt.NDArray[Any],
+        *,
+        data_type: str | None = None,
+        format: str = "ND",  # noqa: A002  # as the field
+        original_shape: tuple[int, ...] = (),
+    ) -> DumpTensor:
+        """A tensor that holds the elements of `array` (in C order), which is of the shape that `format` has.
+
+        `data_type` is a name of the enumeration (`FLOAT16`) or of a record (`float16`); without one the array's own type is
+        taken. Raises UndecodableTensorError where the type has no such values: nothing is rounded.
+        """
+        from opdump.dump_file.elements import encode_elements
+
+        number = data_type_number(data_type or array.dtype.name)
+        return cls(
+            io=io,
+            slot=slot,
+            data_type=number,
+            format=format_number(format),
+            shape=array.shape,
+            data=HeldBytes(encode_elements(array, number)),
+            original_shape=original_shape,
+        )
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the header announces bytes that the device could not copy; `to_host` and `data.read` raise."""
+        return isinstance(self.data, AbsentBytes)
 
     @property
     def name(self) -> str:
@@ -76,13 +112,14 @@ class DumpTensor:
         return format_name(self.format)
 
     def to_host(self) -> npt.NDArray[Any]:
-        """The elements as a numpy array of `shape`, in the format of the device.
+        """The elements as a read-only numpy array of `shape`, in the format of the device.
 
         Types that numpy lacks are widened: bfloat16, 8-, 6- and 4-bit floats to float32 (HiFloat8 too), integers of fewer than
-        8 bits to int8 or uint8, COMPLEX32 to complex64. Text and other bytes without a size come as uint8 of one dimension.
-        An empty shape is a scalar where the bytes are one element, else one dimension of all that are there.
+        8 bits to int8 or uint8, COMPLEX32 to complex64. UNDEFINED comes as int8, and text and other types whose elements have
+        no known size as uint8: all bytes, in one dimension. An empty shape is a scalar where the bytes are one element, else
+        one dimension of all that are there. The array may be a view of the mapped file.
 
-        Raises UndecodableTensorError where the bytes are fewer than the shape needs.
+        Raises UndecodableTensorError where the bytes are fewer than the shape needs, or numpy has no array of that shape.
         """
         from opdump.dump_file.elements import decode_elements
 
@@ -96,6 +133,7 @@ class DumpBlob:
     data: Bytes
     kind: int = 0
     arg_index: int = 0
+    unknown: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +151,7 @@ class DumpFile:
     attributes: tuple[tuple[str, str], ...] = ()
     dfx_message: str = ""
     variant: Variant = "2.0"
+    unknown: bytes = field(default=b"", repr=False)
     path: Path | None = field(default=None, compare=False)
     """Where it was read; None where it was made."""
 

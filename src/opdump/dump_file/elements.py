@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from opdump.dump_file.data_types import data_type
 from opdump.dump_file.hifloat8 import hifloat8_values
+from opdump.dump_file.widening import widen
 from opdump.errors import UndecodableTensorError
 
 if TYPE_CHECKING:
@@ -76,25 +77,43 @@ def decode_elements(tensor: DumpTensor) -> npt.NDArray[Any]:
     available = len(raw) * 8 // kind.bits
     if kind.name == "UNDEFINED":
         shape = (len(raw),)
-    elif not shape and available != 1:
+    elif not shape and len(raw) != (kind.bits + 7) // 8:
         shape = (available,)
     count = math.prod(shape)
+    where = f"{tensor.data.path}: {tensor.name}" if tensor.data.path else tensor.name
     if count > available:
         raise UndecodableTensorError(
-            f"{tensor.name}: {len(raw)} bytes of {kind.name} hold {available} elements; its shape {shape} needs {count}"
+            f"{where}: {len(raw)} bytes of {kind.name} hold {available} elements; its shape {_shown(shape)} needs {count}: "
+            "the header is wrong, or the tensor was not copied whole"
         )
-    return _decoder(kind.name)(raw[: (count * kind.bits + 7) // 8], count).reshape(shape)
+    elements = _decoder(kind.name)(raw[: (count * kind.bits + 7) // 8], count)
+    try:
+        result = elements.reshape(shape)
+    except (ValueError, OverflowError) as error:
+        raise UndecodableTensorError(f"{where}: numpy has no array of its shape {_shown(shape)} ({error})") from error
+    result.flags.writeable = False
+    return result
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return str(shape) if len(shape) <= 16 else f"of {len(shape)} dimensions"
 
 
 def encode_elements(array: npt.NDArray[Any], number: int) -> bytes:
     """The bytes of `array` as elements of that type, in C order; the inverse of decoding.
 
-    Raises UndecodableTensorError where a value is none of the type, or the type has no elements (text).
+    Arrays of numbers are taken, those of `ml_dtypes` too, and for types without a known size (text) those of bytes. Raises
+    UndecodableTensorError where a value is none of the type: nothing is rounded.
     """
     kind = data_type(number)
     flat = np.ascontiguousarray(array).reshape(-1)
     if kind.bits == 0:
-        return flat.view(np.uint8).tobytes()
+        if flat.dtype != np.uint8:
+            raise UndecodableTensorError(
+                f"{kind.name}: elements of unknown size are written from bytes (uint8), not {flat.dtype}"
+            )
+        return flat.tobytes()
+    flat = _numbers(flat, kind.name)
     native = _NATIVE.get(kind.name)
     if native is not None:
         return _exactly(flat, np.dtype(f"<{native}"), kind.name).tobytes()
@@ -107,6 +126,18 @@ def encode_elements(array: npt.NDArray[Any], number: int) -> bytes:
         parts = _exactly(flat, np.dtype("<c8"), kind.name).view("<f4")
         return _exactly(parts, np.dtype("<f2"), kind.name).tobytes()
     return _packed(_codes(flat, kind.name), kind.bits, high_first=kind.name == "UINT1")
+
+
+def _numbers(flat: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """The same values in a type that numpy itself has."""
+    if flat.dtype.kind in "biufc":
+        return flat
+    import ml_dtypes
+
+    own = getattr(ml_dtypes, flat.dtype.name, None)
+    if own is None or np.dtype(own) != flat.dtype:
+        raise UndecodableTensorError(f"{name}: the array holds {flat.dtype}; numbers were expected")
+    return flat.astype(np.int8 if flat.dtype.name.startswith(("int", "uint")) else np.float32)
 
 
 def values_of_codes(name: str) -> npt.NDArray[Any]:
@@ -137,16 +168,23 @@ def _decoder(name: str) -> Callable[[npt.NDArray[np.uint8], int], npt.NDArray[An
     if native is not None:
         return lambda raw, _: raw.view(f"<{native}")
     if name == "BF16":
-        return lambda raw, _: (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return lambda raw, _: _widened_bfloat16(raw)
     if name == "COMPLEX32":
         return lambda raw, _: raw.view("<f2").astype(np.float32).view(np.complex64)
     values = values_of_codes(name)
     if len(values) == 256:
-        return lambda raw, _: values.take(raw)
+        return lambda raw, _: widen(raw, values)
     if len(values) == 64:
-        return lambda raw, count: values.take(_six_bits(raw)[:count])
+        table = np.tile(values, 4)
+        return lambda raw, count: widen(_six_bits(raw), table)[:count]
     table = values.take(_codes_in_byte(len(values).bit_length() - 1, high_first=name == "UINT1"))
-    return lambda raw, count: table.take(raw, axis=0).reshape(-1)[:count]
+    return lambda raw, count: widen(raw, table)[:count]
+
+
+def _widened_bfloat16(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    halves = np.zeros((len(raw) // 2, 2), "<u2")
+    halves[:, 1] = raw.view("<u2")
+    return halves.reshape(-1).view(np.float32)
 
 
 def _codes_in_byte(bits: int, *, high_first: bool) -> npt.NDArray[np.uint8]:
@@ -159,13 +197,16 @@ def _codes_in_byte(bits: int, *, high_first: bool) -> npt.NDArray[np.uint8]:
 
 
 def _six_bits(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    padded = np.zeros(-(-len(raw) // 3) * 3, np.uint8)
-    padded[: len(raw)] = raw
-    three = padded.reshape(-1, 3).astype(np.uint32)
-    word = three[:, 0] | three[:, 1] << np.uint32(8) | three[:, 2] << np.uint32(16)
-    codes = word[:, None] >> np.array([0, 6, 12, 18], np.uint32) & np.uint32(63)
-    flat: npt.NDArray[np.uint8] = codes.astype(np.uint8).reshape(-1)
-    return flat
+    """The codes of three bytes, four times six bits, each in a byte of its own."""
+    padded = np.zeros((-(-len(raw) // 3), 3), np.uint8)
+    padded.reshape(-1)[: len(raw)] = raw
+    first, second, third = padded.T
+    codes = np.empty((len(padded), 4), np.uint8)
+    codes[:, 0] = first & 63
+    codes[:, 1] = first >> 6 | (second & 15) << 2
+    codes[:, 2] = second >> 4 | (third & 3) << 4
+    codes[:, 3] = third >> 2
+    return codes.reshape(-1)
 
 
 def _packed(codes: npt.NDArray[np.uint8], bits: int, *, high_first: bool) -> bytes:
@@ -181,7 +222,7 @@ def _codes(flat: npt.NDArray[Any], name: str) -> npt.NDArray[np.uint8]:
         values = values_of_codes(name)
     except KeyError:
         raise UndecodableTensorError(f"{name}: opdump cannot write elements of this type") from None
-    wide = flat.astype(np.float64)
+    wide = (_real(flat, name) if flat.dtype.kind == "c" else flat).astype(np.float64)
     order = np.argsort(values, kind="stable")
     # NaN sorts last; -0.0 and 0.0 are equal and told apart by their sign.
     found = order[np.minimum(np.searchsorted(values[order].astype(np.float64), wide), len(values) - 1)]
@@ -195,17 +236,29 @@ def _codes(flat: npt.NDArray[Any], name: str) -> npt.NDArray[np.uint8]:
     if negative:
         found = np.where(is_zero & np.signbit(wide), negative[0], found)
     same = (values[found].astype(np.float64) == wide) | (np.isnan(values[found].astype(np.float64)) & np.isnan(wide))
-    if not same.all():
-        raise UndecodableTensorError(f"{name}: {flat[~same][0]} is no value of this type; round the array first")
+    _refuse_others(same, flat, name)
     codes: npt.NDArray[np.uint8] = found.astype(np.uint8)
     return codes
 
 
 def _exactly(flat: npt.NDArray[Any], wanted: np.dtype[Any], name: str) -> npt.NDArray[Any]:
+    if flat.dtype.kind == "c" and wanted.kind != "c":
+        flat = _real(flat, name)
     with np.errstate(all="ignore"):
         converted = flat.astype(wanted)
         back = converted.astype(flat.dtype)
     same = (back == flat) | ((back != back) & (flat != flat))  # noqa: PLR0124  # NaN
-    if not same.all():
-        raise UndecodableTensorError(f"{name}: {flat[~same][0]} is no value of this type; convert the array first")
+    _refuse_others(same, flat, name)
     return converted
+
+
+def _real(flat: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    _refuse_others(flat.imag == 0, flat, name)
+    return flat.real
+
+
+def _refuse_others(same: npt.NDArray[np.bool_], flat: npt.NDArray[Any], name: str) -> None:
+    if not same.all():
+        raise UndecodableTensorError(
+            f"{name}: {flat[~same][0]} is no value of this type; round or convert the array first"
+        )

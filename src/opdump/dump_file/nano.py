@@ -3,7 +3,8 @@
     u64 header length | u32 magic | u32 version | tag 4: inputs | tag 5: outputs | bytes of the inputs, then of the outputs
 
 A tag is u32 number, u32 length. Source: section 5 of the dump specification. Element types have the numbers of GE, which are
-turned into those of dump files here. The file must hold exactly what is announced.
+turned into those of dump files here; a number that GE does not have becomes negative, so that it is taken for no other type.
+The file must hold exactly what is announced.
 """
 
 from __future__ import annotations
@@ -22,36 +23,13 @@ from opdump.records import IO
 NANO_MAGIC: Final = b"\x5a\x5a\x5a\x5a"
 _INPUTS, _OUTPUTS = 4, 5
 _SHAPE, _ORIGINAL_SHAPE, _ORIGIN_NAME = 0, 1, 2
-_MOST_DIMENSIONS: Final = 64
+_LONGEST_HEADER: Final = 1 << 22
 _GE: Final = (
-    *(
-        "FLOAT",
-        "FLOAT16",
-        "INT8",
-        "INT32",
-        "UINT8",
-        "",
-        "INT16",
-        "UINT16",
-        "UINT32",
-        "INT64",
-        "UINT64",
-        "DOUBLE",
-        "BOOL",
-    ),
-    *("STRING", "DUAL_SUB_INT8", "DUAL_SUB_UINT8", "COMPLEX64", "COMPLEX128", "QINT8", "QINT16", "QINT32", "QUINT8"),
-    *("QUINT16", "RESOURCE", "STRING_REF", "DUAL", "VARIANT", "BF16", "UNDEFINED", "INT4", "UINT1", "INT2", "UINT2"),
-    *(
-        "COMPLEX32",
-        "HIFLOAT8",
-        "FLOAT8_E5M2",
-        "FLOAT8_E4M3FN",
-        "FLOAT8_E8M0",
-        "FLOAT6_E3M2",
-        "FLOAT6_E2M3",
-        "FLOAT4_E2M1",
-    ),
-    "FLOAT4_E1M2",
+    *("FLOAT", "FLOAT16", "INT8", "INT32", "UINT8", "", "INT16", "UINT16", "UINT32", "INT64", "UINT64", "DOUBLE"),
+    *("BOOL", "STRING", "DUAL_SUB_INT8", "DUAL_SUB_UINT8", "COMPLEX64", "COMPLEX128", "QINT8", "QINT16", "QINT32"),
+    *("QUINT8", "QUINT16", "RESOURCE", "STRING_REF", "DUAL", "VARIANT", "BF16", "UNDEFINED", "INT4", "UINT1"),
+    *("INT2", "UINT2", "COMPLEX32", "HIFLOAT8", "FLOAT8_E5M2", "FLOAT8_E4M3FN", "FLOAT8_E8M0", "FLOAT6_E3M2"),
+    *("FLOAT6_E2M3", "FLOAT4_E2M1", "FLOAT4_E1M2"),
 )
 """The names of GE's numbers."""
 _DATA_TYPES: Final[Mapping[int, int]] = MappingProxyType(
@@ -103,7 +81,7 @@ class _Fields:
 
 def read_nano(source: FileSource, length: int) -> DumpFile:
     """The content of a nano file. Raises CorruptDumpError where sizes contradict each other."""
-    if not 8 <= length <= source.size - 8:
+    if not 8 <= length <= min(source.size - 8, _LONGEST_HEADER):
         raise CorruptDumpError(f"{source.path}: announces a nano header of {length} bytes in a file of {source.size}")
     fields = _Fields(source, source.read(8, length))
     _, version = fields.numbers("II")
@@ -115,20 +93,22 @@ def read_nano(source: FileSource, length: int) -> DumpFile:
             # Every entry takes bytes of the header, so a false count ends at its end.
             for _ in range(count):
                 described[tag].append(_entry(inner, is_output=tag == _OUTPUTS))
-    entries = [*described[_INPUTS], *described[_OUTPUTS]]
-    end = 8 + length + sum(entry.size for entry in entries)
+    end = 8 + length + sum(entry.size for entries in described.values() for entry in entries)
     if end != source.size:
         raise CorruptDumpError(f"{source.path}: holds {source.size} bytes, but its nano header announces {end}")
     position = 8 + length
-    tensors: dict[int, list[DumpTensor]] = {_INPUTS: [], _OUTPUTS: []}
-    for tag, io in ((_INPUTS, "input"), (_OUTPUTS, "output")):
-        for slot, entry in enumerate(described[tag]):
-            data = source.part(position, entry.size)
+
+    def tensors(io: IO, entries: list[_Described]) -> tuple[DumpTensor, ...]:
+        nonlocal position
+        found = []
+        for slot, entry in enumerate(entries):
+            found.append(_tensor(io, slot, entry, source.part(position, entry.size)))
             position += entry.size
-            tensors[tag].append(_tensor("input" if io == "input" else "output", slot, entry, data))
+        return tuple(found)
+
     return DumpFile(
-        inputs=tuple(tensors[_INPUTS]),
-        outputs=tuple(tensors[_OUTPUTS]),
+        inputs=tensors("input", described[_INPUTS]),
+        outputs=tensors("output", described[_OUTPUTS]),
         version=str(version),
         variant="nano",
         path=source.path,
@@ -147,17 +127,12 @@ def _entry(fields: _Fields, *, is_output: bool) -> _Described:
     while inner:
         tag, value = inner.tagged()
         if tag in (_SHAPE, _ORIGINAL_SHAPE):
-            count = len(value.data) // 8
-            if count > _MOST_DIMENSIONS:
-                raise CorruptDumpError(
-                    f"{fields.source.path}: a tensor of {count} dimensions; no more than {_MOST_DIMENSIONS} make sense"
-                )
-            shapes[tag] = value.numbers(f"{count}Q")
+            shapes[tag] = value.numbers(f"{len(value.data) // 8}Q")
         elif tag == _ORIGIN_NAME:
             name = bytes(value.data).rstrip(b"\0").decode("utf-8", "surrogateescape")
-    original = OriginalOp(name, origin[0], _DATA_TYPES.get(origin[1], origin[1]), origin[2]) if is_output else None
+    original = OriginalOp(name, origin[0], _data_type(origin[1]), origin[2]) if is_output else None
     return _Described(
-        _DATA_TYPES.get(kind, kind),
+        _data_type(kind),
         layout,
         address,
         offset,
@@ -166,6 +141,10 @@ def _entry(fields: _Fields, *, is_output: bool) -> _Described:
         shapes.get(_ORIGINAL_SHAPE, ()),
         original,
     )
+
+
+def _data_type(number: int) -> int:
+    return _DATA_TYPES.get(number, -abs(number))
 
 
 def _tensor(io: IO, slot: int, entry: _Described, data: Bytes) -> DumpTensor:

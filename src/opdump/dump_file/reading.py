@@ -12,20 +12,29 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp
 from opdump.dump_file.nano import NANO_MAGIC, read_nano
 from opdump.dump_file.schema import dump_data
-from opdump.dump_file.stored_bytes import Bytes, FileSource, HeldBytes
+from opdump.dump_file.stored_bytes import AbsentBytes, Bytes, FileSource, HeldBytes
+from opdump.dump_file.wire import Field, WireError, fields, varint
 from opdump.errors import CorruptDumpError
 
-_LONGEST_HEADER = 2**31 - 1
-_MOST_DIMENSIONS = 64
+# What no device reaches, and what a header may at most make of memory. Small headers need no measuring.
+_LONGEST_HEADER: Final = 1 << 26
+_MOST_ENTRIES: Final = 1 << 16
+_LONGEST_DESCRIPTIONS: Final = 1 << 22
+_SMALL_HEADER: Final = 1 << 16
+
+_OUTPUT, _INPUT, _BUFFER, _SPACE = 3, 4, 5, 8
+_DATA_FIELDS: Final[Mapping[int, int]] = MappingProxyType({_OUTPUT: 5, _INPUT: 4, _BUFFER: 2, _SPACE: 2})
+"""Entries of the message -> the number of their field `data`."""
 
 
 def read_dump_file(path: str | os.PathLike[str]) -> DumpFile:
@@ -41,8 +50,8 @@ def read_dump_file(path: str | os.PathLike[str]) -> DumpFile:
     (length,) = struct.unpack_from("<Q", start)
     if source.size >= 16 and bytes(start[8:12]) == NANO_MAGIC:
         return read_nano(source, length)
-    if 0 < length <= min(source.size - 8, _LONGEST_HEADER):
-        message = _parsed(source.read(8, length))
+    if 0 < length <= source.size - 8:
+        message = _parsed(source, 8, length)
         if message is not None:
             return _file(source, message, 8 + length)
         problem = f"its header of {length} bytes is no DumpData message"
@@ -63,125 +72,208 @@ def is_dump_file(path: str | os.PathLike[str]) -> bool:
     return True
 
 
-def _parsed(header: memoryview) -> Any:
+def _parsed(source: FileSource, start: int, length: int) -> Any:
+    """The message; None where the bytes are none."""
+    if length > _LONGEST_HEADER:
+        raise CorruptDumpError(
+            f"{source.path}: announces a header of {length} bytes; no device writes more than {_LONGEST_HEADER}"
+        )
+    header = source.read(start, length)
     try:
+        if length > _SMALL_HEADER:
+            _measure(source, header)
         return dump_data().FromString(bytes(header))
-    except DecodeError:
+    except (WireError, DecodeError):
         return None
 
 
+def _measure(source: FileSource, header: memoryview) -> None:
+    """Refuses a header that would take far more memory than its bytes: many entries, many dimensions."""
+    described = 0
+    for entries, field in enumerate(fields(header, 0, len(header)), 1):
+        if field.number in _DATA_FIELDS:
+            described += field.end - field.start
+        if _is_too_much(entries, described):
+            raise CorruptDumpError(
+                f"{source.path}: its header has more than {_MOST_ENTRIES} entries, or describes tensors in more than "
+                f"{_LONGEST_DESCRIPTIONS} bytes; no device writes that"
+            )
+
+
+def _is_too_much(entries: int, described: int) -> bool:
+    return entries > _MOST_ENTRIES or described > _LONGEST_DESCRIPTIONS
+
+
 def _file(source: FileSource, message: Any, start: int) -> DumpFile:
-    position = start
-    for entry in (*message.input, *message.output, *message.buffer, *message.space):
-        position += entry.size
-    if position > source.size:
-        raise CorruptDumpError(
-            f"{source.path}: holds {source.size} bytes, but its header announces tensors up to byte {position}: "
-            "the file was cut off, or the device could not copy a tensor and left its size in the header"
-        )
+    groups = (message.input, message.output, message.buffer, message.space)
+    end = start + sum(entry.size for group in groups for entry in group)
+    absent = False
+    if end > source.size:
+        absent = _has_skipped(message, source.size - start)
+        if not absent:
+            raise CorruptDumpError(
+                f"{source.path}: holds {source.size} bytes, but its header announces tensors up to byte {end}: "
+                "the file was cut off, or the device could not copy a tensor and left its size in the header"
+            )
     position = start
 
-    def stored(entry: Any) -> Bytes:
+    def stored(entry: Any, name: str) -> Bytes:
         nonlocal position
+        if absent and name and entry.size and not entry.address:
+            return AbsentBytes(source, name, entry.size)
         part = source.part(position, entry.size)
         position += entry.size
         return part
 
     # The order of the bytes.
-    inputs = [(entry, stored(entry)) for entry in message.input]
-    outputs = [(entry, stored(entry)) for entry in message.output]
-    buffers = [(entry, stored(entry)) for entry in message.buffer]
-    spaces = [(entry, stored(entry)) for entry in message.space]
+    inputs = [stored(entry, f"input:{slot}") for slot, entry in enumerate(message.input)]
+    outputs = [stored(entry, f"output:{slot}") for slot, entry in enumerate(message.output)]
+    buffers = [stored(entry, "") for entry in message.buffer]
+    spaces = [stored(entry, "") for entry in message.space]
     return _assembled(source, message, inputs, outputs, buffers, spaces)
+
+
+def _has_skipped(message: Any, available: int) -> bool:
+    """Whether the bytes are all there but those of tensors without an address, which a device skips and still announces.
+
+    Where no tensor has an address, addresses say nothing.
+    """
+    tensors = [*message.input, *message.output]
+    there: int = sum(tensor.size for tensor in tensors if tensor.address)
+    others: int = sum(entry.size for entry in (*message.buffer, *message.space))
+    return there > 0 and there + others == available
 
 
 def _legacy(source: FileSource) -> DumpFile | None:
     """A file of version 1.0; None where it is none. Any message would pass for one without a tensor, so one is asked for."""
-    message = _parsed(source.read(0, source.size))
-    if message is None or not message.version.startswith(b"1.") or not (message.input or message.output):
+    try:
+        header, data = _without_data(source)
+        message = dump_data().FromString(header)
+    except (WireError, DecodeError):
         return None
-
-    def held(entries: Iterable[Any]) -> list[tuple[Any, Bytes]]:
-        return [(entry, HeldBytes(entry.data)) for entry in entries]
-
-    parts = (held(message.input), held(message.output), held(message.buffer), held(message.space))
-    return _assembled(source, message, *parts, legacy=True)
+    if not message.version.startswith(b"1.") or not (message.input or message.output):
+        return None
+    return _assembled(source, message, data[_INPUT], data[_OUTPUT], data[_BUFFER], data[_SPACE], legacy=True)
 
 
-_Stored = list[tuple[Any, Bytes]]
+def _without_data(source: FileSource) -> tuple[bytes, dict[int, list[Bytes]]]:
+    """The message without the bytes of its tensors, and where those lie, by the number of their entries."""
+    whole = source.read(0, source.size)
+    header = bytearray()
+    data: dict[int, list[Bytes]] = {number: [] for number in _DATA_FIELDS}
+    entries = described = 0
+
+    def keep(target: bytearray, field: Field) -> None:
+        if len(header) + len(target) + field.end - field.tag > _LONGEST_HEADER or _is_too_much(entries, described):
+            raise WireError("more around its tensors than any device writes")
+        target += whole[field.tag : field.end]
+
+    for entry in fields(whole, 0, source.size):
+        entries += 1
+        if entry.number not in _DATA_FIELDS or not entry.has_length:
+            keep(header, entry)
+            continue
+        kept = bytearray()
+        part: Bytes = HeldBytes(b"")
+        for field in fields(whole, entry.start, entry.end):
+            if field.number == _DATA_FIELDS[entry.number] and field.has_length:
+                part = source.part(field.start, field.end - field.start)
+            else:
+                described += field.end - field.tag
+                keep(kept, field)
+        data[entry.number].append(part)
+        header += varint(entry.number << 3 | 2) + varint(len(kept)) + kept
+    return bytes(header), data
 
 
 def _assembled(
     source: FileSource,
     message: Any,
-    inputs: _Stored,
-    outputs: _Stored,
-    buffers: _Stored,
-    spaces: _Stored,
+    inputs: list[Bytes],
+    outputs: list[Bytes],
+    buffers: list[Bytes],
+    spaces: list[Bytes],
     *,
     legacy: bool = False,
 ) -> DumpFile:
+    unknown = _unknown_of if _knows_less(message) else _nothing_unknown
     return DumpFile(
-        inputs=tuple(_input(source, slot, *stored) for slot, stored in enumerate(inputs)),
-        outputs=tuple(_output(source, slot, *stored) for slot, stored in enumerate(outputs)),
-        buffers=tuple(DumpBlob(data, entry.buffer_type) for entry, data in buffers),
-        spaces=tuple(DumpBlob(data, entry.type, entry.arg_index) for entry, data in spaces),
+        inputs=tuple(
+            DumpTensor(
+                io="input", slot=slot, data=data, input_type=entry.input_type, **_common(entry), unknown=unknown(entry)
+            )
+            for slot, (entry, data) in enumerate(zip(message.input, inputs, strict=True))
+        ),
+        outputs=tuple(
+            DumpTensor(
+                io="output",
+                slot=slot,
+                data=data,
+                original_op=_original_op(entry),
+                dim_range=tuple((part.dim_start, part.dim_end) for part in entry.dim_range),
+                **_common(entry),
+                unknown=unknown(entry),
+            )
+            for slot, (entry, data) in enumerate(zip(message.output, outputs, strict=True))
+        ),
+        buffers=tuple(
+            DumpBlob(data, entry.buffer_type, unknown=unknown(entry))
+            for entry, data in zip(message.buffer, buffers, strict=True)
+        ),
+        spaces=tuple(
+            DumpBlob(data, entry.type, entry.arg_index, unknown(entry))
+            for entry, data in zip(message.space, spaces, strict=True)
+        ),
         op_name=_text(message.op_name),
         version=_text(message.version),
         dump_time=message.dump_time,
         attributes=tuple((_text(attr.name), _text(attr.value)) for attr in message.attr),
         dfx_message=_text(message.dfx_message),
         variant="1.0" if legacy else "2.0",
+        unknown=unknown(message),
         path=source.path,
     )
 
 
-def _input(source: FileSource, slot: int, entry: Any, data: Bytes) -> DumpTensor:
-    return DumpTensor(
-        io="input",
-        slot=slot,
-        data_type=entry.data_type,
-        format=entry.format,
-        shape=_shape(source, entry.shape),
-        data=data,
-        original_shape=_shape(source, entry.original_shape),
-        sub_format=entry.sub_format,
-        address=entry.address,
-        offset=entry.offset,
-        arg_index=entry.arg_index,
-        input_type=entry.input_type,
-    )
+def _common(entry: Any) -> dict[str, Any]:
+    """What inputs and outputs have alike."""
+    return {
+        "data_type": entry.data_type,
+        "format": entry.format,
+        "shape": tuple(entry.shape.dim),
+        "original_shape": tuple(entry.original_shape.dim),
+        "sub_format": entry.sub_format,
+        "address": entry.address,
+        "offset": entry.offset,
+        "arg_index": entry.arg_index,
+    }
 
 
-def _output(source: FileSource, slot: int, entry: Any, data: Bytes) -> DumpTensor:
-    original = entry.original_op
-    return DumpTensor(
-        io="output",
-        slot=slot,
-        data_type=entry.data_type,
-        format=entry.format,
-        shape=_shape(source, entry.shape),
-        data=data,
-        original_shape=_shape(source, entry.original_shape),
-        sub_format=entry.sub_format,
-        address=entry.address,
-        offset=entry.offset,
-        arg_index=entry.arg_index,
-        original_op=(
-            OriginalOp(_text(original.name), original.output_index, original.data_type, original.format)
-            if entry.HasField("original_op")
-            else None
-        ),
-        dim_range=tuple((part.dim_start, part.dim_end) for part in entry.dim_range),
-    )
+def _original_op(output: Any) -> OriginalOp | None:
+    if not output.HasField("original_op"):
+        return None
+    original = output.original_op
+    return OriginalOp(_text(original.name), original.output_index, original.data_type, original.format)
 
 
-def _shape(source: FileSource, shape: Any) -> tuple[int, ...]:
-    if len(shape.dim) > _MOST_DIMENSIONS:
-        raise CorruptDumpError(
-            f"{source.path}: a tensor of {len(shape.dim)} dimensions; no more than {_MOST_DIMENSIONS} make sense"
-        )
-    return tuple(shape.dim)
+def _knows_less(message: Any) -> bool:
+    """Whether the message, or one in it, has fields that the schema lacks."""
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    return bool(known.ByteSize() != message.ByteSize())
+
+
+def _unknown_of(message: Any) -> bytes:
+    rest = type(message)()
+    rest.CopyFrom(message)
+    for field, _ in rest.ListFields():
+        rest.ClearField(field.name)
+    return bytes(rest.SerializeToString())
+
+
+def _nothing_unknown(_: Any) -> bytes:
+    return b""
 
 
 def _text(field: bytes) -> str:

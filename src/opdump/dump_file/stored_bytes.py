@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opdump.errors import CorruptDumpError
+from opdump.errors import CorruptDumpError, UndecodableTensorError
 
 # Smaller files are read at once: a mapping costs more than the bytes.
 _SMALL = 1 << 18
@@ -27,6 +27,8 @@ class FileSource:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
             raise CorruptDumpError(f"{path}: cannot be opened ({error.strerror}); a dump file was expected") from error
+        except ValueError as error:
+            raise CorruptDumpError(f"{path!r}: is no path ({error}); a dump file was expected") from error
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -45,9 +47,12 @@ class FileSource:
         return FileBytes(self, start, size)
 
     def _load(self, descriptor: int) -> memoryview:
-        if self.size >= _SMALL:
-            return memoryview(mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ))
-        data = os.pread(descriptor, self.size, 0) if self.size else b""
+        try:
+            if self.size >= _SMALL:
+                return memoryview(mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ))
+            data = os.pread(descriptor, self.size, 0) if self.size else b""
+        except (OSError, ValueError) as error:  # ValueError: shorter than it was a moment ago
+            raise CorruptDumpError(f"{self.path}: cannot be read ({error}); a dump file was expected") from error
         if len(data) != self.size:
             raise CorruptDumpError(f"{self.path}: shrank while it was read: found {len(data)} of {self.size} bytes")
         return memoryview(data)
@@ -66,8 +71,15 @@ class Bytes:
         """The bytes, read-only; those of a large file are mapped."""
         raise NotImplementedError
 
+    @property
+    def path(self) -> Path | None:
+        """The file that they lie in."""
+        return None
+
     def __eq__(self, other: object) -> bool:
-        return self.read() == other.read() if isinstance(other, Bytes) else NotImplemented
+        if not isinstance(other, Bytes):
+            return NotImplemented
+        return len(self) == len(other) and (len(self) == 0 or self.read() == other.read())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,10 +89,10 @@ class HeldBytes(Bytes):
     data: bytes | memoryview = field(repr=False)
 
     def __len__(self) -> int:
-        return len(self.data)
+        return memoryview(self.data).nbytes
 
     def read(self) -> memoryview:
-        return memoryview(self.data).toreadonly()
+        return memoryview(self.data).cast("B").toreadonly() if len(self) else memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,3 +108,30 @@ class FileBytes(Bytes):
 
     def read(self) -> memoryview:
         return self.source.read(self.start, self.size)
+
+    @property
+    def path(self) -> Path:
+        return self.source.path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AbsentBytes(Bytes):
+    """Bytes that a header announces and the file lacks: the device had no address to copy them from."""
+
+    source: FileSource = field(repr=False)
+    name: str
+    announced: int
+
+    def __len__(self) -> int:
+        return 0
+
+    def read(self) -> memoryview:
+        """Raises UndecodableTensorError: there are none."""
+        raise UndecodableTensorError(
+            f"{self.path}: {self.name}: its {self.announced} bytes are not in the file: the device had no address to copy "
+            "them from; dump the operator again"
+        )
+
+    @property
+    def path(self) -> Path:
+        return self.source.path

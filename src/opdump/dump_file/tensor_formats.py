@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from opdump.errors import UnknownFormatError
+
 _NAMES: Final = (
     *("NCHW", "NHWC", "ND", "NC1HWC0", "FRACTAL_Z", "NC1C0HWPAD", "NHWC1C0", "FSR_NCHW", "FRACTAL_DECONV", "C1HWNC0"),
     *("FRACTAL_DECONV_TRANSPOSE", "FRACTAL_DECONV_SP_STRIDE_TRANS", "NC1HWC0_C04", "FRACTAL_Z_C04", "CHWN"),
@@ -22,3 +24,11 @@ FORMAT_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({name: number for nu
 def format_name(number: int) -> str:
     """The name of a format; the number itself where it has none."""
     return FORMAT_NAMES.get(number, str(number))
+
+
+def format_number(name: str) -> int:
+    """The number of `NC1HWC0`. Raises UnknownFormatError where dump files have no such format."""
+    number = FORMAT_NUMBERS.get(name.removeprefix("FORMAT_"))
+    if number is None:
+        raise UnknownFormatError(f"{name}: dump files have no such format; they have {', '.join(FORMAT_NUMBERS)}")
+    return number

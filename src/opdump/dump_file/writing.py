@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from opdump.dump_file.dump_file import DumpFile, DumpTensor
+from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor
 from opdump.dump_file.schema import dump_data
+from opdump.dump_file.stored_bytes import Bytes
 from opdump.errors import DumpPathError
 from opdump.sink import FILE_MODE
 
@@ -32,8 +33,9 @@ def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
         try:
             with os.fdopen(descriptor, "wb") as output:
                 for part in encode_dump_file(file):
-                    for start in range(0, len(part), _SLICE):
-                        output.write(part[start : start + _SLICE])
+                    view = memoryview(part)
+                    for start in range(0, len(view), _SLICE):
+                        output.write(view[start : start + _SLICE])
             os.chmod(temporary, FILE_MODE)
             os.replace(temporary, target)
         except BaseException:
@@ -54,8 +56,10 @@ def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
         yield header
         return
     yield struct.pack("<Q", len(header)) + header
-    for part in (*file.inputs, *file.outputs, *file.buffers, *file.spaces):
-        yield part.data.read()
+    parts: tuple[DumpTensor | DumpBlob, ...] = (*file.tensors, *file.buffers, *file.spaces)
+    for part in parts:
+        if len(part.data):  # a tensor that the device could not copy has none, and nothing to read
+            yield part.data.read()
 
 
 def _message(file: DumpFile, *, with_data: bool) -> Any:
@@ -65,11 +69,12 @@ def _message(file: DumpFile, *, with_data: bool) -> Any:
         op_name=_field(file.op_name),
         dfx_message=_field(file.dfx_message),
     )
+    entry: Any
     for tensor in file.inputs:
-        entry: Any = message.input.add(arg_index=tensor.arg_index, input_type=tensor.input_type, **_common(tensor))
-        _fill(entry, tensor, with_data=with_data)
+        entry = message.input.add(input_type=tensor.input_type, **_common(tensor, with_data=with_data))
+        _fill(entry, tensor)
     for tensor in file.outputs:
-        entry = message.output.add(arg_index=tensor.arg_index, **_common(tensor))
+        entry = message.output.add(**_common(tensor, with_data=with_data))
         original = tensor.original_op
         if original is not None:
             entry.original_op.SetInParent()
@@ -79,36 +84,42 @@ def _message(file: DumpFile, *, with_data: bool) -> Any:
             entry.original_op.format = original.format
         for start, end in tensor.dim_range:
             entry.dim_range.add(dim_start=start, dim_end=end)
-        _fill(entry, tensor, with_data=with_data)
+        _fill(entry, tensor)
     for blob in file.buffers:
-        data = bytes(blob.data.read()) if with_data else b""
-        message.buffer.add(buffer_type=blob.kind, size=len(blob.data), data=data)
+        entry = message.buffer.add(buffer_type=blob.kind, **_stored(blob.data, with_data=with_data))
+        entry.MergeFromString(blob.unknown)
     for blob in file.spaces:
-        data = bytes(blob.data.read()) if with_data else b""
-        message.space.add(type=blob.kind, size=len(blob.data), arg_index=blob.arg_index, data=data)
+        entry = message.space.add(type=blob.kind, arg_index=blob.arg_index, **_stored(blob.data, with_data=with_data))
+        entry.MergeFromString(blob.unknown)
     for name, value in file.attributes:
         message.attr.add(name=_field(name), value=_field(value))
+    message.MergeFromString(file.unknown)
     return message
 
 
-def _common(tensor: DumpTensor) -> dict[str, int]:
+def _common(tensor: DumpTensor, *, with_data: bool) -> dict[str, Any]:
+    """What inputs and outputs have alike."""
     return {
         "data_type": tensor.data_type,
         "format": tensor.format,
-        "size": tensor.size,
         "sub_format": tensor.sub_format,
         "address": tensor.address,
         "offset": tensor.offset,
+        "arg_index": tensor.arg_index,
+        **_stored(tensor.data, with_data=with_data),
     }
 
 
-def _fill(entry: Any, tensor: DumpTensor, *, with_data: bool) -> None:
+def _stored(data: Bytes, *, with_data: bool) -> dict[str, Any]:
+    return {"size": len(data), "data": bytes(data.read()) if with_data and len(data) else b""}
+
+
+def _fill(entry: Any, tensor: DumpTensor) -> None:
     if tensor.shape:
         entry.shape.dim.extend(tensor.shape)
     if tensor.original_shape:
         entry.original_shape.dim.extend(tensor.original_shape)
-    if with_data:
-        entry.data = bytes(tensor.data.read())
+    entry.MergeFromString(tensor.unknown)
 
 
 def _field(text: str) -> bytes:
