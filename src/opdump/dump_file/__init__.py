@@ -10,7 +10,7 @@ from __future__ import annotations
 from opdump.dump_file.data_types import DATA_TYPES, DataType, data_type, data_type_number
 from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp, Variant
 from opdump.dump_file.reading import is_dump_file, read_dump_file
-from opdump.dump_file.stored_bytes import AbsentBytes, Bytes, HeldBytes
+from opdump.dump_file.stored_bytes import Bytes, HeldBytes, UnreadableBytes
 from opdump.dump_file.tensor_formats import FORMAT_NAMES, FORMAT_NUMBERS, format_name, format_number
 from opdump.dump_file.writing import write_dump_file
 
@@ -18,7 +18,6 @@ __all__ = [
     "DATA_TYPES",
     "FORMAT_NAMES",
     "FORMAT_NUMBERS",
-    "AbsentBytes",
     "Bytes",
     "DataType",
     "DumpBlob",
@@ -26,6 +25,7 @@ __all__ = [
     "DumpTensor",
     "HeldBytes",
     "OriginalOp",
+    "UnreadableBytes",
     "Variant",
     "data_type",
     "data_type_number",

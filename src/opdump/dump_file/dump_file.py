@@ -5,17 +5,20 @@ Everything that the header says is kept, in the order of the file. The bytes of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opdump.dump_file.data_types import data_type, data_type_number
-from opdump.dump_file.stored_bytes import AbsentBytes, Bytes, HeldBytes
+from opdump.dump_file.stored_bytes import Bytes, HeldBytes, UnreadableBytes
 from opdump.dump_file.tensor_formats import format_name, format_number
 from opdump.records import IO
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+MOST_DIMENSIONS: Final = 64
+"""Devices know 25, numpy 64."""
 
 Variant = Literal["2.0", "1.0", "nano"]
 """2.0: u64 length, header, bytes. 1.0: one message that holds the bytes too. nano: u64 length, tagged fields, bytes."""
@@ -87,9 +90,9 @@ class DumpTensor:
         )
 
     @property
-    def is_absent(self) -> bool:
-        """Whether the header announces bytes that the device could not copy; `to_host` and `data.read` raise."""
-        return isinstance(self.data, AbsentBytes)
+    def is_readable(self) -> bool:
+        """False where the device could not copy the bytes, or the shape makes no sense; `to_host` and `data.read` raise."""
+        return not isinstance(self.data, UnreadableBytes)
 
     @property
     def name(self) -> str:
@@ -124,6 +127,15 @@ class DumpTensor:
         from opdump.dump_file.elements import decode_elements
 
         return decode_elements(self)
+
+
+def with_bounded_shapes(tensor: DumpTensor) -> DumpTensor:
+    """The tensor, unreadable where a shape has more dimensions than make sense: their product alone would take minutes."""
+    dimensions = max(len(tensor.shape), len(tensor.original_shape))
+    if dimensions <= MOST_DIMENSIONS:
+        return tensor
+    reason = f"{tensor.name}: its shape has {dimensions} dimensions; no more than {MOST_DIMENSIONS} make sense"
+    return replace(tensor, shape=(), original_shape=(), data=UnreadableBytes(tensor.data.path, reason))
 
 
 @dataclass(frozen=True, slots=True)

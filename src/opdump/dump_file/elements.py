@@ -14,18 +14,16 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from opdump.dump_file.data_types import data_type
+from opdump.dump_file.dump_file import MOST_DIMENSIONS, DumpTensor
 from opdump.dump_file.hifloat8 import hifloat8_values
 from opdump.dump_file.widening import widen
 from opdump.errors import UndecodableTensorError
-
-if TYPE_CHECKING:
-    from opdump.dump_file.dump_file import DumpTensor
 
 # By the name in the enumeration. UNDEFINED has no element type, so its bytes are the elements.
 _NATIVE: Final[Mapping[str, str]] = MappingProxyType(
@@ -79,24 +77,24 @@ def decode_elements(tensor: DumpTensor) -> npt.NDArray[Any]:
         shape = (len(raw),)
     elif not shape and len(raw) != (kind.bits + 7) // 8:
         shape = (available,)
-    count = math.prod(shape)
     where = f"{tensor.data.path}: {tensor.name}" if tensor.data.path else tensor.name
+    if len(shape) > MOST_DIMENSIONS:
+        raise UndecodableTensorError(
+            f"{where}: its shape has {len(shape)} dimensions; no more than {MOST_DIMENSIONS} make sense"
+        )
+    count = math.prod(shape)
     if count > available:
         raise UndecodableTensorError(
-            f"{where}: {len(raw)} bytes of {kind.name} hold {available} elements; its shape {_shown(shape)} needs {count}: "
+            f"{where}: {len(raw)} bytes of {kind.name} hold {available} elements; its shape {shape} needs {count}: "
             "the header is wrong, or the tensor was not copied whole"
         )
     elements = _decoder(kind.name)(raw[: (count * kind.bits + 7) // 8], count)
     try:
         result = elements.reshape(shape)
     except (ValueError, OverflowError) as error:
-        raise UndecodableTensorError(f"{where}: numpy has no array of its shape {_shown(shape)} ({error})") from error
+        raise UndecodableTensorError(f"{where}: numpy has no array of its shape {shape} ({error})") from error
     result.flags.writeable = False
     return result
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    return str(shape) if len(shape) <= 16 else f"of {len(shape)} dimensions"
 
 
 def encode_elements(array: npt.NDArray[Any], number: int) -> bytes:
@@ -246,7 +244,7 @@ def _exactly(flat: npt.NDArray[Any], wanted: np.dtype[Any], name: str) -> npt.ND
         flat = _real(flat, name)
     with np.errstate(all="ignore"):
         converted = flat.astype(wanted)
-        back = converted.astype(flat.dtype)
+        back = converted if wanted.kind == "c" else converted.astype(flat.dtype)
     same = (back == flat) | ((back != back) & (flat != flat))  # noqa: PLR0124  # NaN
     _refuse_others(same, flat, name)
     return converted

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from opdump.dump_file.data_types import BY_NAME
-from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp
+from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp, with_bounded_shapes
 from opdump.dump_file.stored_bytes import Bytes, FileSource
 from opdump.errors import CorruptDumpError
 from opdump.records import IO
@@ -102,7 +102,7 @@ def read_nano(source: FileSource, length: int) -> DumpFile:
         nonlocal position
         found = []
         for slot, entry in enumerate(entries):
-            found.append(_tensor(io, slot, entry, source.part(position, entry.size)))
+            found.append(with_bounded_shapes(_tensor(io, slot, entry, source.part(position, entry.size))))
             position += entry.size
         return tuple(found)
 

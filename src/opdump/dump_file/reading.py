@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp
+from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp, with_bounded_shapes
 from opdump.dump_file.nano import NANO_MAGIC, read_nano
 from opdump.dump_file.schema import dump_data
-from opdump.dump_file.stored_bytes import AbsentBytes, Bytes, FileSource, HeldBytes
+from opdump.dump_file.stored_bytes import Bytes, FileSource, HeldBytes, UnreadableBytes
 from opdump.dump_file.wire import Field, WireError, fields, varint
 from opdump.errors import CorruptDumpError
 
@@ -31,6 +31,8 @@ _LONGEST_HEADER: Final = 1 << 26
 _MOST_ENTRIES: Final = 1 << 16
 _LONGEST_DESCRIPTIONS: Final = 1 << 22
 _SMALL_HEADER: Final = 1 << 16
+
+_NOT_COPIED: Final = "the device had no address to copy them from; dump the operator again"
 
 _OUTPUT, _INPUT, _BUFFER, _SPACE = 3, 4, 5, 8
 _DATA_FIELDS: Final[Mapping[int, int]] = MappingProxyType({_OUTPUT: 5, _INPUT: 4, _BUFFER: 2, _SPACE: 2})
@@ -120,7 +122,7 @@ def _file(source: FileSource, message: Any, start: int) -> DumpFile:
     def stored(entry: Any, name: str) -> Bytes:
         nonlocal position
         if absent and name and entry.size and not entry.address:
-            return AbsentBytes(source, name, entry.size)
+            return UnreadableBytes(source.path, f"{name}: its {entry.size} bytes are not in the file: {_NOT_COPIED}")
         part = source.part(position, entry.size)
         position += entry.size
         return part
@@ -197,25 +199,31 @@ def _assembled(
     legacy: bool = False,
 ) -> DumpFile:
     unknown = _unknown_of if _knows_less(message) else _nothing_unknown
+
+    def read_input(slot: int, entry: Any) -> DumpTensor:
+        return DumpTensor(
+            io="input",
+            slot=slot,
+            data=inputs[slot],
+            input_type=entry.input_type,
+            unknown=unknown(entry),
+            **_common(entry),
+        )
+
+    def read_output(slot: int, entry: Any) -> DumpTensor:
+        return DumpTensor(
+            io="output",
+            slot=slot,
+            data=outputs[slot],
+            original_op=_original_op(entry),
+            dim_range=tuple((part.dim_start, part.dim_end) for part in entry.dim_range),
+            unknown=unknown(entry),
+            **_common(entry),
+        )
+
     return DumpFile(
-        inputs=tuple(
-            DumpTensor(
-                io="input", slot=slot, data=data, input_type=entry.input_type, **_common(entry), unknown=unknown(entry)
-            )
-            for slot, (entry, data) in enumerate(zip(message.input, inputs, strict=True))
-        ),
-        outputs=tuple(
-            DumpTensor(
-                io="output",
-                slot=slot,
-                data=data,
-                original_op=_original_op(entry),
-                dim_range=tuple((part.dim_start, part.dim_end) for part in entry.dim_range),
-                **_common(entry),
-                unknown=unknown(entry),
-            )
-            for slot, (entry, data) in enumerate(zip(message.output, outputs, strict=True))
-        ),
+        inputs=tuple(with_bounded_shapes(read_input(*numbered)) for numbered in enumerate(message.input)),
+        outputs=tuple(with_bounded_shapes(read_output(*numbered)) for numbered in enumerate(message.output)),
         buffers=tuple(
             DumpBlob(data, entry.buffer_type, unknown=unknown(entry))
             for entry, data in zip(message.buffer, buffers, strict=True)

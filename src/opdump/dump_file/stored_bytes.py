@@ -115,23 +115,19 @@ class FileBytes(Bytes):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AbsentBytes(Bytes):
-    """Bytes that a header announces and the file lacks: the device had no address to copy them from."""
+class UnreadableBytes(Bytes):
+    """In place of bytes that a file announces and nobody can have, and why."""
 
-    source: FileSource = field(repr=False)
-    name: str
-    announced: int
+    origin: Path | None
+    reason: str
 
     def __len__(self) -> int:
         return 0
 
     def read(self) -> memoryview:
         """Raises UndecodableTensorError: there are none."""
-        raise UndecodableTensorError(
-            f"{self.path}: {self.name}: its {self.announced} bytes are not in the file: the device had no address to copy "
-            "them from; dump the operator again"
-        )
+        raise UndecodableTensorError(f"{self.origin}: {self.reason}" if self.origin else self.reason)
 
     @property
-    def path(self) -> Path:
-        return self.source.path
+    def path(self) -> Path | None:
+        return self.origin

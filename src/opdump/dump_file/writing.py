@@ -17,9 +17,10 @@ from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor
 from opdump.dump_file.schema import dump_data
 from opdump.dump_file.stored_bytes import Bytes
 from opdump.errors import DumpPathError
-from opdump.sink import FILE_MODE
 
 _SLICE = 1 << 26
+# As devices have it.
+_FILE_MODE = 0o600
 
 
 def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
@@ -36,7 +37,7 @@ def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
                     view = memoryview(part)
                     for start in range(0, len(view), _SLICE):
                         output.write(view[start : start + _SLICE])
-            os.chmod(temporary, FILE_MODE)
+            os.chmod(temporary, _FILE_MODE)
             os.replace(temporary, target)
         except BaseException:
             with suppress(OSError):
