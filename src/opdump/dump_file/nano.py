@@ -118,7 +118,7 @@ def read_nano(source: FileSource, length: int) -> DumpFile:
 def _entry(fields: _Fields, *, is_output: bool) -> _Described:
     kind, layout = fields.numbers("ii")
     fields.numbers("i")  # where the address lies
-    origin = fields.numbers("iii") if is_output else (0, 0, 0)
+    origin = fields.numbers("Iii") if is_output else (0, 0, 0)
     address, offset, size = fields.numbers("QQQ")
     (length,) = fields.numbers("I")
     inner = _Fields(fields.source, fields.bytes(length))

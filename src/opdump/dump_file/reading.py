@@ -28,10 +28,11 @@ from opdump.errors import CorruptDumpError
 
 # What no device reaches, and what a header may at most make of memory. Small headers need no measuring.
 _LONGEST_HEADER: Final = 1 << 26
-_MOST_ENTRIES: Final = 1 << 16
-_LONGEST_DESCRIPTIONS: Final = 1 << 22
-_SMALL_HEADER: Final = 1 << 16
+_MOST_ENTRIES: Final = 1 << 14
+_LONGEST_DESCRIPTIONS: Final = 1 << 21
+_SMALL_HEADER: Final = 1 << 14
 
+_NOTHING: Final = HeldBytes(b"")
 _NOT_COPIED: Final = "the device had no address to copy them from; dump the operator again"
 
 _OUTPUT, _INPUT, _BUFFER, _SPACE = 3, 4, 5, 8
@@ -163,26 +164,30 @@ def _without_data(source: FileSource) -> tuple[bytes, dict[int, list[Bytes]]]:
     whole = source.read(0, source.size)
     header = bytearray()
     data: dict[int, list[Bytes]] = {number: [] for number in _DATA_FIELDS}
-    entries = described = 0
+    described = 0
 
     def keep(target: bytearray, field: Field) -> None:
-        if len(header) + len(target) + field.end - field.tag > _LONGEST_HEADER or _is_too_much(entries, described):
+        if len(header) + len(target) + field.end - field.tag > _LONGEST_HEADER:
             raise WireError("more around its tensors than any device writes")
         target += whole[field.tag : field.end]
 
-    for entry in fields(whole, 0, source.size):
-        entries += 1
+    for entries, entry in enumerate(fields(whole, 0, source.size), 1):
+        if _is_too_much(entries, described):
+            raise WireError("more tensors than any device writes")
         if entry.number not in _DATA_FIELDS or not entry.has_length:
             keep(header, entry)
             continue
         kept = bytearray()
-        part: Bytes = HeldBytes(b"")
+        part: Bytes = _NOTHING
         for field in fields(whole, entry.start, entry.end):
             if field.number == _DATA_FIELDS[entry.number] and field.has_length:
                 part = source.part(field.start, field.end - field.start)
+                described += field.start - field.tag
             else:
                 described += field.end - field.tag
                 keep(kept, field)
+            if _is_too_much(entries, described):
+                raise WireError("more tensors than any device writes")
         data[entry.number].append(part)
         header += varint(entry.number << 3 | 2) + varint(len(kept)) + kept
     return bytes(header), data
