@@ -144,6 +144,9 @@ def test_the_type_of_an_array_is_taken_where_none_is_named() -> None:
     ("array", "name", "message"),
     [
         (np.array([1.5]), "INT8", r"INT8: 1\.5 is no value"),
+        (np.array([-1], np.int8), "UINT8", "UINT8: -1 is no value"),
+        (np.array([2**63], np.uint64), "INT64", "INT64: 9223372036854775808 is no value"),
+        (np.array([-1]), "UINT64", "UINT64: -1 is no value"),
         (np.array([300]), "UINT8", "UINT8: 300 is no value"),
         (np.array([1e6]), "FLOAT16", "FLOAT16: 1000000.0 is no value"),
         (np.array([np.nan]), "INT32", "INT32: nan is no value"),
@@ -209,6 +212,19 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert read_dump_file(tmp_path / "x") == good
     with pytest.raises(DumpPathError, match=r"gone/x: cannot be written \(No such file or directory\)"):
         write_dump_file(tmp_path / "gone" / "x", good)
+
+
+def test_a_file_of_version_1_has_room_for_2_gib(tmp_path: Path) -> None:
+    class Large(HeldBytes):
+        def __len__(self) -> int:
+            return 1 << 31
+
+    file = DumpFile(inputs=(DumpTensor("input", 0, 4, 2, (1 << 31,), Large(b"")),), variant="1.0", version="1.0")
+    with pytest.raises(
+        ValueError, match=r"a file of version 1\.0 holds less than 2 GiB, and these tensors have 2147483648"
+    ):
+        write_dump_file(tmp_path / "x", file)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:

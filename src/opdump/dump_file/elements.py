@@ -169,13 +169,15 @@ def _decoder(name: str) -> Callable[[npt.NDArray[np.uint8], int], npt.NDArray[An
         return lambda raw, _: _widened_bfloat16(raw)
     if name == "COMPLEX32":
         return lambda raw, _: raw.view("<f2").astype(np.float32).view(np.complex64)
+    if name == "UINT1":
+        return lambda raw, count: np.unpackbits(raw, count=count)
     values = values_of_codes(name)
     if len(values) == 256:
         return lambda raw, _: widen(raw, values)
     if len(values) == 64:
         table = np.tile(values, 4)
         return lambda raw, count: widen(_six_bits(raw), table)[:count]
-    table = values.take(_codes_in_byte(len(values).bit_length() - 1, high_first=name == "UINT1"))
+    table = values.take(_codes_in_byte(len(values).bit_length() - 1))
     return lambda raw, count: widen(raw, table)[:count]
 
 
@@ -185,11 +187,9 @@ def _widened_bfloat16(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     return halves.reshape(-1).view(np.float32)
 
 
-def _codes_in_byte(bits: int, *, high_first: bool) -> npt.NDArray[np.uint8]:
+def _codes_in_byte(bits: int) -> npt.NDArray[np.uint8]:
     """The codes that each byte holds, in order: 256 rows."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    if high_first:
-        shifts = shifts[::-1]
     codes: npt.NDArray[np.uint8] = (np.arange(256, dtype=np.uint8)[:, None] >> shifts) & np.uint8((1 << bits) - 1)
     return codes
 
@@ -240,12 +240,16 @@ def _codes(flat: npt.NDArray[Any], name: str) -> npt.NDArray[np.uint8]:
 
 
 def _exactly(flat: npt.NDArray[Any], wanted: np.dtype[Any], name: str) -> npt.NDArray[Any]:
+    if flat.dtype == wanted:
+        return flat
     if flat.dtype.kind == "c" and wanted.kind != "c":
         flat = _real(flat, name)
     with np.errstate(all="ignore"):
         converted = flat.astype(wanted)
         back = converted if wanted.kind == "c" else converted.astype(flat.dtype)
     same = (back == flat) | ((back != back) & (flat != flat))  # noqa: PLR0124  # NaN
+    if flat.dtype.kind in "iu" and wanted.kind in "iu":
+        same &= (converted < 0) == (flat < 0)  # -1 and 255 have the same byte
     _refuse_others(same, flat, name)
     return converted
 

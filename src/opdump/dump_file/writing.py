@@ -11,22 +11,25 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor
 from opdump.dump_file.schema import dump_data
 from opdump.dump_file.stored_bytes import Bytes
 from opdump.errors import DumpPathError
 
-_SLICE = 1 << 26
+_SLICE: Final = 1 << 26
 # As devices have it.
-_FILE_MODE = 0o600
+_FILE_MODE: Final = 0o600
+# Of protobuf, with room for the rest of the message.
+_MOST_IN_MESSAGE: Final = 2**31 - 2**24
 
 
 def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
     """Write `file` in variant 2.0 or, where `file.variant` says so, 1.0; an existing file is replaced.
 
-    Raises ValueError for a nano file, which only devices write, and DumpPathError where the file cannot be written.
+    Raises ValueError for a nano file, which only devices write, for one of 1.0 from 2 GiB on, and for a number that a header
+    cannot hold (a negative dimension), and DumpPathError where the file cannot be written.
     """
     target = Path(path)
     try:
@@ -52,12 +55,17 @@ def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
     if file.variant == "nano":
         raise ValueError("nano files are written by devices alone; replace(file, variant='2.0') makes an ordinary one")
     legacy = file.variant == "1.0"
+    parts: tuple[DumpTensor | DumpBlob, ...] = (*file.tensors, *file.buffers, *file.spaces)
+    total = sum(len(part.data) for part in parts)
+    if legacy and total >= _MOST_IN_MESSAGE:
+        raise ValueError(
+            f"a file of version 1.0 holds less than 2 GiB, and these tensors have {total} bytes; write 2.0"
+        )
     header = _message(file, with_data=legacy).SerializeToString(deterministic=True)
     if legacy:
         yield header
         return
     yield struct.pack("<Q", len(header)) + header
-    parts: tuple[DumpTensor | DumpBlob, ...] = (*file.tensors, *file.buffers, *file.spaces)
     for part in parts:
         if len(part.data):  # a tensor that the device could not copy has none, and nothing to read
             yield part.data.read()
