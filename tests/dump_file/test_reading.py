@@ -106,6 +106,47 @@ def test_the_bytes_of_a_large_file_of_version_1_stay_in_the_file(tmp_path: Path)
     np.testing.assert_array_equal(file.inputs[0].to_host(), array)
 
 
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_who_holds_many_large_files_holds_no_open_file(tmp_path: Path) -> None:
+    path = tmp_path / "Add.add.1.2.3"
+    array = np.arange(1 << 18, dtype=np.float32)
+    write_dump_file(path, DumpFile(inputs=(DumpTensor.of("input", 0, array),), op_name="a"))
+    before = _open_files()
+    files = [read_dump_file(path) for _ in range(50)]
+    assert _open_files() == before
+    held = files[0].inputs[0].to_host()
+    np.testing.assert_array_equal(held, array)
+    del held
+    assert _open_files() == before
+    assert files[1] == files[2]
+
+
+def test_a_large_file_that_was_replaced_is_not_taken_for_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "Add.add.1.2.3"
+    file = DumpFile(inputs=(DumpTensor.of("input", 0, np.arange(1 << 18, dtype=np.float32)),))
+    write_dump_file(path, file)
+    header = read_dump_file(path)
+    held = read_dump_file(path).inputs[0].to_host()
+    write_dump_file(path, file)
+    with pytest.raises(CorruptDumpError, match=r"Add\.add\.1\.2\.3: was changed after its header was read"):
+        header.inputs[0].to_host()
+    assert held[-1] == (1 << 18) - 1
+    path.unlink()
+    with pytest.raises(CorruptDumpError, match="cannot be opened"):
+        header.inputs[0].to_host()
+
+
+def test_a_large_file_can_be_written_over_itself(tmp_path: Path) -> None:
+    path = tmp_path / "Add.add.1.2.3"
+    write_dump_file(path, DumpFile(inputs=(DumpTensor.of("input", 0, np.ones(1 << 18)),)))
+    data = path.read_bytes()
+    write_dump_file(path, read_dump_file(path))
+    assert path.read_bytes() == data
+
+
 def test_a_tensor_without_an_address_loses_only_itself(tmp_path: Path) -> None:
     message = dump_data()(version=b"2.0")
     message.input.add(data_type=4, size=3, shape={"dim": [3]}, address=64)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,47 +17,86 @@ _SMALL = 1 << 18
 
 
 class FileSource:
-    """A regular file, read at once where it is small and mapped where it is large. It is opened once, and closed at once.
+    """A regular file, read at once where it is small and mapped where it is large.
 
-    Raises CorruptDumpError naming the file where it cannot be opened or is no regular file.
+    A mapping is let go when nobody looks at it any more, and made anew when somebody asks: whoever holds many headers holds no
+    open files. Raises CorruptDumpError naming the file where it cannot be opened, is no regular file, or is another one by then.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # O_NONBLOCK: opening a FIFO must not wait for its writer.
+        self._small: memoryview | None = None
+        self._mapping: Callable[[], mmap.mmap | None] = _nothing_mapped
+        descriptor, status = _opened(path)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
-        except OSError as error:
-            raise CorruptDumpError(f"{path}: cannot be opened ({error.strerror}); a dump file was expected") from error
-        except ValueError as error:
-            raise CorruptDumpError(f"{path!r}: is no path ({error}); a dump file was expected") from error
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise CorruptDumpError(f"{path}: is not a regular file; a dump file was expected")
             self.size = status.st_size
-            self._data = self._load(descriptor)
+            self._identity = _identity(status)
+            if self.size < _SMALL:
+                self._small = self._all(descriptor)
+            else:
+                self._absolute = path.absolute()
         finally:
             os.close(descriptor)
 
     def read(self, start: int, size: int) -> memoryview:
         """Bytes `start` to `start + size`; the caller has checked that they are there."""
-        return self._data[start : start + size]
+        data = self._small if self._small is not None else memoryview(self._mapped())
+        return data[start : start + size]
 
     def part(self, start: int, size: int) -> FileBytes:
         """The same, to be read later."""
         return FileBytes(self, start, size)
 
-    def _load(self, descriptor: int) -> memoryview:
+    def _all(self, descriptor: int) -> memoryview:
         try:
-            if self.size >= _SMALL:
-                return memoryview(mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ))
             data = os.pread(descriptor, self.size, 0) if self.size else b""
-        except (OSError, ValueError) as error:  # ValueError: shorter than it was a moment ago
-            raise CorruptDumpError(f"{self.path}: cannot be read ({error}); a dump file was expected") from error
+        except OSError as error:
+            raise CorruptDumpError(
+                f"{self.path}: cannot be read ({error.strerror}); a dump file was expected"
+            ) from error
         if len(data) != self.size:
             raise CorruptDumpError(f"{self.path}: shrank while it was read: found {len(data)} of {self.size} bytes")
         return memoryview(data)
+
+    def _mapped(self) -> mmap.mmap:
+        mapping = self._mapping()
+        if mapping is not None:
+            return mapping
+        descriptor, status = _opened(self._absolute)
+        try:
+            if _identity(status) != self._identity:
+                raise CorruptDumpError(f"{self.path}: was changed after its header was read; read it again")
+            mapping = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: shorter than it was a moment ago
+            raise CorruptDumpError(f"{self.path}: cannot be read ({error}); a dump file was expected") from error
+        finally:
+            os.close(descriptor)
+        self._mapping = weakref.ref(mapping)
+        return mapping
+
+
+def _nothing_mapped() -> None:
+    return None
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _opened(path: Path) -> tuple[int, os.stat_result]:
+    """A descriptor of a regular file, and what is known of it."""
+    # O_NONBLOCK: opening a FIFO must not wait for its writer.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise CorruptDumpError(f"{path}: cannot be opened ({error.strerror}); a dump file was expected") from error
+    except ValueError as error:
+        raise CorruptDumpError(f"{path!r}: is no path ({error}); a dump file was expected") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise CorruptDumpError(f"{path}: is not a regular file; a dump file was expected")
+    return descriptor, status
 
 
 class Bytes:
