@@ -17,6 +17,8 @@ namespace {
 // A thread takes so much at a time.
 constexpr int64_t kTaskBytes = 1024 * 1024;
 constexpr int64_t kCacheLine = 64;
+constexpr int64_t kPage = 4096;
+constexpr int64_t kPlaceBytes = 2048;
 // How many rows of the destination are filled side by side: as many as the TLB holds pages of.
 constexpr int64_t kRowsAtATime = 256;
 
@@ -151,13 +153,13 @@ void transpose_plane(const char* source, char* destination, const Axis& fast, co
 
 template <int kRun>
 void copy_plane(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t run) {
-  // Squares, so that what is read beside a run is still in the cache when its turn comes.
-  constexpr int64_t kSquare = 16;
+  // Tiles, so that a page of the source is read at once, and a good part of a page of the destination written at once.
   const int64_t bytes = kRun > 0 ? kRun : run;
-  for (int64_t first_row = 0; first_row < other.size; first_row += kSquare) {
-    const int64_t end_row = std::min(other.size, first_row + kSquare);
-    for (int64_t first = 0; first < fast.size; first += kSquare) {
-      const int64_t end = std::min(fast.size, first + kSquare);
+  const int64_t rows = std::max<int64_t>(kPage / bytes, 16), places = std::max<int64_t>(kPlaceBytes / bytes, 16);
+  for (int64_t first_row = 0; first_row < other.size; first_row += rows) {
+    const int64_t end_row = std::min(other.size, first_row + rows);
+    for (int64_t first = 0; first < fast.size; first += places) {
+      const int64_t end = std::min(fast.size, first + places);
       for (int64_t row = first_row; row < end_row; ++row) {
         const char* from = source + row * other.source;
         char* to = destination + row * other.destination;
@@ -199,8 +201,10 @@ struct Copy {
   PlaneFunction plane;
   Axis fast;
   Axis other;
-  int64_t strip;   // places of `fast` that are one unit of work
-  int64_t strips;  // how many there are in `fast`
+  // A unit of work is a strip of the plane: of `fast` where elements change rows, of `other` where runs are copied.
+  bool across;
+  int64_t strip;
+  int64_t strips;
   int outer;
   Axis axes[kMaxDimensions];  // the rest, outermost first
   int64_t units;
@@ -226,9 +230,10 @@ void copy_units(void* context, int64_t task) {
   }
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t first = strip * copy.strip;
-    const Axis part{std::min(copy.strip, copy.fast.size - first), copy.fast.source, copy.fast.destination};
-    copy.plane(source + first * copy.fast.source, destination + first * copy.fast.destination, part, copy.other,
-               copy.run);
+    const Axis& whole = copy.across ? copy.fast : copy.other;
+    const Axis part{std::min(copy.strip, whole.size - first), whole.source, whole.destination};
+    copy.plane(source + first * whole.source, destination + first * whole.destination, copy.across ? part : copy.fast,
+               copy.across ? copy.other : part, copy.run);
     if (++strip < copy.strips) continue;
     strip = 0;
     for (int d = copy.outer - 1; d >= 0; --d) {
@@ -281,6 +286,43 @@ void take_out(Copy& copy, int axis) {
   --copy.outer;
 }
 
+void run(Copy& copy) {
+  const int64_t size = copy.across ? copy.fast.size : copy.other.size;
+  const int64_t line = (copy.across ? copy.other.size : copy.fast.size) * copy.run;
+  const int64_t least = copy.across ? kCacheLine : std::max<int64_t>(kPage / copy.run, 1);
+  copy.strip = (std::max<int64_t>(kTaskBytes / 4 / line, 1) + least - 1) / least * least;
+  copy.strips = (size + copy.strip - 1) / copy.strip;
+  copy.units = copy.strips;
+  for (int d = 0; d < copy.outer; ++d) copy.units *= copy.axes[d].size;
+  const int64_t unit_bytes = std::min(copy.strip, size) * line;
+  copy.tasks = std::max<int64_t>(copy.units / std::max<int64_t>(kTaskBytes / unit_bytes, 1), 1);
+  run_parallel(&copy_units, &copy, copy.tasks);
+}
+
+// Of the axes outside the plane, steps along the one whose places lie next to each other in the source come together,
+// as many as fill a page: else each page of the source would be fetched anew for the few bytes of one step.
+void visit_pages_whole(Copy& copy) {
+  int nearest = -1;
+  for (int d = 0; d < copy.outer; ++d) {
+    if (nearest < 0 || std::abs(copy.axes[d].source) < std::abs(copy.axes[nearest].source)) nearest = d;
+  }
+  if (nearest < 0 || nearest == copy.outer - 1 || copy.outer == kMaxDimensions) return run(copy);
+  const Axis axis = copy.axes[nearest];
+  const int64_t steps = std::min(kPage / std::max<int64_t>(std::abs(axis.source), 1), axis.size);
+  if (steps < 2) return run(copy);
+  const int64_t whole = axis.size / steps;
+  Copy part = copy;
+  part.axes[nearest] = {whole, axis.source * steps, axis.destination * steps};
+  part.axes[part.outer++] = {steps, axis.source, axis.destination};
+  run(part);
+  if (axis.size % steps == 0) return;
+  part.source += whole * steps * axis.source;
+  part.destination += whole * steps * axis.destination;
+  part.axes[nearest].size = 1;
+  part.axes[part.outer - 1].size = axis.size % steps;
+  run(part);
+}
+
 }  // namespace
 
 void reorder(const void* source, void* destination, int64_t item, int dimensions, const int64_t* shape,
@@ -305,7 +347,9 @@ void reorder(const void* source, void* destination, int64_t item, int dimensions
     copy.run = kTaskBytes;
   }
   copy.fast = copy.other = {1, 0, 0};
-  if (copy.outer > 0) {
+  if (copy.outer == 1 && copy.run == kTaskBytes) {
+    copy.other = copy.axes[--copy.outer];
+  } else if (copy.outer > 0) {
     copy.fast = copy.axes[--copy.outer];
     int nearest = -1;
     for (int d = copy.outer - 1; d >= 0; --d) {
@@ -316,18 +360,9 @@ void reorder(const void* source, void* destination, int64_t item, int dimensions
       take_out(copy, nearest);
     }
   }
-  const bool across = copy.run == item && copy.fast.destination == item && copy.other.source == item;
-  copy.plane = across ? transposing(item) : copying(copy.run);
-
-  const int64_t line = copy.other.size * copy.run;
-  copy.strip = std::max<int64_t>(kTaskBytes / 4 / line, 1);
-  if (across) copy.strip = (copy.strip + kCacheLine - 1) / kCacheLine * kCacheLine;
-  copy.strips = (copy.fast.size + copy.strip - 1) / copy.strip;
-  copy.units = copy.strips;
-  for (int d = 0; d < copy.outer; ++d) copy.units *= copy.axes[d].size;
-  const int64_t unit_bytes = std::min(copy.strip, copy.fast.size) * line;
-  copy.tasks = std::min(copy.units, std::max<int64_t>(copy.units / std::max<int64_t>(kTaskBytes / unit_bytes, 1), 1));
-  run_parallel(&copy_units, &copy, copy.tasks);
+  copy.across = copy.run == item && copy.fast.destination == item && copy.other.source == item;
+  copy.plane = copy.across ? transposing(item) : copying(copy.run);
+  visit_pages_whole(copy);
 }
 
 namespace {
