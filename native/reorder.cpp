@@ -122,30 +122,37 @@ using PlaneFunction = void (*)(const char* source, char* destination, const Axis
 // before the next is begun: rows that are a power of two apart would drive each other out of the cache.
 template <int kItem>
 void transpose_plane(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t) {
-  constexpr int kSide = Block<kItem>::kSide;
+  constexpr int64_t kSide = Block<kItem>::kSide;
   constexpr int64_t kLine = std::max<int64_t>(kCacheLine / kItem, kSide);
+  if (fast.size < kSide || other.size < kSide) {
+    const auto move = [&](int64_t row, int64_t i) {
+      std::memcpy(destination + row * other.destination + i * kItem, source + i * fast.source + row * kItem, kItem);
+    };
+    if (other.size < fast.size) {  // the few channels of an image: its source is read once
+      for (int64_t i = 0; i < fast.size; ++i) {
+        for (int64_t row = 0; row < other.size; ++row) move(row, i);
+      }
+    } else {
+      for (int64_t row = 0; row < other.size; ++row) {
+        for (int64_t i = 0; i < fast.size; ++i) move(row, i);
+      }
+    }
+    return;
+  }
   for (int64_t first_row = 0; first_row < other.size; first_row += kRowsAtATime) {
     const int64_t end_row = std::min(other.size, first_row + kRowsAtATime);
-    const int64_t whole_rows = first_row + (end_row - first_row) / kSide * kSide;
     for (int64_t first = 0; first < fast.size; first += kLine) {
       const int64_t end = std::min(fast.size, first + kLine);
-      const int64_t whole = first + (end - first) / kSide * kSide;
-      for (int64_t row = first_row; row < whole_rows; row += kSide) {
-        const char* from = source + row * kItem;
-        char* to = destination + row * other.destination;
-        for (int64_t i = first; i < whole; i += kSide) {
-          Block<kItem>::transpose(from + i * fast.source, fast.source, to + i * kItem, other.destination);
+      // The last block of a row or column overlaps the one before where the size is not a whole number of blocks: what
+      // is written twice is the same.
+      for (int64_t row = first_row; row < end_row; row += kSide) {
+        const int64_t at_row = std::min(row, end_row - kSide);
+        const char* from = source + at_row * kItem;
+        char* to = destination + at_row * other.destination;
+        for (int64_t place = first; place < end; place += kSide) {
+          const int64_t at = std::min(place, end - kSide);
+          Block<kItem>::transpose(from + at * fast.source, fast.source, to + at * kItem, other.destination);
         }
-        for (int64_t r = 0; r < kSide; ++r) {
-          for (int64_t i = whole; i < end; ++i) {
-            std::memcpy(to + r * other.destination + i * kItem, from + i * fast.source + r * kItem, kItem);
-          }
-        }
-      }
-      for (int64_t row = whole_rows; row < end_row; ++row) {
-        const char* from = source + row * kItem;
-        char* to = destination + row * other.destination;
-        for (int64_t i = first; i < end; ++i) std::memcpy(to + i * kItem, from + i * fast.source, kItem);
       }
     }
   }
