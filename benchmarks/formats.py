@@ -6,15 +6,17 @@ Prints GB/s (bytes of the device's array per second) for each conversion, all me
     new       the same to new memory, as the conversion has to
     convert   `convert_format`, new memory and all
     threads   the same with every thread that it would use
-    /memcpy   convert / memcpy, of the same moment
-    /new      convert / new, of the same moment
+    /memcpy   convert / memcpy, of the same moment: the median of the rounds
+    /new      convert / new, likewise
 
-Then MB/s of input for the codes of 8-bit numbers to float32, beside numpy's `take`. Best quartile of the rounds.
+Then MB/s of input for the codes of 8-bit numbers to float32, beside numpy's `take`. Speeds are the best quartile of the
+rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -98,7 +100,7 @@ def print_case(case: Case, size: int, rounds: int, threads: int) -> None:
     }
     speeds = measured(actions, array.nbytes / 1e9, rounds)
     ratios = [
-        best_quartile([convert / copy for convert, copy in zip(speeds["convert"], speeds[name], strict=True)])
+        statistics.median(convert / copy for convert, copy in zip(speeds["convert"], speeds[name], strict=True))
         for name in ("memcpy", "new")
     ]
     figures = [*(best_quartile(speed) for speed in speeds.values()), *ratios]
