@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from opdump.layouts.ascend.files import PlaceFiles, list_place
 from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started
 from opdump.layouts.ascend.records import Executed, PlaceReader
 from opdump.layouts.mindspore_sync import RankTree
+from opdump.layouts.mindspore_sync.payload import inside
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.layouts.rank import Run, RunChoice, StepContent
 from opdump.records import OpRecord, TensorRecord
@@ -134,8 +136,11 @@ class DeviceTree:
 
     def _graphs_beside(self, base: Path) -> RankTree | None:
         for directory in (base / f"rank_{self.rank_id}", base, self.root):
-            if any((directory / name).is_dir() for name in _GRAPH_DIRECTORIES):
+            held = [name for name in _GRAPH_DIRECTORIES if (directory / name).is_dir()]
+            if held:
                 try:
+                    for name in held:
+                        inside(base, os.path.relpath(directory / name, base))
                     return RankTree(directory.resolve(), self.rank_id, places=())
                 except CorruptDumpError as error:
                     self._problems.append(error)

@@ -260,9 +260,15 @@ class _Rows:
 
 
 def _with_statistics(tensor: Tensor | None, row: StatisticRow | OperatorRow, format_: str) -> Tensor:
+    # One NaN for all, so that reading twice gives equal records.
+    statistics = {name: math.nan if _is_nan(value) else value for name, value in row.statistics.items()}
     if tensor is None:
-        return Tensor(row.io, row.slot, row.dtype, row.shape, format_, None, dict(row.statistics), row.data_size)
-    return replace(tensor, statistics={**tensor.statistics, **row.statistics})
+        return Tensor(row.io, row.slot, row.dtype, row.shape, format_ or "ND", None, statistics, row.data_size)
+    return replace(tensor, statistics={**tensor.statistics, **statistics})
+
+
+def _is_nan(value: StatisticValue) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _in_order(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
