@@ -7,15 +7,18 @@ that both could read is a device's where it holds a dump file, and a synchronous
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opdump.errors import UnknownLayoutError
-from opdump.layouts.ascend.files import list_place
 from opdump.layouts.ascend.places import EXPECTED, Found, find_devices, find_loose
-from opdump.layouts.ascend.reader import read_devices
 from opdump.layouts.mindspore_sync import read_tree
 from opdump.layouts.mindspore_sync.files import find_places
 from opdump.layouts.rank import Rank, RunChoice
+
+if TYPE_CHECKING:
+    from opdump.layouts.ascend.files import ExecutionFiles
 
 
 def read_ranks(path: Path, *, run: RunChoice = "latest") -> tuple[Rank, ...]:
@@ -29,15 +32,15 @@ def read_ranks(path: Path, *, run: RunChoice = "latest") -> tuple[Rank, ...]:
     real = path.resolve()
     found = find_devices(real)
     if found.devices and not _ranks_hold_tensors(real):
-        return read_devices(path, found, run=run)
+        return _devices(path, found, run)
     loose = Found((), ()) if _names_ranks(real) else find_loose(real)
     if _holds_dump_files(loose):
-        return read_devices(path, loose, run=run)
+        return _devices(path, loose, run)
     try:
         return read_tree(path, run=run)
     except UnknownLayoutError as error:
         if _holds_files(loose):
-            return read_devices(path, loose, run=run)
+            return _devices(path, loose, run)
         seen = "".join(f". {problem}" for problem in (*found.problems, *loose.problems)[:3])
         raise UnknownLayoutError(f"{error}; {EXPECTED}{seen}") from error
 
@@ -51,19 +54,27 @@ def _ranks_hold_tensors(path: Path) -> bool:
     return any(find_places(rank) for rank in path.glob("rank_*") if rank.is_dir() and not rank.is_symlink())
 
 
+def _devices(path: Path, found: Found, run: RunChoice) -> tuple[Rank, ...]:
+    from opdump.layouts.ascend.reader import read_devices
+
+    return read_devices(path, found, run=run)
+
+
 def _holds_dump_files(found: Found) -> bool:
-    return any(
-        execution.dump is not None and execution.name is not None
-        for device in found.devices
-        for place in device.places
-        for execution in list_place(device.root, place).executions
-    )
+    return any(execution.dump is not None for execution in _named_executions(found))
 
 
 def _holds_files(found: Found) -> bool:
-    return any(
-        execution.name is not None
-        for device in found.devices
-        for place in device.places
-        for execution in list_place(device.root, place).executions
-    )
+    return any(True for _ in _named_executions(found))
+
+
+def _named_executions(found: Found) -> Iterator[ExecutionFiles]:
+    if not found.devices:
+        return
+    from opdump.layouts.ascend.files import list_place  # not where no device was found: it takes a while to import
+
+    for device in found.devices:
+        for place in device.places:
+            for execution in list_place(device.root, place).executions:
+                if execution.name is not None:
+                    yield execution

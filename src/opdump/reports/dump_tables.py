@@ -140,7 +140,7 @@ def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
     skipped = Counter[str](catalog.counted(step, rank))
     graphs: set[str] = set()
     for execution in catalog.executions(step=step, rank=rank, include_skipped=True):
-        graphs.add(f"{execution.op.net_name}/{execution.op.graph_id}")
+        graphs.add(_graph_of(execution.op))
         if execution.op.skip:
             skipped[execution.op.skip] += 1
             continue
@@ -155,6 +155,10 @@ def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
     left_out = ", ".join(f"{number:,} {reason}" for reason, number in skipped.most_common())
     counted = [f"{operators:,}", f"{tensors:,}", f"{bad:,}" if bad else ""]
     return [str(rank), str(step), ", ".join(sorted(graphs)), *counted, first_bad, left_out]
+
+
+def _graph_of(op: OpRecord) -> str:
+    return f"{op.net_name}/{op.graph_id}" if op.net_name else str(op.graph_id)
 
 
 def _operator_row(execution: Execution, *, one_place: bool) -> list[str]:

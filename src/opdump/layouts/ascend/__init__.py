@@ -9,11 +9,7 @@
         mapping.csv                                                        long names
 
 Sources: seed 003 (asynchronous dump), section 4 of the dump specification.
+
+`places` and `payload` are imported wherever a dump is opened; the rest where there is such a dump, which
+keeps the commands quick to start.
 """
-
-from __future__ import annotations
-
-from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
-from opdump.layouts.ascend.reader import DeviceTree, read_devices
-
-__all__ = ["DamagedPayload", "DeviceTree", "DumpPayload", "read_devices"]

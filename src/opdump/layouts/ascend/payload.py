@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
-from opdump.dump_file import DumpTensor, read_dump_file
 from opdump.errors import CorruptDumpError, OpdumpError
 from opdump.layouts.mindspore_sync.payload import inside
 from opdump.records import IO
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from opdump.dump_file import DumpTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class DumpPayload:
 
         Raises CorruptDumpError where the file cannot be read, or no longer has the tensor.
         """
+        from opdump.dump_file import read_dump_file
+
         path = self.path
         file = read_dump_file(path)
         tensors = file.inputs if self.io == "input" else file.outputs
