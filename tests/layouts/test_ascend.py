@@ -125,6 +125,15 @@ class TestDirectories:
         assert catalog.constants() == ()
         assert catalog.history(1) == ()
 
+    def test_a_dump_below_a_directory_that_looks_like_a_time_is_found(self, tmp_path: Path) -> None:
+        root = tmp_path / LATER / "5"
+        add_dump_file(root / TIME / "0" / "net" / "1" / "2")
+        (op,) = open_dump(root).ops()
+        assert (op.rank_id, op.net_name) == (0, "net")
+        add_dump_file(tmp_path / LATER / "mine" / TIME / "3")
+        (op,) = open_dump(tmp_path / LATER / "mine").ops()
+        assert op.rank_id == 3
+
     def test_an_unknown_directory_is_told_what_either_layout_needs(self, tmp_path: Path) -> None:
         (tmp_path / "stuff").mkdir()
         with pytest.raises(UnknownLayoutError, match=r"holds stuff.*rank_0.*device_id"):
@@ -224,6 +233,14 @@ class TestDumpFiles:
         (op,) = catalog.ops()
         assert (op.op_type, op.op_name, op.task_id) == ("Conv2D", "n" * 300, 1)
         assert catalog.problems == ()
+
+    def test_a_step_that_is_read_twice_tells_its_problems_once(self, tmp_path: Path) -> None:
+        add_dump_file(tmp_path / TIME / "0").write_bytes(b"")
+        catalog = open_dump(tmp_path)
+        for _ in range(3):
+            assert list(catalog) == []
+            catalog.graph(0)
+        assert len(catalog.problems) == 1
 
     def test_files_are_opened_when_a_step_is_asked_for(self, tmp_path: Path) -> None:
         path = add_dump_file(tmp_path / TIME / "0")

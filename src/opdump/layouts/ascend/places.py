@@ -108,18 +108,11 @@ class _Walk:
         return Found(devices, tuple(self.problems))
 
     def add_anchored(self) -> None:
-        parts = self.path.parts
-        for position in range(len(parts) - 1, max(0, len(parts) - 2 - _MOST_LEVELS) - 1, -1):
-            if is_time(parts[position]):
-                above = Path(*parts[:position])
-                step_id = _number(above.name)
-                self.base = above if step_id is None else above.parent
-                below = parts[position + 1 :]
-                if not below:
-                    self._add_time("", parts[position], step_id)
-                elif _DEVICE.fullmatch(below[0]):
-                    self._add_device(int(below[0]), "", below[1:], Place("", parts[position], step_id))
-                return
+        self._add_below()
+        if not self._places:
+            self._add_from_above()
+
+    def _add_below(self) -> None:
         own_step = _number(self.path.name)
         for name in self._directories(""):
             if is_time(name):
@@ -130,6 +123,21 @@ class _Walk:
                 for time in self._directories(name):
                     if is_time(time):
                         self._add_time(f"{name}/{time}", time, int(name))
+
+    def _add_from_above(self) -> None:
+        """The path is a {time}, or has one above it."""
+        parts = self.path.parts
+        for position in range(len(parts) - 1, max(0, len(parts) - 2 - _MOST_LEVELS) - 1, -1):
+            below = parts[position + 1 :]
+            if is_time(parts[position]) and (not below or _DEVICE.fullmatch(below[0])):
+                above = Path(*parts[:position])
+                step_id = _number(above.name)
+                self.base = above if step_id is None else above.parent
+                if below:
+                    self._add_device(int(below[0]), "", below[1:], Place("", parts[position], step_id))
+                else:
+                    self._add_time("", parts[position], step_id)
+                return
 
     def add_loose(self) -> None:
         for depth in range(len(_EXCEPTIONS) + 1):

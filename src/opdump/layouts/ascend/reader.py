@@ -33,7 +33,8 @@ class DeviceTree:
     ) -> None:
         self.root = device.root
         self.rank_id = device.rank_id
-        self._problems = list(problems)
+        self._problems: dict[str, CorruptDumpError] = {}
+        self._note(*problems)
         self._run = run
         self._places = device.places
         self._listed: dict[Place, PlaceFiles] = {}
@@ -49,7 +50,7 @@ class DeviceTree:
     def problems(self) -> tuple[CorruptDumpError, ...]:
         """What could not be read so far, each once."""
         beside = self._graphs.problems if self._graphs is not None else ()
-        return tuple({str(problem): problem for problem in (*self._problems, *beside)}.values())
+        return (*self._problems.values(), *beside)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -74,12 +75,14 @@ class DeviceTree:
         if self._run == "latest" and places:
             last = max(self._run_of[place] for place in places)
             places = [place for place in places if self._run_of[place] == last]
-        reader = PlaceReader(self.root, self.rank_id, self._problems)
+        problems: list[CorruptDumpError] = []
+        reader = PlaceReader(self.root, self.rank_id, problems)
         executed = [
             execution
             for place in places
             for execution in reader.read(place, self._files(place), self._true_names(place.graph_id))
         ]
+        self._note(*problems)
         return _content(executed)
 
     def constants(self) -> tuple[TensorRecord, ...]:
@@ -105,7 +108,7 @@ class DeviceTree:
         files = self._listed.get(place)
         if files is None:
             files = self._listed[place] = list_place(self.root, place)
-            self._problems.extend(files.problems)
+            self._note(*files.problems)
         return files
 
     def _true_names(self, graph_id: int) -> TrueNames:
@@ -114,7 +117,7 @@ class DeviceTree:
             try:
                 names = TrueNames(self.execution_order(graph_id), (), self.graph(graph_id))
             except CorruptDumpError as error:  # a link out of the dump
-                self._problems.append(error)
+                self._note(error)
                 names = TrueNames((), (), None)
             self._names[graph_id] = names
         return names
@@ -143,8 +146,12 @@ class DeviceTree:
                         inside(base, os.path.relpath(directory / name, base))
                     return RankTree(directory.resolve(), self.rank_id, places=())
                 except CorruptDumpError as error:
-                    self._problems.append(error)
+                    self._note(error)
         return None
+
+    def _note(self, *problems: CorruptDumpError) -> None:
+        for problem in problems:
+            self._problems.setdefault(str(problem), problem)
 
 
 def read_devices(path: Path, found: Found, *, run: RunChoice = "latest") -> tuple[DeviceTree, ...]:
