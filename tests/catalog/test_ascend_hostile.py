@@ -181,6 +181,12 @@ def test_a_name_that_is_no_text_is_told(place: Path) -> None:
     assert "no UTF-8" in problems[0]
 
 
+def test_a_name_cannot_command_a_terminal(place: Path) -> None:
+    add_dump_file(place, f"A\x1b[2J.b.1.5.{STAMP}", "\x1b]0;title\x07\udcff\nname")
+    _, names, _ = read(place)
+    assert sorted(names) == ["good", "\ufffd]0;title\ufffd\ufffd\ufffdname"]
+
+
 def test_hundreds_of_levels_are_not_entered(tmp_path: Path) -> None:
     directory = tmp_path / TIME / "0"
     add_dump_file(directory, GOOD, "good")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from opdump.catalog import open_dump
-from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, write_dump_file
+from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, read_dump_file, write_dump_file
 from opdump.dump_file.names import sanitise
 from opdump.errors import CorruptDumpError, NotInDumpError, UndecodableTensorError, UnknownLayoutError
 from opdump.layouts.ascend.places import started
@@ -207,6 +207,13 @@ class TestDumpFiles:
         add_dump_file(tmp_path / TIME / "0", name)
         (op,) = open_dump(tmp_path).ops()
         assert (op.op_type, op.op_name, op.stream_id, op.timestamp) == ("Conv2D", "net/conv1", stream, STAMP)
+
+    def test_files_of_the_older_version_are_read(self, tmp_path: Path) -> None:
+        path = add_dump_file(tmp_path / TIME / "0")
+        write_dump_file(path, replace(read_dump_file(path), version="1.0", variant="1.0"))
+        (record,) = open_dump(tmp_path)
+        assert record.payload is not None
+        assert record.payload.to_host().tolist() == [0, 1, 2]
 
     def test_the_threads_of_an_operator_are_executions(self, tmp_path: Path) -> None:
         for thread in range(2):

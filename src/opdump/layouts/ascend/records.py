@@ -24,6 +24,7 @@ from opdump.records import IO, OpRecord, Payload, StatisticValue, TensorRecord
 OVERFLOW_FILE = "file"
 """The argument of the record of an overflow that names its file."""
 
+_CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
 _ORDER_OF_IO = {"input": 0, "output": 1}
 
 
@@ -90,7 +91,7 @@ class PlaceReader:
         elif isinstance(name, ExceptionName):
             op_type = op_name = name.kernel
             task_id, stream_id, timestamp = name.task_id, name.stream_id, name.microseconds
-        in_header = _text(header.op_name) if header is not None else ""
+        in_header = header.op_name if header is not None else ""
         is_overflow = isinstance(name, DumpName) and name.is_overflow
         true_name = op_name if is_overflow else in_header or names.true_name(op_type, op_name)
         known = rows.take(op_type, op_name, timestamp, task_id, stream_id)
@@ -133,8 +134,8 @@ class PlaceReader:
     ) -> OpRecord:
         node = names.node(op_name)
         return OpRecord(
-            op_type=op_type,
-            op_name=op_name,
+            op_type=_text(op_type),
+            op_name=_text(op_name),
             timestamp=timestamp,
             step=place.step,
             net_name=place.net_name,
@@ -275,6 +276,8 @@ def _in_order(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
     return tuple(sorted(tensors, key=lambda tensor: (_ORDER_OF_IO[tensor.io], tensor.slot)))
 
 
-def _text(field_: str) -> str:
-    """A text of a header without the lone surrogates that stand for bytes of no UTF-8."""
-    return field_.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def _text(name: str) -> str:
+    """A name without what a terminal would obey, and without the lone surrogates that stand for bytes of no UTF-8."""
+    if name.isprintable():
+        return name
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").translate(_CONTROLS)
