@@ -139,6 +139,16 @@ class TestDirectories:
         with pytest.raises(UnknownLayoutError, match=r"holds stuff.*rank_0.*device_id"):
             open_dump(tmp_path)
 
+    def test_the_directory_above_a_dump_names_it(self, tmp_path: Path) -> None:
+        add_dump_file(tmp_path / "mine" / TIME / "0")
+        with pytest.raises(UnknownLayoutError, match=r"Did you mean .*mine\?"):
+            open_dump(tmp_path)
+
+    def test_a_single_file_says_how_it_is_read(self, tmp_path: Path) -> None:
+        path = add_dump_file(tmp_path)
+        with pytest.raises(UnknownLayoutError, match=r"is a file.*opdump\.read_dump_file"):
+            open_dump(path)
+
     def test_a_directory_of_numbers_is_no_dump(self, tmp_path: Path) -> None:
         (tmp_path / TIME / "0").mkdir(parents=True)
         (tmp_path / "12345").write_text("x")

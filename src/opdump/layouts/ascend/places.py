@@ -7,6 +7,7 @@ the name of the model. A directory named by a number that holds `{time}` directo
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -22,11 +23,12 @@ _TIME: Final = re.compile(r"[12][0-9]{13}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,13}", re.ASCII)
 _DEVICE: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MOST_LEVELS: Final = 3
+_LOOKED_AT: Final = 256
 _EXCEPTIONS: Final = ("extra-info", "data-dump")
 
 EXPECTED: Final = (
-    "or one of an Ascend device: {path}/[{step_id}/]{time}/{device_id}[/{model_name}][/{model_id}][/{data_index}], any directory of "
-    "it, or one that holds files such as Conv2D.conv1.1.5.1732082705016774"
+    "The dump of an Ascend device is read from {path}/[{step_id}/]{time}/{device_id}[/{model_name}][/{model_id}][/{data_index}], from "
+    "any directory of it, and from one that holds files such as Conv2D.conv1.1.5.1732082705016774"
 )
 
 
@@ -119,7 +121,7 @@ class _Walk:
                 if own_step is not None:
                     self.base = self.path.parent
                 self._add_time(name, name, own_step)
-            elif _NUMBER.fullmatch(name):
+            elif _NUMBER.fullmatch(name) and self._may_hold_times(name):
                 for time in self._directories(name):
                     if is_time(time):
                         self._add_time(f"{name}/{time}", time, int(name))
@@ -188,6 +190,14 @@ class _Walk:
                 self._places.setdefault(rank, []).append(place)
             if len(words) < _MOST_LEVELS:
                 pending.extend((_joined(directory, name), (*words, name)) for name in reversed(directories))
+
+    def _may_hold_times(self, relative: str) -> bool:
+        """A quick look: a {step_id} holds times and little else, and a directory of data may have very many files."""
+        try:
+            with os.scandir(self.path / relative) as entries:
+                return any(_TIME.fullmatch(entry.name) for entry in itertools.islice(entries, _LOOKED_AT))
+        except OSError:
+            return True  # listing it tells what is wrong
 
     def _directories(self, relative: str) -> list[str]:
         return self._listed(relative)[0]
