@@ -75,6 +75,7 @@ def print_operators(printer: Printer, executions: Sequence[Execution], *, limit:
         Column("tensor"),
         Column("dtype"),
         Column("shape"),
+        Column("format"),
         *_STATISTICS,
         Column("left out"),
     )
@@ -108,12 +109,18 @@ def _run_row(run: Run) -> list[str]:
         str(run.rank_id),
         str(run.id),
         _time(run.started),
-        _time(run.ended) if run.ended is not None else "not in good order",
+        _ended(run),
         " ".join(part for part in (run.framework, run.framework_version, run.device_target) if part),
         f"{totals['executed']:,}" if "executed" in totals else "",
         f"{totals['captured']:,}" if "captured" in totals else "",
         " ".join(_command(run)),
     ]
+
+
+def _ended(run: Run) -> str:
+    if run.ended is not None:
+        return _time(run.ended)
+    return "not in good order" if run.opdump_version else ""  # other writers do not tell
 
 
 def _command(run: Run) -> tuple[str, ...]:
@@ -133,7 +140,7 @@ def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
     skipped = Counter[str](catalog.counted(step, rank))
     graphs: set[str] = set()
     for execution in catalog.executions(step=step, rank=rank, include_skipped=True):
-        graphs.add(f"{execution.op.net_name}/{execution.op.graph_id}")
+        graphs.add(_graph_of(execution.op))
         if execution.op.skip:
             skipped[execution.op.skip] += 1
             continue
@@ -150,6 +157,10 @@ def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
     return [str(rank), str(step), ", ".join(sorted(graphs)), *counted, first_bad, left_out]
 
 
+def _graph_of(op: OpRecord) -> str:
+    return f"{op.net_name}/{op.graph_id}" if op.net_name else str(op.graph_id)
+
+
 def _operator_row(execution: Execution, *, one_place: bool) -> list[str]:
     op = execution.op
     scope, _, name = op.op_name.rpartition("/")
@@ -157,10 +168,18 @@ def _operator_row(execution: Execution, *, one_place: bool) -> list[str]:
     row = [*place, name, scope, op.phase, source_of(op)]
     record = next(iter(execution.outputs.values()), None) or next(iter(execution.inputs.values()), None)
     if record is None:
-        return [*row, *[""] * (3 + len(_STATISTICS)), op.skip]
+        return [*row, *[""] * (4 + len(_STATISTICS)), op.skip]
     more = sum(1 for other in execution.tensors if other.io == record.io) - 1
     tensor = f"{record.io}.{record.slot}" + (f" +{more}" if more else "")
-    return [*row, tensor, record.dtype, _shape(record), *shown_statistics(statistics_of(record)), op.skip]
+    return [
+        *row,
+        tensor,
+        record.dtype,
+        _shape(record),
+        _format(record),
+        *shown_statistics(statistics_of(record)),
+        op.skip,
+    ]
 
 
 def _print_execution(printer: Printer, execution: Execution) -> None:
@@ -185,15 +204,15 @@ def _print_execution(printer: Printer, execution: Execution) -> None:
         Column("argument"),
         Column("dtype"),
         Column("shape"),
+        Column("format"),
         *_STATISTICS,
         Column("made by", gives_way=True),
         Column("left out"),
     )
     printer.table(columns, [_tensor_row(record) for record in execution.tensors], indent="  ")
-    for record in execution.tensors:
-        file = file_of(record)
-        if file is not None:
-            printer.text(f"  {file}")
+    files = (file_of(record) for record in execution.tensors)
+    for file in dict.fromkeys(file for file in files if file is not None):  # a dump file holds several tensors
+        printer.text(f"  {file}")
 
 
 def _tensor_row(record: TensorRecord) -> list[str]:
@@ -202,6 +221,7 @@ def _tensor_row(record: TensorRecord) -> list[str]:
         record.argument,
         record.dtype,
         _shape(record),
+        _format(record),
         *shown_statistics(statistics_of(record)),
         record.source,
         record.skip,
@@ -210,3 +230,8 @@ def _tensor_row(record: TensorRecord) -> list[str]:
 
 def _shape(record: TensorRecord) -> str:
     return f"({','.join(map(str, record.shape))})"
+
+
+def _format(record: TensorRecord) -> str:
+    """The order of the elements where it is not the framework's own."""
+    return "" if record.format == "DefaultFormat" else record.format
