@@ -1,0 +1,145 @@
+"""One dump file becomes a file for each of its tensors, buffers and workspaces.
+
+A tensor that cannot be converted is told in the result, and the others are written.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from opdump.conversion.file_types import WRITERS
+from opdump.conversion.names import short_name, tensor_name
+from opdump.conversion.output_directory import OutputDirectory, OutputFullError, write_all
+from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile
+from opdump.conversion.stored_tensor import StoredTensor, stored_tensor
+from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
+from opdump.dump_file.opdebug import decode_opdebug, opdebug_json
+from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
+
+_OVERFLOW = "opdebug.node_opdebug."
+
+
+def is_overflow_name(name: str) -> bool:
+    """Whether it is the name of what an overflow left, in any case of letters (the documents spell it in two ways)."""
+    return name[: len(_OVERFLOW)].lower() == _OVERFLOW
+
+
+def convert_file(source: SourceFile, plan: ConversionPlan, output: OutputDirectory) -> FileResult:
+    """Convert one file. Never raises for what the file holds, nor for what cannot be written: the result says it."""
+    result = FileResult(source.path)
+    try:
+        file = read_dump_file(source.path)
+        if is_overflow_name(source.name):
+            _convert_overflow(file, source, output, result)
+        else:
+            _convert_tensors(file, source, plan, output, result)
+    except OutputFullError as error:
+        result.fatal = True
+        result.fail(error)
+    except (OpdumpError, OSError) as error:
+        result.fail(error)
+    return result
+
+
+def _convert_tensors(
+    file: DumpFile, source: SourceFile, plan: ConversionPlan, output: OutputDirectory, result: FileResult
+) -> None:
+    write = WRITERS[plan.file_type]
+    for tensor in _chosen(file, plan):
+        try:
+            stored = stored_tensor(tensor)
+            if plan.format:
+                stored = _in_format(stored, plan)
+            name = tensor_name(
+                source.name,
+                tensor.name,
+                plan,
+                shape=stored.shape,
+                dtype=stored.dtype_name,
+                format_name=stored.format_name,
+            )
+            name = _name_on_disk(name, source, result)
+            with output.new_file(source.directory, name) as descriptor:
+                size = write(descriptor, stored)
+        except OutputFullError:
+            raise
+        except (OpdumpError, MemoryError) as error:
+            result.fail(error, tensor.name)
+        else:
+            _count(name, size, source, result)
+            result.tensors += 1
+    if plan.io is not None:
+        return
+    for part, blobs in (("l1buffer", file.buffers), ("space", file.spaces)):
+        for slot, blob in enumerate(blobs):
+            name = _name_on_disk(f"{source.name}.{part}.{slot}.bin", source, result)
+            with output.new_file(source.directory, name) as descriptor:
+                size = write_all(descriptor, (blob.data.read(),))
+            _count(name, size, source, result)
+
+
+def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirectory, result: FileResult) -> None:
+    for tensor in file.outputs:
+        try:
+            record = decode_opdebug(tensor.data.read(), source.path)
+            for problem in record.problems:
+                result.fail(UndecodableTensorError(problem.removeprefix(f"{source.path}: ")), tensor.name)
+            name = _name_on_disk(f"{source.name}.output.{tensor.slot}.json", source, result)
+            with output.new_file(source.directory, name) as descriptor:
+                size = write_all(descriptor, (opdebug_json(record).encode(),))
+        except OutputFullError:
+            raise
+        except OpdumpError as error:
+            result.fail(error, tensor.name)
+        else:
+            _count(name, size, source, result)
+            result.tensors += 1
+
+
+def _chosen(file: DumpFile, plan: ConversionPlan) -> tuple[DumpTensor, ...]:
+    if plan.io is None:
+        return file.tensors
+    tensors = file.inputs if plan.io == "input" else file.outputs
+    if plan.slot >= len(tensors):
+        raise NotInDumpError(f"has no {plan.io} {plan.slot}; it has {len(tensors)} (from 0)")
+    return (tensors[plan.slot],)
+
+
+def _in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
+    from opdump.formats import convert_format
+
+    tensor = stored.tensor
+    try:
+        codes = convert_format(
+            stored.codes,
+            stored.format_name,
+            plan.format,
+            shape=plan.shape or tensor.original_shape or None,
+            groups=max(1, tensor.sub_format),
+        )
+    except (ValueError, OverflowError) as error:
+        raise UndecodableTensorError(f"{tensor.name}: {stored.format_name} to {plan.format}: {error}") from error
+    return replace(stored, codes=codes, format_name=plan.format, is_untouched=False)
+
+
+def _name_on_disk(name: str, source: SourceFile, result: FileResult) -> str:
+    stored = short_name(name)
+    if stored != name:
+        result.shortened.append((source.directory, stored, name))
+    return stored
+
+
+def _count(name: str, size: int, source: SourceFile, result: FileResult) -> None:
+    result.outputs.append(os.path.join(source.directory, name))
+    result.bytes += size
+
+
+def is_same_directory(path: str | Path, identity: tuple[int, int]) -> bool:
+    """Whether `path` is the directory with that device and inode."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == identity

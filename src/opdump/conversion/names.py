@@ -1,0 +1,57 @@
+"""Names of converted files, as msaccucmp has them, so that scripts that look for them go on working.
+
+    Conv2D.conv1.1.5.1732082705016774.output.0.npy                         npy, pt and txt
+    Conv2D.conv1.1.5.1732082705016774.output.0.1x3x224x224.npy             with a format asked for: the final shape
+    Conv2D.conv1.1.5.1732082705016774.output.0.150528.float16.NC1HWC0.bin  bin: elements, element type, format
+    Conv2D.conv1.1.5.1732082705016774.output.0.1_3_224_224.float16.NCHW.bin
+    Conv2D.conv1.1.5.1732082705016774.l1buffer.0.bin                       and space.0.bin
+    Opdebug.Node_OpDebug.59.1597922031178434.output.0.json                 what an overflow left
+
+A name of more than 255 bytes becomes the UUID of the long name in hexadecimal (version 3, in the name space of DNS), and a row of
+`mapping.csv` in its directory says so. Source: section 2 of the specification of msaccucmp.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING
+
+from opdump.conversion.output_directory import LONGEST_NAME
+
+if TYPE_CHECKING:
+    from opdump.conversion.plan import ConversionPlan
+
+
+def tensor_name(
+    dump: str, tensor: str, plan: ConversionPlan, *, shape: tuple[int, ...], dtype: str, format_name: str
+) -> str:
+    """The name of the file of one tensor; `tensor` is `output:0`, `shape` its final shape.
+
+    `format_name` is that of the elements in the file; npy, pt and txt do not have it.
+    """
+    base = f"{dump}.{tensor.replace(':', '.')}"
+    if plan.file_type == "bin":
+        return f"{base}.{_sizes(shape, plan)}.{dtype}.{format_name}.bin"
+    if plan.format:
+        return f"{base}.{'x'.join(map(str, shape)) or '1'}.{plan.file_type}"
+    return f"{base}.{plan.file_type}"
+
+
+def short_name(name: str) -> str:
+    """`name`, or what stands for it where it is longer than a file system takes."""
+    # Four bytes at most for a character.
+    if len(name) <= LONGEST_NAME // 4 or len(os.fsencode(name)) <= LONGEST_NAME:
+        return name
+    # The names of devices are ASCII; other bytes stand in a text as surrogates, which no UUID is made of.
+    plain = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return uuid.uuid3(uuid.NAMESPACE_DNS, plain).hex + os.path.splitext(name)[1]
+
+
+def _sizes(shape: tuple[int, ...], plan: ConversionPlan) -> str:
+    if plan.format:
+        return "_".join(map(str, shape)) or "1"
+    count = 1
+    for size in shape:
+        count *= size
+    return str(count)

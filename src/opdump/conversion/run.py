@@ -1,0 +1,197 @@
+"""Converts many files, one after the other or in several processes, and says what became of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opdump.conversion.convert_file import convert_file
+from opdump.conversion.output_directory import OutputDirectory
+from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, SourceFile, failure
+from opdump.conversion.sources import find_sources
+from opdump.dump_file.names import MAPPING_NAME
+from opdump.errors import OpdumpError
+
+# Less is done before other processes have started.
+_SMALL_FILES = 2000
+_SMALL_BYTES = 256 << 20
+# What one process is given at a time: an interrupted run waits for it.
+_BATCH_FILES = 64
+_BATCH_BYTES = 64 << 20
+_LARGEST_MAPPING = 100 << 20
+
+Progress = Callable[[int, int], None]
+"""Told of files done and of all files, after each file or few."""
+
+
+@dataclass(slots=True)
+class Conversion:
+    """What a run did. Failures of the search for files come first."""
+
+    output: Path
+    sources: int = 0
+    converted: int = 0
+    """Files of which something was written and nothing failed."""
+    tensors: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+    results: list[FileResult] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    subdirectories: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    stopped: bool = False
+    """Whether the run ended early because the output directory takes no more."""
+
+    @property
+    def written(self) -> int:
+        """Files written."""
+        return sum(len(result.outputs) for result in self.results)
+
+
+def convert(
+    paths: Iterable[str],
+    output: Path,
+    plan: ConversionPlan,
+    *,
+    recursive: bool = False,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Convert files and directories into `output`, which is made where it is missing.
+
+    `jobs` counts processes; None takes one for little work and one per usable processor for much. An interrupt (Ctrl-C) ends the
+    run between two files and is told in the result. Raises DumpPathError where the output directory cannot be used, and
+    ConversionError where the plan cannot be carried out at all.
+    """
+    began = time.monotonic()
+    _check(plan)
+    with OutputDirectory(output) as directory:
+        sources = find_sources(paths, recursive=recursive, output=directory.identity)
+        done = Conversion(
+            output,
+            sources=len(sources.files),
+            failures=sources.failures,
+            skipped=sources.skipped,
+            subdirectories=sources.subdirectories,
+        )
+        if jobs is None:
+            small = len(sources.files) < _SMALL_FILES and sources.size < _SMALL_BYTES
+            jobs = 1 if small else len(os.sched_getaffinity(0))
+        jobs = min(jobs, len(sources.files))
+        try:
+            results = (
+                _in_processes(sources.files, plan, output, jobs) if jobs > 1 else _in_turn(sources.files, plan, directory)
+            )
+            for result in results:
+                _account(done, result)
+                if progress is not None:
+                    progress(len(done.results), len(sources.files))
+                if result.fatal:
+                    done.stopped = True
+                    break
+        except KeyboardInterrupt:
+            done.interrupted = True
+        finally:
+            _write_mapping(directory, done)
+    done.seconds = time.monotonic() - began
+    return done
+
+
+def _check(plan: ConversionPlan) -> None:
+    if plan.file_type == "pt":
+        from opdump.conversion.torch_file import require_torch
+
+        require_torch()
+    if plan.shape is not None and not plan.format:
+        raise ConversionError("a shape is that of the format wanted: give --format, too")
+
+
+def _account(done: Conversion, result: FileResult) -> None:
+    done.results.append(result)
+    done.converted += not result.failures
+    done.tensors += result.tensors
+    done.bytes += result.bytes
+    done.failures += result.failures
+
+
+def _in_turn(files: list[SourceFile], plan: ConversionPlan, output: OutputDirectory) -> Iterator[FileResult]:
+    for file in files:
+        yield convert_file(file, plan, output)
+
+
+def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: Path, jobs: int) -> Iterator[FileResult]:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
+    # Spawned, not forked: numpy's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(output,))
+    try:
+        waiting = {pool.submit(_convert_batch, batch, plan): batch for batch in _batches(files, jobs)}
+        for future in as_completed(waiting):
+            try:
+                yield from future.result()
+            except BrokenProcessPool as error:
+                ended = ConversionError(f"the process that converted it ended ({error}); run again with --jobs 1")
+                for file in waiting[future]:
+                    yield FileResult(file.path, failures=[failure(file.path, ended)])
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _batches(files: list[SourceFile], jobs: int) -> Iterator[list[SourceFile]]:
+    most = max(1, min(_BATCH_FILES, len(files) // (jobs * 4)))
+    batch: list[SourceFile] = []
+    size = 0
+    for file in files:
+        if batch and (len(batch) == most or size + file.size > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
+
+
+class _Worker:
+    """What a process of a pool holds for all its batches."""
+
+    output: OutputDirectory
+
+
+def _start_worker(output: Path) -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops between batches
+    _Worker.output = OutputDirectory(output)
+
+
+def _convert_batch(files: list[SourceFile], plan: ConversionPlan) -> list[FileResult]:
+    results = []
+    for file in files:
+        results.append(convert_file(file, plan, _Worker.output))
+        if results[-1].fatal:
+            break
+    return results
+
+
+def _write_mapping(output: OutputDirectory, done: Conversion) -> None:
+    """Add the shortened names to the mapping.csv of each directory."""
+    rows: dict[str, list[bytes]] = {}
+    for result in done.results:
+        for directory, stored, name in result.shortened:
+            line = f"{stored},{''.join(' ' if letter in chr(10) + chr(13) else letter for letter in name)}"
+            rows.setdefault(directory, []).append(os.fsencode(line))
+    for directory, lines in rows.items():
+        try:
+            known = output.read(directory, MAPPING_NAME, _LARGEST_MAPPING).splitlines()
+            text = b"\n".join(dict.fromkeys([*known, *lines])) + b"\n"
+            with output.new_file(directory, MAPPING_NAME) as descriptor:
+                os.write(descriptor, text)
+        except OpdumpError as error:
+            done.failures.append(failure(str(output.root / directory / MAPPING_NAME), error))
