@@ -1,1 +1,14 @@
-"""Device formats: how the elements of a tensor lie in the memory of an Ascend device, and back to the framework's order."""
+"""Device formats: how the elements of a tensor lie in the memory of an Ascend device, and back to the framework's order.
+
+convert_format(array, "NC1HWC0", "NCHW", shape=(1, 3, 224, 224))     # (1, 1, 224, 224, 16): the padding is cut
+convert_format(weights, "NCHW", "FRACTAL_Z", groups=32)              # zeros where the device has padding
+
+A device format is one file with two functions, to a plain format and from it, and one line in `registry.py`.
+"""
+
+from __future__ import annotations
+
+from opdump.formats.conversion import can_convert, convert_format
+from opdump.formats.registry import DEVICE_FORMATS, FORMATS, PLAIN_FORMATS
+
+__all__ = ["DEVICE_FORMATS", "FORMATS", "PLAIN_FORMATS", "can_convert", "convert_format"]

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from opdump.errors import KernelChoiceError, NativeCoreMissingError, UnsupportedDtypeError
 
 from . import reference
+from .reorder import copy_elements
 from .summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Summary",
     "SummaryTable",
     "active",
+    "copy_elements",
     "instruction_sets",
     "set_threads",
     "summarise",

@@ -1,0 +1,91 @@
+"""What the file of a device format gives to the registry, and the shapes that all of them check."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.errors import FormatShapeError
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+CUBE = 16
+"""Rows of a fractal, and the channels of a block where nothing else is said (the side of the device's matrix unit)."""
+
+
+class ToPlain(Protocol):
+    def __call__(self, array: Array, shape: Shape | None, groups: int, order: Shape | None, /) -> Array:
+        """The elements in plain order, without padding if `shape` (of the plain format) is given.
+
+        `order` names the axes of the result from the outermost to the innermost in memory, for a caller who goes on to
+        transpose it; None is as they come. A hint: only speed depends on it.
+        """
+
+
+class FromPlain(Protocol):
+    def __call__(self, array: Array, c0: int, groups: int, /) -> Array:
+        """The elements as the device holds them, in blocks of `c0` channels, zeros for padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFormat:
+    """A device format by its name in dump files. `plain` is the format it goes through: NCHW, NCDHW or ND (any rank)."""
+
+    name: str
+    plain: str
+    to_plain: ToPlain
+    from_plain: FromPlain
+    c0: int = CUBE
+    takes_groups: bool = False
+
+
+def ceil_div(count: int, size: int) -> int:
+    """How many blocks of `size` hold `count`."""
+    return -(-count // size)
+
+
+def text(shape: Shape) -> str:
+    """`(2, 3, 4)`."""
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def require_rank(array: Array, name: str, axes: str) -> None:
+    """FormatShapeError unless the array has the axes `N C1 H W C0`, of which blocks (the last) are not empty."""
+    names = axes.split()
+    if array.ndim != len(names):
+        raise FormatShapeError(
+            f"a tensor in {name} has the shape ({', '.join(names)}); found {text(array.shape)}, of {array.ndim} dimensions"
+        )
+    empty = [axis for axis, size in zip(names, array.shape, strict=True) if axis[-1:] == "0" and size == 0]
+    if empty:
+        raise FormatShapeError(f"{name} has blocks of {empty[0]} elements; found {empty[0]} = 0 in {text(array.shape)}")
+
+
+def require_same(found: Shape, expected: Shape, name: str, plain: str, shape: Shape, groups: int = 1) -> None:
+    """FormatShapeError unless a device's array has the shape that a tensor of the plain `shape` has there."""
+    if found != expected:
+        of_groups = f" with {groups} groups" if groups != 1 else ""
+        raise FormatShapeError(
+            f"a tensor of the shape {text(shape)} in {plain}{of_groups} has the shape {text(expected)} in {name}; "
+            f"found {text(found)}. Give the tensor's original shape"
+        )
+
+
+def require_plain_shape(shape: Shape, plain: str) -> None:
+    """FormatShapeError unless `shape` can be one of the plain format."""
+    if plain != "ND" and len(shape) != len(plain):
+        raise FormatShapeError(f"a shape in {plain} has {len(plain)} dimensions; found {text(shape)}")
+    if any(size < 0 for size in shape):
+        raise FormatShapeError(f"no dimension is negative; found {text(shape)}")
+
+
+def zeros(shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """A device's array before it is filled. Memory that cannot be had is a mistake in the shape, too."""
+    if math.prod(shape) * max(dtype.itemsize, 1) >= 2**63:
+        raise FormatShapeError(f"a tensor of the shape {text(shape)} is larger than any memory")
+    return np.zeros(shape, dtype)
