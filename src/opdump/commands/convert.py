@@ -84,11 +84,9 @@ def convert(
     from opdump.conversion import ConversionPlan
     from opdump.conversion import convert as convert_files
 
-    if format_:
-        _check_format(format_)
     plan = ConversionPlan(
         cast("FileType", file_type),
-        format=format_.upper() if format_.upper() != "C1HWNCOC0" else "C1HWNCoC0",
+        format=_format(format_),
         shape=_shape(shape),
         io="input" if input_ is not None else "output" if output is not None else None,
         slot=input_ if input_ is not None else output or 0,
@@ -115,11 +113,16 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
     return sizes
 
 
-def _check_format(name: str) -> None:
-    from opdump.dump_file import FORMAT_NUMBERS
+def _format(text: str) -> str:
+    """The format of that name, in any case of letters; empty where none is asked for."""
+    if not text:
+        return ""
+    from opdump.formats import FORMATS
 
-    if name.upper() not in {known.upper() for known in FORMAT_NUMBERS}:
-        raise click.BadParameter(f"{name!r} is no format; expected one such as ND, NCHW, NHWC", param_hint="--format")
+    for known in FORMATS:
+        if known.upper() == text.upper():
+            return known
+    raise click.BadParameter(f"{text!r} is no format; expected one of {', '.join(FORMATS)}", param_hint="--format")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from opdump.conversion.file_types import WRITERS
-from opdump.conversion.names import short_name, tensor_name
+from opdump.conversion.names import short_name, tensor_ending
 from opdump.conversion.output_directory import OutputDirectory, OutputFullError, write_all
 from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile
 from opdump.conversion.stored_tensor import StoredTensor, stored_tensor
@@ -52,15 +52,7 @@ def _convert_tensors(
             stored = stored_tensor(tensor)
             if plan.format:
                 stored = _in_format(stored, plan)
-            name = tensor_name(
-                source.name,
-                tensor.name,
-                plan,
-                shape=stored.shape,
-                dtype=stored.dtype_name,
-                format_name=stored.format_name,
-            )
-            name = _name_on_disk(name, source, result)
+            name = _name_on_disk(f"{source.name}.{tensor_ending(stored, plan)}", source, result)
             with output.new_file(source.directory, name) as descriptor:
                 size = write(descriptor, stored)
         except OutputFullError:

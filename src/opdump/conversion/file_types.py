@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from opdump.conversion.output_directory import write_all
+from opdump.conversion.output_directory import write_all, write_two
 from opdump.conversion.plan import FileType
 from opdump.conversion.stored_tensor import StoredTensor
 from opdump.dump_file.stored_bytes import FileBytes
@@ -51,7 +51,7 @@ def _write_untouched(descriptor: int, header: bytes, stored: StoredTensor) -> in
         # The file system has no such copy: begin again.
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
-    return write_all(descriptor, (header, stored.codes.reshape(-1).view(np.uint8)))
+    return write_two(descriptor, header, memoryview(stored.codes.reshape(-1).view(np.uint8)))
 
 
 def _copy(descriptor: int, data: FileBytes, size: int) -> int:

@@ -13,6 +13,7 @@ A name of more than 255 bytes becomes the UUID of the long name in hexadecimal (
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from typing import TYPE_CHECKING
@@ -21,18 +22,16 @@ from opdump.conversion.output_directory import LONGEST_NAME
 
 if TYPE_CHECKING:
     from opdump.conversion.plan import ConversionPlan
+    from opdump.conversion.stored_tensor import StoredTensor
 
 
-def tensor_name(
-    dump: str, tensor: str, plan: ConversionPlan, *, shape: tuple[int, ...], dtype: str, format_name: str
-) -> str:
-    """The name of the file of one tensor; `tensor` is `output:0`, `shape` its final shape.
-
-    `format_name` is that of the elements in the file; npy, pt and txt do not have it.
-    """
-    base = f"{dump}.{tensor.replace(':', '.')}"
+def tensor_ending(stored: StoredTensor, plan: ConversionPlan) -> str:
+    """What follows the name of the dump in the name of the file of one tensor."""
+    base = f"{stored.tensor.io}.{stored.tensor.slot}"
+    shape = stored.shape
     if plan.file_type == "bin":
-        return f"{base}.{_sizes(shape, plan)}.{dtype}.{format_name}.bin"
+        sizes = "_".join(map(str, shape)) or "1" if plan.format else str(math.prod(shape))
+        return f"{base}.{sizes}.{stored.dtype_name}.{stored.format_name}.bin"
     if plan.format:
         return f"{base}.{'x'.join(map(str, shape)) or '1'}.{plan.file_type}"
     return f"{base}.{plan.file_type}"
@@ -46,12 +45,3 @@ def short_name(name: str) -> str:
     # The names of devices are ASCII; other bytes stand in a text as surrogates, which no UUID is made of.
     plain = os.fsencode(name).decode("utf-8", "backslashreplace")
     return uuid.uuid3(uuid.NAMESPACE_DNS, plain).hex + os.path.splitext(name)[1]
-
-
-def _sizes(shape: tuple[int, ...], plan: ConversionPlan) -> str:
-    if plan.format:
-        return "_".join(map(str, shape)) or "1"
-    count = 1
-    for size in shape:
-        count *= size
-    return str(count)

@@ -166,3 +166,14 @@ def write_all(descriptor: int, parts: Iterable[Part]) -> int:
             view = view[written:]
             total += written
     return total
+
+
+def write_two(descriptor: int, header: bytes, elements: memoryview) -> int:
+    """The same for a header and what follows it, in one call of the system where that is enough."""
+    size = len(header) + len(elements)
+    written = os.writev(descriptor, (header, elements)) if elements else os.write(descriptor, header)
+    if written < len(header):
+        return written + write_all(descriptor, (header[written:], elements))
+    if written < size:
+        write_all(descriptor, (elements[written - len(header) :],))
+    return size
