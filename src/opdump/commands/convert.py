@@ -43,7 +43,9 @@ others are, and each is listed with its reason); with 2 for a wrong command line
 with 130 after Ctrl-C. Whatever the end, every file in OUT is whole.""",
 )
 @click.argument("sources", metavar="SRC...", nargs=-1, required=True)
-@click.option("-o", "--out", required=True, metavar="OUT", help="The directory to write into; made where it is missing.")
+@click.option(
+    "-o", "--out", required=True, metavar="OUT", help="The directory to write into; made where it is missing."
+)
 @click.option(
     "--to",
     "file_type",
@@ -59,7 +61,9 @@ with 130 after Ctrl-C. Whatever the end, every file in OUT is whole.""",
 @click.option("--shape", metavar="1,3,224,224", help="The true shape in that format, where the file does not say it.")
 @click.option("--input", "input_", type=click.IntRange(min=0), metavar="I", help="This input alone.")
 @click.option("--output", type=click.IntRange(min=0), metavar="I", help="This output alone.")
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; by default as many as the work is worth.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; by default as many as the work is worth."
+)
 @click.option("--recursive", is_flag=True, help="Also the directories below SRC, at the same places below OUT.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the files written, the failures, the sums.")
 def convert(

@@ -6,7 +6,10 @@ A tensor that cannot be converted is told in the result, and the others are writ
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from opdump.conversion.file_types import WRITERS
@@ -46,48 +49,53 @@ def convert_file(source: SourceFile, plan: ConversionPlan, output: OutputDirecto
 def _convert_tensors(
     file: DumpFile, source: SourceFile, plan: ConversionPlan, output: OutputDirectory, result: FileResult
 ) -> None:
-    write = WRITERS[plan.file_type]
     for tensor in _chosen(file, plan):
-        try:
+        with _failing_alone(result, tensor):
             stored = stored_tensor(tensor)
             if plan.format:
                 stored = _in_format(stored, plan)
-            name = _name_on_disk(f"{source.name}.{tensor_ending(stored, plan)}", source, result)
-            with output.new_file(source.directory, name) as descriptor:
-                size = write(descriptor, stored)
-        except OutputFullError:
-            raise
-        except (OpdumpError, MemoryError) as error:
-            result.fail(error, tensor.name)
-        else:
-            _count(name, size, source, result)
+            name = f"{source.name}.{tensor_ending(stored, plan)}"
+            _write(name, source, output, result, partial(WRITERS[plan.file_type], stored))
             result.tensors += 1
     if plan.io is not None:
         return
     for part, blobs in (("l1buffer", file.buffers), ("space", file.spaces)):
         for slot, blob in enumerate(blobs):
-            name = _name_on_disk(f"{source.name}.{part}.{slot}.bin", source, result)
-            with output.new_file(source.directory, name) as descriptor:
-                size = write_all(descriptor, (blob.data.read(),))
-            _count(name, size, source, result)
+            name = f"{source.name}.{part}.{slot}.bin"
+            _write(name, source, output, result, partial(write_all, parts=(blob.data.read(),)))
 
 
 def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirectory, result: FileResult) -> None:
     for tensor in file.outputs:
-        try:
+        with _failing_alone(result, tensor):
             record = decode_opdebug(tensor.data.read(), source.path)
             for problem in record.problems:
-                result.fail(UndecodableTensorError(problem.removeprefix(f"{source.path}: ")), tensor.name)
-            name = _name_on_disk(f"{source.name}.output.{tensor.slot}.json", source, result)
-            with output.new_file(source.directory, name) as descriptor:
-                size = write_all(descriptor, (opdebug_json(record).encode(),))
-        except OutputFullError:
-            raise
-        except OpdumpError as error:
-            result.fail(error, tensor.name)
-        else:
-            _count(name, size, source, result)
+                result.fail(UndecodableTensorError(problem), tensor.name)
+            name = f"{source.name}.output.{tensor.slot}.json"
+            _write(name, source, output, result, partial(write_all, parts=(opdebug_json(record).encode(),)))
             result.tensors += 1
+
+
+@contextmanager
+def _failing_alone(result: FileResult, tensor: DumpTensor) -> Iterator[None]:
+    """What is wrong with one tensor is told, and the others follow; a full disk ends it all."""
+    try:
+        yield
+    except OutputFullError:
+        raise
+    except (OpdumpError, MemoryError) as error:
+        result.fail(error, tensor.name)
+
+
+def _write(
+    name: str, source: SourceFile, output: OutputDirectory, result: FileResult, write: Callable[[int], int]
+) -> None:
+    stored = short_name(name)
+    with output.new_file(source.directory, stored) as descriptor:
+        result.bytes += write(descriptor)
+    result.outputs.append(f"{source.directory}/{stored}" if source.directory else stored)
+    if stored != name:
+        result.shortened.append((source.directory, stored, name))
 
 
 def _chosen(file: DumpFile, plan: ConversionPlan) -> tuple[DumpTensor, ...]:
@@ -114,18 +122,6 @@ def _in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
     except (ValueError, OverflowError) as error:
         raise UndecodableTensorError(f"{tensor.name}: {stored.format_name} to {plan.format}: {error}") from error
     return replace(stored, codes=codes, format_name=plan.format, is_untouched=False)
-
-
-def _name_on_disk(name: str, source: SourceFile, result: FileResult) -> str:
-    stored = short_name(name)
-    if stored != name:
-        result.shortened.append((source.directory, stored, name))
-    return stored
-
-
-def _count(name: str, size: int, source: SourceFile, result: FileResult) -> None:
-    result.outputs.append(os.path.join(source.directory, name))
-    result.bytes += size
 
 
 def is_same_directory(path: str | Path, identity: tuple[int, int]) -> bool:

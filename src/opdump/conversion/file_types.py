@@ -25,7 +25,7 @@ from opdump.sink.npy import npy_header
 _LARGE = 1 << 20
 
 
-def _write_npy(descriptor: int, stored: StoredTensor) -> int:
+def _write_npy(stored: StoredTensor, descriptor: int) -> int:
     kind = stored.host_type
     descr = ("|" if kind.itemsize == 1 else "<") + kind.str[1:]
     header = npy_header(descr, stored.shape)
@@ -34,7 +34,7 @@ def _write_npy(descriptor: int, stored: StoredTensor) -> int:
     return _write_untouched(descriptor, header, stored)
 
 
-def _write_bin(descriptor: int, stored: StoredTensor) -> int:
+def _write_bin(stored: StoredTensor, descriptor: int) -> int:
     if not stored.is_untouched:
         return write_all(descriptor, stored.raw())
     return _write_untouched(descriptor, b"", stored)
@@ -51,7 +51,7 @@ def _write_untouched(descriptor: int, header: bytes, stored: StoredTensor) -> in
         # The file system has no such copy: begin again.
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
-    return write_two(descriptor, header, memoryview(stored.codes.reshape(-1).view(np.uint8)))
+    return write_two(descriptor, header, stored.codes.reshape(-1).view(np.uint8).data)
 
 
 def _copy(descriptor: int, data: FileBytes, size: int) -> int:
@@ -73,7 +73,7 @@ def _copy(descriptor: int, data: FileBytes, size: int) -> int:
         os.close(source)
 
 
-def _write_txt(descriptor: int, stored: StoredTensor) -> int:
+def _write_txt(stored: StoredTensor, descriptor: int) -> int:
     sizes = ",".join(map(str, stored.shape)) + ("," if len(stored.shape) == 1 else "")
     header = f"# dtype={stored.dtype_name} shape=({sizes})\n".encode()
 
@@ -88,13 +88,13 @@ def _write_txt(descriptor: int, stored: StoredTensor) -> int:
     return write_all(descriptor, (header,)) + write_all(descriptor, lines())
 
 
-def _write_pt(descriptor: int, stored: StoredTensor) -> int:
+def _write_pt(stored: StoredTensor, descriptor: int) -> int:
     from opdump.conversion.torch_file import write_torch
 
-    return write_torch(descriptor, stored)
+    return write_torch(stored, descriptor)
 
 
-WRITERS: Final[Mapping[FileType, Callable[[int, StoredTensor], int]]] = MappingProxyType(
+WRITERS: Final[Mapping[FileType, Callable[[StoredTensor, int], int]]] = MappingProxyType(
     {"npy": _write_npy, "bin": _write_bin, "pt": _write_pt, "txt": _write_txt}
 )
 """Write a tensor through a descriptor; the bytes written."""

@@ -35,7 +35,7 @@ class OutputFullError(DumpPathError):
 
 
 class OutputDirectory:
-    """Files below `root`, which is made where it is missing. A context manager that closes what it opened.
+    """Files below `root`, which is made where it is missing; `close` it at the end.
 
     Raises DumpPathError where the root cannot be made or is no directory.
     """
@@ -53,12 +53,6 @@ class OutputDirectory:
             raise DumpPathError(
                 f"{root}: is no directory that files can be written into ({error.strerror}); name another one after -o"
             ) from error
-
-    def __enter__(self) -> OutputDirectory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         for descriptor in (*self._open.values(), self._root):
@@ -160,7 +154,7 @@ def write_all(descriptor: int, parts: Iterable[Part]) -> int:
     """Write the parts one after the other; the bytes written."""
     total = 0
     for part in parts:
-        view = memoryview(part).cast("B")
+        view = memoryview(part).cast("B")  # type: ignore[arg-type]
         while view:
             written = os.write(descriptor, view[:_SLICE])
             view = view[written:]

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opdump.conversion.convert_file import convert_file
-from opdump.conversion.output_directory import OutputDirectory
+from opdump.conversion.output_directory import OutputDirectory, write_all
 from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, SourceFile, failure
 from opdump.conversion.sources import find_sources
 from opdump.dump_file.names import MAPPING_NAME
 from opdump.errors import OpdumpError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 # Less is done before other processes have started.
 _SMALL_FILES = 2000
@@ -69,7 +74,7 @@ def convert(
     """
     began = time.monotonic()
     _check(plan)
-    with OutputDirectory(output) as directory:
+    with closing(OutputDirectory(output)) as directory:
         sources = find_sources(paths, recursive=recursive, output=directory.identity)
         done = Conversion(
             output,
@@ -84,7 +89,9 @@ def convert(
         jobs = min(jobs, len(sources.files))
         try:
             results = (
-                _in_processes(sources.files, plan, output, jobs) if jobs > 1 else _in_turn(sources.files, plan, directory)
+                _in_processes(sources.files, plan, output, jobs)
+                if jobs > 1
+                else _in_turn(sources.files, plan, directory)
             )
             for result in results:
                 _account(done, result)
@@ -126,7 +133,6 @@ def _in_turn(files: list[SourceFile], plan: ConversionPlan, output: OutputDirect
 def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: Path, jobs: int) -> Iterator[FileResult]:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
-    from concurrent.futures.process import BrokenProcessPool
 
     # Spawned, not forked: numpy's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
@@ -134,14 +140,19 @@ def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: Path, j
     try:
         waiting = {pool.submit(_convert_batch, batch, plan): batch for batch in _batches(files, jobs)}
         for future in as_completed(waiting):
-            try:
-                yield from future.result()
-            except BrokenProcessPool as error:
-                ended = ConversionError(f"the process that converted it ended ({error}); run again with --jobs 1")
-                for file in waiting[future]:
-                    yield FileResult(file.path, failures=[failure(file.path, ended)])
+            yield from _results(future, waiting[future])
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _results(future: Future[list[FileResult]], batch: list[SourceFile]) -> list[FileResult]:
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        ended = ConversionError("the process that converted it ended, perhaps for want of memory: try --jobs 1")
+        return [FileResult(file.path, failures=[failure(file.path, ended)]) for file in batch]
 
 
 def _batches(files: list[SourceFile], jobs: int) -> Iterator[list[SourceFile]]:
@@ -188,10 +199,16 @@ def _write_mapping(output: OutputDirectory, done: Conversion) -> None:
             line = f"{stored},{''.join(' ' if letter in chr(10) + chr(13) else letter for letter in name)}"
             rows.setdefault(directory, []).append(os.fsencode(line))
     for directory, lines in rows.items():
-        try:
+        with _told(done, directory):
             known = output.read(directory, MAPPING_NAME, _LARGEST_MAPPING).splitlines()
             text = b"\n".join(dict.fromkeys([*known, *lines])) + b"\n"
             with output.new_file(directory, MAPPING_NAME) as descriptor:
-                os.write(descriptor, text)
-        except OpdumpError as error:
-            done.failures.append(failure(str(output.root / directory / MAPPING_NAME), error))
+                write_all(descriptor, (text,))
+
+
+@contextmanager
+def _told(done: Conversion, directory: str) -> Iterator[None]:
+    try:
+        yield
+    except OpdumpError as error:
+        done.failures.append(failure(str(done.output / directory / MAPPING_NAME), error))

@@ -39,13 +39,7 @@ def find_sources(paths: Iterable[str], *, recursive: bool, output: tuple[int, in
     """What is to be converted. `output` is device and inode of the output directory, which is no source of itself."""
     search = _Search(recursive, output)
     for path in paths:
-        try:
-            if os.path.isdir(path):
-                search.walk(path)
-            else:
-                search.add("", os.path.dirname(path), [(os.path.basename(path), os.stat(path).st_size)], named=True)
-        except OSError as error:
-            search.fail(path, error)
+        search.add_path(path)
     return search.found
 
 
@@ -56,6 +50,15 @@ class _Search:
         self._output = output
         self._taken: dict[tuple[str, str], str] = {}
         self._mappings: dict[str, NameMapping] = {}
+
+    def add_path(self, path: str) -> None:
+        try:
+            if os.path.isdir(path):
+                self.walk(path)
+            else:
+                self.add("", os.path.dirname(path), [(os.path.basename(path), os.stat(path).st_size)], named=True)
+        except OSError as error:
+            self.fail(path, error)
 
     def walk(self, root: str) -> None:
         waiting = [("", root)]
@@ -118,7 +121,9 @@ class _Search:
 
     def _refuse(self, entry: os.DirEntry[str]) -> None:
         if entry.is_symlink():
-            problem = "is a symbolic link, and links in a directory are not followed: name what it leads to as another SRC"
+            problem = (
+                "is a symbolic link, and links in a directory are not followed: name what it leads to as another SRC"
+            )
         else:
             problem = "is not a regular file; a dump file was expected"
         self.fail(entry.path, CorruptDumpError(problem))
@@ -133,7 +138,9 @@ class _Search:
         if os.path.lexists(path):
             try:
                 if os.path.islink(path):
-                    raise CorruptDumpError("is a symbolic link, which is not followed; files keep their names of digits")
+                    raise CorruptDumpError(
+                        "is a symbolic link, which is not followed; files keep their names of digits"
+                    )
                 mapping = read_mapping(Path(path))
             except OpdumpError as error:
                 self.fail(path, error)

@@ -65,7 +65,7 @@ class StoredTensor:
             yield np.frombuffer(encode_elements(piece, kind.number), np.uint8)
 
     def _widen(self, piece: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        data = HeldBytes(memoryview(np.ascontiguousarray(piece).view(np.uint8)))
+        data = HeldBytes(np.ascontiguousarray(piece).view(np.uint8).data)
         return replace(self.tensor, shape=(len(piece),), data=data).to_host()
 
 

@@ -22,7 +22,7 @@ def require_torch() -> None:
         ) from error
 
 
-def write_torch(descriptor: int, stored: StoredTensor) -> int:
+def write_torch(stored: StoredTensor, descriptor: int) -> int:
     """Write a tensor of the element type of the device where PyTorch has it, else of the widened one; the bytes written."""
     import torch
 
