@@ -7,8 +7,8 @@
     conv.outputs[0].payload.to_host()                        # a numpy array
     catalog.at_source("train.py:175")                        # the operators that a line of the script became
 
-It reads dumps of opdump and of MindSpore's synchronous mode, of either naming, whole or in part. Elements and steps are read
-when they are asked for. Files are not trusted: see docs/files.md for what a damaged or hostile one gives.
+It reads dumps of opdump, of MindSpore's synchronous mode in either naming, and those that Ascend devices write (MindSpore's
+asynchronous mode, acl), whole or in part. Elements and steps are read when they are asked for. Files are not trusted: see docs/files.md for what a damaged or hostile one gives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
-from opdump.layouts.mindspore_sync import RankTree, Run, RunChoice, StepContent, read_tree
+from opdump.layouts.opening import read_ranks
+from opdump.layouts.rank import Rank, Run, RunChoice, StepContent
 from opdump.plan import KernelPattern
 from opdump.records import IO, OpRecord, SkipReason, TensorRecord
 
@@ -47,7 +48,8 @@ class Execution:
 
 
 def open_dump(path: str | os.PathLike[str], *, run: RunChoice = "latest") -> Catalog:
-    """Open a dump: its root directory, a `rank_N` of it, a net in that, or one iteration.
+    """Open a dump: its root directory, a `rank_N` of it, a net in that, or one iteration; of an Ascend device its root, a time,
+    a device, a model, or one directory of data.
 
     Where several captures wrote into the directory, `run` chooses: "latest" takes for each step the last run that has it,
     a number that run alone (`Catalog.runs` lists them), "all" everything.
@@ -55,13 +57,13 @@ def open_dump(path: str | os.PathLike[str], *, run: RunChoice = "latest") -> Cat
     Raises UnknownLayoutError where there is no dump, NotInDumpError where it has no such run, and CorruptDumpError where a
     link or a table leads out of it.
     """
-    return Catalog(Path(path), read_tree(Path(path), run=run))
+    return Catalog(Path(path), read_ranks(Path(path), run=run))
 
 
 class Catalog:
     """The records of a dump. Iterating gives every tensor, by rank, step and execution order."""
 
-    def __init__(self, path: Path, trees: Iterable[RankTree]) -> None:
+    def __init__(self, path: Path, trees: Iterable[Rank]) -> None:
         self.path = path
         self._trees = {tree.rank_id: tree for tree in trees}
         self._last: tuple[tuple[int, int], StepContent] | None = None
@@ -262,7 +264,7 @@ class Catalog:
                     self._last = ((number, one), tree.step(one))
                 yield self._last[1]
 
-    def _tree(self, rank: int | None) -> RankTree:
+    def _tree(self, rank: int | None) -> Rank:
         number = self.ranks[0] if rank is None else rank
         if number not in self._trees:
             raise NotInDumpError(f"{self.path}: holds no rank {number}; it holds {', '.join(map(str, self.ranks))}")

@@ -15,7 +15,7 @@ import click
 from opdump.commands import EXIT_ERROR
 
 if TYPE_CHECKING:
-    from opdump.layouts.mindspore_sync import RunChoice
+    from opdump.layouts.rank import RunChoice
 
 
 @click.command(

@@ -63,6 +63,8 @@ def _operator(op: OpRecord) -> dict[str, Any]:
         "phase": op.phase,
         "rank_id": op.rank_id,
         "device_id": op.device_id,
+        "task_id": op.task_id,
+        "stream_id": op.stream_id,
         "net_name": op.net_name,
         "graph_id": op.graph_id,
         "step": op.step,

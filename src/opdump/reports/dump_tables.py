@@ -75,6 +75,7 @@ def print_operators(printer: Printer, executions: Sequence[Execution], *, limit:
         Column("tensor"),
         Column("dtype"),
         Column("shape"),
+        Column("format"),
         *_STATISTICS,
         Column("left out"),
     )
@@ -108,12 +109,18 @@ def _run_row(run: Run) -> list[str]:
         str(run.rank_id),
         str(run.id),
         _time(run.started),
-        _time(run.ended) if run.ended is not None else "not in good order",
+        _ended(run),
         " ".join(part for part in (run.framework, run.framework_version, run.device_target) if part),
         f"{totals['executed']:,}" if "executed" in totals else "",
         f"{totals['captured']:,}" if "captured" in totals else "",
         " ".join(_command(run)),
     ]
+
+
+def _ended(run: Run) -> str:
+    if run.ended is not None:
+        return _time(run.ended)
+    return "not in good order" if run.opdump_version else ""  # other writers do not tell
 
 
 def _command(run: Run) -> tuple[str, ...]:
@@ -157,10 +164,18 @@ def _operator_row(execution: Execution, *, one_place: bool) -> list[str]:
     row = [*place, name, scope, op.phase, source_of(op)]
     record = next(iter(execution.outputs.values()), None) or next(iter(execution.inputs.values()), None)
     if record is None:
-        return [*row, *[""] * (3 + len(_STATISTICS)), op.skip]
+        return [*row, *[""] * (4 + len(_STATISTICS)), op.skip]
     more = sum(1 for other in execution.tensors if other.io == record.io) - 1
     tensor = f"{record.io}.{record.slot}" + (f" +{more}" if more else "")
-    return [*row, tensor, record.dtype, _shape(record), *shown_statistics(statistics_of(record)), op.skip]
+    return [
+        *row,
+        tensor,
+        record.dtype,
+        _shape(record),
+        _format(record),
+        *shown_statistics(statistics_of(record)),
+        op.skip,
+    ]
 
 
 def _print_execution(printer: Printer, execution: Execution) -> None:
@@ -185,15 +200,15 @@ def _print_execution(printer: Printer, execution: Execution) -> None:
         Column("argument"),
         Column("dtype"),
         Column("shape"),
+        Column("format"),
         *_STATISTICS,
         Column("made by", gives_way=True),
         Column("left out"),
     )
     printer.table(columns, [_tensor_row(record) for record in execution.tensors], indent="  ")
-    for record in execution.tensors:
-        file = file_of(record)
-        if file is not None:
-            printer.text(f"  {file}")
+    files = (file_of(record) for record in execution.tensors)
+    for file in dict.fromkeys(file for file in files if file is not None):  # a dump file holds several tensors
+        printer.text(f"  {file}")
 
 
 def _tensor_row(record: TensorRecord) -> list[str]:
@@ -202,6 +217,7 @@ def _tensor_row(record: TensorRecord) -> list[str]:
         record.argument,
         record.dtype,
         _shape(record),
+        _format(record),
         *shown_statistics(statistics_of(record)),
         record.source,
         record.skip,
@@ -210,3 +226,8 @@ def _tensor_row(record: TensorRecord) -> list[str]:
 
 def _shape(record: TensorRecord) -> str:
     return f"({','.join(map(str, record.shape))})"
+
+
+def _format(record: TensorRecord) -> str:
+    """The order of the elements where it is not the framework's own."""
+    return "" if record.format == "DefaultFormat" else record.format

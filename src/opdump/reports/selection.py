@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from opdump.catalog import Catalog, Execution
 from opdump.errors import NotInDumpError
+from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
 from opdump.layouts.mindspore_sync.payload import FilePayload
 from opdump.plan import KernelPattern
 from opdump.records import OpRecord, TensorRecord
@@ -52,7 +53,9 @@ def selected(catalog: Catalog, selection: Selection) -> list[Execution]:
 def file_of(record: TensorRecord) -> str | None:
     """The file that holds a tensor's elements, under the path that the dump was opened with; None where there is none."""
     payload = record.payload
-    return os.path.join(payload.root, payload.relative) if isinstance(payload, FilePayload) else None
+    if isinstance(payload, FilePayload | DumpPayload | DamagedPayload):
+        return os.path.join(payload.root, payload.relative)
+    return None
 
 
 def _check_place(catalog: Catalog, selection: Selection) -> None:

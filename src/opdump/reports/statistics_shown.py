@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from opdump.kernels import DTYPE_CODES, summarise
+from opdump.layouts.ascend.payload import DamagedPayload
 from opdump.records import StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics, format_statistic
 
@@ -14,11 +15,12 @@ _NOT_FINITE = ("nan count", "negative inf count", "positive inf count")
 
 
 def statistics_of(record: TensorRecord) -> Mapping[str, StatisticValue]:
-    """The recorded statistics; where none were recorded, those of the elements in the file. Empty for complex tensors.
+    """The recorded statistics; where none were recorded, those of the elements in the file. Empty for complex tensors, and for
+    those that the problems of the dump already call damaged.
 
     Raises CorruptDumpError where the file cannot be read.
     """
-    if record.statistics or record.payload is None:
+    if record.statistics or record.payload is None or isinstance(record.payload, DamagedPayload):
         return record.statistics
     array = record.payload.to_host()
     return SummaryStatistics(summarise(array)) if array.dtype.name in DTYPE_CODES else {}

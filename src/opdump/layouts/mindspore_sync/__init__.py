@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from opdump.layouts.mindspore_sync.names import FileName, parse_file_name
 from opdump.layouts.mindspore_sync.payload import FilePayload
-from opdump.layouts.mindspore_sync.reader import RankTree, RunChoice, StepContent, read_tree
-from opdump.layouts.mindspore_sync.runs import Run
+from opdump.layouts.mindspore_sync.reader import RankTree, read_tree
 from opdump.layouts.mindspore_sync.writer import StepRecords, SyncWriter
 
 __all__ = [
     "FileName",
     "FilePayload",
     "RankTree",
-    "Run",
-    "RunChoice",
-    "StepContent",
     "StepRecords",
     "SyncWriter",
     "parse_file_name",

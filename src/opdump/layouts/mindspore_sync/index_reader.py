@@ -18,7 +18,7 @@ from opdump.errors import CorruptDumpError
 from opdump.kernels import Summary
 from opdump.layouts.mindspore_sync.index_schema import APPLICATION_ID, SCHEMA_VERSION, SUMMARY, TABLE_NAMES
 from opdump.layouts.mindspore_sync.payload import FilePayload
-from opdump.layouts.mindspore_sync.runs import Run
+from opdump.layouts.rank import Run
 from opdump.records import IO, Frame, OpRecord, Phase, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 

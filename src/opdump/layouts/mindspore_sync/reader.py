@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
@@ -27,29 +27,17 @@ from opdump.layouts.mindspore_sync.locate import locate
 from opdump.layouts.mindspore_sync.metadata import ENVIRONMENT_NAME, METADATA, read_json_object
 from opdump.layouts.mindspore_sync.names import PARAMETER
 from opdump.layouts.mindspore_sync.payload import FilePayload, inside
-from opdump.layouts.mindspore_sync.runs import Run, most_executions, run_of, run_starts
+from opdump.layouts.mindspore_sync.runs import most_executions, run_of, run_starts
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.layouts.ms_graph import decode_execution_history, decode_execution_order, decode_ir, decode_pb
+from opdump.layouts.rank import Run, RunChoice, StepContent
 from opdump.records import OpRecord, SkipReason, TensorRecord
 
-RunChoice = int | Literal["latest", "all"]
 _GRAPHS, _ORDERS = "graphs", "execution_order"
 _GRAPH_STEM = "ms_output_trace_code_graph_"
 _ORDER_STEM = "ms_execution_order_graph_"
 _HISTORY_STEM = "ms_global_execution_order_graph_"
 _Decoded = TypeVar("_Decoded")
-
-
-@dataclass(frozen=True, slots=True)
-class StepContent:
-    """What a rank recorded in a step, in execution order; operators that left no data are among `ops`.
-
-    `counted`: how many operators without data ran that an earlier step lists, by reason.
-    """
-
-    ops: tuple[OpRecord, ...] = ()
-    tensors: tuple[TensorRecord, ...] = ()
-    counted: Mapping[SkipReason, int] = field(default_factory=dict)
 
 
 class RankTree:

@@ -4,36 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One capture into a rank's directory. Times are microseconds since the Unix epoch.
-
-    `ended` is None for a run that was killed or is still going on. A dump that MindSpore wrote says nothing of its runs:
-    they are told apart by their time stamps, and `command`, `plan` and `totals` are empty.
-    """
-
-    id: int
-    rank_id: int
-    started: int
-    ended: int | None = None
-    device_target: str = ""
-    framework: str = ""
-    framework_version: str = ""
-    opdump_version: str = ""
-    process: int = 0
-    command: tuple[str, ...] = ()
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    totals: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        """Whether it ended in good order: every file that it lists is on disk."""
-        return self.ended is not None
 
 
 def run_starts(stamps: Iterable[tuple[int, int]], history: Mapping[int, int]) -> tuple[int, ...]:

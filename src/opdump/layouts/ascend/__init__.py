@@ -1,0 +1,19 @@
+"""Dumps that Ascend devices write: MindSpore's asynchronous dump, acl dumps of offline models, single operators.
+
+    {path}/[{step_id}/]{time}/{device_id}[/{model_name}][/{model_id}][/{data_index}]/
+        Conv2D.net_conv1.1.5.1732082705016774                              all tensors of an operator, or
+        Conv2D.net_conv1.1.5.1732082705016774.output.0.NC1HWC0.npy         one of them, or
+        Conv2D.net_conv1.1.5.1732082705016774.csv                          its statistics
+        Opdebug.Node_OpDebug.59.5.1732082705016775                         what an overflow left
+        statistic.csv                                                      statistics of all operators
+        mapping.csv                                                        long names
+
+Sources: seed 003 (asynchronous dump), section 4 of the dump specification.
+"""
+
+from __future__ import annotations
+
+from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
+from opdump.layouts.ascend.reader import DeviceTree, read_devices
+
+__all__ = ["DamagedPayload", "DeviceTree", "DumpPayload", "read_devices"]

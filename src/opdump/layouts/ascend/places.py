@@ -1,0 +1,256 @@
+"""What the directories of a device's dump mean, and what a path given by a person means.
+
+The anchor is `{time}`, fourteen digits: above it may stand `{step_id}`, below it stands `{device_id}`, then any of `{model_name}`,
+`{model_id}`, `{data_index}`. One number below a device is a model's, two are a model's and an index, and a word before them is
+the name of the model. A directory named by a number that holds `{time}` directories is a `{step_id}`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from opdump.errors import CorruptDumpError
+from opdump.layouts.mindspore_sync.payload import inside
+
+_TIME: Final = re.compile(r"[12][0-9]{13}", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,13}", re.ASCII)
+_DEVICE: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_MOST_LEVELS: Final = 3
+_EXCEPTIONS: Final = ("extra-info", "data-dump")
+
+EXPECTED: Final = (
+    "or one of an Ascend device: {path}/[{step_id}/]{time}/{device_id}[/{model_name}][/{model_id}][/{data_index}], any directory of "
+    "it, or one that holds files such as Conv2D.conv1.1.5.1732082705016774"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory that may hold dump files, below the root of its device."""
+
+    relative: str
+    """Below the root; empty where the root is itself the place."""
+    time: str = ""
+    """The {time} directory that it is in; empty where it is in none."""
+    step_id: int | None = None
+    net_name: str = ""
+    graph_id: int = 0
+    data_index: int | None = None
+
+    @property
+    def step(self) -> int:
+        """`step_id` where there is that level, else `data_index`, else 0."""
+        return self.step_id if self.step_id is not None else self.data_index or 0
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlaces:
+    """The places of one device. `base` is the directory above all times: graph files may stand in it."""
+
+    root: Path
+    base: Path
+    rank_id: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The devices that a path means, and what could not be looked at."""
+
+    devices: tuple[DevicePlaces, ...]
+    problems: tuple[CorruptDumpError, ...]
+
+
+def find_devices(path: Path) -> Found:
+    """The devices at `path` where it is in a {time} directory, is one, or holds some; none elsewhere."""
+    walk = _Walk(path)
+    walk.add_anchored()
+    return walk.found()
+
+
+def find_loose(path: Path) -> Found:
+    """The same for a directory that was copied out of its {time}: a device, a model, one data directory.
+
+    A directory of exceptions (`extra-info/data-dump/{device_id}`) is among them.
+    """
+    walk = _Walk(path)
+    walk.add_loose()
+    return walk.found()
+
+
+def started(time: str) -> int:
+    """Microseconds since the epoch of a {time} directory, which counts local time; 0 where it is no time of the calendar."""
+    try:
+        return int(datetime.strptime(time, "%Y%m%d%H%M%S").astimezone().timestamp()) * 1_000_000
+    except (ValueError, OverflowError, OSError):
+        return 0
+
+
+class _Walk:
+    """Goes through the directories below a path: at most seven levels, and no link out of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.base = path
+        self.problems: list[CorruptDumpError] = []
+        self._places: dict[int, list[Place]] = {}
+
+    def found(self) -> Found:
+        devices = tuple(
+            DevicePlaces(self.path, self.base, rank, tuple(places)) for rank, places in sorted(self._places.items())
+        )
+        return Found(devices, tuple(self.problems))
+
+    def add_anchored(self) -> None:
+        parts = self.path.parts
+        for position in range(len(parts) - 1, max(0, len(parts) - 2 - _MOST_LEVELS) - 1, -1):
+            if is_time(parts[position]):
+                above = Path(*parts[:position])
+                step_id = _number(above.name)
+                self.base = above if step_id is None else above.parent
+                below = parts[position + 1 :]
+                if not below:
+                    self._add_time("", parts[position], step_id)
+                elif _DEVICE.fullmatch(below[0]):
+                    self._add_device(int(below[0]), "", below[1:], Place("", parts[position], step_id))
+                return
+        own_step = _number(self.path.name)
+        for name in self._directories(""):
+            if is_time(name):
+                if own_step is not None:
+                    self.base = self.path.parent
+                self._add_time(name, name, own_step)
+            elif _NUMBER.fullmatch(name):
+                for time in self._directories(name):
+                    if is_time(time):
+                        self._add_time(f"{name}/{time}", time, int(name))
+
+    def add_loose(self) -> None:
+        for depth in range(len(_EXCEPTIONS) + 1):
+            below = _EXCEPTIONS[depth:]
+            above = self.path.parts[-depth:] if depth else ()
+            if above == _EXCEPTIONS[:depth] and (self.path / Path(*below)).is_dir() and (below or above):
+                relative = "/".join(below)
+                devices = [name for name in self._directories(relative) if _DEVICE.fullmatch(name)]
+                for name in devices:
+                    self._add_device(int(name), _joined(relative, name), (), Place(""))
+                if devices:
+                    return
+        name = self.path.name
+        number = int(name) if _DEVICE.fullmatch(name) else None
+        inner = [inner for inner in self._directories("") if _NUMBER.fullmatch(inner)]
+        if number is not None and not inner:
+            self._add_device(0, "", (), Place("", data_index=number))
+        else:
+            named = "" if number is not None else name
+            self._add_device(number or 0, "", (), Place(""), copied_model=named)
+
+    def _add_time(self, relative: str, time: str, step_id: int | None) -> None:
+        for name in self._directories(relative):
+            if _DEVICE.fullmatch(name):
+                self._add_device(int(name), _joined(relative, name), (), Place("", time, step_id))
+
+    def _add_device(
+        self, rank: int, relative: str, above: Sequence[str], like: Place, *, copied_model: str = ""
+    ) -> None:
+        """Adds every directory from `relative` down that holds a file; `above` are the words between it and the device."""
+        pending: list[tuple[str, tuple[str, ...]]] = [(relative, tuple(above))]
+        while pending:
+            directory, words = pending.pop()
+            meaning = _meaning(words)
+            if meaning is None:
+                continue
+            net_name, graph_id, data_index = meaning
+            directories, has_files = self._listed(directory)
+            if has_files:
+                place = Place(
+                    directory,
+                    like.time,
+                    like.step_id,
+                    net_name or (copied_model if len(words) == 2 else ""),
+                    graph_id,
+                    data_index if data_index is not None else like.data_index,
+                )
+                self._places.setdefault(rank, []).append(place)
+            if len(words) < _MOST_LEVELS:
+                pending.extend((_joined(directory, name), (*words, name)) for name in reversed(directories))
+
+    def _directories(self, relative: str) -> list[str]:
+        return self._listed(relative)[0]
+
+    def _listed(self, relative: str) -> tuple[list[str], bool]:
+        directories, has_files = [], False
+        for name, is_directory in list_directory(self.path, relative, self.problems):
+            if is_directory:
+                directories.append(name)
+            else:
+                has_files = True
+        return directories, has_files
+
+
+def list_directory(root: Path, relative: str, problems: list[CorruptDumpError]) -> Iterator[tuple[str, bool]]:
+    """Names in a directory, sorted, and whether each is a directory; hidden ones are left out.
+
+    What cannot be listed, links out of `root`, and names that are no text are left out and told among `problems`.
+    """
+    directory = root / relative if relative else root
+    try:
+        with os.scandir(directory) as entries:
+            found = [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        problems.append(CorruptDumpError(f"{directory}: cannot be listed ({error.strerror}); its files are left out"))
+        return
+    for entry in sorted(found, key=lambda entry: entry.name):
+        is_directory = _is_directory(root, relative, entry)
+        if isinstance(is_directory, bool):
+            yield entry.name, is_directory
+        else:
+            problems.append(is_directory)
+
+
+def _is_directory(root: Path, relative: str, entry: os.DirEntry[str]) -> bool | CorruptDumpError:
+    try:
+        entry.name.encode()
+        if entry.is_symlink():
+            inside(root, _joined(relative, entry.name))
+        return entry.is_dir()
+    except UnicodeEncodeError:
+        return CorruptDumpError(f"{root / relative}: the name {os.fsencode(entry.name)[:200]!r} is no UTF-8 text")
+    except CorruptDumpError as error:
+        return error
+    except OSError as error:
+        return CorruptDumpError(f"{entry.path}: cannot be looked at ({error.strerror})")
+
+
+def is_time(name: str) -> bool:
+    """Whether a directory of that name is a {time}: fourteen digits that are a moment of the calendar."""
+    return bool(_TIME.fullmatch(name)) and started(name) > 0
+
+
+def _meaning(words: Sequence[str]) -> tuple[str, int, int | None] | None:
+    """net_name, graph_id and data_index of the words below a device; None where they mean nothing."""
+    numbers = [_number(word) for word in words]
+    if len(words) <= 2 and None not in numbers:
+        return "", *_ids(numbers)
+    if words and None not in numbers[1:]:
+        return words[0], *_ids(numbers[1:])
+    return None
+
+
+def _ids(numbers: Sequence[int | None]) -> tuple[int, int | None]:
+    graph_id = numbers[0] if numbers else 0
+    return graph_id or 0, numbers[1] if len(numbers) > 1 else None
+
+
+def _number(name: str) -> int | None:
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def _joined(relative: str, name: str) -> str:
+    return f"{relative}/{name}" if relative else name

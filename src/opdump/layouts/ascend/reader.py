@@ -1,0 +1,185 @@
+"""Reads a device of a dump back. Directories are listed when the dump is opened, headers read when a step is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from opdump.errors import CorruptDumpError, NotInDumpError
+from opdump.graph import Graph
+from opdump.layouts.ascend.files import PlaceFiles, list_place
+from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started
+from opdump.layouts.ascend.records import Executed, PlaceReader
+from opdump.layouts.mindspore_sync import RankTree
+from opdump.layouts.mindspore_sync.payload import inside
+from opdump.layouts.mindspore_sync.true_names import TrueNames
+from opdump.layouts.rank import Run, RunChoice, StepContent
+from opdump.records import OpRecord, TensorRecord
+
+_GRAPH_DIRECTORIES = ("graphs", "execution_order")
+
+
+class DeviceTree:
+    """One device of a dump. `rank_id` is the device's number, and so is `device_id` of its operators.
+
+    A run is a {time} directory. Where {step_id} directories stand above, each step has a time of its own, so a run is a
+    sequence of growing steps. Operators of a step are ordered by time stamp, over all models and data directories.
+    """
+
+    def __init__(
+        self, device: DevicePlaces, *, run: RunChoice = "latest", problems: Sequence[CorruptDumpError] = ()
+    ) -> None:
+        self.root = device.root
+        self.rank_id = device.rank_id
+        self._problems = list(problems)
+        self._run = run
+        self._places = device.places
+        self._listed: dict[Place, PlaceFiles] = {}
+        self._names: dict[int, TrueNames] = {}
+        self._run_of = _runs_of_places(device.places)
+        self.runs = self._described()
+        self._graphs = self._graphs_beside(device.base)
+
+    def __repr__(self) -> str:
+        return f"DeviceTree({str(self.root)!r}, rank_id={self.rank_id})"
+
+    @property
+    def problems(self) -> tuple[CorruptDumpError, ...]:
+        """What could not be read so far, each once."""
+        beside = self._graphs.problems if self._graphs is not None else ()
+        return tuple({str(problem): problem for problem in (*self._problems, *beside)}.values())
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps of the chosen run or runs that have a file, ascending."""
+        return tuple(
+            sorted({place.step for place in self._places if self._is_chosen(place) and not self._files(place).is_empty})
+        )
+
+    @property
+    def graph_ids(self) -> tuple[int, ...]:
+        """The models that have data, and the graphs that have a file beside the dump, ascending."""
+        beside = self._graphs.graph_ids if self._graphs is not None else ()
+        return tuple(sorted({*beside, *(place.graph_id for place in self._places)}))
+
+    def step(self, step: int) -> StepContent:
+        """The records of a step; none where the chosen run has no such step."""
+        places = [
+            place
+            for place in self._places
+            if place.step == step and self._is_chosen(place) and not self._files(place).is_empty
+        ]
+        if self._run == "latest" and places:
+            last = max(self._run_of[place] for place in places)
+            places = [place for place in places if self._run_of[place] == last]
+        reader = PlaceReader(self.root, self.rank_id, self._problems)
+        executed = [
+            execution
+            for place in places
+            for execution in reader.read(place, self._files(place), self._true_names(place.graph_id))
+        ]
+        return _content(executed)
+
+    def constants(self) -> tuple[TensorRecord, ...]:
+        """None: a device files what operators read and wrote."""
+        return ()
+
+    def graph(self, graph_id: int) -> Graph | None:
+        """The graph of that number from a `graphs/` beside the dump; None where there is none."""
+        return self._graphs.graph(graph_id) if self._graphs is not None else None
+
+    def history(self, graph_id: int) -> tuple[int, ...]:
+        """The steps that an execution history beside the dump lists."""
+        return self._graphs.history(graph_id) if self._graphs is not None else ()
+
+    def execution_order(self, graph_id: int) -> tuple[str, ...]:
+        """The operators of a graph, from an execution order beside the dump."""
+        return self._graphs.execution_order(graph_id) if self._graphs is not None else ()
+
+    def _is_chosen(self, place: Place) -> bool:
+        return not isinstance(self._run, int) or self._run_of[place] == self._run
+
+    def _files(self, place: Place) -> PlaceFiles:
+        files = self._listed.get(place)
+        if files is None:
+            files = self._listed[place] = list_place(self.root, place)
+            self._problems.extend(files.problems)
+        return files
+
+    def _true_names(self, graph_id: int) -> TrueNames:
+        names = self._names.get(graph_id)
+        if names is None:
+            try:
+                names = TrueNames(self.execution_order(graph_id), (), self.graph(graph_id))
+            except CorruptDumpError as error:  # a link out of the dump
+                self._problems.append(error)
+                names = TrueNames((), (), None)
+            self._names[graph_id] = names
+        return names
+
+    def _described(self) -> tuple[Run, ...]:
+        times: dict[int, int] = {}
+        for place, run in self._run_of.items():
+            moment = started(place.time) if place.time else self._first_stamp(place)
+            times[run] = min(times.get(run, moment), moment)
+        return tuple(
+            Run(id=run, rank_id=self.rank_id, started=moment, device_target="Ascend")
+            for run, moment in sorted(times.items())
+        )
+
+    def _first_stamp(self, place: Place) -> int:
+        stamps = [execution.name.microseconds for execution in self._files(place).executions if execution.name]
+        # Further than any calendar goes.
+        return min(*stamps, 250_000_000_000_000_000) if stamps else 0
+
+    def _graphs_beside(self, base: Path) -> RankTree | None:
+        for directory in (base / f"rank_{self.rank_id}", base, self.root):
+            held = [name for name in _GRAPH_DIRECTORIES if (directory / name).is_dir()]
+            if held:
+                try:
+                    for name in held:
+                        inside(base, os.path.relpath(directory / name, base))
+                    return RankTree(directory.resolve(), self.rank_id, places=())
+                except CorruptDumpError as error:
+                    self._problems.append(error)
+        return None
+
+
+def read_devices(path: Path, found: Found, *, run: RunChoice = "latest") -> tuple[DeviceTree, ...]:
+    """The devices that were found at `path`. Raises NotInDumpError where none has the run of that number."""
+    trees = tuple(
+        DeviceTree(device, run=run, problems=found.problems if number == 0 else ())
+        for number, device in enumerate(found.devices)
+    )
+    held = sorted({known.id for tree in trees for known in tree.runs})
+    if isinstance(run, int) and run not in held:
+        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, held)) or 'none'}")
+    return trees
+
+
+def _runs_of_places(places: Sequence[Place]) -> dict[Place, int]:
+    """The run of each place: its {time}; of several times in a row that each have a later step, one."""
+    run_of_time: dict[tuple[str, int | None], int] = {}
+    run, last = 0, -1
+    for time, step_id in sorted({(place.time, -1 if place.step_id is None else place.step_id) for place in places}):
+        if step_id < 0 or step_id <= last or run == 0:
+            run += 1
+        last = step_id
+        run_of_time[time, None if step_id < 0 else step_id] = run
+    return {place: run_of_time[place.time, place.step_id] for place in places}
+
+
+def _content(executed: Sequence[Executed]) -> StepContent:
+    ops: list[OpRecord] = []
+    tensors: list[TensorRecord] = []
+    counts: dict[tuple[str, int, str, str], int] = {}
+    for order, execution in enumerate(sorted(executed, key=lambda execution: execution.op.timestamp)):
+        op = execution.op
+        key = (op.net_name, op.graph_id, op.op_type, op.op_name)
+        counts[key] = occurrence = counts.get(key, -1) + 1
+        op = replace(op, order=order, occurrence=occurrence)
+        ops.append(op)
+        tensors.extend(tensor.of(op) for tensor in execution.tensors)
+    return StepContent(tuple(ops), tuple(tensors))

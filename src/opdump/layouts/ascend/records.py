@@ -1,0 +1,280 @@
+"""Records of one directory of a device's dump: headers of dump files, names and headers of npy files, rows of csv files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from opdump.dump_file import DumpFile, DumpTensor, data_type, read_dump_file
+from opdump.dump_file.names import UNKNOWN_ID, DumpName, ExceptionName, sanitise
+from opdump.errors import CorruptDumpError, UndecodableTensorError
+from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles
+from opdump.layouts.ascend.operator_csv import OperatorRow, decode_operator_csv
+from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
+from opdump.layouts.ascend.places import Place
+from opdump.layouts.mindspore_sync.files import read_table
+from opdump.layouts.mindspore_sync.names import dtype_of_token
+from opdump.layouts.mindspore_sync.payload import FilePayload, bytes_of, inside, is_stored_as
+from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
+from opdump.layouts.mindspore_sync.true_names import TrueNames
+from opdump.records import IO, OpRecord, Payload, StatisticValue, TensorRecord
+
+OVERFLOW_FILE = "file"
+"""The argument of the record of an overflow that names its file."""
+
+_ORDER_OF_IO = {"input": 0, "output": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of an execution whose operator is not made into a record yet."""
+
+    io: IO
+    slot: int
+    dtype: str
+    shape: tuple[int, ...]
+    format: str
+    payload: Payload | None = None
+    statistics: Mapping[str, StatisticValue] = field(default_factory=dict)
+    data_size: int = 0
+
+    def of(self, op: OpRecord) -> TensorRecord:
+        """The record of it."""
+        return TensorRecord(
+            op=op,
+            io=self.io,
+            slot=self.slot,
+            dtype=self.dtype,
+            shape=self.shape,
+            format=self.format,
+            payload=self.payload,
+            statistics=self.statistics,
+            data_size=self.data_size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """One execution of an operator, before its order and occurrence in the step are known."""
+
+    op: OpRecord
+    tensors: tuple[Tensor, ...]
+
+
+class PlaceReader:
+    """Reads places of one device. What cannot be read is added to `problems`; the rest is there all the same."""
+
+    def __init__(self, root: Path, rank_id: int, problems: list[CorruptDumpError]) -> None:
+        self._root = root
+        self._rank_id = rank_id
+        self._problems = problems
+
+    def read(self, place: Place, files: PlaceFiles, names: TrueNames) -> list[Executed]:
+        """The executions of a place, in the order of their names."""
+        rows = _Rows(self._statistic_rows(files.statistics))
+        executed = [self._execution(place, files_of, names, rows) for files_of in files.executions]
+        executed.extend(self._from_rows(place, group, names) for group in rows.left())
+        return executed
+
+    def _execution(self, place: Place, files: ExecutionFiles, names: TrueNames, rows: _Rows) -> Executed:
+        header = self._header(files.dump)
+        name = files.name
+        op_type, op_name, task_id, stream_id = "Unknown", "", UNKNOWN_ID, UNKNOWN_ID
+        timestamp = header.dump_time if header is not None else 0
+        if isinstance(name, DumpName):
+            name = name.in_true_order(header.op_name if header is not None else "")
+            op_type, op_name, task_id, timestamp = name.op_type, name.op_name, name.task_id, name.microseconds
+            stream_id = UNKNOWN_ID if name.stream_id is None else name.stream_id
+        elif isinstance(name, ExceptionName):
+            op_type = op_name = name.kernel
+            task_id, stream_id, timestamp = name.task_id, name.stream_id, name.microseconds
+        in_header = _text(header.op_name) if header is not None else ""
+        is_overflow = isinstance(name, DumpName) and name.is_overflow
+        true_name = op_name if is_overflow else in_header or names.true_name(op_type, op_name)
+        known = rows.take(op_type, op_name, timestamp, task_id, stream_id)
+        if header is None and known:
+            written = next(iter(known.values())).op_name
+            true_name = written if sanitise(written) == op_name else true_name
+        op = self._op(place, names, op_type, true_name or str(files.dump), timestamp, task_id, stream_id)
+        if is_overflow:
+            path = files.dump or files.overflow
+            return Executed(replace(op, arguments={OVERFLOW_FILE: path}), ())
+        tensors: dict[tuple[IO, int], Tensor] = {}
+        for tensor in header.tensors if header is not None and files.dump is not None else ():
+            tensors[tensor.io, tensor.slot] = self._from_dump(str(files.dump), tensor)
+        for key, (converted, relative) in files.tensors.items():
+            if key not in tensors:
+                row = known.get(key)
+                tensors[key] = self._from_npy(relative, key, converted.format, converted.dtype, row)
+        for operator_row in self._operator_rows(files.statistics):
+            key = (operator_row.io, operator_row.slot)
+            tensors[key] = _with_statistics(tensors.get(key), operator_row, operator_row.format)
+        for key, row in known.items():
+            tensors[key] = _with_statistics(tensors.get(key), row, "DefaultFormat")
+        return Executed(op, _in_order(tensors.values()))
+
+    def _from_rows(self, place: Place, group: Sequence[StatisticRow], names: TrueNames) -> Executed:
+        first = group[0]
+        true_name = first.op_name if "/" in first.op_name else names.true_name(first.op_type, first.op_name)
+        op = self._op(place, names, first.op_type, true_name, first.timestamp, first.task_id, first.stream_id)
+        return Executed(op, _in_order(_with_statistics(None, row, "DefaultFormat") for row in group))
+
+    def _op(
+        self,
+        place: Place,
+        names: TrueNames,
+        op_type: str,
+        op_name: str,
+        timestamp: int,
+        task_id: int,
+        stream_id: int,
+    ) -> OpRecord:
+        node = names.node(op_name)
+        return OpRecord(
+            op_type=op_type,
+            op_name=op_name,
+            timestamp=timestamp,
+            step=place.step,
+            net_name=place.net_name,
+            graph_id=place.graph_id,
+            rank_id=self._rank_id,
+            device_id=self._rank_id,
+            task_id=task_id,
+            stream_id=stream_id,
+            phase="backward" if op_name.startswith(("Gradients/", "Gradients_")) else "forward",
+            stack=node.stack if node is not None else (),
+        )
+
+    def _header(self, relative: str | None) -> DumpFile | None:
+        if relative is None:
+            return None
+        try:
+            return read_dump_file(inside(self._root, relative))
+        except CorruptDumpError as error:
+            self._problems.append(error)
+            return None
+
+    def _from_dump(self, relative: str, tensor: DumpTensor) -> Tensor:
+        bits = data_type(tensor.data_type).bits
+        available = tensor.size * 8 // bits if bits else tensor.size
+        shape = tensor.shape
+        if bits == 0 or tensor.data_type == 0 or (not shape and available != 1):
+            shape = (available,)
+        count = math.prod(shape)
+        payload: Payload | None = DumpPayload(self._root, relative, tensor.io, tensor.slot)
+        if count > available > 0:
+            said = (
+                f"{self._root / relative}: {tensor.name} holds {tensor.size} bytes of {tensor.dtype}; its shape {shape} needs "
+                f"{(count * bits + 7) // 8}: it cannot be decoded, the other tensors of the file can"
+            )
+            self._problems.append(CorruptDumpError(said))
+            payload = DamagedPayload(self._root, relative, UndecodableTensorError(said))
+        elif count > available:
+            # No bytes under a shape: the device could not copy the tensor, or the writer left the size out.
+            payload = None
+        return Tensor(
+            io=tensor.io,
+            slot=tensor.slot,
+            dtype=tensor.dtype,
+            shape=shape,
+            format=tensor.format_name,
+            payload=payload,
+            data_size=(count * bits + 7) // 8 if bits else tensor.size,
+        )
+
+    def _from_npy(
+        self, relative: str, key: tuple[IO, int], format_: str, token: str, row: StatisticRow | None
+    ) -> Tensor:
+        dtype = row.dtype if row is not None else dtype_of_token(token)
+        shape = row.shape if row is not None else ()
+        payload: Payload
+        try:
+            header = FilePayload(self._root, relative, dtype).header()
+        except CorruptDumpError as error:
+            self._problems.append(error)
+            payload = DamagedPayload(self._root, relative, error)
+        else:
+            shape = header.shape
+            if not is_stored_as(dtype, header.dtype):
+                dtype = header.dtype
+            payload = FilePayload(self._root, relative, dtype)
+        return Tensor(
+            io=key[0],
+            slot=key[1],
+            dtype=dtype or "unknown",
+            shape=shape,
+            format=format_ or "DefaultFormat",
+            payload=payload,
+            data_size=bytes_of(dtype, math.prod(shape)),
+        )
+
+    def _operator_rows(self, relative: str | None) -> list[OperatorRow]:
+        if relative is None:
+            return []
+        try:
+            path = inside(self._root, relative)
+            return decode_operator_csv(read_table(path), where=str(path))
+        except CorruptDumpError as error:
+            self._problems.append(error)
+            return []
+
+    def _statistic_rows(self, relative: str | None) -> list[StatisticRow]:
+        if relative is None:
+            return []
+        try:
+            path = inside(self._root, relative)
+            return decode_statistic_csv(read_table(path), where=str(path))
+        except CorruptDumpError as error:
+            self._problems.append(error)
+            return []
+
+
+class _Rows:
+    """The rows of a statistic.csv by execution."""
+
+    def __init__(self, rows: Iterable[StatisticRow]) -> None:
+        self._by_execution: dict[tuple[int, int, int, str], dict[str, list[StatisticRow]]] = {}
+        for row in rows:
+            key = (row.timestamp, row.task_id, row.stream_id, sanitise(row.op_type))
+            self._by_execution.setdefault(key, {}).setdefault(row.op_name, []).append(row)
+
+    def take(
+        self, op_type: str, op_name: str, timestamp: int, task_id: int, stream_id: int
+    ) -> dict[tuple[IO, int], StatisticRow]:
+        """The rows of an execution, which are no longer left then. A row may have the last component of a name, or all of it."""
+        named = self._by_execution.get((timestamp, task_id, stream_id, op_type), {})
+        for written in named:
+            if sanitise(written) == op_name or sanitise(written.rpartition("/")[2]) == op_name:
+                return {(row.io, row.slot): row for row in named.pop(written)}
+        if len(named) == 1:
+            written = next(iter(named))
+            if op_name.endswith(sanitise(written)):
+                return {(row.io, row.slot): row for row in named.pop(written)}
+        return {}
+
+    def left(self) -> list[list[StatisticRow]]:
+        """The rows of executions without a file, by execution."""
+        return [rows for named in self._by_execution.values() for rows in named.values()]
+
+
+def _with_statistics(tensor: Tensor | None, row: StatisticRow | OperatorRow, format_: str) -> Tensor:
+    # One NaN for all, so that reading twice gives equal records.
+    statistics = {name: math.nan if _is_nan(value) else value for name, value in row.statistics.items()}
+    if tensor is None:
+        return Tensor(row.io, row.slot, row.dtype, row.shape, format_ or "ND", None, statistics, row.data_size)
+    return replace(tensor, statistics={**tensor.statistics, **statistics})
+
+
+def _is_nan(value: StatisticValue) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _in_order(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(sorted(tensors, key=lambda tensor: (_ORDER_OF_IO[tensor.io], tensor.slot)))
+
+
+def _text(field_: str) -> str:
+    """A text of a header without the lone surrogates that stand for bytes of no UTF-8."""
+    return field_.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
