@@ -39,8 +39,8 @@ def reasons(done: Conversion) -> list[tuple[str, str, str]]:
 
 def test_every_tensor_becomes_a_npy_file_named_after_the_dump(tmp_path: Path) -> None:
     inputs = (tensor(np.arange(4, dtype=np.int64), io="input"),)
-    blobs = {"buffers": (DumpBlob(HeldBytes(b"l1")),), "spaces": (DumpBlob(HeldBytes(b"log")),)}
-    whole(dump(tmp_path / "in", inputs=inputs, **blobs), tmp_path / "out")
+    buffers, spaces = (DumpBlob(HeldBytes(b"l1")),), (DumpBlob(HeldBytes(b"log")),)
+    whole(dump(tmp_path / "in", inputs=inputs, buffers=buffers, spaces=spaces), tmp_path / "out")
     files = tree(tmp_path / "out")
     assert sorted(files) == [
         f"{NAME}.input.0.npy",
@@ -178,6 +178,14 @@ def test_links_and_special_files_in_a_directory_are_told_and_not_opened(tmp_path
         ("inner", "", "CorruptDumpError"),
     ]
     assert tree(tmp_path / "out") == {}
+
+
+def test_a_well_of_directories_has_a_bottom(tmp_path: Path) -> None:
+    dump(tmp_path / "in" / "/".join("d" * 64))
+    bottom = dump(tmp_path / "in" / "/".join("d" * 65))
+    done = converted(tmp_path / "in", tmp_path / "out", recursive=True)
+    assert [each.path for each in done.failures] == [str(bottom.parent)]
+    assert done.tensors == 1
 
 
 def test_a_directory_of_the_output_that_is_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ opdump convert /data/dump -o out --recursive --format NCHW
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -19,7 +20,7 @@ import click
 from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from opdump.conversion import Conversion, ConversionPlan, Failure, FileType
+    from opdump.conversion import Conversion, Failure, FileType
 
 # Rows of the table of failures; --json has them all.
 _MOST_SHOWN = 50
@@ -85,6 +86,8 @@ def convert(
         raise click.UsageError("--input and --output each choose one tensor; give one of them")
     if shape is not None and not format_:
         raise click.UsageError("--shape is the shape in the format wanted; give --format, too")
+    if layout is not None and (file_type != "npy" or input_ is not None or output is not None):
+        raise click.UsageError("--layout mindspore has npy files of all tensors; leave out --to, --input and --output")
     from opdump.conversion import ConversionPlan
     from opdump.conversion import convert as convert_files
 
@@ -94,16 +97,11 @@ def convert(
         shape=_shape(shape),
         io="input" if input_ is not None else "output" if output is not None else None,
         slot=input_ if input_ is not None else output or 0,
+        layout="mindspore" if layout else "dumps",
     )
-    if layout is not None:
-        _check_layout(plan)
     with _progress() as progress:
         done = convert_files(sources, Path(out), plan, recursive=recursive, jobs=jobs, progress=progress)
     _report(done, as_json=as_json)
-
-
-def _check_layout(plan: ConversionPlan) -> None:
-    raise click.UsageError("--layout is not there yet")
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
@@ -201,10 +199,26 @@ def _summary(done: Conversion) -> str:
     ]
     if done.failures:
         words.append(amounts.count(len(done.failures), "failure"))
+    if done.skipped:
+        words.append(f"{amounts.count(len(done.skipped), 'file')} passed over")
     if done.interrupted or done.stopped:
         left = done.sources - len(done.results)
         words.append(f"{'interrupted' if done.interrupted else 'stopped'} with {amounts.count(left, 'file')} left")
-    return f"{', '.join(words)}: {_shown(str(done.output))}{_hint(done)}"
+    summary = f"{', '.join(words)}: {_shown(str(done.output))}{_hint(done)}"
+    return f"{summary}\n{_next(done)}" if done.tensors and not done.failures else summary
+
+
+def _next(done: Conversion) -> str:
+    """What a person may want to type now."""
+    import shlex
+
+    if done.layout == "mindspore":
+        return f"next: opdump show {shlex.quote(str(done.output))}"
+    first = next(name for result in done.results for name in result.outputs)
+    path = shlex.quote(os.path.join(done.output, first))
+    if first.endswith(".npy"):
+        return f'next: python -c "import numpy, sys; print(numpy.load(sys.argv[1]))" {path}'
+    return f"next: head {path}" if first.endswith((".txt", ".json")) else f"next: ls -l {shlex.quote(str(done.output))}"
 
 
 def _print_failures(failures: list[Failure]) -> None:

@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 
 from opdump.conversion.file_types import WRITERS
-from opdump.conversion.names import short_name, tensor_ending
+from opdump.conversion.names import short_name, synchronous_name, tensor_ending
 from opdump.conversion.output_directory import OutputDirectory, OutputFullError, write_all
 from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile
 from opdump.conversion.stored_tensor import StoredTensor, stored_tensor
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
 from opdump.dump_file.opdebug import decode_opdebug, opdebug_json
-from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
+from opdump.errors import FormatShapeError, NotInDumpError, OpdumpError, UndecodableTensorError, UnknownFormatError
 
 _OVERFLOW = "opdebug.node_opdebug."
 
@@ -54,7 +54,12 @@ def _convert_tensors(
             stored = stored_tensor(tensor)
             if plan.format:
                 stored = _in_format(stored, plan)
-            name = f"{source.name}.{tensor_ending(stored, plan)}"
+            elif plan.layout == "mindspore":
+                stored = _in_host_format(stored)
+            if plan.layout == "mindspore":
+                name = synchronous_name(source.name, file.op_name, stored)
+            else:
+                name = f"{source.name}.{tensor_ending(stored, plan)}"
             _write(name, source, output, result, partial(WRITERS[plan.file_type], stored))
             result.tensors += 1
     if plan.io is not None:
@@ -122,6 +127,19 @@ def _in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
     except (ValueError, OverflowError) as error:
         raise UndecodableTensorError(f"{tensor.name}: {stored.format_name} to {plan.format}: {error}") from error
     return replace(stored, codes=codes, format_name=plan.format, is_untouched=False)
+
+
+def _in_host_format(stored: StoredTensor) -> StoredTensor:
+    """In the plain format of the framework where the way there is known, else as it is: its name says which."""
+    from opdump.formats import DEVICE_FORMATS
+
+    device = DEVICE_FORMATS.get(stored.format_name)
+    if device is None or not stored.tensor.original_shape:
+        return stored
+    try:
+        return _in_format(stored, ConversionPlan(format=device.plain))
+    except (UnknownFormatError, FormatShapeError):
+        return stored
 
 
 def is_same_directory(path: str | Path, identity: tuple[int, int]) -> bool:

@@ -19,6 +19,9 @@ import uuid
 from typing import TYPE_CHECKING
 
 from opdump.conversion.output_directory import LONGEST_NAME
+from opdump.dump_file.names import UNKNOWN_ID, parse_dump_name
+from opdump.errors import CorruptDumpError
+from opdump.layouts.mindspore_sync.names import FileName, op_name_in_files, sanitise
 
 if TYPE_CHECKING:
     from opdump.conversion.plan import ConversionPlan
@@ -35,6 +38,32 @@ def tensor_ending(stored: StoredTensor, plan: ConversionPlan) -> str:
     if plan.format:
         return f"{base}.{'x'.join(map(str, shape)) or '1'}.{plan.file_type}"
     return f"{base}.{plan.file_type}"
+
+
+def synchronous_name(dump: str, true_name: str, stored: StoredTensor) -> str:
+    """The name of a tensor's file in the synchronous layout of MindSpore 2.3; `true_name` is that of the header.
+
+    Raises CorruptDumpError where the name of the dump file says neither task nor time.
+    """
+    name = parse_dump_name(dump)
+    if name is None:
+        raise CorruptDumpError(
+            f"{dump}: is no name of a dump file, which has the form Conv2D.conv1.1.5.1732082705016774; "
+            "a tree of MindSpore has no place for it"
+        )
+    name = name.in_true_order(true_name)
+    return str(
+        FileName(
+            op_type=sanitise(name.op_type),
+            op_name=op_name_in_files(name.op_type, true_name or name.op_name, "mindspore-2.3"),
+            task_id=name.task_id,
+            stream_id=UNKNOWN_ID if name.stream_id is None else name.stream_id,
+            timestamp=name.microseconds,
+            io=stored.tensor.io,
+            slot=stored.tensor.slot,
+            format=sanitise(stored.format_name),
+        )
+    )
 
 
 def short_name(name: str) -> str:

@@ -9,6 +9,8 @@ from opdump.errors import OpdumpError
 from opdump.records import IO
 
 FileType = Literal["npy", "bin", "pt", "txt"]
+Layout = Literal["dumps", "mindspore"]
+"""`dumps`: every file where its dump was, named after it. `mindspore`: the tree of a synchronous dump."""
 FILE_TYPES: tuple[FileType, ...] = ("npy", "bin", "pt", "txt")
 
 
@@ -29,6 +31,7 @@ class ConversionPlan:
     shape: tuple[int, ...] | None = None
     io: IO | None = None
     slot: int = 0
+    layout: Layout = "dumps"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from opdump.conversion.convert_file import convert_file
 from opdump.conversion.output_directory import OutputDirectory, write_all
-from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, SourceFile, failure
+from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, Layout, SourceFile, failure
 from opdump.conversion.sources import find_sources
 from opdump.dump_file.names import MAPPING_NAME
 from opdump.errors import OpdumpError
@@ -37,6 +37,7 @@ class Conversion:
     """What a run did. Failures of the search for files come first."""
 
     output: Path
+    layout: Layout = "dumps"
     sources: int = 0
     converted: int = 0
     """Files of which something was written and nothing failed."""
@@ -48,13 +49,10 @@ class Conversion:
     skipped: list[str] = field(default_factory=list)
     subdirectories: list[str] = field(default_factory=list)
     interrupted: bool = False
+    names: set[str] = field(default_factory=set)
+    """What was written, relative to `output`."""
     stopped: bool = False
     """Whether the run ended early because the output directory takes no more."""
-
-    @property
-    def written(self) -> int:
-        """Files written."""
-        return sum(len(result.outputs) for result in self.results)
 
 
 def convert(
@@ -75,9 +73,15 @@ def convert(
     began = time.monotonic()
     _check(plan)
     with closing(OutputDirectory(output)) as directory:
-        sources = find_sources(paths, recursive=recursive, output=directory.identity)
+        if plan.layout == "mindspore":
+            from opdump.conversion.mindspore_tree import find_tree_sources
+
+            sources = find_tree_sources(paths, directory)
+        else:
+            sources = find_sources(paths, recursive=recursive, output=directory.identity)
         done = Conversion(
             output,
+            layout=plan.layout,
             sources=len(sources.files),
             failures=sources.failures,
             skipped=sources.skipped,
@@ -113,12 +117,19 @@ def _check(plan: ConversionPlan) -> None:
         from opdump.conversion.torch_file import require_torch
 
         require_torch()
+    if plan.layout == "mindspore" and (plan.file_type != "npy" or plan.io is not None):
+        raise ConversionError("the mindspore layout has npy files of all tensors: leave out --to, --input and --output")
     if plan.shape is not None and not plan.format:
         raise ConversionError("a shape is that of the format wanted: give --format, too")
 
 
 def _account(done: Conversion, result: FileResult) -> None:
     done.results.append(result)
+    for name in result.outputs:
+        if name in done.names:
+            replaced = ConversionError(f"its {name} replaced that of another file: convert it into another directory")
+            done.failures.append(failure(result.path, replaced))
+        done.names.add(name)
     done.converted += not result.failures
     done.tensors += result.tensors
     done.bytes += result.bytes

@@ -16,6 +16,7 @@ from opdump.conversion.plan import Failure, SourceFile, failure
 from opdump.dump_file.names import MAPPING_NAME, NameMapping, parse_converted_name, read_mapping
 from opdump.errors import CorruptDumpError, DumpPathError, OpdumpError
 
+_DEEPEST = 64
 _NO_DUMPS = (".csv", ".json", ".npy", ".part")
 
 
@@ -79,7 +80,9 @@ class _Search:
                 self.fail(directory, error)
             self.add(relative, directory, sorted(files), named=False)
             for inner in sorted(below, reverse=True):
-                if self._recursive and not is_same_directory(inner[1], self._output):
+                if self._recursive and inner[0].count("/") >= _DEEPEST:
+                    self.fail(inner[1], CorruptDumpError(f"lies more than {_DEEPEST} directories down; name it itself"))
+                elif self._recursive and not is_same_directory(inner[1], self._output):
                     waiting.append(inner)
                 else:
                     self.found.subdirectories.append(inner[1])
