@@ -153,7 +153,8 @@ def test_no_framework_and_no_rich_is_imported_to_convert(tmp_path: Path) -> None
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_ctrl_c_leaves_whole_files_and_ends_with_130(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_leaves_whole_files_and_ends_with_130(jobs: str, tmp_path: Path) -> None:
     block = tensor(np.zeros(1 << 14, np.float32))
     first = dump(tmp_path / "in", f"Add.add.1.2.{TIME}", block)
     for number in range(1, 20_000):
@@ -167,7 +168,8 @@ def test_ctrl_c_leaves_whole_files_and_ends_with_130(tmp_path: Path) -> None:
         "-o",
         str(tmp_path / "out"),
         "--jobs",
-        "1",
+        jobs,
+        "--json",
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "out").is_dir() or len(os.listdir(tmp_path / "out")) < 10:
@@ -176,7 +178,8 @@ def test_ctrl_c_leaves_whole_files_and_ends_with_130(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "")
-    assert "interrupted with" in output
+    said = json.loads(output)
     names = os.listdir(tmp_path / "out")
     assert {os.path.getsize(tmp_path / "out" / name) for name in names} == {(1 << 16) + 128}
-    assert not any(name.endswith(".part") for name in names)
+    assert sorted(names) == sorted(name for file in said["files"] for name in file["outputs"])
+    assert said["interrupted"] is True

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +29,9 @@ _SMALL_BYTES = 256 << 20
 _BATCH_FILES = 64
 _BATCH_BYTES = 64 << 20
 _LARGEST_MAPPING = 100 << 20
+_POLL = 0.2
 
+_Results = Generator[FileResult, None, None]
 Progress = Callable[[int, int], None]
 """Told of files done and of all files, after each file or few."""
 
@@ -91,19 +95,19 @@ def convert(
             small = len(sources.files) < _SMALL_FILES and sources.size < _SMALL_BYTES
             jobs = 1 if small else len(os.sched_getaffinity(0))
         jobs = min(jobs, len(sources.files))
+        if jobs > 1:
+            results = _in_processes(sources.files, plan, output, jobs)
+        else:
+            results = _in_turn(sources.files, plan, directory)
         try:
-            results = (
-                _in_processes(sources.files, plan, output, jobs)
-                if jobs > 1
-                else _in_turn(sources.files, plan, directory)
-            )
-            for result in results:
-                _account(done, result)
-                if progress is not None:
-                    progress(len(done.results), len(sources.files))
-                if result.fatal:
-                    done.stopped = True
-                    break
+            with closing(results):
+                for result in results:
+                    _account(done, result)
+                    if progress is not None:
+                        progress(len(done.results), len(sources.files))
+                    if result.fatal:
+                        done.stopped = True
+                        break
         except KeyboardInterrupt:
             done.interrupted = True
         finally:
@@ -136,24 +140,62 @@ def _account(done: Conversion, result: FileResult) -> None:
     done.failures += result.failures
 
 
-def _in_turn(files: list[SourceFile], plan: ConversionPlan, output: OutputDirectory) -> Iterator[FileResult]:
-    for file in files:
-        yield convert_file(file, plan, output)
+def _in_turn(files: list[SourceFile], plan: ConversionPlan, output: OutputDirectory) -> _Results:
+    with _interrupts_noted() as is_interrupted:
+        for file in files:
+            if is_interrupted():
+                raise KeyboardInterrupt
+            yield convert_file(file, plan, output)
 
 
-def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: Path, jobs: int) -> Iterator[FileResult]:
+@contextmanager
+def _interrupts_noted() -> Iterator[Callable[[], bool]]:
+    """Within the block an interrupt (Ctrl-C) is only noted, for the function that it gives; a second one is raised.
+
+    Raised at once it could come between the creation of a file and the code that removes it.
+    """
+    asked = False
+
+    def note(_signal: int, _frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    def is_interrupted() -> bool:
+        return asked
+
+    if threading.current_thread() is not threading.main_thread():  # no other thread is interrupted
+        yield is_interrupted
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield is_interrupted
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+
+
+def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: Path, jobs: int) -> _Results:
     import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
     # Spawned, not forked: numpy's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(output,))
-    try:
-        waiting = {pool.submit(_convert_batch, batch, plan): batch for batch in _batches(files, jobs)}
-        for future in as_completed(waiting):
-            yield from _results(future, waiting[future])
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with _interrupts_noted() as is_interrupted:
+        try:
+            waiting = {pool.submit(_convert_batch, batch, plan): batch for batch in _batches(files, jobs)}
+            while waiting and not is_interrupted():
+                for future in wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED).done:
+                    yield from _results(future, waiting.pop(future))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        # What was at work when the interrupt came was still ended.
+        for future, batch in waiting.items():
+            if not future.cancelled():
+                yield from _results(future, batch)
+        if is_interrupted():
+            raise KeyboardInterrupt
 
 
 def _results(future: Future[list[FileResult]], batch: list[SourceFile]) -> list[FileResult]:
@@ -187,8 +229,6 @@ class _Worker:
 
 
 def _start_worker(output: Path) -> None:
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops between batches
     _Worker.output = OutputDirectory(output)
 
