@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "pool.h"
+#include "reorder.h"
 #include "summarise.h"
 
 namespace nb = nanobind;
@@ -209,6 +210,66 @@ void write_row(const Rows& rows, int64_t row, const Summary& summary) {
   std::memcpy(rows.data() + row * opdump::kFields, &summary, sizeof summary);
 }
 
+// No address of an element, nor the distance of two, may be beyond what an integer holds.
+void require_extent(int64_t item, const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  int64_t bytes = item;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] < 0) throw nb::value_error(("no dimension is negative: " + std::to_string(shape[d])).c_str());
+    int64_t reach = 0;
+    if (shape[d] > 0 && (__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) || reach == INT64_MIN ||
+                         __builtin_add_overflow(bytes, reach < 0 ? -reach : reach, &bytes))) {
+      throw nb::value_error("the elements reach beyond any memory");
+    }
+  }
+}
+
+void copy_strided(uintptr_t source, uintptr_t destination, int64_t item, const std::vector<int64_t>& shape,
+                  const std::vector<int64_t>& source_strides, const std::vector<int64_t>& destination_strides) {
+  if (item != 1 && item != 2 && item != 4 && item != 8 && item != 16) {
+    throw nb::value_error(("elements have 1, 2, 4, 8 or 16 bytes, not " + std::to_string(item)).c_str());
+  }
+  const size_t dimensions = shape.size();
+  if (source_strides.size() != dimensions || destination_strides.size() != dimensions) {
+    throw nb::value_error("the shape and the strides have not the same number of dimensions");
+  }
+  if (dimensions > opdump::kMaxDimensions) {
+    throw nb::value_error(("an array of " + std::to_string(dimensions) + " dimensions has more than the " +
+                           std::to_string(opdump::kMaxDimensions) + " that can be copied")
+                              .c_str());
+  }
+  require_extent(item, shape, source_strides);
+  require_extent(item, shape, destination_strides);
+  int64_t bytes = item;
+  for (int64_t size : shape) {
+    if (__builtin_mul_overflow(bytes, size, &bytes)) throw nb::value_error("the elements reach beyond any memory");
+  }
+  if (bytes == 0) return;
+  require_elements(source, 1);
+  require_elements(destination, 1);
+  const void* from = reinterpret_cast<const void*>(source);
+  void* to = reinterpret_cast<void*>(destination);
+  const auto copy = [&] {
+    opdump::reorder(from, to, item, static_cast<int>(dimensions), shape.data(), source_strides.data(),
+                    destination_strides.data());
+  };
+  if (bytes < kReleaseBytes) return copy();
+  const nb::gil_scoped_release released;
+  copy();
+}
+
+void widen_codes(uintptr_t codes, int64_t count, uintptr_t table, uintptr_t out) {
+  require_elements(codes, count);
+  require_elements(out, count);
+  require_elements(table, 256);
+  if (count == 0) return;
+  const auto* bytes = reinterpret_cast<const uint8_t*>(codes);
+  const auto* values = reinterpret_cast<const float*>(table);
+  auto* floats = reinterpret_cast<float*>(out);
+  if (count < kReleaseBytes) return opdump::widen_codes(bytes, count, values, floats);
+  const nb::gil_scoped_release released;
+  opdump::widen_codes(bytes, count, values, floats);
+}
+
 std::vector<std::string> instruction_set_names() {
   const opdump::InstructionSet* sets[opdump::kMaxInstructionSets];
   const int found = opdump::instruction_sets(sets);
@@ -253,6 +314,9 @@ NB_MODULE(_native, m) {
       .def("rows", &SummaryTable::rows)
       .def("clear", &SummaryTable::clear)
       .def("__len__", &SummaryTable::size);
+  m.def("copy_strided_pointer", &copy_strided, "source"_a, "destination"_a, "item"_a, "shape"_a, "source_strides"_a,
+        "destination_strides"_a);
+  m.def("widen_codes", &widen_codes, "codes"_a, "count"_a, "table"_a, "out"_a);
   m.def("instruction_set", [] { return std::string(opdump::active_instruction_set().name); });
   m.def("instruction_sets", &instruction_set_names);
   m.def("use_instruction_set", &use_instruction_set, "name"_a);

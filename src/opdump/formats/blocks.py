@@ -46,7 +46,8 @@ def _pieces(first_in_device: int, count: int, block: int) -> list[_Piece]:
 
 
 def _pairs(plain: Array, device: Array, axes: Axes, starts: Shape) -> Iterator[tuple[Array, Array]]:
-    """Views of the same shape of the plain and of the device's array."""
+    """Views of the same shape of the plain and of the device's array; elements are bytes, since not all types have strides."""
+    plain, device = plain.view(f"V{plain.itemsize}"), device.view(f"V{device.itemsize}")
     of_axis = [
         [_Piece(0, (slice(start, start + size),), (size,))]
         if len(parts) == 1

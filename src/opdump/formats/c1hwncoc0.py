@@ -8,8 +8,6 @@ Source: the table of formats in the documents of CANN.
 
 from __future__ import annotations
 
-import numpy as np
-
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import empty_plain, from_blocks, into_blocks
 from opdump.formats.device_format import Array, DeviceFormat, Shape, ceil_div, require_rank, require_same, text, zeros
@@ -35,13 +33,14 @@ def to_nchw(array: Array, shape: Shape | None, _groups: int, order: Shape | None
 def from_nchw(array: Array, c0: int, _groups: int) -> Array:
     """(N, C, H, W) to (C1, H, W, N, Co, C0)."""
     device = zeros(_device_shape(array.shape, c0), array.dtype)
-    into_blocks(array, _diagonal(device), _AXES)
+    diagonal = _diagonal(device)
+    diagonal.setflags(write=True)  # numpy gives a diagonal to read
+    into_blocks(array, diagonal, _AXES)
     return device
 
 
 def _diagonal(device: Array) -> Array:
-    *strides, of_co, of_c0 = device.strides
-    return np.lib.stride_tricks.as_strided(device, device.shape[:5], (*strides, of_co + of_c0))
+    return device.diagonal(axis1=4, axis2=5)
 
 
 def _device_shape(shape: Shape, c0: int) -> Shape:

@@ -13,15 +13,14 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import KernelChoiceError, NativeCoreMissingError, UnsupportedDtypeError
 
-from . import reference
-from .reorder import copy_elements
+from . import reference, reorder
 from .summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
 
 __all__ = [
@@ -31,6 +30,7 @@ __all__ = [
     "SummaryTable",
     "active",
     "copy_elements",
+    "copy_strided_pointer",
     "instruction_sets",
     "set_threads",
     "summarise",
@@ -38,6 +38,8 @@ __all__ = [
     "summarise_strided_pointer",
     "threads",
     "use_instruction_set",
+    "widen_codes",
+    "widened",
 ]
 
 
@@ -95,6 +97,8 @@ if _REASON:
     summarise_strided_pointer = reference.summarise_strided_pointer
     set_threads = reference.set_threads
     threads = reference.threads
+    copy_strided_pointer = reorder.copy_strided_pointer
+    widen_codes = reorder.widen_codes
 else:
     from . import _native
 
@@ -103,6 +107,8 @@ else:
     summarise_strided_pointer = _native.summarise_strided_pointer
     set_threads = _native.set_threads
     threads = _native.threads
+    copy_strided_pointer = _native.copy_strided_pointer
+    widen_codes = _native.widen_codes
 
 
 def active() -> str:
@@ -144,3 +150,40 @@ def summarise(array: NDArray[np.generic], dtype: str | None = None) -> Summary:
     strides = tuple(stride // size for stride in array.strides)
     summarise_strided_pointer(array.ctypes.data, code, array.shape, strides, rows, 0)
     return Summary(*rows[0].tolist())
+
+
+def copy_elements(source: NDArray[Any], destination: NDArray[Any]) -> None:
+    """Copy every element to the same place of `destination`: transpositions, blocks and cuts are views of the two.
+
+    Same shape and dtype, any strides; no memory in common, no place of the destination twice. ValueError where the shapes
+    or dtypes differ, or the destination cannot be written.
+    """
+    if source.shape != destination.shape or source.dtype != destination.dtype:
+        raise ValueError(
+            f"elements of {source.dtype} {source.shape} cannot be copied to {destination.dtype} {destination.shape}"
+        )
+    item = source.dtype.itemsize
+    if item not in reorder.MOVED_AS or source.dtype.hasobject:
+        np.copyto(destination, source, casting="no")
+        return
+    if not destination.flags.writeable:
+        raise ValueError("the destination cannot be written")
+    copy_strided_pointer(
+        source.ctypes.data, destination.ctypes.data, item, source.shape, source.strides, destination.strides
+    )
+
+
+def widened(codes: NDArray[np.generic], table: NDArray[np.float32]) -> NDArray[np.float32]:
+    """`table[code]` of every byte of `codes`, in its shape: what the codes of an 8-bit number mean.
+
+    ValueError unless elements have one byte and the table 256 float32.
+    """
+    if codes.dtype.itemsize != 1 or codes.dtype.hasobject:
+        raise ValueError(f"a code has one byte; found {codes.dtype}")
+    if table.shape != (256,) or table.dtype != np.float32:
+        raise ValueError(f"the table has one float32 for each of 256 codes; found {table.dtype} {table.shape}")
+    adjacent = np.ascontiguousarray(codes)
+    values = np.ascontiguousarray(table)
+    floats = np.empty(codes.shape, np.float32)
+    widen_codes(adjacent.ctypes.data, adjacent.size, values.ctypes.data, floats.ctypes.data)
+    return floats

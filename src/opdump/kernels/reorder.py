@@ -1,17 +1,86 @@
-"""Copies of elements from one order in memory to another."""
+"""The kernels that move elements, in numpy: what the compiled ones (native/reorder.cpp) must do.
+
+Pointers are those of arrays that the caller holds and whose shapes it has checked: nobody can check them here.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+# Bytes of an element that can be moved. The dtype says nothing but the size.
+MOVED_AS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+_MAX_DIMENSIONS = 64
 
-def copy_elements(source: NDArray[Any], destination: NDArray[Any]) -> None:
-    """Copy every element to the same place of `destination`: same shape and dtype, any strides, no memory in common."""
-    if source.shape != destination.shape or source.dtype != destination.dtype:
-        raise ValueError(
-            f"elements of {source.dtype} {source.shape} cannot be copied to {destination.dtype} {destination.shape}"
-        )
-    np.copyto(destination, source, casting="no")
+
+def _memory(pointer: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_char * size).from_address(pointer))
+
+
+def _strided(pointer: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> NDArray[Any]:
+    """The elements at `pointer` as an array, without a copy; strides are in bytes, of any sign."""
+    reaches = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
+    before = -sum(reach for reach in reaches if reach < 0)
+    after = sum(reach for reach in reaches if reach > 0)
+    buffer = _memory(pointer - before, before + after + np.dtype(dtype).itemsize)
+    elements: NDArray[Any] = np.ndarray(tuple(shape), dtype, buffer, before, tuple(strides))
+    return elements
+
+
+def copy_strided_pointer(
+    source: int,
+    destination: int,
+    item: int,
+    shape: Sequence[int],
+    source_strides: Sequence[int],
+    destination_strides: Sequence[int],
+) -> None:
+    """Copy elements of `item` bytes (1, 2, 4, 8, 16) from one address to another; strides are in bytes, of any sign.
+
+    No two places of the destination may be the same, and the two may not overlap. ValueError for another size, more
+    than 64 dimensions, a null pointer, or a shape and strides that do not fit.
+    """
+    if item not in MOVED_AS:
+        raise ValueError(f"elements have 1, 2, 4, 8 or 16 bytes, not {item}")
+    if not len(shape) == len(source_strides) == len(destination_strides):
+        raise ValueError("the shape and the strides have not the same number of dimensions")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"an array of {len(shape)} dimensions has more than the {_MAX_DIMENSIONS} that can be copied")
+    if any(size < 0 for size in shape):
+        raise ValueError(f"no dimension is negative: {min(shape)}")
+    for strides in (source_strides, destination_strides):
+        reach = sum((size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True) if size)
+        if max(reach, math.prod(shape) * item) >= 2**63:
+            raise ValueError("the elements reach beyond any memory")
+    if math.prod(shape) == 0:
+        return
+    _require(source, 1)
+    _require(destination, 1)
+    np.copyto(
+        _strided(destination, MOVED_AS[item], shape, destination_strides),
+        _strided(source, MOVED_AS[item], shape, source_strides),
+    )
+
+
+def widen_codes(codes: int, count: int, table: int, out: int) -> None:
+    """Write `table[code]` of each of `count` bytes at `codes` to `out`; the table has 256 float32, `out` room for `count`."""
+    _require(codes, count)
+    _require(out, count)
+    _require(table, 256)
+    if count == 0:
+        return
+    values: NDArray[np.float32] = np.ndarray(256, np.float32, _memory(table, 1024))
+    floats: NDArray[np.float32] = np.ndarray(count, np.float32, _memory(out, 4 * count))
+    np.take(values, np.ndarray(count, np.uint8, _memory(codes, count)), out=floats, mode="clip")
+
+
+def _require(pointer: int, count: int) -> None:
+    if count < 0:
+        raise ValueError(f"a tensor cannot hold {count} elements")
+    if pointer == 0 and count > 0:
+        raise ValueError(f"the pointer is null, yet {count} elements are to be read")

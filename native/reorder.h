@@ -1,0 +1,20 @@
+// Copies of elements from one order in memory to another: transpositions, blocks of channels and back.
+//
+// The meaning is that of copy_strided_pointer and widen_codes of src/opdump/kernels/reorder.py, the numpy twin of this
+// file.
+#pragma once
+
+#include <cstdint>
+
+namespace opdump {
+
+// Copies shape[0] * shape[1] * ... elements of `item` bytes (1, 2, 4, 8 or 16). Strides are in bytes, of any sign; no
+// two places of the destination may be the same, and the source may not overlap the destination. Alignment is not
+// required.
+void reorder(const void* source, void* destination, int64_t item, int dimensions, const int64_t* shape,
+             const int64_t* source_strides, const int64_t* destination_strides);
+
+// out[i] = table[codes[i]].
+void widen_codes(const uint8_t* codes, int64_t count, const float* table, float* out);
+
+}  // namespace opdump
