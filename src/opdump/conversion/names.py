@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from opdump.conversion.output_directory import LONGEST_NAME
 from opdump.dump_file.names import UNKNOWN_ID, parse_dump_name
 from opdump.errors import CorruptDumpError
-from opdump.layouts.mindspore_sync.names import FileName, op_name_in_files, sanitise
 
 if TYPE_CHECKING:
     from opdump.conversion.plan import ConversionPlan
@@ -45,6 +44,8 @@ def synchronous_name(dump: str, true_name: str, stored: StoredTensor) -> str:
 
     Raises CorruptDumpError where the name of the dump file says neither task nor time.
     """
+    from opdump.layouts.mindspore_sync.names import FileName, op_name_in_files, sanitise  # it loads the whole layout
+
     name = parse_dump_name(dump)
     if name is None:
         raise CorruptDumpError(

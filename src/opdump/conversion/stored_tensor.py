@@ -18,7 +18,7 @@ from opdump.dump_file import DumpTensor, HeldBytes, data_type
 from opdump.dump_file.elements import encode_elements
 from opdump.errors import UndecodableTensorError
 
-PIECE = 1 << 23
+PIECE = 1 << 20
 """Bytes of a tensor that are worked on at a time."""
 
 # An unsigned type of as many bits stands for a type that numpy lacks.
