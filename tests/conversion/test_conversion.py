@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import subprocess
+import sys
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -328,6 +330,28 @@ def test_a_failing_write_leaves_no_part_of_a_file(tmp_path: Path) -> None:
         done = converted(source, tmp_path / "out")
     assert reasons(done) == [(NAME, "output:0", "MemoryError")]
     assert tree(tmp_path / "out") == {}
+
+
+@pytest.mark.parametrize("file_type", ["npy", "bin", "txt"])
+def test_a_disk_that_takes_no_more_leaves_no_part_of_a_file(file_type: str, tmp_path: Path) -> None:
+    source = dump(tmp_path / "in", NAME, tensor(np.ones(1 << 20, np.int8)), tensor(np.ones(2, np.int8), slot=1))
+    program = (
+        "import resource, sys; from pathlib import Path; from opdump.conversion import ConversionPlan, convert\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))\n"
+        "done = convert([sys.argv[1]], Path(sys.argv[2]), ConversionPlan(sys.argv[3]))\n"
+        "print([(each.tensor, each.error) for each in done.failures])"
+    )
+    arguments = [sys.executable, "-c", program, str(source), str(tmp_path / "out"), file_type]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert done.stdout == "[('output:0', 'DumpPathError')]\n"
+    (name,) = os.listdir(tmp_path / "out")
+    assert name.startswith(f"{NAME}.output.1.")
+
+
+def test_a_file_that_is_named_twice_is_converted_once(tmp_path: Path) -> None:
+    source = dump(tmp_path / "in")
+    done = convert([str(source.parent), str(source)], tmp_path / "out", ConversionPlan())
+    assert (done.tensors, done.failures) == (1, [])
 
 
 def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:

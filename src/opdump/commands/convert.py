@@ -181,11 +181,10 @@ def _report(done: Conversion, *, as_json: bool) -> None:
 
 
 def _hint(done: Conversion) -> str:
-    from opdump.reports import amounts
-
     if not done.subdirectories:
         return ""
-    return f" ({amounts.count(len(done.subdirectories), 'directory').replace('directorys', 'directories')} not entered; --recursive does)"
+    count = len(done.subdirectories)
+    return f" ({count:,} director{'y' if count == 1 else 'ies'} not entered; --recursive does)"
 
 
 def _summary(done: Conversion) -> str:
@@ -213,9 +212,11 @@ def _next(done: Conversion) -> str:
     import shlex
 
     if done.layout == "mindspore":
-        return f"next: opdump show {shlex.quote(str(done.output))}"
+        return _shown(f"next: opdump show {shlex.quote(str(done.output))}")
     first = next(name for result in done.results for name in result.outputs)
     path = shlex.quote(os.path.join(done.output, first))
+    if not path.isprintable():
+        return _shown(f"next: ls -l {shlex.quote(str(done.output))}")
     if first.endswith(".npy"):
         return f'next: python -c "import numpy, sys; print(numpy.load(sys.argv[1]))" {path}'
     return f"next: head {path}" if first.endswith((".txt", ".json")) else f"next: ls -l {shlex.quote(str(done.output))}"

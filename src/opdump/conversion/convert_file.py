@@ -5,6 +5,7 @@ A tensor that cannot be converted is told in the result, and the others are writ
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
 from opdump.dump_file.opdebug import decode_opdebug, opdebug_json
 from opdump.errors import FormatShapeError, NotInDumpError, OpdumpError, UndecodableTensorError, UnknownFormatError
 
+_LARGE = 1 << 20
 _OVERFLOW = "opdebug.node_opdebug."
 
 
@@ -62,6 +64,7 @@ def _convert_tensors(
                 name = f"{source.name}.{tensor_ending(stored, plan)}"
             _write(name, source, output, result, partial(WRITERS[plan.file_type], stored))
             result.tensors += 1
+        _forget(tensor)
     if plan.io is not None:
         return
     for part, blobs in (("l1buffer", file.buffers), ("space", file.spaces)):
@@ -79,6 +82,14 @@ def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirector
             name = f"{source.name}.output.{tensor.slot}.json"
             _write(name, source, output, result, partial(write_all, parts=(opdebug_json(record).encode(),)))
             result.tensors += 1
+
+
+def _forget(tensor: DumpTensor) -> None:
+    """Let go of the pages of a mapped file: they would count as this process's until its last tensor."""
+    if tensor.size >= _LARGE:
+        mapped = tensor.data.read().obj
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @contextmanager

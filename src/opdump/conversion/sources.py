@@ -105,8 +105,10 @@ class _Search:
                     ),
                 )
                 true_name = name
-            other = self._taken.setdefault((relative, true_name), path)
-            if other != path:
+            other = self._taken.get((relative, true_name))
+            if other == path:  # named twice
+                continue
+            if other is not None:
                 self.fail(
                     path,
                     DumpPathError(
@@ -115,6 +117,7 @@ class _Search:
                     ),
                 )
                 continue
+            self._taken[relative, true_name] = path
             self.found.files.append(SourceFile(path, relative, true_name, size))
 
     def fail(self, path: str, error: Exception) -> None:
