@@ -1,0 +1,261 @@
+"""`opdump convert`: dump files of Ascend devices as files that other programs read.
+
+opdump convert /data/dump/20261120101530/0/net/1/0 -o out
+opdump convert /data/dump -o out --recursive --format NCHW
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from opdump.conversion import Conversion, Failure, FileType
+
+# Rows of the table of failures; --json has them all.
+_MOST_SHOWN = 50
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  opdump convert Conv2D.conv1.1.5.1732082705016774 -o out     one file
+  opdump convert /data/dump/20261120101530/0/net/1/0 -o out   a directory
+  opdump convert /data/dump -o out --recursive --format NCHW  all below, in NCHW
+  opdump convert /data/dump -o out --recursive --layout mindspore
+                                     a tree that opdump show and Insight read
+  opdump convert Add.add.1.2.3 -o out --output 0 --to txt     values as text
+  opdump convert /data/dump -o out --json | jq .failures      for a program
+
+\b
+Ends with 0; with 1 where a file, or a tensor of one, could not be converted (the
+others are, and each is listed with its reason); with 2 for a wrong command line;
+with 130 after Ctrl-C. Whatever the end, every file in OUT is whole.""",
+)
+@click.argument("sources", metavar="SRC...", nargs=-1, required=True)
+@click.option(
+    "-o", "--out", required=True, metavar="OUT", help="The directory to write into; made where it is missing."
+)
+@click.option(
+    "--to",
+    "file_type",
+    type=click.Choice(["npy", "bin", "pt", "txt"]),
+    default="npy",
+    show_default=True,
+    help="The kind of file; bin keeps the device's bytes, pt needs PyTorch.",
+)
+@click.option(
+    "--layout", type=click.Choice(["mindspore"]), help="Arrange the files as a synchronous dump of MindSpore."
+)
+@click.option("--format", "format_", default="", metavar="NCHW", help="Bring the elements into this format.")
+@click.option("--shape", metavar="1,3,224,224", help="The true shape in that format, where the file does not say it.")
+@click.option("--input", "input_", type=click.IntRange(min=0), metavar="I", help="This input alone.")
+@click.option("--output", type=click.IntRange(min=0), metavar="I", help="This output alone.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; by default as many as the work is worth."
+)
+@click.option("--recursive", is_flag=True, help="Also the directories below SRC, at the same places below OUT.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the files written, the failures, the sums.")
+def convert(
+    *,
+    sources: tuple[str, ...],
+    out: str,
+    file_type: str,
+    layout: str | None,
+    format_: str,
+    shape: str | None,
+    input_: int | None,
+    output: int | None,
+    jobs: int | None,
+    recursive: bool,
+    as_json: bool,
+) -> None:
+    """Convert dump files, or directories of them, into OUT."""
+    if input_ is not None and output is not None:
+        raise click.UsageError("--input and --output each choose one tensor; give one of them")
+    if shape is not None and not format_:
+        raise click.UsageError("--shape is the shape in the format wanted; give --format, too")
+    if layout is not None and (file_type != "npy" or input_ is not None or output is not None):
+        raise click.UsageError("--layout mindspore has npy files of all tensors; leave out --to, --input and --output")
+    from opdump.conversion import ConversionPlan
+    from opdump.conversion import convert as convert_files
+
+    plan = ConversionPlan(
+        cast("FileType", file_type),
+        format=_format(format_),
+        shape=_shape(shape),
+        io="input" if input_ is not None else "output" if output is not None else None,
+        slot=input_ if input_ is not None else output or 0,
+        layout="mindspore" if layout else "dumps",
+    )
+    with _progress() as progress:
+        done = convert_files(sources, Path(out), plan, recursive=recursive, jobs=jobs, progress=progress)
+    _report(done, as_json=as_json)
+
+
+def _shape(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}(,[0-9]{1,18})*", text):
+        raise click.BadParameter(f"{text!r} is no shape; expected sizes such as 1,3,224,224", param_hint="--shape")
+    sizes = tuple(map(int, text.split(",")))
+    if 0 in sizes:
+        raise click.BadParameter(f"{text!r} has a size of 0", param_hint="--shape")
+    return sizes
+
+
+def _format(text: str) -> str:
+    """The format of that name, in any case of letters; empty where none is asked for."""
+    if not text:
+        return ""
+    from opdump.formats import FORMATS
+
+    for known in FORMATS:
+        if known.upper() == text.upper():
+            return known
+    raise click.BadParameter(f"{text!r} is no format; expected one of {', '.join(FORMATS)}", param_hint="--format")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar for work of more than a moment, at a terminal alone."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    began = shown = time.monotonic()
+    bar: Any = None
+
+    def update(done: int, total: int) -> None:
+        nonlocal bar, shown
+        now = time.monotonic()
+        if now - shown < 0.1 or now - began < 0.5:
+            return
+        shown = now
+        if bar is None:
+            bar = _bar(total)
+        bar.update(bar.task_ids[0], completed=done)
+
+    try:
+        yield update
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar(total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("converting"), BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+    bar.add_task("", total=total)
+    bar.start()
+    return bar
+
+
+def _report(done: Conversion, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(_json(done))
+    else:
+        click.echo(_summary(done))
+    if done.failures and not as_json:
+        _print_failures(done.failures)
+    if done.interrupted:
+        sys.exit(EXIT_INTERRUPTED)
+    if done.failures:
+        sys.exit(EXIT_ERROR)
+    if not done.sources:
+        click.echo("opdump: error: SRC holds no dump file" + _hint(done), err=True)
+        sys.exit(EXIT_ERROR)
+
+
+def _hint(done: Conversion) -> str:
+    if not done.subdirectories:
+        return ""
+    count = len(done.subdirectories)
+    return f" ({count:,} director{'y' if count == 1 else 'ies'} not entered; --recursive does)"
+
+
+def _summary(done: Conversion) -> str:
+    from opdump.reports import amounts
+
+    words = [
+        f"{amounts.count(done.converted, 'file')} converted",
+        amounts.count(done.tensors, "tensor"),
+        amounts.size(done.bytes),
+        amounts.seconds(done.seconds),
+    ]
+    if done.failures:
+        words.append(amounts.count(len(done.failures), "failure"))
+    if done.skipped:
+        words.append(f"{amounts.count(len(done.skipped), 'file')} passed over")
+    if done.interrupted or done.stopped:
+        left = done.sources - len(done.results)
+        words.append(f"{'interrupted' if done.interrupted else 'stopped'} with {amounts.count(left, 'file')} left")
+    summary = f"{', '.join(words)}: {_shown(str(done.output))}{_hint(done)}"
+    return f"{summary}\n{_next(done)}" if done.tensors and not done.failures else summary
+
+
+def _next(done: Conversion) -> str:
+    """What a person may want to type now."""
+    import shlex
+
+    if done.layout == "mindspore":
+        return _shown(f"next: opdump show {shlex.quote(str(done.output))}")
+    first = next(name for result in done.results for name in result.outputs)
+    path = shlex.quote(os.path.join(done.output, first))
+    if not path.isprintable():
+        return _shown(f"next: ls -l {shlex.quote(str(done.output))}")
+    if first.endswith(".npy"):
+        return f'next: python -c "import numpy, sys; print(numpy.load(sys.argv[1]))" {path}'
+    return f"next: head {path}" if first.endswith((".txt", ".json")) else f"next: ls -l {shlex.quote(str(done.output))}"
+
+
+def _print_failures(failures: list[Failure]) -> None:
+    from opdump.reports import amounts
+    from opdump.reports.table import Column, Printer
+
+    printer = Printer()
+    printer.text()
+    printer.table(
+        [Column("not converted", gives_way=True), Column("tensor"), Column("reason")],
+        [(_shown(each.path), each.tensor, _shown(each.reason)) for each in failures[:_MOST_SHOWN]],
+    )
+    if len(failures) > _MOST_SHOWN:
+        printer.text(f"... and {amounts.count(len(failures) - _MOST_SHOWN, 'failure')} more; --json lists them all")
+
+
+def _shown(text: str) -> str:
+    """A name of a file that nobody vouches for, without the characters that move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+
+
+def _json(done: Conversion) -> str:
+    import json
+    from dataclasses import asdict
+
+    content = {
+        "out": str(done.output),
+        "converted": done.converted,
+        "tensors": done.tensors,
+        "bytes": done.bytes,
+        "seconds": round(done.seconds, 3),
+        "interrupted": done.interrupted,
+        "stopped": done.stopped,
+        "files": [{"path": result.path, "outputs": result.outputs} for result in done.results],
+        "failures": [asdict(each) for each in done.failures],
+        "skipped": done.skipped,
+        "subdirectories": done.subdirectories,
+    }
+    return json.dumps(content, indent=2)

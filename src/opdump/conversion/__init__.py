@@ -1,0 +1,21 @@
+"""Conversion of dump files: what `opdump convert` and `opdump overflow` do.
+
+done = convert(["/data/dump"], Path("out"), ConversionPlan("npy", format="NCHW"), recursive=True)
+done.tensors, done.failures                                        # 412, [Failure(path=..., reason=...)]
+"""
+
+from __future__ import annotations
+
+from opdump.conversion.plan import FILE_TYPES, ConversionError, ConversionPlan, Failure, FileResult, FileType
+from opdump.conversion.run import Conversion, convert
+
+__all__ = [
+    "FILE_TYPES",
+    "Conversion",
+    "ConversionError",
+    "ConversionPlan",
+    "Failure",
+    "FileResult",
+    "FileType",
+    "convert",
+]

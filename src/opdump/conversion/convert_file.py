@@ -1,0 +1,162 @@
+"""One dump file becomes a file for each of its tensors, buffers and workspaces.
+
+A tensor that cannot be converted is told in the result, and the others are written.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from opdump.conversion.file_types import WRITERS
+from opdump.conversion.names import short_name, synchronous_name, tensor_ending
+from opdump.conversion.output_directory import OutputDirectory, OutputFullError, write_all
+from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile
+from opdump.conversion.stored_tensor import StoredTensor, stored_tensor
+from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
+from opdump.dump_file.opdebug import decode_opdebug, opdebug_json
+from opdump.errors import FormatShapeError, NotInDumpError, OpdumpError, UndecodableTensorError, UnknownFormatError
+
+_LARGE = 1 << 20
+_OVERFLOW = "opdebug.node_opdebug."
+
+
+def is_overflow_name(name: str) -> bool:
+    """Whether it is the name of what an overflow left, in any case of letters (the documents spell it in two ways)."""
+    return name[: len(_OVERFLOW)].lower() == _OVERFLOW
+
+
+def convert_file(source: SourceFile, plan: ConversionPlan, output: OutputDirectory) -> FileResult:
+    """Convert one file. Never raises for what the file holds, nor for what cannot be written: the result says it."""
+    result = FileResult(source.path)
+    try:
+        file = read_dump_file(source.path)
+        if is_overflow_name(source.name):
+            _convert_overflow(file, source, output, result)
+        else:
+            _convert_tensors(file, source, plan, output, result)
+    except OutputFullError as error:
+        result.fatal = True
+        result.fail(error)
+    except (OpdumpError, OSError) as error:
+        result.fail(error)
+    return result
+
+
+def _convert_tensors(
+    file: DumpFile, source: SourceFile, plan: ConversionPlan, output: OutputDirectory, result: FileResult
+) -> None:
+    for tensor in _chosen(file, plan):
+        with _failing_alone(result, tensor):
+            stored = stored_tensor(tensor)
+            if plan.format:
+                stored = _in_format(stored, plan)
+            elif plan.layout == "mindspore":
+                stored = _in_host_format(stored)
+            if plan.layout == "mindspore":
+                name = synchronous_name(source.name, file.op_name, stored)
+            else:
+                name = f"{source.name}.{tensor_ending(stored, plan)}"
+            _write(name, source, output, result, partial(WRITERS[plan.file_type], stored))
+            result.tensors += 1
+        _forget(tensor)
+    if plan.io is not None:
+        return
+    for part, blobs in (("l1buffer", file.buffers), ("space", file.spaces)):
+        for slot, blob in enumerate(blobs):
+            name = f"{source.name}.{part}.{slot}.bin"
+            _write(name, source, output, result, partial(write_all, parts=(blob.data.read(),)))
+
+
+def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirectory, result: FileResult) -> None:
+    for tensor in file.outputs:
+        with _failing_alone(result, tensor):
+            record = decode_opdebug(tensor.data.read(), source.path)
+            for problem in record.problems:
+                result.fail(UndecodableTensorError(problem), tensor.name)
+            name = f"{source.name}.output.{tensor.slot}.json"
+            _write(name, source, output, result, partial(write_all, parts=(opdebug_json(record).encode(),)))
+            result.tensors += 1
+
+
+def _forget(tensor: DumpTensor) -> None:
+    """Let go of the pages of a mapped file: they would count as this process's until its last tensor."""
+    if tensor.size >= _LARGE:
+        mapped = tensor.data.read().obj
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+@contextmanager
+def _failing_alone(result: FileResult, tensor: DumpTensor) -> Iterator[None]:
+    """What is wrong with one tensor is told, and the others follow; a full disk ends it all."""
+    try:
+        yield
+    except OutputFullError:
+        raise
+    except (OpdumpError, MemoryError) as error:
+        result.fail(error, tensor.name)
+
+
+def _write(
+    name: str, source: SourceFile, output: OutputDirectory, result: FileResult, write: Callable[[int], int]
+) -> None:
+    stored = short_name(name)
+    with output.new_file(source.directory, stored) as descriptor:
+        result.bytes += write(descriptor)
+    result.outputs.append(f"{source.directory}/{stored}" if source.directory else stored)
+    if stored != name:
+        result.shortened.append((source.directory, stored, name))
+
+
+def _chosen(file: DumpFile, plan: ConversionPlan) -> tuple[DumpTensor, ...]:
+    if plan.io is None:
+        return file.tensors
+    tensors = file.inputs if plan.io == "input" else file.outputs
+    if plan.slot >= len(tensors):
+        raise NotInDumpError(f"has no {plan.io} {plan.slot}; it has {len(tensors)} (from 0)")
+    return (tensors[plan.slot],)
+
+
+def _in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
+    from opdump.formats import convert_format
+
+    tensor = stored.tensor
+    try:
+        codes = convert_format(
+            stored.codes,
+            stored.format_name,
+            plan.format,
+            shape=plan.shape or tensor.original_shape or None,
+            groups=max(1, tensor.sub_format),
+        )
+    except (ValueError, OverflowError) as error:
+        raise UndecodableTensorError(f"{tensor.name}: {stored.format_name} to {plan.format}: {error}") from error
+    return replace(stored, codes=codes, format_name=plan.format, is_untouched=False)
+
+
+def _in_host_format(stored: StoredTensor) -> StoredTensor:
+    """In the plain format of the framework where the way there is known, else as it is: its name says which."""
+    from opdump.formats import DEVICE_FORMATS
+
+    device = DEVICE_FORMATS.get(stored.format_name)
+    if device is None or not stored.tensor.original_shape:
+        return stored
+    try:
+        return _in_format(stored, ConversionPlan(format=device.plain))
+    except (UnknownFormatError, FormatShapeError):
+        return stored
+
+
+def is_same_directory(path: str | Path, identity: tuple[int, int]) -> bool:
+    """Whether `path` is the directory with that device and inode."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == identity

@@ -1,0 +1,100 @@
+"""How a tensor is written as npy, bin, pt or txt.
+
+npy in C order with numpy's header 1.0, types that numpy lacks widened; bin the elements as the device has them; pt a tensor of
+PyTorch of the true type where PyTorch has it; txt one value a line, the shortest that gives the same element, after
+
+    # dtype=float16 shape=(2,3)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from opdump.conversion.output_directory import write_all, write_two
+from opdump.conversion.plan import FileType
+from opdump.conversion.stored_tensor import StoredTensor
+from opdump.dump_file.stored_bytes import FileBytes
+from opdump.sink.npy import npy_header
+
+# Larger parts go from file to file within the kernel.
+_LARGE = 1 << 20
+
+
+def _write_npy(stored: StoredTensor, descriptor: int) -> int:
+    kind = stored.host_type
+    descr = ("|" if kind.itemsize == 1 else "<") + kind.str[1:]
+    header = npy_header(descr, stored.shape)
+    if not stored.is_untouched:
+        return write_all(descriptor, (header,)) + write_all(descriptor, stored.values())
+    return _write_untouched(descriptor, header, stored)
+
+
+def _write_bin(stored: StoredTensor, descriptor: int) -> int:
+    if not stored.is_untouched:
+        return write_all(descriptor, stored.raw())
+    return _write_untouched(descriptor, b"", stored)
+
+
+def _write_untouched(descriptor: int, header: bytes, stored: StoredTensor) -> int:
+    size = stored.codes.nbytes
+    data = stored.tensor.data
+    if size >= _LARGE and isinstance(data, FileBytes) and hasattr(os, "sendfile"):
+        done = write_all(descriptor, (header,))
+        copied = _copy(descriptor, data, size)
+        if copied == size:
+            return done + size
+        # The file system has no such copy: begin again.
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return write_two(descriptor, header, stored.codes.reshape(-1).view(np.uint8).data)
+
+
+def _copy(descriptor: int, data: FileBytes, size: int) -> int:
+    """Copy the first bytes of `data` within the kernel; how many were copied."""
+    source = os.open(data.source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if os.fstat(source).st_size != data.source.size:
+            return 0  # replaced since it was opened: what was mapped is what was checked
+        done = 0
+        while done < size:
+            count = os.sendfile(descriptor, source, data.start + done, min(size - done, 1 << 30))
+            if count == 0:
+                break
+            done += count
+        return done
+    except OSError:
+        return 0  # whatever it was, writing the mapped bytes meets it again and says so
+    finally:
+        os.close(source)
+
+
+def _write_txt(stored: StoredTensor, descriptor: int) -> int:
+    sizes = ",".join(map(str, stored.shape)) + ("," if len(stored.shape) == 1 else "")
+    header = f"# dtype={stored.dtype_name} shape=({sizes})\n".encode()
+
+    def lines() -> Iterator[bytes]:
+        for piece in stored.values():
+            for start in range(0, len(piece), 1 << 16):
+                some = piece[start : start + (1 << 16)]
+                if some.dtype == np.bool_:
+                    some = some.view(np.uint8)
+                yield "\n".join(some.astype(str).tolist()).encode() + b"\n"
+
+    return write_all(descriptor, (header,)) + write_all(descriptor, lines())
+
+
+def _write_pt(stored: StoredTensor, descriptor: int) -> int:
+    from opdump.conversion.torch_file import write_torch
+
+    return write_torch(stored, descriptor)
+
+
+WRITERS: Final[Mapping[FileType, Callable[[StoredTensor, int], int]]] = MappingProxyType(
+    {"npy": _write_npy, "bin": _write_bin, "pt": _write_pt, "txt": _write_txt}
+)
+"""Write a tensor through a descriptor; the bytes written."""

@@ -1,0 +1,127 @@
+"""An asynchronous dump as the tree of a synchronous one, which MindSpore's tools and `opdump.open` read.
+
+    [{step_id}/]{time}/{device_id}/{model_name}/{model_id}/{iteration_id}/Conv2D.Default_conv1-op12.2.7.161243956333802
+    rank_{device_id}/.dump_metadata/data_dump.json, config.json
+    rank_{device_id}/{model_name}/{model_id}/{iteration}/Conv2D.conv1-op12.2.7.161243956333802.output.0.NCHW.npy
+
+The iteration is `step_id` where there is that level. Tensors are in the framework's format where the file says their original
+shape. Graphs and execution orders that lie beside the dump come along: without them Insight knows no operator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from opdump.conversion.output_directory import OutputDirectory, write_all
+from opdump.conversion.plan import ConversionError, failure
+from opdump.conversion.sources import Sources, find_sources
+from opdump.dump_file.names import parse_dump_name
+from opdump.errors import OpdumpError
+from opdump.layouts.ascend.places import DevicePlaces, find_devices, find_loose
+from opdump.layouts.mindspore_sync.metadata import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, environment_text
+
+_UNNAMED = "Net"
+_BESIDE = ("graphs", "execution_order")
+_LARGEST_BESIDE = 1 << 30
+
+
+def find_tree_sources(paths: Iterable[str], output: OutputDirectory) -> Sources:
+    """The dump files of directories, each with its place in the tree; writes what the tree says of itself.
+
+    A file that lies in no place of a dump is told among the failures.
+    """
+    found = Sources()
+    for path in paths:
+        part = find_sources([path], recursive=True, output=output.identity)
+        found.failures += part.failures
+        found.skipped += part.skipped
+        if not os.path.isdir(path):
+            found.failures += [failure(file.path, _NO_PLACE) for file in part.files]
+            continue
+        root = Path(path).resolve()
+        devices = find_devices(root).devices or find_loose(root).devices
+        places = {
+            place.relative: f"rank_{device.rank_id}/{place.net_name or _UNNAMED}/{place.graph_id}/{place.step}"
+            for device in devices
+            for place in device.places
+        }
+        for file in part.files:
+            place = places.get(file.directory)
+            if place is not None:
+                found.files.append(replace(file, directory=place))
+            elif parse_dump_name(file.name) is not None or file.name.isdigit():
+                found.failures.append(failure(file.path, _NO_PLACE))
+            else:
+                found.skipped.append(file.path)
+        for device in devices:
+            _describe(device, output, found)
+    return found
+
+
+_NO_PLACE = ConversionError(
+    "lies in no directory of an asynchronous dump, [{step_id}/]{time}/{device_id}/{model_name}/{model_id}/{iteration_id}/: "
+    "name a directory of one, or leave out --layout"
+)
+
+
+def _describe(device: DevicePlaces, output: OutputDirectory, found: Sources) -> None:
+    """Write `.dump_metadata` of a rank, and the graphs that lie beside the dump; a failure is told."""
+    try:
+        _write_metadata(device, output)
+        for name in _BESIDE:
+            for base in (device.base / f"rank_{device.rank_id}", device.base):
+                if (base / name).is_dir() and not (base / name).is_symlink():
+                    _copy_files(base / name, output, f"rank_{device.rank_id}/{name}")
+                    break
+    except (OpdumpError, OSError) as error:
+        found.failures.append(failure(str(device.root), error))
+
+
+def _write_metadata(device: DevicePlaces, output: OutputDirectory) -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        own_version = version("opdump")
+    except PackageNotFoundError:  # a source tree on the path, never installed
+        own_version = ""
+    rank = f"rank_{device.rank_id}"
+    names = sorted({place.net_name or _UNNAMED for place in device.places})
+    settings = {
+        "common_dump_settings": {
+            "dump_mode": 0,
+            "path": str(output.root.absolute()),
+            "net_name": names[0] if names else _UNNAMED,
+            "iteration": "all",
+            "saved_data": "tensor",
+            "input_output": 0,
+            "kernels": [],
+            "support_device": [device.rank_id],
+        },
+        "e2e_dump_settings": {"enable": True, "trans_flag": True},
+    }
+    environment = environment_text(
+        device_target="Ascend",
+        framework="mindspore",
+        framework_version="",
+        opdump_version=own_version,
+        layout="mindspore-2.3",
+    )
+    _write(output, f"{rank}/{METADATA}", CONFIG_NAME, json.dumps(settings, indent=2).encode() + b"\n")
+    _write(output, f"{rank}/{METADATA}", ENVIRONMENT_NAME, environment.encode())
+
+
+def _copy_files(source: Path, output: OutputDirectory, directory: str) -> None:
+    with os.scandir(source) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            is_file = entry.name.startswith("ms_") and entry.is_file(follow_symlinks=False)
+            if is_file and entry.stat().st_size <= _LARGEST_BESIDE:
+                _write(output, directory, entry.name, Path(entry.path).read_bytes())
+
+
+def _write(output: OutputDirectory, directory: str, name: str, content: bytes) -> None:
+    with output.new_file(directory, name) as descriptor:
+        write_all(descriptor, (content,))

@@ -1,0 +1,173 @@
+"""The directory that a conversion writes into, and nothing else.
+
+Every file appears whole or not at all: a temporary name, then a rename, which replaces an existing file or link of that name. The
+directories below the root are opened one by one and never through a link, so that no name leads out of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from opdump.errors import DumpPathError
+
+Part = bytes | memoryview | npt.NDArray[Any]
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+LONGEST_NAME = 255
+"""Bytes of a file name that Linux file systems take."""
+
+_SLICE = 1 << 26
+_MOST_OPEN = 64
+_HOPELESS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+class OutputFullError(DumpPathError):
+    """The output directory takes no more files: the disk is full, over quota, or read-only."""
+
+
+class OutputDirectory:
+    """Files below `root`, which is made where it is missing; `close` it at the end.
+
+    Raises DumpPathError where the root cannot be made or is no directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._open: dict[str, int] = {}
+        # Not the process id: containers number alike.
+        self._token = os.urandom(6).hex()
+        self._serial = 0
+        try:
+            root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DumpPathError(
+                f"{root}: is no directory that files can be written into ({error.strerror}); name another one after -o"
+            ) from error
+
+    def close(self) -> None:
+        for descriptor in (*self._open.values(), self._root):
+            os.close(descriptor)
+        self._open.clear()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode, to recognise the directory when it is met below a source."""
+        status = os.fstat(self._root)
+        return status.st_dev, status.st_ino
+
+    @contextmanager
+    def new_file(self, directory: str, name: str) -> Iterator[int]:
+        """A descriptor to write `directory/name` through; the file appears when the block ends well.
+
+        Raises DumpPathError: a link or a file stands where a directory must be, the name is none of one file; OutputFullError
+        where the disk takes no more.
+        """
+        if "/" in name or "\0" in name or name in ("", ".", ".."):
+            raise DumpPathError(f"{name!r} is no name of one file; nothing was written")
+        parent = self._directory(directory)
+        self._serial += 1
+        temporary = f".{self._token}-{self._serial}.part"
+        try:
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE, dir_fd=parent
+            )
+            try:
+                try:
+                    yield descriptor
+                finally:
+                    os.close(descriptor)
+                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=parent)
+                raise
+        except OSError as error:
+            raise self._error(os.path.join(directory, name), error) from error
+
+    def read(self, directory: str, name: str, most: int) -> bytes:
+        """A regular file of at most `most` bytes; nothing where there is none. Raises DumpPathError for anything else."""
+        try:
+            descriptor = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._directory(directory)
+            )
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise self._error(os.path.join(directory, name), error) from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+                raise DumpPathError(f"{self.root / directory / name}: is no file of at most {most} bytes; move it away")
+            return os.pread(descriptor, most, 0)
+        finally:
+            os.close(descriptor)
+
+    def _directory(self, relative: str) -> int:
+        if not relative:
+            return self._root
+        descriptor = self._open.get(relative)
+        if descriptor is not None:
+            return descriptor
+        above, _, name = relative.rpartition("/")
+        if "\0" in name or name in ("", ".", ".."):
+            raise DumpPathError(f"{relative!r} is no path below {self.root}; nothing was written")
+        parent = self._directory(above)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(name, DIRECTORY_MODE, dir_fd=parent)
+            descriptor = os.open(name, flags, dir_fd=parent)
+        except OSError as error:
+            raise self._error(relative, error) from error
+        if len(self._open) >= _MOST_OPEN:
+            # The oldest; one that is above the new one is opened again when it is needed.
+            os.close(self._open.pop(next(iter(self._open))))
+        self._open[relative] = descriptor
+        return descriptor
+
+    def _error(self, relative: str, error: OSError) -> DumpPathError:
+        path = self.root / relative
+        if error.errno in _HOPELESS:
+            return OutputFullError(
+                f"{path}: cannot be written ({error.strerror}): free space or name another directory after -o, then run "
+                "the same command again; the files written so far are whole"
+            )
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            return DumpPathError(
+                f"{path}: a link or a file stands where a directory must be, and links are not followed out of "
+                f"{self.root}: remove it, or name another directory after -o"
+            )
+        return DumpPathError(f"{path}: cannot be written ({error.strerror})")
+
+
+def write_all(descriptor: int, parts: Iterable[Part]) -> int:
+    """Write the parts one after the other; the bytes written."""
+    total = 0
+    for part in parts:
+        view = memoryview(part).cast("B")  # type: ignore[arg-type]
+        while view:
+            written = os.write(descriptor, view[:_SLICE])
+            view = view[written:]
+            total += written
+    return total
+
+
+def write_two(descriptor: int, header: bytes, elements: memoryview) -> int:
+    """The same for a header and what follows it, in one call of the system where that is enough."""
+    size = len(header) + len(elements)
+    written = os.writev(descriptor, (header, elements)) if elements else os.write(descriptor, header)
+    if written < len(header):
+        return written + write_all(descriptor, (header[written:], elements))
+    if written < size:
+        write_all(descriptor, (elements[written - len(header) :],))
+    return size

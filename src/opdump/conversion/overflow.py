@@ -1,0 +1,178 @@
+"""What overflowed: the overflow files of a dump, each with the dump of the operator that it tells of.
+
+The name of an overflow file has a task of its own; which operator it means is told by task and stream in its record, and by
+context and thread in FFTS+ graphs. Source: sections 4 and 6 of the dump specification.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from opdump.conversion.plan import ConversionError, Failure, failure
+from opdump.conversion.sources import find_sources
+from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
+from opdump.dump_file.names import DumpName, parse_dump_name
+from opdump.dump_file.opdebug import AcceleratorReport, decode_opdebug
+from opdump.errors import OpdumpError, UndecodableTensorError
+
+# No directory has this device and inode.
+_NOWHERE = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorValues:
+    """What a tensor of an overflowed operator holds. `problem` says why nothing is known of it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    min: float = float("nan")
+    max: float = float("nan")
+    nan: int = 0
+    inf: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """One report of one accelerator. `operator`, `op_type` and `dump` are empty where no dump of the operator is there."""
+
+    path: str
+    microseconds: int
+    """Since the epoch, from the name; 0 where the name has no time."""
+    report: AcceleratorReport
+    dump: str = ""
+    operator: str = ""
+    op_type: str = ""
+    tensors: tuple[TensorValues, ...] = ()
+
+
+@dataclass(slots=True)
+class OverflowSearch:
+    """All that was found, in the order of time. `silent` are overflow files without a status bit."""
+
+    files: int = 0
+    overflows: list[Overflow] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedFile:
+    path: str
+    name: DumpName
+
+
+def find_overflows(paths: Iterable[str]) -> OverflowSearch:
+    """Read every overflow file in the directories and below. What cannot be read is told among the failures."""
+    search = OverflowSearch()
+    operators: dict[int, list[_NamedFile]] = {}
+    overflow_files = []
+    # One search for each: files of the same name in two directories are different files here.
+    found = [find_sources([path], recursive=True, output=_NOWHERE) for path in paths]
+    for sources in found:
+        search.failures += sources.failures
+    for source in itertools.chain.from_iterable(sources.files for sources in found):
+        name = parse_dump_name(source.name)
+        if name is None:
+            continue
+        if name.is_overflow:
+            overflow_files.append(_NamedFile(source.path, name))
+        else:
+            operators.setdefault(name.task_id, []).append(_NamedFile(source.path, name))
+    search.files = len(overflow_files)
+    for file in sorted(overflow_files, key=lambda each: (each.name.microseconds, each.path)):
+        try:
+            dumped = read_dump_file(file.path)
+            if not dumped.outputs:
+                raise ConversionError("holds no record")
+        except OpdumpError as error:
+            search.failures.append(failure(file.path, error))
+            continue
+        _read_records(search, file, dumped, operators)
+    return search
+
+
+def _read_records(
+    search: OverflowSearch, file: _NamedFile, dumped: DumpFile, operators: dict[int, list[_NamedFile]]
+) -> None:
+    overflows = []
+    failed = False
+    for tensor in dumped.outputs:
+        try:
+            record = decode_opdebug(tensor.data.read(), file.path)
+        except OpdumpError as error:
+            failed = True
+            search.failures.append(failure(file.path, error, tensor.name))
+            continue
+        for problem in record.problems:
+            text = UndecodableTensorError(problem.removeprefix(f"{file.path}: "))
+            search.failures.append(failure(file.path, text, tensor.name))
+        overflows += [_paired(search, file, report, operators) for report in record.overflows]
+    search.overflows += overflows
+    if not overflows and not failed:
+        search.silent.append(file.path)
+
+
+def _paired(
+    search: OverflowSearch, file: _NamedFile, report: AcceleratorReport, operators: dict[int, list[_NamedFile]]
+) -> Overflow:
+    alone = Overflow(file.path, file.name.microseconds, report)
+    candidates = [each for each in operators.get(report.task_id, ()) if _belongs(each.name, report)]
+    if not candidates:
+        return alone
+    directory = os.path.dirname(file.path)
+
+    def distance(each: _NamedFile) -> tuple[bool, int, str]:
+        elsewhere = os.path.dirname(each.path) != directory
+        return elsewhere, abs(each.name.microseconds - file.name.microseconds), each.path
+
+    nearest = min(candidates, key=distance)
+    name = nearest.name
+    try:
+        dumped = read_dump_file(nearest.path)
+    except OpdumpError as error:
+        search.failures.append(failure(nearest.path, error))
+        return Overflow(alone.path, alone.microseconds, report, nearest.path, name.op_name, name.op_type)
+    name = name.in_true_order(dumped.op_name)
+    return Overflow(
+        alone.path,
+        alone.microseconds,
+        report,
+        nearest.path,
+        dumped.op_name or name.op_name,
+        name.op_type,
+        tuple(_values(tensor) for tensor in dumped.tensors),
+    )
+
+
+def _belongs(name: DumpName, report: AcceleratorReport) -> bool:
+    """Whether the dump of that name is of the task of the report; its number is known to be."""
+    if name.stream_id is not None and name.stream_id != report.stream_id:
+        return False
+    if name.ffts is None:
+        return True
+    context, thread = report.context_id, report.thread_id
+    return (context is None or name.ffts.context_id == context) and (thread is None or name.ffts.thread_id == thread)
+
+
+def _values(tensor: DumpTensor) -> TensorValues:
+    from opdump.kernels import summarise
+
+    try:
+        summary = summarise(tensor.to_host())
+    except (OpdumpError, ValueError, OverflowError) as error:
+        problem = str(error).removeprefix(f"{tensor.name}: ")
+        return TensorValues(tensor.name, tensor.dtype, tensor.shape, problem=problem)
+    return TensorValues(
+        tensor.name,
+        tensor.dtype,
+        tensor.shape,
+        min=summary.min,
+        max=summary.max,
+        nan=int(summary.nan),
+        inf=int(summary.positive_inf + summary.negative_inf),
+    )

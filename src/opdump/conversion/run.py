@@ -1,0 +1,265 @@
+"""Converts many files, one after the other or in several processes, and says what became of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opdump.conversion.convert_file import convert_file
+from opdump.conversion.output_directory import OutputDirectory, write_all
+from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, Layout, SourceFile, failure
+from opdump.conversion.sources import find_sources
+from opdump.dump_file.names import MAPPING_NAME
+from opdump.errors import OpdumpError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+# Less is done before other processes have started.
+_SMALL_FILES = 2000
+_SMALL_BYTES = 256 << 20
+# What one process is given at a time: an interrupted run waits for it.
+_BATCH_FILES = 64
+_BATCH_BYTES = 64 << 20
+_LARGEST_MAPPING = 100 << 20
+_POLL = 0.2
+
+_Results = Generator[FileResult, None, None]
+Progress = Callable[[int, int], None]
+"""Told of files done and of all files, after each file or few."""
+
+
+@dataclass(slots=True)
+class Conversion:
+    """What a run did. Failures of the search for files come first."""
+
+    output: Path
+    layout: Layout = "dumps"
+    sources: int = 0
+    converted: int = 0
+    """Files of which something was written and nothing failed."""
+    tensors: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+    results: list[FileResult] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    subdirectories: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    names: set[str] = field(default_factory=set)
+    """What was written, relative to `output`."""
+    stopped: bool = False
+    """Whether the run ended early because the output directory takes no more."""
+
+
+def convert(
+    paths: Iterable[str],
+    output: Path,
+    plan: ConversionPlan,
+    *,
+    recursive: bool = False,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Convert files and directories into `output`, which is made where it is missing.
+
+    `jobs` counts processes; None takes one for little work and one per usable processor for much. An interrupt (Ctrl-C) ends the
+    run between two files and is told in the result. Raises DumpPathError where the output directory cannot be used, and
+    ConversionError where the plan cannot be carried out at all.
+    """
+    began = time.monotonic()
+    _check(plan)
+    with closing(OutputDirectory(output)) as directory:
+        if plan.layout == "mindspore":
+            from opdump.conversion.mindspore_tree import find_tree_sources
+
+            sources = find_tree_sources(paths, directory)
+        else:
+            sources = find_sources(paths, recursive=recursive, output=directory.identity)
+        done = Conversion(
+            output,
+            layout=plan.layout,
+            sources=len(sources.files),
+            failures=sources.failures,
+            skipped=sources.skipped,
+            subdirectories=sources.subdirectories,
+        )
+        if jobs is None:
+            small = len(sources.files) < _SMALL_FILES and sources.size < _SMALL_BYTES
+            jobs = 1 if small else len(os.sched_getaffinity(0))
+        jobs = min(jobs, len(sources.files))
+        if jobs > 1:
+            results = _in_processes(sources.files, plan, output, jobs)
+        else:
+            results = _in_turn(sources.files, plan, directory)
+        try:
+            with closing(results):
+                for result in results:
+                    _account(done, result)
+                    if progress is not None:
+                        progress(len(done.results), len(sources.files))
+                    if result.fatal:
+                        done.stopped = True
+                        break
+        except KeyboardInterrupt:
+            done.interrupted = True
+        finally:
+            _write_mapping(directory, done)
+    done.seconds = time.monotonic() - began
+    return done
+
+
+def _check(plan: ConversionPlan) -> None:
+    if plan.file_type == "pt":
+        from opdump.conversion.torch_file import require_torch
+
+        require_torch()
+    if plan.layout == "mindspore" and (plan.file_type != "npy" or plan.io is not None):
+        raise ConversionError("the mindspore layout has npy files of all tensors: leave out --to, --input and --output")
+    if plan.shape is not None and not plan.format:
+        raise ConversionError("a shape is that of the format wanted: give --format, too")
+
+
+def _account(done: Conversion, result: FileResult) -> None:
+    done.results.append(result)
+    for name in result.outputs:
+        if name in done.names:
+            replaced = ConversionError(f"its {name} replaced that of another file: convert it into another directory")
+            done.failures.append(failure(result.path, replaced))
+        done.names.add(name)
+    done.converted += not result.failures
+    done.tensors += result.tensors
+    done.bytes += result.bytes
+    done.failures += result.failures
+
+
+def _in_turn(files: list[SourceFile], plan: ConversionPlan, output: OutputDirectory) -> _Results:
+    with _interrupts_noted() as is_interrupted:
+        for file in files:
+            if is_interrupted():
+                raise KeyboardInterrupt
+            yield convert_file(file, plan, output)
+
+
+@contextmanager
+def _interrupts_noted() -> Iterator[Callable[[], bool]]:
+    """Within the block an interrupt (Ctrl-C) is only noted, for the function that it gives; a second one is raised.
+
+    Raised at once it could come between the creation of a file and the code that removes it.
+    """
+    asked = False
+
+    def note(_signal: int, _frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    def is_interrupted() -> bool:
+        return asked
+
+    if threading.current_thread() is not threading.main_thread():  # no other thread is interrupted
+        yield is_interrupted
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield is_interrupted
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+
+
+def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: Path, jobs: int) -> _Results:
+    import multiprocessing
+    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+
+    # Spawned, not forked: numpy's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(output,))
+    with _interrupts_noted() as is_interrupted:
+        try:
+            waiting = {pool.submit(_convert_batch, batch, plan): batch for batch in _batches(files, jobs)}
+            while waiting and not is_interrupted():
+                for future in wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED).done:
+                    yield from _results(future, waiting.pop(future))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        # What was at work when the interrupt came was still ended.
+        for future, batch in waiting.items():
+            if not future.cancelled():
+                yield from _results(future, batch)
+        if is_interrupted():
+            raise KeyboardInterrupt
+
+
+def _results(future: Future[list[FileResult]], batch: list[SourceFile]) -> list[FileResult]:
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        ended = ConversionError("the process that converted it ended, perhaps for want of memory: try --jobs 1")
+        return [FileResult(file.path, failures=[failure(file.path, ended)]) for file in batch]
+
+
+def _batches(files: list[SourceFile], jobs: int) -> Iterator[list[SourceFile]]:
+    most = max(1, min(_BATCH_FILES, len(files) // (jobs * 4)))
+    batch: list[SourceFile] = []
+    size = 0
+    for file in files:
+        if batch and (len(batch) == most or size + file.size > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
+
+
+class _Worker:
+    """What a process of a pool holds for all its batches."""
+
+    output: OutputDirectory
+
+
+def _start_worker(output: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops between batches
+    _Worker.output = OutputDirectory(output)
+
+
+def _convert_batch(files: list[SourceFile], plan: ConversionPlan) -> list[FileResult]:
+    results = []
+    for file in files:
+        results.append(convert_file(file, plan, _Worker.output))
+        if results[-1].fatal:
+            break
+    return results
+
+
+def _write_mapping(output: OutputDirectory, done: Conversion) -> None:
+    """Add the shortened names to the mapping.csv of each directory."""
+    rows: dict[str, list[bytes]] = {}
+    for result in done.results:
+        for directory, stored, name in result.shortened:
+            line = f"{stored},{''.join(' ' if letter in chr(10) + chr(13) else letter for letter in name)}"
+            rows.setdefault(directory, []).append(os.fsencode(line))
+    for directory, lines in rows.items():
+        with _told(done, directory):
+            known = output.read(directory, MAPPING_NAME, _LARGEST_MAPPING).splitlines()
+            text = b"\n".join(dict.fromkeys([*known, *lines])) + b"\n"
+            with output.new_file(directory, MAPPING_NAME) as descriptor:
+                write_all(descriptor, (text,))
+
+
+@contextmanager
+def _told(done: Conversion, directory: str) -> Iterator[None]:
+    try:
+        yield
+    except OpdumpError as error:
+        done.failures.append(failure(str(done.output / directory / MAPPING_NAME), error))

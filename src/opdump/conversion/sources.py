@@ -1,0 +1,156 @@
+"""The files that a conversion is asked for, their true names, and where below the output directory their parts go.
+
+A directory gives its files, and with `recursive` those of the directories below it, at the same relative paths. Links are not
+followed, but for one that is named itself. What dumps and conversions leave beside dump files (csv, json, npy) is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opdump.conversion.convert_file import is_same_directory
+from opdump.conversion.plan import Failure, SourceFile, failure
+from opdump.dump_file.names import MAPPING_NAME, NameMapping, parse_converted_name, read_mapping
+from opdump.errors import CorruptDumpError, DumpPathError, OpdumpError
+
+_DEEPEST = 64
+_NO_DUMPS = (".csv", ".json", ".npy", ".part")
+
+
+@dataclass(slots=True)
+class Sources:
+    """Files to convert, in the order of their names; what was wrong while they were sought, and what was passed over."""
+
+    files: list[SourceFile] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Files that are no dump files by their names."""
+    subdirectories: list[str] = field(default_factory=list)
+    """Directories that were not entered: without `recursive`, or the output directory itself."""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def find_sources(paths: Iterable[str], *, recursive: bool, output: tuple[int, int]) -> Sources:
+    """What is to be converted. `output` is device and inode of the output directory, which is no source of itself."""
+    search = _Search(recursive, output)
+    for path in paths:
+        search.add_path(path)
+    return search.found
+
+
+class _Search:
+    def __init__(self, recursive: bool, output: tuple[int, int]) -> None:
+        self.found = Sources()
+        self._recursive = recursive
+        self._output = output
+        self._taken: dict[tuple[str, str], str] = {}
+        self._mappings: dict[str, NameMapping] = {}
+
+    def add_path(self, path: str) -> None:
+        try:
+            if os.path.isdir(path):
+                self.walk(path)
+            else:
+                self.add("", os.path.dirname(path), [(os.path.basename(path), os.stat(path).st_size)], named=True)
+        except OSError as error:
+            self.fail(path, error)
+
+    def walk(self, root: str) -> None:
+        waiting = [("", root)]
+        while waiting:
+            relative, directory = waiting.pop()
+            files: list[tuple[str, int]] = []
+            below = []
+            try:
+                with os.scandir(directory) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            below.append((os.path.join(relative, entry.name), entry.path))
+                        elif entry.is_file(follow_symlinks=False):
+                            files.append((entry.name, entry.stat(follow_symlinks=False).st_size))
+                        elif entry.name != MAPPING_NAME:
+                            self._refuse(entry)
+            except OSError as error:
+                self.fail(directory, error)
+            self.add(relative, directory, sorted(files), named=False)
+            for inner in sorted(below, reverse=True):
+                if self._recursive and inner[0].count("/") >= _DEEPEST:
+                    self.fail(inner[1], CorruptDumpError(f"lies more than {_DEEPEST} directories down; name it itself"))
+                elif self._recursive and not is_same_directory(inner[1], self._output):
+                    waiting.append(inner)
+                else:
+                    self.found.subdirectories.append(inner[1])
+
+    def add(self, relative: str, directory: str, names: list[tuple[str, int]], *, named: bool) -> None:
+        """Files of a directory; `named` where the command line names one itself."""
+        mapping = self._mapping(directory) if any(name.isdigit() for name, _ in names) else NameMapping()
+        # A file that has a name comes before one that a table gives it to.
+        for name, size in sorted(names, key=lambda each: (mapping.true_name(each[0]) != each[0], each[0])):
+            path = os.path.join(directory, name)
+            if not named and (name.endswith(_NO_DUMPS) or parse_converted_name(name) is not None):
+                self.found.skipped.append(path)
+                continue
+            true_name = mapping.true_name(name)
+            if true_name != name and (relative, true_name) in self._taken:
+                self.fail(
+                    path,
+                    CorruptDumpError(
+                        f"{MAPPING_NAME} calls it {true_name}, as another file is called; it was converted under its own name"
+                    ),
+                )
+                true_name = name
+            other = self._taken.get((relative, true_name))
+            if other == path:  # named twice
+                continue
+            if other is not None:
+                self.fail(
+                    path,
+                    DumpPathError(
+                        f"has the name of {other}, whose converted files its own would replace: convert it into another "
+                        "directory"
+                    ),
+                )
+                continue
+            self._taken[relative, true_name] = path
+            self.found.files.append(SourceFile(path, relative, true_name, size))
+
+    def fail(self, path: str, error: Exception) -> None:
+        if isinstance(error, OSError):
+            error = CorruptDumpError(f"cannot be read ({error.strerror}); a dump file or a directory was expected")
+        self.found.failures.append(failure(path, error))
+
+    def _refuse(self, entry: os.DirEntry[str]) -> None:
+        if entry.is_symlink():
+            problem = (
+                "is a symbolic link, and links in a directory are not followed: name what it leads to as another SRC"
+            )
+        else:
+            problem = "is not a regular file; a dump file was expected"
+        self.fail(entry.path, CorruptDumpError(problem))
+
+    def _mapping(self, directory: str) -> NameMapping:
+        """The true names of a directory; what is wrong with its table is told once and costs no file."""
+        known = self._mappings.get(directory)
+        if known is not None:
+            return known
+        path = os.path.join(directory, MAPPING_NAME)
+        mapping = NameMapping()
+        if os.path.lexists(path):
+            try:
+                if os.path.islink(path):
+                    raise CorruptDumpError(
+                        "is a symbolic link, which is not followed; files keep their names of digits"
+                    )
+                mapping = read_mapping(Path(path))
+            except OpdumpError as error:
+                self.fail(path, error)
+            for problem in mapping.problems:
+                self.fail(path, problem)
+        self._mappings[directory] = mapping
+        return mapping

@@ -1,0 +1,36 @@
+"""Tensors in files of PyTorch: the one place outside of the adapters that imports it, and only when such a file is asked for."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from opdump.conversion.plan import ConversionError
+from opdump.conversion.stored_tensor import StoredTensor
+
+_OWN_TYPES = ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu")
+
+
+def require_torch() -> None:
+    """Raises ConversionError where PyTorch cannot be imported."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ConversionError(
+            f"--to pt writes files of PyTorch, which cannot be imported ({error}): pip install torch, or take --to npy"
+        ) from error
+
+
+def write_torch(stored: StoredTensor, descriptor: int) -> int:
+    """Write a tensor of the element type of the device where PyTorch has it, else of the widened one; the bytes written."""
+    import torch
+
+    parts = list(stored.values())
+    array = np.concatenate(parts) if parts else np.empty(0, stored.host_type)
+    tensor = torch.from_numpy(array).reshape(stored.shape)
+    if stored.dtype_name in _OWN_TYPES and hasattr(torch, stored.dtype_name):
+        tensor = tensor.to(getattr(torch, stored.dtype_name))
+    with os.fdopen(os.dup(descriptor), "wb") as output:
+        torch.save(tensor, output)
+    return os.fstat(descriptor).st_size

@@ -1,0 +1,255 @@
+"""The payload of an overflow file: which accelerator reported an overflow, in which task, and what its status bits say.
+
+record = decode_opdebug(file.outputs[0].data.read(), "Opdebug.Node_OpDebug.59.1597922031178434")
+record.reports[2].accelerator, record.reports[2].task_id           # "AI Core", 57
+status_words("AI Core", 272)                                       # ("overflow of an integer addition, ...", "overflow of ...")
+
+Two layouts, little-endian. The old one is 2048 bytes with three reports at fixed places; the new one begins with a magic number
+and holds one report of one accelerator, whose fields depend on its type. Source: section 6 of the dump specification.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from opdump.errors import CorruptDumpError
+
+OPDEBUG_MAGIC: Final = 0x5A5A5A5A
+OLD_SIZE: Final = 2048
+NONE_OF_THREAD: Final = 65535
+"""What a record says of a context or a thread that does not exist."""
+
+_COMMON: Final = ("model_id", "stream_id", "task_id", "task_type")
+_PLACES: Final = (*_COMMON, "pc_start", "para_base")
+# Name, offset of the six common fields, offset and names of what follows.
+_OLD: Final = (
+    ("DHA Atomic Add", 0, 512, ("status",)),
+    ("L2 Atomic Add", 128, 768, ("status",)),
+    ("AI Core", 256, 1024, ("kernel_code", "block_idx", "status")),
+)
+_CORE: Final = (*_COMMON, "context_id", "thread_id", "pc_start", "para_base", "core_id", "block_id", "status")
+_NEW: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("AIC", _CORE),
+    ("AIV", _CORE),
+    ("AICPU", (*_COMMON, "context_id", "cpu_id", "thread_id", "status")),
+    ("SDMA", (*_COMMON, "context_id", "thread_id", "src_addr", "dst_addr", "channel_id", "status")),
+)
+ACCELERATORS: Final = tuple(name for name, _ in _NEW)
+"""By the number in the new layout."""
+_HEXADECIMAL: Final = frozenset({"pc_start", "para_base", "kernel_code", "src_addr", "dst_addr"})
+_HEADER: Final = struct.Struct("<6I")
+
+_CORE_BITS: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        0x8: "negation of the smallest integer",
+        0x10: "overflow of an integer addition, subtraction, multiplication or multiply-add",
+        0x20: "overflow of a floating-point operation",
+        0x80: "conversion of a negative float to an unsigned integer",
+        0x100: "overflow of a conversion from FP32 or INT32 to FP16",
+        0x400: "overflow of an accumulation in the CUBE unit",
+    }
+)
+_DHA_CODES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        0x9: "overflow of an atomic addition",
+        0xA: "underflow of an atomic addition",
+        0xB: "NaN in the source of an atomic addition",
+        0xC: "NaN in the destination of an atomic addition",
+        0xD: "NaN in source and destination of an atomic addition",
+    }
+)
+_L2_CODES: Final[Mapping[int, str]] = MappingProxyType({code: _DHA_CODES[code + 8] for code in range(1, 6)})
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorReport:
+    """What one accelerator said: its numbers by name, in the order of the file. Addresses are numbers here, too."""
+
+    accelerator: str
+    fields: tuple[tuple[str, int], ...]
+    statuses: tuple[int, ...]
+    """One word; four where an AI Core wrote a record of version 1."""
+
+    def field(self, name: str) -> int | None:
+        """The number of that name; None where this accelerator has none."""
+        return dict(self.fields).get(name)
+
+    @property
+    def model_id(self) -> int:
+        return self.fields[0][1]
+
+    @property
+    def stream_id(self) -> int:
+        return self.fields[1][1]
+
+    @property
+    def task_id(self) -> int:
+        return self.fields[2][1]
+
+    @property
+    def context_id(self) -> int | None:
+        """The context of an FFTS+ task; None where there is none."""
+        return _existing(self.field("context_id"))
+
+    @property
+    def thread_id(self) -> int | None:
+        """The thread of an FFTS+ task; None where there is none."""
+        return _existing(self.field("thread_id"))
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether any status bit is set."""
+        return any(self.statuses)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Every status bit in words; empty where none is set."""
+        first, *others = self.statuses
+        more = (f"status word {place}: 0x{word:x}" for place, word in enumerate(others, 1) if word)
+        return (*status_words(self.accelerator, first), *more)
+
+
+@dataclass(frozen=True, slots=True)
+class OpdebugHeader:
+    """The numbers before the fields of a record in the new layout."""
+
+    version: int
+    valid: int
+    accelerator: int
+    reserved: int
+    data_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpdebugRecord:
+    """One payload. `header` is None in the old layout, which has three reports; the new one has one.
+
+    `problems` names what the payload says wrongly of itself without being unreadable.
+    """
+
+    reports: tuple[AcceleratorReport, ...]
+    header: OpdebugHeader | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> Literal["old", "new"]:
+        return "old" if self.header is None else "new"
+
+    @property
+    def overflows(self) -> tuple[AcceleratorReport, ...]:
+        """The reports with a status bit set."""
+        return tuple(report for report in self.reports if report.overflowed)
+
+
+def decode_opdebug(payload: bytes | memoryview, source: str = "overflow record") -> OpdebugRecord:
+    """The record in the bytes of an output of an overflow file; `source` names it in errors.
+
+    Raises CorruptDumpError: fewer bytes than the layout needs, an old record that is not 2048 bytes, an unknown accelerator.
+    """
+    data = bytes(payload)
+    if len(data) >= 4 and int.from_bytes(data[:4], "little") == OPDEBUG_MAGIC:
+        return _new(data, source)
+    if len(data) != OLD_SIZE:
+        raise CorruptDumpError(
+            f"{source}: an overflow record of {len(data)} bytes without the magic number 0x{OPDEBUG_MAGIC:x}; the old layout "
+            f"has exactly {OLD_SIZE}: the file was cut off, or it is no overflow file"
+        )
+    reports = []
+    for name, start, rest_start, rest in _OLD:
+        numbers = dict(zip(_PLACES, struct.unpack_from("<6Q", data, start), strict=True))
+        numbers.update(zip(rest, struct.unpack_from(f"<{len(rest)}Q", data, rest_start), strict=True))
+        reports.append(_report(name, numbers))
+    return OpdebugRecord(tuple(reports))
+
+
+def _new(data: bytes, source: str) -> OpdebugRecord:
+    if len(data) < _HEADER.size:
+        raise CorruptDumpError(
+            f"{source}: an overflow record of {len(data)} bytes; its header alone takes {_HEADER.size}"
+        )
+    _, version, valid, kind, reserved, length = _HEADER.unpack_from(data)
+    header = OpdebugHeader(version, valid, kind, reserved, length)
+    if kind >= len(_NEW):
+        known = ", ".join(f"{number} {name}" for number, name in enumerate(ACCELERATORS))
+        raise CorruptDumpError(f"{source}: an overflow record of accelerator {kind}; known are {known}")
+    name, fields = _NEW[kind]
+    statuses = 4 if fields is _CORE and version == 1 else 1
+    count = len(fields) - 1 + statuses
+    if len(data) < _HEADER.size + 8 * count:
+        raise CorruptDumpError(
+            f"{source}: an overflow record of {len(data)} bytes; that of {name} in version {version} takes "
+            f"{_HEADER.size + 8 * count}: the file was cut off"
+        )
+    values = struct.unpack_from(f"<{count}Q", data, _HEADER.size)
+    problems = []
+    if valid != 1:
+        problems.append(f"{source}: the record says of itself that it is not valid (valid is {valid}, not 1)")
+    if length != 8 * count:
+        problems.append(f"{source}: the record announces {length} bytes of fields; {name} has {8 * count}")
+    pairs = tuple(zip(fields[:-1], values[: len(fields) - 1], strict=True))
+    return OpdebugRecord((AcceleratorReport(name, pairs, values[len(fields) - 1 :]),), header, tuple(problems))
+
+
+def _report(name: str, numbers: dict[str, int]) -> AcceleratorReport:
+    status = numbers.pop("status")
+    return AcceleratorReport(name, tuple(numbers.items()), (status,))
+
+
+def _existing(number: int | None) -> int | None:
+    return None if number == NONE_OF_THREAD else number
+
+
+def status_words(accelerator: str, status: int) -> tuple[str, ...]:
+    """What the bits of a status word mean; those without a known meaning come as one number at the end.
+
+    AI Core (also `AIC` and `AIV`) has one meaning for each bit, and any number of them may be set; the atomic additions of DHA
+    and L2 have a code in bits 8 to 15, and 16 to 18. The words of AICPU and SDMA are not documented.
+    """
+    words: list[str] = []
+    rest = status
+    if accelerator in ("AI Core", "AIC", "AIV"):
+        for bit, text in _CORE_BITS.items():
+            if status & bit:
+                words.append(text)
+                rest &= ~bit
+    elif accelerator in ("DHA Atomic Add", "L2 Atomic Add"):
+        first, mask, codes = (8, 0xFF, _DHA_CODES) if accelerator.startswith("DHA") else (16, 0x7, _L2_CODES)
+        text = codes.get(status >> first & mask, "")
+        if text:
+            words.append(text)
+            rest &= ~(mask << first)
+    if rest:
+        words.append(f"bits 0x{rest:x} of unknown meaning")
+    return tuple(words)
+
+
+def opdebug_json(record: OpdebugRecord) -> str:
+    """The record as the converter of CANN prints it: four spaces of indentation, addresses in hexadecimal, no final newline."""
+    header = record.header
+    if header is None:
+        content: dict[str, Any] = {report.accelerator: _printed(report) for report in record.reports}
+    else:
+        (report,) = record.reports
+        content = {
+            "magic": hex(OPDEBUG_MAGIC),
+            "version": header.version,
+            "acc_list": {
+                "valid": header.valid,
+                "acc_type": report.accelerator,
+                "rsv": header.reserved,
+                "data_len": header.data_length,
+                "data": _printed(report),
+            },
+        }
+    return json.dumps(content, indent=4)
+
+
+def _printed(report: AcceleratorReport) -> dict[str, Any]:
+    printed: dict[str, Any] = {name: hex(value) if name in _HEXADECIMAL else value for name, value in report.fields}
+    printed["status"] = report.statuses[0] if len(report.statuses) == 1 else list(report.statuses)
+    return printed
