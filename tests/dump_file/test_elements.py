@@ -239,3 +239,11 @@ def test_widening_is_a_table_look_up_for_any_number_of_bytes(size: int, width: i
     codes = np.random.default_rng(0).integers(0, 256, size + 1).astype(np.uint8)[1:]  # at an odd address
     table = np.random.default_rng(1).integers(-128, 128, (256, width)).astype(dtype)
     np.testing.assert_array_equal(widen(codes, table), table[codes].reshape(-1))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 65_535, 65_536, 65_541, 200_001])
+def test_six_bits_are_taken_from_any_number_of_bytes(count: int) -> None:
+    codes = np.random.default_rng(count).integers(0, 64, count).astype(np.uint8)
+    bits = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :6]
+    found = _host("FLOAT6_E3M2", (count,), np.packbits(bits.reshape(-1), bitorder="little").tobytes() + b"padding")
+    np.testing.assert_array_equal(found, values_of_codes("FLOAT6_E3M2")[codes])

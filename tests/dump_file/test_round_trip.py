@@ -227,6 +227,12 @@ def test_a_file_of_version_1_has_room_for_2_gib(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_file_that_says_nothing_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no header"):
+        write_dump_file(tmp_path / "x", DumpFile(version=""))
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"kept")
     (tmp_path / "x").symlink_to(tmp_path / "elsewhere")

@@ -164,6 +164,7 @@ class DumpFile:
     dfx_message: str = ""
     variant: Variant = "2.0"
     unknown: bytes = field(default=b"", repr=False)
+    """Fields of a later version, as those of tensors and blobs; in smaller parts (a shape, an attribute) they are left out."""
     path: Path | None = field(default=None, compare=False)
     """Where it was read; None where it was made."""
 

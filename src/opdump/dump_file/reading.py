@@ -108,8 +108,9 @@ def _is_too_much(entries: int, described: int) -> bool:
 
 
 def _file(source: FileSource, message: Any, start: int) -> DumpFile:
-    groups = (message.input, message.output, message.buffer, message.space)
-    end = start + sum(entry.size for group in groups for entry in group)
+    # Held, because protobuf makes a Python object of an entry each time that nobody holds one.
+    entries = [*message.input, *message.output, *message.buffer, *message.space]
+    end = start + sum([entry.size for entry in entries])
     absent = False
     if end > source.size:
         absent = _has_skipped(message, source.size - start)
@@ -253,8 +254,8 @@ def _common(entry: Any) -> dict[str, Any]:
     return {
         "data_type": entry.data_type,
         "format": entry.format,
-        "shape": tuple(entry.shape.dim),
-        "original_shape": tuple(entry.original_shape.dim),
+        "shape": tuple(entry.shape.dim) if entry.HasField("shape") else (),
+        "original_shape": tuple(entry.original_shape.dim) if entry.HasField("original_shape") else (),
         "sub_format": entry.sub_format,
         "address": entry.address,
         "offset": entry.offset,

@@ -28,7 +28,7 @@ _MOST_IN_MESSAGE: Final = 2**31 - 2**24
 def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
     """Write `file` in variant 2.0 or, where `file.variant` says so, 1.0; an existing file is replaced.
 
-    Raises ValueError for a nano file, which only devices write, for one of 1.0 from 2 GiB on, and for a number that a header
+    Raises ValueError for a nano file, which only devices write, for one of 1.0 from 2 GiB on, for one that says nothing, and for a number that a header
     cannot hold (a negative dimension), and DumpPathError where the file cannot be written.
     """
     target = Path(path)
@@ -62,6 +62,8 @@ def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
             f"a file of version 1.0 holds less than 2 GiB, and these tensors have {total} bytes; write 2.0"
         )
     header = _message(file, with_data=legacy).SerializeToString(deterministic=True)
+    if not header:
+        raise ValueError("a file without a version, a name or a tensor has no header, and nobody could read it")
     if legacy:
         yield header
         return
