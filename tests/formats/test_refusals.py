@@ -37,9 +37,9 @@ WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
     ("NC1HWC0", (2, 2, 3, 4, 16), "NHWC", (2, 19, 3, 4), "Give the tensor's original shape"),
     ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2, 19), "has 4 dimensions; found (2, 19)"),
     ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2, -19, 3, 4), "no dimension is negative"),
-    ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2**63, 2**63, 3, 4), "found (2, 2, 3, 4, 16)"),
+    ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2**63, 2**63, 3, 4), "larger than any memory"),
     ("FRACTAL_Z", (12, 2, 16, 16), "NCHW", (20, 19, 2, 2), "has the shape (8, 2, 16, 16) in FRACTAL_Z"),
-    ("FRACTAL_Z", (12, 2, 16, 16), "NCHW", (2**62, 2**62, 2**62, 2**62), "found (12, 2, 16, 16)"),
+    ("FRACTAL_Z", (12, 2, 16, 16), "NCHW", (2**62, 2**62, 2**62, 2**62), "larger than any memory"),
     ("FRACTAL_Z_C04", (2, 2, 16, 16), "NCHW", (20, 5, 2, 3), "at most 4 channels; found 5"),
     ("FRACTAL_NZ", (3, 2, 16, 16), "ND", (20, 10), "has the shape (1, 2, 16, 16) in FRACTAL_NZ"),
     ("FRACTAL_NZ", (2, 3, 2, 16, 16), "ND", (3, 20, 35), "has the shape (3, 3, 2, 16, 16)"),
@@ -87,6 +87,21 @@ def test_blocks_of_no_channels_are_refused() -> None:
 def test_padding_beyond_any_memory_is_refused_before_it_is_allocated() -> None:
     with pytest.raises(FormatShapeError, match="larger than any memory"):
         convert_format(np.zeros((2, 3, 1, 1)), "NCHW", "NC1HWC0", c0=2**62)
+
+
+@pytest.mark.parametrize(
+    ("source", "shape", "target", "wanted"),
+    [
+        ("FRACTAL_Z", (0, 1, 16, 16), "NCHW", (16, 2**62, 0, 5)),
+        ("FRACTAL_Z_C04", (0, 1, 16, 16), "NCHW", (16, 4, 0, 2**64)),
+        ("FRACTAL_NZ", (0, 1, 1, 16, 16), "ND", (0, 2**62, 16)),
+    ],
+)
+def test_a_shape_without_elements_may_not_be_endless_either(
+    source: str, shape: Shape, target: str, wanted: Shape
+) -> None:
+    with pytest.raises(FormatShapeError, match="larger than any memory"):
+        convert_format(np.zeros(shape, np.complex128), source, target, shape=wanted)
 
 
 @pytest.mark.parametrize("name", DEVICE_FORMATS)

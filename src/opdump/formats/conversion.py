@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opdump.errors import FormatShapeError, UnknownFormatError
-from opdump.formats.device_format import Array, Shape, require_plain_shape, text
+from opdump.formats.device_format import Array, Shape, require_plain_shape, require_possible, text
 from opdump.formats.registry import DEVICE_FORMATS, FORMATS
 
 
@@ -45,6 +45,7 @@ def convert_format(
         plain_target = plain
     if wanted is not None:
         require_plain_shape(wanted, plain_target)
+        require_possible(wanted, array.dtype)
     result = _to_plain(array, source, plain, plain_target, wanted, groups)
     if target in DEVICE_FORMATS:
         device = DEVICE_FORMATS[target]

@@ -41,7 +41,6 @@ class DeviceFormat:
     to_plain: ToPlain
     from_plain: FromPlain
     c0: int = CUBE
-    takes_groups: bool = False
 
 
 def ceil_div(count: int, size: int) -> int:
@@ -85,7 +84,12 @@ def require_plain_shape(shape: Shape, plain: str) -> None:
 
 
 def zeros(shape: Shape, dtype: np.dtype[Any]) -> Array:
-    """A device's array before it is filled. Memory that cannot be had is a mistake in the shape, too."""
-    if math.prod(shape) * max(dtype.itemsize, 1) >= 2**63:
-        raise FormatShapeError(f"a tensor of the shape {text(shape)} is larger than any memory")
+    """A device's array before it is filled."""
+    require_possible(shape, dtype)
     return np.zeros(shape, dtype)
+
+
+def require_possible(shape: Shape, dtype: np.dtype[Any]) -> None:
+    """FormatShapeError for a shape that no array can have, though it may be without elements."""
+    if math.prod(size for size in shape if size) * dtype.itemsize >= 2**63:
+        raise FormatShapeError(f"a tensor of the shape {text(shape)} is larger than any memory")

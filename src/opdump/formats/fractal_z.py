@@ -76,27 +76,25 @@ def _device_shape(shape: Shape, n0: int, c0: int, groups: int) -> Shape:
 
 def to_ncdhw(array: Array, shape: Shape | None, groups: int, order: Shape | None) -> Array:
     """(D * C1 * H * W, N1, N0, C0) to (N, C, D, H, W): the shape is needed, it alone tells C1 from D, H and W."""
-    _require(array, "FRACTAL_Z_3D", "D * C1 * H * W", shape)
-    assert shape is not None
-    return _to_plain(array, shape, groups, order, "FRACTAL_Z_3D", "NCDHW")
+    needed = _required(array, "FRACTAL_Z_3D", "D * C1 * H * W", shape)
+    return _to_plain(array, needed, groups, order, "FRACTAL_Z_3D", "NCDHW")
 
 
 def to_nchw(array: Array, shape: Shape | None, groups: int, order: Shape | None) -> Array:
     """(C1 * H * W, N1, N0, C0) to (N, C, H, W): the shape is needed, it alone tells C1 from H and W."""
-    _require(array, "FRACTAL_Z", "C1 * H * W", shape)
-    assert shape is not None
-    n, c, h, w = shape
+    n, c, h, w = _required(array, "FRACTAL_Z", "C1 * H * W", shape)
     with_depth = None if order is None else (2, *(axis + (axis > 1) for axis in order))
     return _to_plain(array, (n, c, 1, h, w), groups, with_depth, "FRACTAL_Z", "NCHW")[:, :, 0]
 
 
-def _require(array: Array, name: str, first_axis: str, shape: Shape | None) -> None:
+def _required(array: Array, name: str, first_axis: str, shape: Shape | None) -> Shape:
     require_rank(array, name, f"{first_axis.replace(' ', '')} N1 N0 C0")
     if shape is None:
         raise FormatShapeError(
             f"{name} with its first axis of {first_axis} = {array.shape[0]} does not say what H and W are. "
             "Give the tensor's original shape"
         )
+    return shape
 
 
 def _to_plain(array: Array, shape: Shape, groups: int, order: Shape | None, name: str, plain_name: str) -> Array:
@@ -124,5 +122,5 @@ def from_nchw(array: Array, c0: int, groups: int) -> Array:
     return from_ncdhw(array[:, :, None], c0, groups)
 
 
-FRACTAL_Z = DeviceFormat("FRACTAL_Z", "NCHW", to_nchw, from_nchw, takes_groups=True)
-FRACTAL_Z_3D = DeviceFormat("FRACTAL_Z_3D", "NCDHW", to_ncdhw, from_ncdhw, takes_groups=True)
+FRACTAL_Z = DeviceFormat("FRACTAL_Z", "NCHW", to_nchw, from_nchw)
+FRACTAL_Z_3D = DeviceFormat("FRACTAL_Z_3D", "NCDHW", to_ncdhw, from_ncdhw)
