@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from opdump.errors import FormatShapeError, UnknownFormatError
-from opdump.formats import DEVICE_FORMATS, can_convert, convert_format
+from opdump.formats import DEVICE_FORMATS, FORMATS, can_convert, convert_format
 from tests.formats.definitions import Shape, numbered
 
 WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
@@ -128,3 +132,33 @@ def test_what_a_format_can_become_is_named() -> None:
         UnknownFormatError, match="NC1HWC0 cannot be converted to NCDHW; it can be to: NCHW, NHWC, HWCN"
     ):
         convert_format(numbered((1, 1, 1, 1, 16)), "NC1HWC0", "NCDHW")
+
+
+sizes = st.sampled_from([0, 1, 2, 3, 4, 5, 15, 16, 17, 32])
+endless = sizes | st.integers(-2, 2**64)
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    st.sampled_from(FORMATS),
+    st.sampled_from(FORMATS),
+    st.lists(sizes, max_size=7),
+    st.none() | st.lists(endless, max_size=7),
+    st.integers(-1, 40),
+    st.none() | st.integers(-1, 40) | st.just(2**62),
+)
+def test_any_shape_is_converted_or_refused(
+    source: str, target: str, shape: list[int], wanted: list[int] | None, groups: int, c0: int | None
+) -> None:
+    while math.prod(shape) > 200_000:
+        shape.pop()
+    array = np.zeros(shape, np.int8)
+    try:
+        result = convert_format(
+            array, source, target, shape=None if wanted is None else tuple(wanted), groups=groups, c0=c0
+        )
+    except (FormatShapeError, UnknownFormatError):
+        return  # said so, and nothing else came out
+    assert result.dtype == array.dtype
+    assert wanted is None or target in DEVICE_FORMATS or result.shape == tuple(wanted)
+    assert target in DEVICE_FORMATS or result.size <= array.size

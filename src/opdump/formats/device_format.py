@@ -34,7 +34,7 @@ class FromPlain(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFormat:
-    """A device format by its name in dump files. `plain` is the format it goes through: NCHW, NCDHW or ND (any rank)."""
+    """A device format by its name in dump files. `plain` is what it goes through: NCHW, NCDHW or ND (any rank)."""
 
     name: str
     plain: str
@@ -58,7 +58,8 @@ def require_rank(array: Array, name: str, axes: str) -> None:
     names = axes.split()
     if array.ndim != len(names):
         raise FormatShapeError(
-            f"a tensor in {name} has the shape ({', '.join(names)}); found {text(array.shape)}, of {array.ndim} dimensions"
+            f"a tensor in {name} has the shape ({', '.join(names)}); "
+            f"found {text(array.shape)}, of {array.ndim} dimensions"
         )
     empty = [axis for axis, size in zip(names, array.shape, strict=True) if axis[-1:] == "0" and size == 0]
     if empty:

@@ -1,4 +1,4 @@
-"""FRACTAL_NZ: matrices in blocks of 16 rows by C0 columns, the blocks column by column, the elements of each row by row.
+"""FRACTAL_NZ: matrices in blocks of 16 rows by C0 columns, block after block down the columns, each row by row.
 
 Element (m, n) of (..., M, N) lies at (..., n // C0, m // M0, m % M0, n % C0) of (..., N1, M1, M0, C0). The leading axes
 are those of the tensor.
