@@ -30,88 +30,75 @@ struct Axis {
 
 // Moves blocks of kSide x kSide elements across their diagonal: from rows of the source `source_row` bytes apart to
 // rows of the destination `destination_row` bytes apart.
+#if defined(__SSE2__)
+inline __m128i load(const char* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
+inline void store(char* to, __m128i value) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value); }
+
+// a0 b0 a1 b1 ... of the lower (upper) halves of a and b.
 template <int kItem>
-struct Block {
-  static constexpr int kSide = 1;
+inline __m128i interleave_low(__m128i a, __m128i b) {
+  if constexpr (kItem == 1) return _mm_unpacklo_epi8(a, b);
+  if constexpr (kItem == 2) return _mm_unpacklo_epi16(a, b);
+  if constexpr (kItem == 4) return _mm_unpacklo_epi32(a, b);
+  return _mm_unpacklo_epi64(a, b);
+}
+template <int kItem>
+inline __m128i interleave_high(__m128i a, __m128i b) {
+  if constexpr (kItem == 1) return _mm_unpackhi_epi8(a, b);
+  if constexpr (kItem == 2) return _mm_unpackhi_epi16(a, b);
+  if constexpr (kItem == 4) return _mm_unpackhi_epi32(a, b);
+  return _mm_unpackhi_epi64(a, b);
+}
+
+// As many rows as a register has elements. Row i and row i + half interleaved, log2(rows) times over, are the columns.
+template <int kItem>
+struct Registers {
+  static constexpr int64_t kSide = 16 / kItem;
+  static void transpose(const char* source, int64_t source_row, char* destination, int64_t destination_row) {
+    __m128i rows[kSide], next[kSide];
+    for (int64_t i = 0; i < kSide; ++i) rows[i] = load(source + i * source_row);
+    for (int64_t done = 1; done < kSide; done *= 2) {
+      for (int64_t i = 0; i < kSide / 2; ++i) {
+        next[2 * i] = interleave_low<kItem>(rows[i], rows[i + kSide / 2]);
+        next[2 * i + 1] = interleave_high<kItem>(rows[i], rows[i + kSide / 2]);
+      }
+      for (int64_t i = 0; i < kSide; ++i) rows[i] = next[i];
+    }
+    for (int64_t i = 0; i < kSide; ++i) store(destination + i * destination_row, rows[i]);
+  }
+};
+
+// Blocks of 8 bytes where there are no 16.
+struct HalfRegisters {
+  static constexpr int64_t kSide = 8;
+  static void transpose(const char* source, int64_t source_row, char* destination, int64_t destination_row) {
+    __m128i rows[4];
+    for (int64_t i = 0; i < 4; ++i) {
+      const auto half = [&](int64_t row) {
+        return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(source + row * source_row));
+      };
+      rows[i] = _mm_unpacklo_epi8(half(i), half(i + 4));
+    }
+    const __m128i a = _mm_unpacklo_epi8(rows[0], rows[2]), b = _mm_unpackhi_epi8(rows[0], rows[2]);
+    const __m128i c = _mm_unpacklo_epi8(rows[1], rows[3]), d = _mm_unpackhi_epi8(rows[1], rows[3]);
+    const __m128i columns[4] = {_mm_unpacklo_epi8(a, c), _mm_unpackhi_epi8(a, c), _mm_unpacklo_epi8(b, d),
+                                _mm_unpackhi_epi8(b, d)};
+    for (int64_t i = 0; i < 4; ++i) {
+      char* to = destination + 2 * i * destination_row;
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(to), columns[i]);
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(to + destination_row), _mm_unpackhi_epi64(columns[i], columns[i]));
+    }
+  }
+};
+#else
+template <int kItem>
+struct Registers {
+  static constexpr int64_t kSide = 1;
   static void transpose(const char* source, int64_t, char* destination, int64_t) {
     std::memcpy(destination, source, kItem);
   }
 };
-
-#if defined(__SSE2__)
-inline __m128i load(const char* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
-inline __m128i load_half(const char* from) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)); }
-inline void store(char* to, __m128i value) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value); }
-inline void store_low(char* to, __m128i value) { _mm_storel_epi64(reinterpret_cast<__m128i*>(to), value); }
-inline void store_high(char* to, __m128i value) { store_low(to, _mm_unpackhi_epi64(value, value)); }
-
-template <>
-struct Block<1> {
-  static constexpr int kSide = 8;
-  static void transpose(const char* source, int64_t source_row, char* destination, int64_t destination_row) {
-    __m128i pairs[4];
-    for (int i = 0; i < 4; ++i) {
-      pairs[i] =
-          _mm_unpacklo_epi8(load_half(source + 2 * i * source_row), load_half(source + (2 * i + 1) * source_row));
-    }
-    const __m128i low_0 = _mm_unpacklo_epi16(pairs[0], pairs[1]), high_0 = _mm_unpackhi_epi16(pairs[0], pairs[1]);
-    const __m128i low_1 = _mm_unpacklo_epi16(pairs[2], pairs[3]), high_1 = _mm_unpackhi_epi16(pairs[2], pairs[3]);
-    const __m128i rows[4] = {_mm_unpacklo_epi32(low_0, low_1), _mm_unpackhi_epi32(low_0, low_1),
-                             _mm_unpacklo_epi32(high_0, high_1), _mm_unpackhi_epi32(high_0, high_1)};
-    for (int i = 0; i < 4; ++i) {
-      store_low(destination + 2 * i * destination_row, rows[i]);
-      store_high(destination + (2 * i + 1) * destination_row, rows[i]);
-    }
-  }
-};
-
-template <>
-struct Block<2> {
-  static constexpr int kSide = 8;
-  static void transpose(const char* source, int64_t source_row, char* destination, int64_t destination_row) {
-    __m128i twos[8], fours[8];
-    for (int i = 0; i < 4; ++i) {
-      const __m128i even = load(source + 2 * i * source_row), odd = load(source + (2 * i + 1) * source_row);
-      twos[2 * i] = _mm_unpacklo_epi16(even, odd);
-      twos[2 * i + 1] = _mm_unpackhi_epi16(even, odd);
-    }
-    for (int half = 0; half < 2; ++half) {
-      for (int i = 0; i < 2; ++i) {
-        fours[4 * half + 2 * i] = _mm_unpacklo_epi32(twos[4 * half + i], twos[4 * half + 2 + i]);
-        fours[4 * half + 2 * i + 1] = _mm_unpackhi_epi32(twos[4 * half + i], twos[4 * half + 2 + i]);
-      }
-    }
-    for (int i = 0; i < 4; ++i) {
-      store(destination + 2 * i * destination_row, _mm_unpacklo_epi64(fours[i], fours[4 + i]));
-      store(destination + (2 * i + 1) * destination_row, _mm_unpackhi_epi64(fours[i], fours[4 + i]));
-    }
-  }
-};
-
-template <>
-struct Block<4> {
-  static constexpr int kSide = 4;
-  static void transpose(const char* source, int64_t source_row, char* destination, int64_t destination_row) {
-    const __m128i a = load(source), b = load(source + source_row), c = load(source + 2 * source_row),
-                  d = load(source + 3 * source_row);
-    const __m128i low_0 = _mm_unpacklo_epi32(a, b), high_0 = _mm_unpackhi_epi32(a, b);
-    const __m128i low_1 = _mm_unpacklo_epi32(c, d), high_1 = _mm_unpackhi_epi32(c, d);
-    store(destination, _mm_unpacklo_epi64(low_0, low_1));
-    store(destination + destination_row, _mm_unpackhi_epi64(low_0, low_1));
-    store(destination + 2 * destination_row, _mm_unpacklo_epi64(high_0, high_1));
-    store(destination + 3 * destination_row, _mm_unpackhi_epi64(high_0, high_1));
-  }
-};
-
-template <>
-struct Block<8> {
-  static constexpr int kSide = 2;
-  static void transpose(const char* source, int64_t source_row, char* destination, int64_t destination_row) {
-    const __m128i a = load(source), b = load(source + source_row);
-    store(destination, _mm_unpacklo_epi64(a, b));
-    store(destination + destination_row, _mm_unpackhi_epi64(a, b));
-  }
-};
+using HalfRegisters = Registers<1>;
 #endif
 
 // Two axes at once: `fast` is the one along which the destination moves least, `other` the source. One element (or run
@@ -120,9 +107,9 @@ using PlaneFunction = void (*)(const char* source, char* destination, const Axis
 
 // The destination's rows run along `fast`, the source's along `other`. A line of the destination's cache is filled
 // before the next is begun: rows that are a power of two apart would drive each other out of the cache.
-template <int kItem>
-void transpose_plane(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t) {
-  constexpr int64_t kSide = Block<kItem>::kSide;
+template <int kItem, typename Block>
+void transpose_blocks(const char* source, char* destination, const Axis& fast, const Axis& other) {
+  constexpr int64_t kSide = Block::kSide;
   constexpr int64_t kLine = std::max<int64_t>(kCacheLine / kItem, kSide);
   if (fast.size < kSide || other.size < kSide) {
     const auto move = [&](int64_t row, int64_t i) {
@@ -151,11 +138,19 @@ void transpose_plane(const char* source, char* destination, const Axis& fast, co
         char* to = destination + at_row * other.destination;
         for (int64_t place = first; place < end; place += kSide) {
           const int64_t at = std::min(place, end - kSide);
-          Block<kItem>::transpose(from + at * fast.source, fast.source, to + at * kItem, other.destination);
+          Block::transpose(from + at * fast.source, fast.source, to + at * kItem, other.destination);
         }
       }
     }
   }
+}
+
+template <int kItem>
+void transpose_plane(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t) {
+  if (kItem == 1 && std::min(fast.size, other.size) < 16) {
+    return transpose_blocks<1, HalfRegisters>(source, destination, fast, other);
+  }
+  transpose_blocks<kItem, Registers<kItem>>(source, destination, fast, other);
 }
 
 template <int kRun>

@@ -1,4 +1,4 @@
-"""The formats written down a second time, element by element: where each lies on the device, by index arithmetic alone."""
+"""The formats written down a second time: where each element lies on the device, by index arithmetic alone."""
 
 from __future__ import annotations
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from opdump.errors import FormatShapeError, UnknownFormatError
-from opdump.formats import DEVICE_FORMATS, can_convert, convert_format
+from opdump.formats import DEVICE_FORMATS, FORMATS, can_convert, convert_format
 from tests.formats.definitions import Shape, numbered
 
 WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
@@ -37,9 +41,9 @@ WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
     ("NC1HWC0", (2, 2, 3, 4, 16), "NHWC", (2, 19, 3, 4), "Give the tensor's original shape"),
     ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2, 19), "has 4 dimensions; found (2, 19)"),
     ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2, -19, 3, 4), "no dimension is negative"),
-    ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2**63, 2**63, 3, 4), "found (2, 2, 3, 4, 16)"),
+    ("NC1HWC0", (2, 2, 3, 4, 16), "NCHW", (2**63, 2**63, 3, 4), "larger than any memory"),
     ("FRACTAL_Z", (12, 2, 16, 16), "NCHW", (20, 19, 2, 2), "has the shape (8, 2, 16, 16) in FRACTAL_Z"),
-    ("FRACTAL_Z", (12, 2, 16, 16), "NCHW", (2**62, 2**62, 2**62, 2**62), "found (12, 2, 16, 16)"),
+    ("FRACTAL_Z", (12, 2, 16, 16), "NCHW", (2**62, 2**62, 2**62, 2**62), "larger than any memory"),
     ("FRACTAL_Z_C04", (2, 2, 16, 16), "NCHW", (20, 5, 2, 3), "at most 4 channels; found 5"),
     ("FRACTAL_NZ", (3, 2, 16, 16), "ND", (20, 10), "has the shape (1, 2, 16, 16) in FRACTAL_NZ"),
     ("FRACTAL_NZ", (2, 3, 2, 16, 16), "ND", (3, 20, 35), "has the shape (3, 3, 2, 16, 16)"),
@@ -89,6 +93,21 @@ def test_padding_beyond_any_memory_is_refused_before_it_is_allocated() -> None:
         convert_format(np.zeros((2, 3, 1, 1)), "NCHW", "NC1HWC0", c0=2**62)
 
 
+@pytest.mark.parametrize(
+    ("source", "shape", "target", "wanted"),
+    [
+        ("FRACTAL_Z", (0, 1, 16, 16), "NCHW", (16, 2**62, 0, 5)),
+        ("FRACTAL_Z_C04", (0, 1, 16, 16), "NCHW", (16, 4, 0, 2**64)),
+        ("FRACTAL_NZ", (0, 1, 1, 16, 16), "ND", (0, 2**62, 16)),
+    ],
+)
+def test_a_shape_without_elements_may_not_be_endless_either(
+    source: str, shape: Shape, target: str, wanted: Shape
+) -> None:
+    with pytest.raises(FormatShapeError, match="larger than any memory"):
+        convert_format(np.zeros(shape, np.complex128), source, target, shape=wanted)
+
+
 @pytest.mark.parametrize("name", DEVICE_FORMATS)
 def test_no_shape_makes_an_array_larger_than_what_was_read(name: str) -> None:
     device = np.zeros((1, 1, 16, 16) if name.startswith("FRACTAL") else (1, 1, 1, 1, 16, 16)[-(5 + (name[1] != "C")) :])
@@ -113,3 +132,33 @@ def test_what_a_format_can_become_is_named() -> None:
         UnknownFormatError, match="NC1HWC0 cannot be converted to NCDHW; it can be to: NCHW, NHWC, HWCN"
     ):
         convert_format(numbered((1, 1, 1, 1, 16)), "NC1HWC0", "NCDHW")
+
+
+sizes = st.sampled_from([0, 1, 2, 3, 4, 5, 15, 16, 17, 32])
+endless = sizes | st.integers(-2, 2**64)
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    st.sampled_from(FORMATS),
+    st.sampled_from(FORMATS),
+    st.lists(sizes, max_size=7),
+    st.none() | st.lists(endless, max_size=7),
+    st.integers(-1, 40),
+    st.none() | st.integers(-1, 40) | st.just(2**62),
+)
+def test_any_shape_is_converted_or_refused(
+    source: str, target: str, shape: list[int], wanted: list[int] | None, groups: int, c0: int | None
+) -> None:
+    while math.prod(shape) > 200_000:
+        shape.pop()
+    array = np.zeros(shape, np.int8)
+    try:
+        result = convert_format(
+            array, source, target, shape=None if wanted is None else tuple(wanted), groups=groups, c0=c0
+        )
+    except (FormatShapeError, UnknownFormatError):
+        return  # said so, and nothing else came out
+    assert result.dtype == array.dtype
+    assert wanted is None or target in DEVICE_FORMATS or result.shape == tuple(wanted)
+    assert target in DEVICE_FORMATS or result.size <= array.size

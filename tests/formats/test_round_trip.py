@@ -42,7 +42,7 @@ def tensors(draw: st.DrawFn) -> tuple[str, str, Shape, int, int]:
     shape = [draw(sizes if axis in (0, 1, rank - 2, rank - 1) else st.integers(0, 3)) for axis in range(rank)]
     axes = "" if through == "ND" else through
     groups = 1
-    if "N" in axes and DEVICE_FORMATS[device].takes_groups:
+    if "N" in axes and device in ("FRACTAL_Z", "FRACTAL_Z_3D"):
         groups = draw(st.integers(1, 12))
         shape[axes.index("N")] = draw(st.integers(0, 8)) * groups
     if device == "FRACTAL_Z_C04":

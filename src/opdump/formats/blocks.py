@@ -46,7 +46,7 @@ def _pieces(first_in_device: int, count: int, block: int) -> list[_Piece]:
 
 
 def _pairs(plain: Array, device: Array, axes: Axes, starts: Shape) -> Iterator[tuple[Array, Array]]:
-    """Views of the same shape of the plain and of the device's array; elements are bytes, since not all types have strides."""
+    """Views of the same shape of the plain and of the device's array, of bare bytes: some types cannot be strided."""
     plain, device = plain.view(f"V{plain.itemsize}"), device.view(f"V{device.itemsize}")
     of_axis = [
         [_Piece(0, (slice(start, start + size),), (size,))]

@@ -1,7 +1,7 @@
 """C1HWNCoC0: weights of depthwise convolutions.
 
-Channel c of (N, C, H, W) lies in block c // C0 of (C1, H, W, N, Co, C0), where Co = C0, on the diagonal: at place c % C0 of
-both. Everything beside the diagonal is zero, so that the matrix unit multiplies each channel by its own weight alone.
+Channel c of (N, C, H, W) lies in block c // C0 of (C1, H, W, N, Co, C0), where Co = C0, on the diagonal: at place c % C0
+of both. Everything beside the diagonal is zero, so that the matrix unit multiplies each channel by its own weight alone.
 
 Source: the table of formats in the documents of CANN.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opdump.errors import FormatShapeError, UnknownFormatError
-from opdump.formats.device_format import Array, Shape, require_plain_shape, text
+from opdump.formats.device_format import Array, Shape, require_plain_shape, require_possible, text
 from opdump.formats.registry import DEVICE_FORMATS, FORMATS
 
 
@@ -21,15 +21,15 @@ def convert_format(
 
     `array` has the shape of `source`; the result that of `target`, and may be a view of it.
 
-    `shape` is the tensor's own shape, in the order of a plain target, else in that of NCHW, NCDHW or, for FRACTAL_NZ, of
-    the source. It cuts the padding; without it padding is kept. FRACTAL_Z has no plain shape without it. Between plain
-    formats, and into a device format, it changes nothing and must be right.
+    `shape` is the tensor's own shape, in the order of a plain target, else in that of NCHW, NCDHW or, for FRACTAL_NZ,
+    of the source. It cuts the padding; without it padding is kept. FRACTAL_Z has no plain shape without it. Between
+    plain formats, and into a device format, it changes nothing and must be right.
     `groups` are those of a grouped convolution (FRACTAL_Z, FRACTAL_Z_3D; elsewhere it has no meaning); 0 is what a dump
-    file says of none. `c0` is how many channels make a block of a device's target; 16 without it, whatever the dtype, 4 for
-    a C04 format.
+    file says of none. `c0` is how many channels make a block of a device's target; 16 without it, whatever the dtype,
+    4 for NC1HWC0_C04.
 
-    UnknownFormatError: no format of that name, or no conversion. FormatShapeError: the array, or the shape wanted, cannot
-    be, or a shape is needed.
+    UnknownFormatError: no format of that name, or no conversion. FormatShapeError: the array, or the shape wanted,
+    cannot be, or a shape is needed.
     """
     _require_known(source, target)
     if groups < 0 or (c0 is not None and c0 < 1):
@@ -45,6 +45,7 @@ def convert_format(
         plain_target = plain
     if wanted is not None:
         require_plain_shape(wanted, plain_target)
+        require_possible(wanted, array.dtype)
     result = _to_plain(array, source, plain, plain_target, wanted, groups)
     if target in DEVICE_FORMATS:
         device = DEVICE_FORMATS[target]

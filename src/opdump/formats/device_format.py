@@ -34,14 +34,13 @@ class FromPlain(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFormat:
-    """A device format by its name in dump files. `plain` is the format it goes through: NCHW, NCDHW or ND (any rank)."""
+    """A device format by its name in dump files. `plain` is what it goes through: NCHW, NCDHW or ND (any rank)."""
 
     name: str
     plain: str
     to_plain: ToPlain
     from_plain: FromPlain
     c0: int = CUBE
-    takes_groups: bool = False
 
 
 def ceil_div(count: int, size: int) -> int:
@@ -59,7 +58,8 @@ def require_rank(array: Array, name: str, axes: str) -> None:
     names = axes.split()
     if array.ndim != len(names):
         raise FormatShapeError(
-            f"a tensor in {name} has the shape ({', '.join(names)}); found {text(array.shape)}, of {array.ndim} dimensions"
+            f"a tensor in {name} has the shape ({', '.join(names)}); "
+            f"found {text(array.shape)}, of {array.ndim} dimensions"
         )
     empty = [axis for axis, size in zip(names, array.shape, strict=True) if axis[-1:] == "0" and size == 0]
     if empty:
@@ -85,7 +85,12 @@ def require_plain_shape(shape: Shape, plain: str) -> None:
 
 
 def zeros(shape: Shape, dtype: np.dtype[Any]) -> Array:
-    """A device's array before it is filled. Memory that cannot be had is a mistake in the shape, too."""
-    if math.prod(shape) * max(dtype.itemsize, 1) >= 2**63:
-        raise FormatShapeError(f"a tensor of the shape {text(shape)} is larger than any memory")
+    """A device's array before it is filled."""
+    require_possible(shape, dtype)
     return np.zeros(shape, dtype)
+
+
+def require_possible(shape: Shape, dtype: np.dtype[Any]) -> None:
+    """FormatShapeError for a shape that no array can have, though it may be without elements."""
+    if math.prod(size for size in shape if size) * dtype.itemsize >= 2**63:
+        raise FormatShapeError(f"a tensor of the shape {text(shape)} is larger than any memory")

@@ -1,4 +1,4 @@
-"""FRACTAL_NZ: matrices in blocks of 16 rows by C0 columns, the blocks column by column, the elements of each row by row.
+"""FRACTAL_NZ: matrices in blocks of 16 rows by C0 columns, block after block down the columns, each row by row.
 
 Element (m, n) of (..., M, N) lies at (..., n // C0, m // M0, m % M0, n % C0) of (..., N1, M1, M0, C0). The leading axes
 are those of the tensor.
@@ -34,14 +34,13 @@ def to_nd(array: Array, shape: Shape | None, _groups: int, order: Shape | None) 
     if math.prod(matrix[:-2]) != batch:
         require_same(array.shape, expected, "FRACTAL_NZ", "ND", shape)
     require_same(array.shape[-4:], expected[-4:], "FRACTAL_NZ", "ND", shape)
-    plain = empty_plain(shape, array, order if len(shape) > 1 else None)
-    if plain.size == 0:
-        return plain
-    if len(leading) == len(matrix) - 2 and tuple(leading) == matrix[:-2]:
-        from_blocks(array, _axes(len(leading)), plain.reshape(matrix))
-        return plain
-    plain = empty_plain(shape, array, None)
-    from_blocks(array.reshape(batch, n1, m1, m0, c0), _axes(1), plain.reshape(batch, *matrix[-2:]))
+    if len(shape) > 1 and tuple(leading) == shape[:-2]:
+        plain = empty_plain(shape, array, order)
+        from_blocks(array, _axes(len(leading)), plain)
+    else:
+        plain = empty_plain(shape, array, None)
+        if plain.size:
+            from_blocks(array.reshape(batch, n1, m1, m0, c0), _axes(1), plain.reshape(batch, *matrix[-2:]))
     return plain
 
 

@@ -1,14 +1,15 @@
 """FRACTAL_Z and FRACTAL_Z_3D: weights of convolutions, in blocks of 16 filters by C0 channels.
 
-Weight (n, c, h, w) of (N, C, H, W) lies at [(c // C0 * H + h) * W + w, n // N0, n % N0, c % C0] of (C1 * H * W, N1, N0, C0);
-in FRACTAL_Z_3D, (n, c, d, h, w) lies at [((d * C1 + c // C0) * H + h) * W + w, ...] of (D * C1 * H * W, N1, N0, C0).
+Weight (n, c, h, w) of (N, C, H, W) lies at [(c // C0 * H + h) * W + w, n // N0, n % N0, c % C0] of
+(C1 * H * W, N1, N0, C0); in FRACTAL_Z_3D, (n, c, d, h, w) lies at [((d * C1 + c // C0) * H + h) * W + w, ...] of
+(D * C1 * H * W, N1, N0, C0).
 
 With groups, where C is that of one group and N that of all, E groups at a time share blocks, so that little is padding:
 
     E = min(lcm(lcm(C, C0) / C, lcm(N / groups, N0) / (N / groups)), groups)
 
-Group g stands in share g // E, the outermost axis, at place g % E of it: its channels begin at channel (g % E) * C of the
-share, its filters at filter (g % E) * N / groups, and what lies elsewhere is zero. The shape of the whole is
+Group g stands in share g // E, the outermost axis, at place g % E of it: its channels begin at channel (g % E) * C of
+the share, its filters at filter (g % E) * N / groups, and what lies elsewhere is zero. The shape of the whole is
 (shares * [D *] C1 * H * W, N1, N0, C0), with C1 and N1 of E groups.
 
 Source: section 3 of the description of msaccucmp, whose own formula lets shares overwrite each other.
@@ -76,27 +77,25 @@ def _device_shape(shape: Shape, n0: int, c0: int, groups: int) -> Shape:
 
 def to_ncdhw(array: Array, shape: Shape | None, groups: int, order: Shape | None) -> Array:
     """(D * C1 * H * W, N1, N0, C0) to (N, C, D, H, W): the shape is needed, it alone tells C1 from D, H and W."""
-    _require(array, "FRACTAL_Z_3D", "D * C1 * H * W", shape)
-    assert shape is not None
-    return _to_plain(array, shape, groups, order, "FRACTAL_Z_3D", "NCDHW")
+    needed = _required(array, "FRACTAL_Z_3D", "D * C1 * H * W", shape)
+    return _to_plain(array, needed, groups, order, "FRACTAL_Z_3D", "NCDHW")
 
 
 def to_nchw(array: Array, shape: Shape | None, groups: int, order: Shape | None) -> Array:
     """(C1 * H * W, N1, N0, C0) to (N, C, H, W): the shape is needed, it alone tells C1 from H and W."""
-    _require(array, "FRACTAL_Z", "C1 * H * W", shape)
-    assert shape is not None
-    n, c, h, w = shape
+    n, c, h, w = _required(array, "FRACTAL_Z", "C1 * H * W", shape)
     with_depth = None if order is None else (2, *(axis + (axis > 1) for axis in order))
     return _to_plain(array, (n, c, 1, h, w), groups, with_depth, "FRACTAL_Z", "NCHW")[:, :, 0]
 
 
-def _require(array: Array, name: str, first_axis: str, shape: Shape | None) -> None:
+def _required(array: Array, name: str, first_axis: str, shape: Shape | None) -> Shape:
     require_rank(array, name, f"{first_axis.replace(' ', '')} N1 N0 C0")
     if shape is None:
         raise FormatShapeError(
             f"{name} with its first axis of {first_axis} = {array.shape[0]} does not say what H and W are. "
             "Give the tensor's original shape"
         )
+    return shape
 
 
 def _to_plain(array: Array, shape: Shape, groups: int, order: Shape | None, name: str, plain_name: str) -> Array:
@@ -124,5 +123,5 @@ def from_nchw(array: Array, c0: int, groups: int) -> Array:
     return from_ncdhw(array[:, :, None], c0, groups)
 
 
-FRACTAL_Z = DeviceFormat("FRACTAL_Z", "NCHW", to_nchw, from_nchw, takes_groups=True)
-FRACTAL_Z_3D = DeviceFormat("FRACTAL_Z_3D", "NCDHW", to_ncdhw, from_ncdhw, takes_groups=True)
+FRACTAL_Z = DeviceFormat("FRACTAL_Z", "NCHW", to_nchw, from_nchw)
+FRACTAL_Z_3D = DeviceFormat("FRACTAL_Z_3D", "NCDHW", to_ncdhw, from_ncdhw)

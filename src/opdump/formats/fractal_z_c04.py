@@ -1,4 +1,4 @@
-"""FRACTAL_Z_C04: weights of convolutions of at most 4 channels (the first layer on images), without the padding to C0 channels.
+"""FRACTAL_Z_C04: weights of convolutions of at most 4 channels, as of the first layer on images, without padding to C0.
 
 The weights of one filter are laid out by place and channel, K = (h * W + w) * 4 + c; weight (n, K) lies at
 [K // C0, n // N0, n % N0, K % C0] of (K1, N1, N0, C0).

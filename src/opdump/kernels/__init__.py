@@ -155,8 +155,8 @@ def summarise(array: NDArray[np.generic], dtype: str | None = None) -> Summary:
 def copy_elements(source: NDArray[Any], destination: NDArray[Any]) -> None:
     """Copy every element to the same place of `destination`: transpositions, blocks and cuts are views of the two.
 
-    Same shape and dtype, any strides; no memory in common, no place of the destination twice. ValueError where the shapes
-    or dtypes differ, or the destination cannot be written.
+    Same shape and dtype, any strides; no memory in common, no place of the destination twice. ValueError where the
+    shapes or dtypes differ, or the destination cannot be written.
     """
     if source.shape != destination.shape or source.dtype != destination.dtype:
         raise ValueError(

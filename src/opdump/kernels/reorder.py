@@ -68,7 +68,7 @@ def copy_strided_pointer(
 
 
 def widen_codes(codes: int, count: int, table: int, out: int) -> None:
-    """Write `table[code]` of each of `count` bytes at `codes` to `out`; the table has 256 float32, `out` room for `count`."""
+    """Write `table[code]` for each of `count` bytes at `codes` to `out`; both are float32, the table has 256."""
     _require(codes, count)
     _require(out, count)
     _require(table, 256)
