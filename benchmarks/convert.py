@@ -115,11 +115,11 @@ def large(root: Path, megabytes: int, title: str, plan: ConversionPlan, dtype: s
     """One tensor, in a process of its own for its peak of memory."""
     source = root / "Conv2D.conv.1.2.3"
     blocks = megabytes << 20 >> 16
-    shape = (1, blocks, 64, 32, 16) if format_name != "ND" else (blocks << 15,)
+    shape = (blocks // 4, 4, 64, 32, 16) if format_name != "ND" else (blocks << 15,)
     itemsize = 2
     data = np.random.default_rng(0).integers(0, 60, blocks << 15, dtype=np.uint16)
     assert data.nbytes == itemsize * int(np.prod(shape))
-    original = (1, blocks * 16, 64, 32) if format_name != "ND" else ()
+    original = (blocks // 4, 64, 64, 32) if format_name != "ND" else ()
     dump(source, dtype, format_name, shape, data.data.cast("B"), original_shape=original)
     del data
     plain, ours = in_turn(

@@ -93,6 +93,25 @@ def test_pieces_of_a_large_widened_tensor_are_the_whole(tmp_path: Path, monkeypa
     np.testing.assert_array_equal(text.reshape(2, 4, 5, 41), expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int4"])
+@pytest.mark.parametrize("file_type", ["npy", "bin"])
+@pytest.mark.parametrize("original_shape", [(5, 41, 4, 5), ()])
+def test_slabs_of_a_batch_are_the_whole(
+    dtype: str, file_type: Any, original_shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (5, 3, 4, 5, 16)
+    values = (np.arange(np.prod(shape)).reshape(shape) % 15 - 8).astype(np.int8 if dtype == "int4" else np.float32)
+    stored = tensor(values, dtype, format_name="NC1HWC0", original_shape=original_shape)
+    source = dump(tmp_path / "in", NAME, stored)
+    plan = ConversionPlan(file_type, format="NCHW")
+    whole(source, tmp_path / "whole", plan)
+    monkeypatch.setattr("opdump.conversion.formatted._SLAB", 7000)
+    monkeypatch.setattr("opdump.conversion.formatted._LARGE", 1)
+    whole(source, tmp_path / "slabs", plan)
+    assert tree(tmp_path / "slabs") == tree(tmp_path / "whole")
+    assert len(tree(tmp_path / "whole")) == 1
+
+
 def test_a_large_tensor_goes_from_file_to_file(tmp_path: Path) -> None:
     values = np.random.default_rng(0).random(1 << 19).astype(np.float32)
     first = tensor(np.ones(7, np.float32), io="input")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from opdump.conversion import ConversionPlan, convert
 from opdump.conversion.overflow import OverflowSearch, find_overflows
 from tests.conversion.dump_files import TIME, dump, overflow_file, tensor
 
@@ -43,6 +44,30 @@ def test_of_several_dumps_of_a_task_the_nearest_in_place_and_time_is_taken(tmp_p
         (Path(each.path).parent.name, Path(each.dump).parent.name, each.dump[-3:]) for each in found(tmp_path).overflows
     ]
     assert pairs == [("1", "1", "000"), ("0", "0", "000"), ("1", "1", "900")]
+
+
+def test_what_mindspore_wrote_as_json_and_npy_is_read_too(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    overflow_file(source, f"Opdebug.Node_OpDebug.59.5.{TIME}", task=57, stream=563, status=272)
+    dump(source, f"Add.net_add.57.563.{TIME}", tensor(np.array([1, np.inf], np.float16)))
+    convert([str(source)], tmp_path / "npy", ConversionPlan())
+    (dumps,), (files,) = (found(directory).overflows for directory in (source, tmp_path / "npy"))
+    assert files.report == dumps.report
+    assert files.tensors == dumps.tensors
+    assert (files.operator, files.op_type) == ("net_add", "Add")
+    convert([str(source)], source, ConversionPlan())
+    assert found(source).overflows == [dumps]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"AI Core": {"status": 1}}', '{"acc_list": {"acc_type": "X", "data": {}}}', "[" * 100_000],
+    ids=range(6),
+)
+def test_json_that_is_no_record_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / f"Opdebug.Node_OpDebug.59.5.{TIME}.output.0.json").write_text(text)
+    search = found(tmp_path)
+    assert ([each.error for each in search.failures], search.overflows) == (["CorruptDumpError"], [])
 
 
 def test_another_stream_is_another_operator(tmp_path: Path) -> None:

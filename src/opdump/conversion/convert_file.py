@@ -5,24 +5,22 @@ A tensor that cannot be converted is told in the result, and the others are writ
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from opdump.conversion.file_types import WRITERS
+from opdump.conversion.formatted import forget, in_format, in_host_format
 from opdump.conversion.names import short_name, synchronous_name, tensor_ending
 from opdump.conversion.output_directory import OutputDirectory, OutputFullError, write_all
 from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile
-from opdump.conversion.stored_tensor import StoredTensor, stored_tensor
+from opdump.conversion.stored_tensor import stored_tensor
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
 from opdump.dump_file.opdebug import decode_opdebug, opdebug_json
-from opdump.errors import FormatShapeError, NotInDumpError, OpdumpError, UndecodableTensorError, UnknownFormatError
+from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
 
-_LARGE = 1 << 20
 _OVERFLOW = "opdebug.node_opdebug."
 
 
@@ -55,16 +53,16 @@ def _convert_tensors(
         with _failing_alone(result, tensor):
             stored = stored_tensor(tensor)
             if plan.format:
-                stored = _in_format(stored, plan)
+                stored = in_format(stored, plan)
             elif plan.layout == "mindspore":
-                stored = _in_host_format(stored)
+                stored = in_host_format(stored)
             if plan.layout == "mindspore":
                 name = synchronous_name(source.name, file.op_name, stored)
             else:
                 name = f"{source.name}.{tensor_ending(stored, plan)}"
             _write(name, source, output, result, partial(WRITERS[plan.file_type], stored))
             result.tensors += 1
-        _forget(tensor)
+        forget(tensor)
     if plan.io is not None:
         return
     for part, blobs in (("l1buffer", file.buffers), ("space", file.spaces)):
@@ -82,14 +80,6 @@ def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirector
             name = f"{source.name}.output.{tensor.slot}.json"
             _write(name, source, output, result, partial(write_all, parts=(opdebug_json(record).encode(),)))
             result.tensors += 1
-
-
-def _forget(tensor: DumpTensor) -> None:
-    """Let go of the pages of a mapped file: they would count as this process's until its last tensor."""
-    if tensor.size >= _LARGE:
-        mapped = tensor.data.read().obj
-        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @contextmanager
@@ -121,36 +111,6 @@ def _chosen(file: DumpFile, plan: ConversionPlan) -> tuple[DumpTensor, ...]:
     if plan.slot >= len(tensors):
         raise NotInDumpError(f"has no {plan.io} {plan.slot}; it has {len(tensors)} (from 0)")
     return (tensors[plan.slot],)
-
-
-def _in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
-    from opdump.formats import convert_format
-
-    tensor = stored.tensor
-    try:
-        codes = convert_format(
-            stored.codes,
-            stored.format_name,
-            plan.format,
-            shape=plan.shape or tensor.original_shape or None,
-            groups=max(1, tensor.sub_format),
-        )
-    except (ValueError, OverflowError) as error:
-        raise UndecodableTensorError(f"{tensor.name}: {stored.format_name} to {plan.format}: {error}") from error
-    return replace(stored, codes=codes, format_name=plan.format, is_untouched=False)
-
-
-def _in_host_format(stored: StoredTensor) -> StoredTensor:
-    """In the plain format of the framework where the way there is known, else as it is: its name says which."""
-    from opdump.formats import DEVICE_FORMATS
-
-    device = DEVICE_FORMATS.get(stored.format_name)
-    if device is None or not stored.tensor.original_shape:
-        return stored
-    try:
-        return _in_format(stored, ConversionPlan(format=device.plain))
-    except (UnknownFormatError, FormatShapeError):
-        return stored
 
 
 def is_same_directory(path: str | Path, identity: tuple[int, int]) -> bool:

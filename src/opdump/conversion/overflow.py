@@ -10,13 +10,18 @@ import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy.typing as npt
+
+from opdump.conversion.overflow_json import read_overflow_json
 from opdump.conversion.plan import ConversionError, Failure, failure
 from opdump.conversion.sources import find_sources
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
-from opdump.dump_file.names import DumpName, parse_dump_name
+from opdump.dump_file.names import ConvertedName, DumpName, parse_converted_name, parse_dump_name
 from opdump.dump_file.opdebug import AcceleratorReport, decode_opdebug
 from opdump.errors import OpdumpError, UndecodableTensorError
+from opdump.sink.npy import read_npy
 
 # No directory has this device and inode.
 _NOWHERE = (0, 0)
@@ -64,6 +69,8 @@ class OverflowSearch:
 class _NamedFile:
     path: str
     name: DumpName
+    parts: tuple[tuple[ConvertedName, str], ...] = ()
+    """The npy files of an operator that has no dump file (of which `path` is then the name)."""
 
 
 def find_overflows(paths: Iterable[str]) -> OverflowSearch:
@@ -83,9 +90,32 @@ def find_overflows(paths: Iterable[str]) -> OverflowSearch:
             overflow_files.append(_NamedFile(source.path, name))
         else:
             operators.setdefault(name.task_id, []).append(_NamedFile(source.path, name))
+    # What MindSpore wrote as npy and JSON in place of dump files, or a converter made of them.
+    binary = {(os.path.dirname(each.path), each.name) for each in overflow_files}
+    converted: dict[_NamedFile, list[tuple[ConvertedName, str]]] = {}
+    for path in itertools.chain.from_iterable(sources.skipped for sources in found):
+        directory, text = os.path.split(path)
+        part = parse_converted_name(text)
+        if part is None or not isinstance(part.dump, DumpName):
+            continue
+        if part.dump.is_overflow and part.suffix == "json" and (directory, part.dump) not in binary:
+            overflow_files.append(_NamedFile(path, part.dump))
+        elif part.suffix == "npy":
+            converted.setdefault(_NamedFile(os.path.join(directory, str(part.dump)), part.dump), []).append(
+                (part, path)
+            )
+    for file, parts in converted.items():
+        operators.setdefault(file.name.task_id, []).append(
+            _NamedFile(file.path, file.name, tuple(sorted(parts, key=lambda each: (each[0].part, each[0].slot))))
+        )
     search.files = len(overflow_files)
     for file in sorted(overflow_files, key=lambda each: (each.name.microseconds, each.path)):
         try:
+            if file.path.endswith(".json"):
+                reports = [report for report in read_overflow_json(file.path) if report.overflowed]
+                search.overflows += [_paired(search, file, report, operators) for report in reports]
+                search.silent += [] if reports else [file.path]
+                continue
             dumped = read_dump_file(file.path)
             if not dumped.outputs:
                 raise ConversionError("holds no record")
@@ -126,12 +156,17 @@ def _paired(
         return alone
     directory = os.path.dirname(file.path)
 
-    def distance(each: _NamedFile) -> tuple[bool, int, str]:
+    def distance(each: _NamedFile) -> tuple[bool, bool, int, str]:
         elsewhere = os.path.dirname(each.path) != directory
-        return elsewhere, abs(each.name.microseconds - file.name.microseconds), each.path
+        return elsewhere, bool(each.parts), abs(each.name.microseconds - file.name.microseconds), each.path
 
     nearest = min(candidates, key=distance)
     name = nearest.name
+    if nearest.parts:
+        values = tuple(_values_of_npy(part, path) for part, path in nearest.parts)
+        first = nearest.parts[0][1]
+        name = name.in_true_order()
+        return Overflow(alone.path, alone.microseconds, report, first, name.op_name, name.op_type, values)
     try:
         dumped = read_dump_file(nearest.path)
     except OpdumpError as error:
@@ -160,17 +195,30 @@ def _belongs(name: DumpName, report: AcceleratorReport) -> bool:
 
 
 def _values(tensor: DumpTensor) -> TensorValues:
-    from opdump.kernels import summarise
-
     try:
-        summary = summarise(tensor.to_host())
+        return _summary(tensor.to_host(), tensor.name, tensor.dtype)
     except (OpdumpError, ValueError, OverflowError) as error:
         problem = str(error).removeprefix(f"{tensor.name}: ")
         return TensorValues(tensor.name, tensor.dtype, tensor.shape, problem=problem)
+
+
+def _values_of_npy(part: ConvertedName, path: str) -> TensorValues:
+    name = f"{part.part}:{part.slot}"
+    try:
+        array = read_npy(path)
+        return _summary(array, name, array.dtype.name)
+    except OpdumpError as error:
+        return TensorValues(name, part.dtype, (), problem=str(error))
+
+
+def _summary(array: npt.NDArray[Any], name: str, dtype: str) -> TensorValues:
+    from opdump.kernels import summarise
+
+    summary = summarise(array)
     return TensorValues(
-        tensor.name,
-        tensor.dtype,
-        tensor.shape,
+        name,
+        dtype,
+        array.shape,
         min=summary.min,
         max=summary.max,
         nan=int(summary.nan),

@@ -6,7 +6,7 @@ bfloat16 is two bytes until it is written, piece by piece, as float32: a convers
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -37,32 +37,41 @@ class StoredTensor:
     is_untouched: bool = False
     """Whether the codes are the first bytes of the tensor in the file, in their order."""
 
+    slabs: Callable[[], Iterator[npt.NDArray[Any]]] | None = None
+    """The codes in another format, some members of a batch at a time: they replace `codes`, and `slab_shape` its shape."""
+    slab_shape: tuple[int, ...] = ()
+
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.codes.shape
+        return self.codes.shape if self.slabs is None else self.slab_shape
 
     @property
     def dtype_name(self) -> str:
         """The element type in the file: numpy's name where numpy has it."""
-        return self.tensor.dtype if self.widened or self._is_packed else self.host_type.name
+        return self.tensor.dtype if self.widened or self.is_packed else self.host_type.name
 
     @property
-    def _is_packed(self) -> bool:
+    def is_packed(self) -> bool:
+        """Whether a byte of the file holds several elements."""
         return 0 < data_type(self.tensor.data_type).bits < 8
 
     def values(self) -> Iterator[npt.NDArray[Any]]:
         """The elements in C order as arrays of one dimension, of `host_type`."""
-        for piece in _pieces(self.codes):
+        for piece in self._all_pieces():
             yield self._widen(piece) if self.widened else piece
 
     def raw(self) -> Iterator[npt.NDArray[Any]]:
         """The elements in C order as the file has them; several to a byte where the type has fewer than 8 bits."""
-        if not self._is_packed:
-            yield from _pieces(self.codes)
+        if not self.is_packed:
+            yield from self._all_pieces()
             return
         kind = data_type(self.tensor.data_type)
         for piece in _pieces(np.ascontiguousarray(self.codes)):  # whole bytes, but for the last
             yield np.frombuffer(encode_elements(piece, kind.number), np.uint8)
+
+    def _all_pieces(self) -> Iterator[npt.NDArray[Any]]:
+        for array in (self.codes,) if self.slabs is None else self.slabs():
+            yield from _pieces(array)
 
     def _widen(self, piece: npt.NDArray[Any]) -> npt.NDArray[Any]:
         data = HeldBytes(np.ascontiguousarray(piece).view(np.uint8).data)
