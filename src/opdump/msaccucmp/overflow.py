@@ -1,0 +1,6 @@
+"""`msaccucmp overflow`."""
+from opdump.msaccucmp.exit_codes import ExitCode
+
+
+def run_overflow(options) -> ExitCode:
+    return ExitCode.OK
