@@ -21,6 +21,7 @@ from opdump.msaccucmp.journal import log
 from opdump.msaccucmp.opdebug_files import convert_opdebug
 from opdump.msaccucmp.original_elements import check_data_type, decode, dtype_in_name, original_shape_of
 from opdump.msaccucmp.original_formats import (
+    Stored,
     can_convert,
     check_nz_shape,
     convert_format,
@@ -62,19 +63,27 @@ def convert_file(path: str, settings: Settings, scripts: Mapping[tuple[str, str]
     file = read_source(path)
     name = os.path.basename(path)
     if settings.target:
-        for tensor in file.tensors:
-            check_data_type(tensor)
-        return _Reformatted(path, name, file, settings, scripts).run()
+        return _Reformatted(path, name, _checked(name, file), settings, scripts).run()
     if name.startswith(OPDEBUG_PREFIX):
         convert_opdebug(path, file, settings.output)
         return Outcome(path)
-    for tensor in (*file.outputs, *file.inputs):
-        check_data_type(tensor)
-    _convert_plainly(path, name, slices_of(name, file), settings)
+    write_plainly(path, name, _checked(name, file), settings)
     return Outcome(path)
 
 
-def _convert_plainly(path: str, name: str, file: DumpFile, settings: Settings) -> None:
+def read_converted(path: str) -> DumpFile:
+    """The file with the shapes that it is converted with. Raises CommandError and AbortError as `convert_file` does."""
+    return _checked(os.path.basename(path), read_source(path))
+
+
+def _checked(name: str, file: DumpFile) -> DumpFile:
+    for tensor in (*file.outputs, *file.inputs):
+        check_data_type(tensor)
+    return slices_of(name, file)
+
+
+def write_plainly(path: str, name: str, file: DumpFile, settings: Settings) -> None:
+    """Write the tensors, buffers and spaces of a file without `-f`. Raises AbortError."""
     decoded = [(tensor, decode(tensor)) for tensor in file.tensors]
     for io, present in (("input", file.inputs), ("output", file.outputs)):
         if not present:
@@ -137,6 +146,10 @@ def _msnpy_base(name: str, file: DumpFile) -> str:
     return ".".join(parts)
 
 
+class _TensorError(AbortError):
+    """An exception that ends one tensor with exit code 1, not the run."""
+
+
 class _Reformatted:
     """`convert -f`: the tensors of one file, each in the target format."""
 
@@ -149,19 +162,25 @@ class _Reformatted:
         self.settings = settings
         self.scripts = scripts
         self.outcome = Outcome(path)
+        self.decoded: dict[str, _Array] = {}
 
     def run(self) -> Outcome:
         log("INFO", f"{self.path}: converting to {self.settings.target}")
+        self.decoded = {tensor.name: decode(tensor) for tensor in self.file.tensors}
         for tensor in self._chosen():
-            try:
-                self._convert(tensor)
-            except (CommandError, AbortError) as error:
-                log("ERROR", f"{tensor.name} of {self.path} cannot be converted: {error}")
-                self.outcome.code = error.code if isinstance(error, CommandError) else ExitCode.UNEXPECTED
-                self.outcome.failed.append(tensor.name)
-                if self.settings.kind == "msnpy":
-                    self._save_source(tensor)
+            self._attempt(tensor)
         return self.outcome
+
+    def _attempt(self, tensor: DumpTensor) -> None:
+        """Convert one tensor; a failure is noted and does not stop the others."""
+        try:
+            self._convert(tensor)
+        except (CommandError, _TensorError) as error:
+            log("ERROR", f"{tensor.name} of {self.path} cannot be converted: {error}")
+            self.outcome.code = error.code if isinstance(error, CommandError) else ExitCode.UNEXPECTED
+            self.outcome.failed.append(tensor.name)
+            if self.settings.kind == "msnpy":
+                self._save_source(tensor)
 
     def _chosen(self) -> Iterable[DumpTensor]:
         for io, index, tensors in (
@@ -172,7 +191,8 @@ class _Reformatted:
                 continue
             if index >= len(tensors):
                 raise CommandError(
-                    ExitCode.BAD_INDEX, f"{self.path} has {len(tensors)} {io}s; {index} is none of them (they count from 0)"
+                    ExitCode.BAD_INDEX,
+                    f"{self.path} has {len(tensors)} {io}s; {index} is none of them (they count from 0)",
                 )
             return (tensors[index],)
         return self.file.tensors
@@ -185,14 +205,12 @@ class _Reformatted:
         if source != named:
             log("WARNING", f"{tensor.name} of {self.path} is {named} with the shape {shape}; it is taken for ND")
         log("INFO", f"{tensor.name} is {source}{shape} before the conversion")
-        array = decode(tensor)
+        array = self.decoded[tensor.name]
         if source == settings.target:
             try:
                 result = array.reshape(shape)
             except (ValueError, OverflowError) as error:
-                raise CommandError(
-                    ExitCode.BAD_DUMP, f"{array.size} elements do not have the shape {shape}"
-                ) from error
+                raise CommandError(ExitCode.BAD_DUMP, f"{array.size} elements do not have the shape {shape}") from error
         else:
             wanted = settings.shape or tensor.original_shape
             result = self._sliced(tensor, self._converted(source, shape, wanted, tensor, array), wanted)
@@ -207,18 +225,20 @@ class _Reformatted:
             raise CommandError(ExitCode.BAD_FORMAT_PAIR, f"there is no conversion from {source} to {target}")
         if source == "FRACTAL_NZ":
             check_nz_shape(shape, wanted)
+        stored = Stored(shape, wanted, tensor.sub_format)
         try:
             if script is not None:
                 from opdump.msaccucmp.custom_scripts import run_script
 
-                result = run_script(script, target, shape, wanted, tensor.sub_format, array)
+                result = run_script(script, source, target, array, stored)
             else:
-                result = convert_format(source, target, shape, wanted, tensor.sub_format, array)
+                result = convert_format(source, target, array, stored)
         except CommandError:
             raise
         except Exception as error:
             raise CommandError(
-                ExitCode.SCRIPT_FAILED, f"the conversion from {source} to {target} failed: {type(error).__name__}: {error}"
+                ExitCode.SCRIPT_FAILED,
+                f"the conversion from {source} to {target} failed: {type(error).__name__}: {error}",
             ) from error
         log("INFO", f"{tensor.name} is {target}{result.shape} after the conversion")
         return result
@@ -238,12 +258,15 @@ class _Reformatted:
         elif kind == "npy":
             name = f"{self.name}.{stem}.{'x'.join(map(str, array.shape))}.npy"
         else:
-            dtype = dtype_in_name(tensor.data_type)
+            try:
+                dtype = dtype_in_name(tensor.data_type)
+            except AbortError as error:
+                raise _TensorError(str(error)) from error
             name = f"{self.name}.{stem}.{'_'.join(map(str, array.shape))}.{dtype}.{format_name}.bin"
         _save(self.settings.output, name, raw_parts(array) if kind == "bin" else npy_parts(array), tensor.name)
 
     def _save_source(self, tensor: DumpTensor) -> None:
-        array = decode(tensor)
+        array = self.decoded[tensor.name]
         shape = original_shape_of(tensor)
         if shape and array.size == np.prod(shape, dtype=object):
             array = array.reshape(shape)

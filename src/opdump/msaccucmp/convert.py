@@ -28,35 +28,39 @@ _WORTH_A_WORKER: Final = 500
 
 def run_convert(options: argparse.Namespace) -> ExitCode:
     """Convert what the options say. Raises CommandError, or AbortError where the original ends the whole run."""
-    paths, total, single = _sources(options.dump_path)
-    settings = _settings(options, single=single)
-    if single:
-        scripts = load_scripts(settings.script_folder) if settings.script_folder else {}
-        return convert_file(paths[0], settings, scripts).code
-    return _convert_many(paths, total, settings)
-
-
-def _sources(text: str) -> tuple[list[str], int, bool]:
-    """The files to convert, the number of entries that progress counts, and whether it is a single file."""
-    if not text:
+    if not options.dump_path:
         raise CommandError(ExitCode.BAD_PARAMETER, "-d is empty; it names a dump file, a directory or several files")
+    single = "," not in options.dump_path and not os.path.isdir(options.dump_path)
+    settings = _settings(options, single=single)
+    paths, total = _sources(options.dump_path)
+    make_output_folder(settings.output.path)
+    check_path(settings.output.path)
+    if not single:
+        return _convert_many(paths, total, settings)
+    if not os.path.isfile(paths[0]):
+        raise AbortError(f"{paths[0]} is neither a file nor a directory")
+    return convert_file(paths[0], settings, _scripts(settings.script_folder)).code
+
+
+def _sources(text: str) -> tuple[list[str], int]:
+    """The files to convert, and the number of entries that progress counts."""
     if "," in text:
         named = [os.path.realpath(part) for part in text.split(",")]
         there = [path for path in named if _exists(path)]
         if not there:
             raise CommandError(ExitCode.BAD_PATH, f"none of the files of -d exists: {text}")
-        return [path for path in there if os.path.isfile(path)], len(there), False
+        return [path for path in there if os.path.isfile(path)], len(there)
     path = os.path.realpath(text)
     check_path(path)
     if not os.path.exists(path):
         raise CommandError(ExitCode.BAD_PATH, f"{path} does not exist")
     if not os.path.isdir(path):
-        return [path], 1, True
+        return [path], 1
     names = os.listdir(path)
     if not names:
         raise CommandError(ExitCode.BAD_PARAMETER, f"{path} is empty; there is nothing to convert")
     found = [os.path.join(path, name) for name in names if name != MAPPING_FILE]
-    return [file for file in found if os.path.isfile(file)], len(names), False
+    return [file for file in found if os.path.isfile(file)], len(names)
 
 
 def _exists(path: str) -> bool:
@@ -69,9 +73,6 @@ def _exists(path: str) -> bool:
 def _settings(options: argparse.Namespace, *, single: bool) -> Settings:
     if options.dump_version == 1:
         log("WARNING", "-v 1 is taken for -v 2")
-    output = os.path.realpath(options.output_path or ".")
-    make_output_folder(output)
-    check_path(output)
     target = options.format or ""
     for option, value in (
         ("-o", options.output),
@@ -81,27 +82,30 @@ def _settings(options: argparse.Namespace, *, single: bool) -> Settings:
     ):
         if value and not target:
             raise CommandError(ExitCode.BAD_PARAMETER, f"{option} has a meaning only together with -f")
-    if target and target not in FORMATS.values():
-        raise CommandError(ExitCode.BAD_PARAMETER, f"-f {target} is no format; NCHW, NHWC, HWCN, ND, FRACTAL_Z and others are")
-    if options.output_file_type == "pt":
-        from opdump.msaccucmp.torch_files import check_torch
-
-        if not target:
-            check_torch()
-    folder = options.custom_script_path
-    if folder:
-        folder = os.path.realpath(folder)
-        _check_folder(folder)
     if target and not single:
         log("WARNING", "-d is no single file: -o, -i and -s are ignored if they are there")
+    input_index = _index(options.input) if single else None
+    output_index = _index(options.output) if single else None
+    shape = _shape(options.shape) if single else ()
+    if target and target not in FORMATS.values():
+        raise CommandError(
+            ExitCode.BAD_PARAMETER, f"-f {target} is no format; NCHW, NHWC, HWCN, ND, FRACTAL_Z and others are"
+        )
+    folder = os.path.realpath(options.custom_script_path) if options.custom_script_path else ""
+    if folder:
+        _check_folder(folder)
+    if options.output_file_type == "pt" and not target:
+        from opdump.msaccucmp.torch_files import check_torch
+
+        check_torch()
     return Settings(
-        output=OutputFolder(output),
+        output=OutputFolder(os.path.realpath(options.output_path or ".")),
         kind=options.output_file_type,
         target=target,
-        shape=_shape(options.shape) if single else (),
-        input_index=_index(options.input) if single else None,
-        output_index=_index(options.output) if single else None,
-        script_folder=folder or "",
+        shape=shape,
+        input_index=input_index,
+        output_index=output_index,
+        script_folder=folder,
     )
 
 
@@ -135,12 +139,12 @@ def _convert_many(paths: Sequence[str], total: int, settings: Settings) -> ExitC
     """The files of ordinary size first, as a pool would do them, then the large ones; one that fails does not stop the others.
 
     The code is that of the last large file that failed, else that of the first other one. A failure that the original does not
-    expect is raised when all are done, and then there is no list of failures.
+    expect is raised when all are done, and is not in the list of failures.
     """
     workers = max(((os.cpu_count() or 1) + 1) // 2, 1)
     largest = _available_memory() // workers // 4
     ordinary = [path for path in paths if os.path.getsize(path) <= largest]
-    large = [path for path in paths if path not in set(ordinary)]
+    large = [path for path in paths if os.path.getsize(path) > largest]
     progress = Progress(total)
     failures: list[Outcome] = []
     code = ExitCode.OK
@@ -152,12 +156,11 @@ def _convert_many(paths: Sequence[str], total: int, settings: Settings) -> ExitC
         elif outcome.code:
             failures.append(outcome)
             code = code or outcome.code
-    if aborted is not None:
-        raise aborted
-    for outcome in _one_after_the_other(large, settings):
+    for outcome in _one_after_the_other([] if aborted else large, settings):
         progress.step()
         if isinstance(outcome, AbortError):
-            raise outcome
+            aborted = outcome
+            break
         if outcome.code:
             failures.append(outcome)
             code = outcome.code
@@ -165,6 +168,8 @@ def _convert_many(paths: Sequence[str], total: int, settings: Settings) -> ExitC
         lines = "".join(",".join([failure.path, *failure.failed]) + "\n" for failure in failures)
         settings.output.append(FAILED_LIST, lines)
         log("INFO", f"the files that could not be converted are listed in {settings.output.path}/{FAILED_LIST}")
+    if aborted is not None:
+        raise aborted
     return code
 
 

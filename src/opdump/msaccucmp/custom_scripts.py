@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
-from opdump.msaccucmp.original_formats import FORMATS
+from opdump.msaccucmp.original_formats import FORMATS, Stored
 
 _NAME: Final = re.compile(r"convert_(?P<source>\w+?)_to_(?P<target>\w+)\.py")
 _LARGEST: Final = 1 << 20
@@ -81,17 +81,18 @@ def _convert_function(path: str) -> Callable[..., Any] | None:
 
 def run_script(
     convert: Callable[..., Any],
+    source: str,
     target: str,
-    shape: tuple[int, ...],
-    wanted: tuple[int, ...],
-    groups: int,
     array: npt.NDArray[Any],
+    stored: Stored,
 ) -> npt.NDArray[Any]:
     """What the user's function returns. Raises CommandError where it fails or returns no array."""
-    arguments: list[Any] = [list(shape), list(wanted), array]
-    if target.startswith("FRACTAL_Z"):
-        arguments.append(groups)
+    arguments: list[Any] = [list(stored.shape), list(stored.wanted), array]
+    if stored.groups > 1 and "FRACTAL_Z" in (source, target):
+        arguments.append(stored.groups)
     result = convert(*arguments)
     if not isinstance(result, np.ndarray):
-        raise CommandError(ExitCode.SCRIPT_FAILED, f"convert returned {type(result).__name__}; a numpy array was expected")
+        raise CommandError(
+            ExitCode.SCRIPT_FAILED, f"convert returned {type(result).__name__}; a numpy array was expected"
+        )
     return result

@@ -28,6 +28,8 @@ _ALLOWED_NAME: Final = re.compile(r"[A-Za-z0-9_./:()=\\-]+")
 _LONGEST_COMPONENT: Final = 254
 _LONGEST_PATH: Final = 4095
 _WARNING_SIZE: Final = 1 << 30
+_NOT_IN_NANO: Final = frozenset({0, 33, 34, 35})
+"""Types that are read from other dumps alone."""
 _NPY_TYPES: Final[Mapping[str, int]] = MappingProxyType(
     {
         "float32": 1,
@@ -59,7 +61,8 @@ def check_path(path: str) -> None:
         )
     if not _ALLOWED_NAME.fullmatch(path):
         raise CommandError(
-            ExitCode.BAD_PARAMETER, f"{path}: only letters, digits and the characters _./:()=\\- may be in a path; rename it"
+            ExitCode.BAD_PARAMETER,
+            f"{path}: only letters, digits and the characters _./:()=\\- may be in a path; rename it",
         )
 
 
@@ -69,7 +72,9 @@ def read_source(path: str) -> DumpFile:
     try:
         size = os.stat(path).st_size
     except OSError as error:
-        raise CommandError(ExitCode.BAD_PATH, f"{path} does not exist or cannot be reached ({error.strerror})") from error
+        raise CommandError(
+            ExitCode.BAD_PATH, f"{path} does not exist or cannot be reached ({error.strerror})"
+        ) from error
     if size == 0:
         raise CommandError(ExitCode.BAD_DUMP, f"{path} is empty; a dump file was expected")
     if path.endswith(".npy"):
@@ -84,10 +89,12 @@ def read_source(path: str) -> DumpFile:
     except CorruptDumpError as error:
         if _starts_with_no_header(path):
             return DumpFile()
-        raise CommandError(ExitCode.BAD_DUMP, str(error)) from error
+        code = ExitCode.BAD_SIZE if "its nano header announces" in str(error) else ExitCode.BAD_DUMP
+        raise CommandError(code, str(error)) from error
     if file.variant == "1.0":
         raise CommandError(
-            ExitCode.BAD_DUMP, f"{path} is a dump of version 1.0, which this command does not read; `opdump convert` does"
+            ExitCode.BAD_DUMP,
+            f"{path} is a dump of version 1.0, which this command does not read; `opdump convert` does",
         )
     if file.variant == "nano":
         return _named_nano(path, file)
@@ -120,9 +127,15 @@ def _named_nano(path: str, file: DumpFile) -> DumpFile:
     parts = os.path.basename(path).split(".")
     if len(parts) < 5:
         raise CommandError(
-            ExitCode.BAD_NANO,
+            ExitCode.BAD_DUMP,
             f"{path} is a nano dump, whose name must have five parts: op_type.op_name.task_id.stream_id.timestamp",
         )
+    for tensor in file.tensors:
+        if tensor.data_type in _NOT_IN_NANO:
+            raise CommandError(
+                ExitCode.BAD_DATA_TYPE,
+                f"{path}: {tensor.name} has elements of type {tensor.dtype}, unknown in nano dumps",
+            )
     return replace(file, op_name=parts[4])
 
 
@@ -130,12 +143,16 @@ def _from_npy(path: str) -> DumpFile:
     try:
         with open(path, "rb") as file:
             version = np.lib.format.read_magic(file)
-            read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            read_header = (
+                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            )
             dtype = read_header(file)[2]
     except (OSError, ValueError) as error:
         raise CommandError(ExitCode.BAD_DUMP, f"{path} is no npy file ({error})") from error
     if dtype.name not in _NPY_TYPES:
-        raise CommandError(ExitCode.BAD_DATA_TYPE, f"{path} has elements of type {dtype}, which this command does not read")
+        raise CommandError(
+            ExitCode.BAD_DATA_TYPE, f"{path} has elements of type {dtype}, which this command does not read"
+        )
     try:
         array = read_npy(path)
     except CorruptDumpError as error:

@@ -15,17 +15,21 @@ class ExitCode(IntEnum):
     UNEXPECTED = 1
     NO_DUMP_FILE = 2
     BAD_PATH = 3
+    BAD_DEBUG_FILE = 4
     BAD_PARAMETER = 6
     CANNOT_OPEN = 7
     BAD_DUMP = 11
     BAD_INDEX = 12
+    SEVERAL_RECORDS = 17
     CANNOT_WRITE = 19
     BAD_DATA_TYPE = 21
     BAD_FORMAT_PAIR = 22
     BAD_SHAPE = 23
     SCRIPT_FAILED = 26
     BAD_ACCELERATOR = 35
-    BAD_NANO = 47
+    NO_STATUS = 36
+    BAD_SIZE = 39
+    BAD_SLICES = 42
     NOT_SUPPORTED_YET = 100
     """Ours: the original has no such code. It is what `compare` and `file_compare` end with."""
 

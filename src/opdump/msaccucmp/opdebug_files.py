@@ -13,9 +13,8 @@ from opdump.dump_file.opdebug import ACCELERATORS, OLD_SIZE, OPDEBUG_MAGIC, Opde
 from opdump.errors import CorruptDumpError
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
-from opdump.msaccucmp.original_elements import check_data_type
+from opdump.msaccucmp.original_elements import check_data_type, decode
 from opdump.msaccucmp.output_folder import OutputFolder, write_whole
-
 
 
 def convert_opdebug(path: str, file: DumpFile, output: OutputFolder) -> list[OpdebugRecord]:
@@ -28,7 +27,7 @@ def convert_opdebug(path: str, file: DumpFile, output: OutputFolder) -> list[Opd
         check_data_type(tensor)
     records = []
     for tensor in file.outputs:
-        record = read_record(bytes(tensor.data.read()), path)
+        record = read_record(decode(tensor).tobytes(), path)
         for problem in record.problems:
             log("ERROR", problem)
         target = os.path.join(output.path, f"{os.path.basename(path)}.{tensor.io}.{tensor.slot}.json")
@@ -52,6 +51,6 @@ def read_record(payload: bytes, path: str) -> OpdebugRecord:
         if magic != OPDEBUG_MAGIC:
             assert len(payload) != OLD_SIZE
             raise CommandError(ExitCode.BAD_DUMP, str(error)) from error
-        if len(payload) >= 16 and struct.unpack_from("<I", payload, 12)[0] >= len(ACCELERATORS):
+        if len(payload) >= 24 and struct.unpack_from("<I", payload, 12)[0] >= len(ACCELERATORS):
             raise CommandError(ExitCode.BAD_ACCELERATOR, str(error)) from error
         raise AbortError(str(error)) from error

@@ -59,7 +59,7 @@ def dtype_in_name(number: int) -> str:
     """What the name of a bin file calls the type: that of the dump. Raises AbortError for 8-bit floats."""
     native = _NATIVE.get(number)
     if native is not None:
-        return np.dtype(native).name
+        return str(np.dtype(native).name)
     if number in _OTHERS:
         return _OTHERS[number]
     raise AbortError(
@@ -88,7 +88,8 @@ def decode(tensor: DumpTensor) -> npt.NDArray[Any]:
     if number == _UINT1:
         return np.unpackbits(np.frombuffer(raw[:count], np.uint8))
     if number in _EIGHT_BIT_FLOATS:
-        return _values(number).take(np.frombuffer(raw[:count], np.uint8))
+        values: npt.NDArray[Any] = _values(number).take(np.frombuffer(raw[:count], np.uint8))
+        return values
     dtype = np.dtype("<u2" if number == _BF16 else _NATIVE[number])
     part = raw[: count * dtype.itemsize]
     if len(part) % dtype.itemsize:
@@ -97,7 +98,8 @@ def decode(tensor: DumpTensor) -> npt.NDArray[Any]:
         )
     elements = np.frombuffer(part, dtype)
     if number == _BF16:
-        return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        widened: npt.NDArray[Any] = (elements.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return widened
     return elements
 
 
@@ -149,7 +151,9 @@ def _hifloat8(code: int) -> float:
     if magnitude < 16:
         return sign * (1 + magnitude % 32 / 32)  # five bits of mantissa where the type has three
     if magnitude < 32:
-        return sign * 0.5 * (1 + magnitude % 16 / 16)  # four bits, and the last bit of the prefix as sign of the exponent
+        return (
+            sign * 0.5 * (1 + magnitude % 16 / 16)
+        )  # four bits, and the last bit of the prefix as sign of the exponent
     exponent_bits = 4 if magnitude >= 0x60 else 3 if magnitude >= 0x40 else 2
     mantissa_bits = 5 - exponent_bits
     field = magnitude >> mantissa_bits & ((1 << exponent_bits) - 1)

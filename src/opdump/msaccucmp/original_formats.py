@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.dump_file import FORMAT_NAMES
-from opdump.msaccucmp.exit_codes import CommandError, ExitCode
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 
 _RENAMED: Final = {
     15: "DECONV_SP_STRIDE8_TRANS",
@@ -37,6 +38,18 @@ _BLOCK: Final = 16
 _Array = npt.NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How a tensor is stored: its shape, the shape in the framework (empty where unknown), and the groups of a convolution."""
+
+    shape: tuple[int, ...]
+    wanted: tuple[int, ...] = ()
+    groups: int = 0
+
+
+_Conversion = Callable[[_Array, Stored], _Array]
+
+
 def format_of(number: int) -> str:
     """The name of a format. Raises CommandError where the original has none."""
     name = FORMATS.get(number)
@@ -55,55 +68,67 @@ def can_convert(source: str, target: str) -> bool:
     return (source, target) in _PAIRS
 
 
-def convert_format(
-    source: str, target: str, shape: tuple[int, ...], wanted: tuple[int, ...], groups: int, array: _Array
-) -> _Array:
-    """The elements in another format; `wanted` is the shape in the framework, empty where unknown.
+def convert_format(source: str, target: str, array: _Array, stored: Stored) -> _Array:
+    """The elements in another format.
 
     Raises CommandError, and ValueError, IndexError or ZeroDivisionError where the shapes do not fit.
     """
-    return _PAIRS[source, target](array, shape, wanted, groups)
+    return _PAIRS[source, target](array, stored)
 
 
-def _transposed(*order: int) -> Callable[[_Array, tuple[int, ...], tuple[int, ...], int], _Array]:
-    def convert(array: _Array, shape: tuple[int, ...], wanted: tuple[int, ...], groups: int) -> _Array:
-        return array.reshape(shape).transpose(order)
-
-    return convert
-
-
-def _from_nc1hwc0(target: str) -> Callable[[_Array, tuple[int, ...], tuple[int, ...], int], _Array]:
-    def convert(array: _Array, shape: tuple[int, ...], wanted: tuple[int, ...], groups: int) -> _Array:
-        n, c1, h, w, c0 = shape
-        five = array.reshape(shape)
-        if target == "NCHW":
-            return five.transpose(0, 1, 4, 2, 3).reshape(n, c1 * c0, h, w)
-        if target == "NHWC":
-            return five.transpose(0, 2, 3, 1, 4).reshape(n, h, w, c1 * c0)
-        return five.transpose(2, 3, 1, 4, 0).reshape(h, w, c1 * c0, n)
+def _transposed(*order: int) -> _Conversion:
+    def convert(array: _Array, stored: Stored) -> _Array:
+        result: _Array = array.reshape(stored.shape).transpose(order)
+        return result
 
     return convert
 
 
-def _from_fractal_z(target: str) -> Callable[[_Array, tuple[int, ...], tuple[int, ...], int], _Array]:
-    def convert(array: _Array, shape: tuple[int, ...], wanted: tuple[int, ...], groups: int) -> _Array:
-        first, no, ni, c0 = shape
+def _from_nc1hwc0(target: str) -> _Conversion:
+    def convert(array: _Array, stored: Stored) -> _Array:
+        n, c1, h, w, c0 = stored.shape
+        order, shape = {
+            "NCHW": ((0, 1, 4, 2, 3), (n, c1 * c0, h, w)),
+            "NHWC": ((0, 2, 3, 1, 4), (n, h, w, c1 * c0)),
+            "HWCN": ((2, 3, 1, 4, 0), (h, w, c1 * c0, n)),
+        }[target]
+        result: _Array = array.reshape(stored.shape).transpose(order).reshape(shape)
+        return result
+
+    return convert
+
+
+def _cut(there: int, wanted: int) -> slice:
+    """What the original leaves of a padded dimension: where more is wanted than is there, the difference of the two."""
+    return slice(None, wanted - there) if wanted != there else slice(None)
+
+
+def _from_fractal_z(target: str) -> _Conversion:
+    def convert(array: _Array, stored: Stored) -> _Array:
+        if stored.groups > 1:
+            raise ValueError(f"{stored.groups} groups, and only one is read back")
+        first, no, ni, c0 = stored.shape
+        wanted = stored.wanted
         n, c, h, w = wanted if target == "NCHW" else (wanted[3], wanted[2], wanted[0], wanted[1])
         c1 = first // (h * w)
         six = array.reshape(c1, h, w, no, ni, c0)
+        cut_n, cut_c = _cut(no * ni, n), _cut(c1 * c0, c)
         if target == "NCHW":
-            return six.transpose(3, 4, 0, 5, 1, 2).reshape(no * ni, c1 * c0, h, w)[:n, :c]
-        return six.transpose(1, 2, 0, 5, 3, 4).reshape(h, w, c1 * c0, no * ni)[:, :, :c, :n]
+            padded: _Array = six.transpose(3, 4, 0, 5, 1, 2).reshape(no * ni, c1 * c0, h, w)
+            return padded[cut_n, cut_c]
+        padded = six.transpose(1, 2, 0, 5, 3, 4).reshape(h, w, c1 * c0, no * ni)
+        return padded[:, :, cut_c, cut_n]
 
     return convert
 
 
-def _from_fractal_nz(array: _Array, shape: tuple[int, ...], wanted: tuple[int, ...], groups: int) -> _Array:
-    check_nz_shape(shape, wanted)
-    *leading, c1, no, ni, c0 = shape
+def _from_fractal_nz(array: _Array, stored: Stored) -> _Array:
+    wanted = stored.wanted
+    check_nz_shape(stored.shape, wanted)
+    *leading, c1, no, ni, c0 = stored.shape
     batch = math.prod(leading)
     rows, columns = wanted[-2:]
-    matrices = array.reshape(batch, c1, no, ni, c0).transpose(0, 2, 3, 1, 4).reshape(batch, no * ni, c1 * c0)
+    matrices: _Array = array.reshape(batch, c1, no, ni, c0).transpose(0, 2, 3, 1, 4).reshape(batch, no * ni, c1 * c0)
     cut = matrices[:, :rows, :columns]
     return cut.reshape(rows, columns) if len(wanted) <= 2 else cut
 
@@ -112,6 +137,8 @@ def check_nz_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     """Raise CommandError where `wanted` cannot be what FRACTAL_NZ data of `shape` stand for."""
     if not wanted:
         raise CommandError(ExitCode.BAD_PARAMETER, "FRACTAL_NZ data without an original shape: give it with -s")
+    if len(wanted) < 2:
+        raise AbortError(f"FRACTAL_NZ data with the shape {wanted}; it has at least two dimensions")
     *leading, c1, no, ni, c0 = shape
     rows, columns = no * ni, c1 * c0
     fits = (
@@ -121,26 +148,28 @@ def check_nz_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
         and columns - _BLOCK < wanted[-1] <= columns
     )
     if not fits:
-        raise CommandError(ExitCode.BAD_PARAMETER, f"the shape {wanted} does not belong to FRACTAL_NZ data of shape {shape}")
+        raise CommandError(
+            ExitCode.BAD_PARAMETER, f"the shape {wanted} does not belong to FRACTAL_NZ data of shape {shape}"
+        )
 
 
-def _from_ndc1hwc0(target: str) -> Callable[[_Array, tuple[int, ...], tuple[int, ...], int], _Array]:
-    def convert(array: _Array, shape: tuple[int, ...], wanted: tuple[int, ...], groups: int) -> _Array:
-        n, d, c1, h, w, c0 = shape
-        five = array.reshape(shape).transpose(0, 2, 5, 1, 3, 4).reshape(n, c1 * c0, d, h, w)
-        if target == "ND" and len(wanted) != 5:
+def _from_ndc1hwc0(target: str) -> _Conversion:
+    def convert(array: _Array, stored: Stored) -> _Array:
+        n, d, c1, h, w, c0 = stored.shape
+        five: _Array = array.reshape(stored.shape).transpose(0, 2, 5, 1, 3, 4).reshape(n, c1 * c0, d, h, w)
+        if target == "ND" and len(stored.wanted) != 5:
             return five
-        return five[:, : wanted[1]]
+        return five[:, _cut(c1 * c0, stored.wanted[1])]
 
     return convert
 
 
-def _to_fractal_z(*from_source: int) -> Callable[[_Array, tuple[int, ...], tuple[int, ...], int], _Array]:
+def _to_fractal_z(*from_source: int) -> _Conversion:
     """Weights to FRACTAL_Z; `from_source` says where N, C, H and W are in the source."""
 
-    def convert(array: _Array, shape: tuple[int, ...], wanted: tuple[int, ...], groups: int) -> _Array:
-        weights = array.reshape(shape).transpose(from_source)
-        return _fractal_z(weights, max(groups, 1))
+    def convert(array: _Array, stored: Stored) -> _Array:
+        weights: _Array = array.reshape(stored.shape).transpose(from_source)
+        return _fractal_z(weights, max(stored.groups, 1))
 
     return convert
 
@@ -165,7 +194,7 @@ def _fractal_z(weights: _Array, groups: int) -> _Array:
     return result
 
 
-_PAIRS: Final[Mapping[tuple[str, str], Callable[[_Array, tuple[int, ...], tuple[int, ...], int], _Array]]] = MappingProxyType(
+_PAIRS: Final[Mapping[tuple[str, str], _Conversion]] = MappingProxyType(
     {
         **{("NC1HWC0", target): _from_nc1hwc0(target) for target in ("NCHW", "NHWC", "HWCN")},
         **{("FRACTAL_Z", target): _from_fractal_z(target) for target in ("NCHW", "HWCN")},
@@ -184,16 +213,17 @@ _PAIRS: Final[Mapping[tuple[str, str], Callable[[_Array, tuple[int, ...], tuple[
 
 
 def slice_to(array: _Array, wanted: tuple[int, ...]) -> _Array:
-    """The corner of `array` that `wanted` asks for; `array` itself where there is nothing to cut.
+    """The corner of `array` that `wanted` asks for, or less where it asks for more; `array` itself where nothing is to be cut.
 
-    Raises CommandError where `wanted` is larger than the array in a dimension.
+    Raises CommandError where `wanted` counts as larger: the original compares the first dimension that differs, and no other.
     """
     if not wanted or array.ndim < len(wanted) or tuple(array.shape) == wanted:
         return array
     if math.prod(wanted) == array.size and sum(size != 1 for size in array.shape) <= 1:
         return array
-    if array.ndim not in (4, 5) or len(wanted) != array.ndim:
+    if array.ndim not in (4, 5):
         return array
-    if any(size > have for size, have in zip(wanted, array.shape, strict=True)):
+    wanted = (*wanted, *(1,) * (array.ndim - len(wanted)))
+    if array.shape < wanted:
         raise CommandError(ExitCode.BAD_SHAPE, f"data of shape {array.shape} cannot be cut to {wanted}")
     return array[tuple(slice(size) for size in wanted)]

@@ -96,7 +96,7 @@ def npy_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
 
 def raw_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
     """The elements in C order."""
-    yield memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def make_output_folder(path: str) -> None:
