@@ -19,7 +19,8 @@ from opdump.dump_file.writing import encode_dump_file
 from opdump.msaccucmp.command_line import run
 from opdump.records import IO
 
-ARCHIVE = Path(__file__).parent.parent / "data" / "msaccucmp.tar.gz"
+DATA = Path(__file__).parent.parent / "data"
+ARCHIVES = (DATA / "msaccucmp.tar.gz", DATA / "msaccucmp_more.tar.xz")
 NAME = "X.op1.1.2.1700000000000000"
 OPDEBUG = "Opdebug.Node_OpDebug.59.563.1700000000000005"
 
@@ -35,11 +36,12 @@ class Ended:
 
 def unpacked(folder: Path) -> Path:
     """The cases of the real tool."""
-    with tarfile.open(ARCHIVE) as archive:
-        if hasattr(tarfile, "data_filter"):
-            archive.extractall(folder, filter="data")
-        else:
-            archive.extractall(folder)
+    for path in ARCHIVES:
+        with tarfile.open(path) as archive:
+            if hasattr(tarfile, "data_filter"):
+                archive.extractall(folder, filter="data")
+            else:
+                archive.extractall(folder)
     return folder
 
 
@@ -74,8 +76,10 @@ def converted(folder: Path, files: dict[str, bytes], *options: str, source: str 
     return run_in(folder / "out", ["convert", "-d", path, "-out", str(folder / "out"), *options])
 
 
-def tensor(io: IO, number: int, shape: tuple[int, ...], data: bytes, *, format: int = 2, **others: object) -> DumpTensor:
-    return DumpTensor(io, 0, number, format, shape, HeldBytes(data), **others)  # type: ignore[arg-type]
+def tensor(
+    io: IO, number: int, shape: tuple[int, ...], data: bytes, *, layout: int = 2, **others: object
+) -> DumpTensor:
+    return DumpTensor(io, 0, number, layout, shape, HeldBytes(data), **others)  # type: ignore[arg-type]
 
 
 def dump(*tensors: DumpTensor, **others: object) -> bytes:
@@ -85,10 +89,10 @@ def dump(*tensors: DumpTensor, **others: object) -> bytes:
     return b"".join(bytes(part) for part in encode_dump_file(file))
 
 
-def floats(shape: tuple[int, ...], *, format: int = 2, **others: object) -> bytes:
+def floats(shape: tuple[int, ...], *, layout: int = 2, **others: object) -> bytes:
     """A dump of one output: 1, 2, 3, ... as float32."""
     data = np.arange(1, int(np.prod(shape)) + 1, dtype="<f4").tobytes()
-    return dump(tensor("output", 1, shape, data, format=format, **others), op_name="net/op1")
+    return dump(tensor("output", 1, shape, data, layout=layout, **others), op_name="net/op1")
 
 
 def blob(data: bytes, kind: int = 0) -> DumpBlob:

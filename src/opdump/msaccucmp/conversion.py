@@ -213,7 +213,13 @@ class _Reformatted:
                 raise CommandError(ExitCode.BAD_DUMP, f"{array.size} elements do not have the shape {shape}") from error
         else:
             wanted = settings.shape or tensor.original_shape
-            result = self._sliced(tensor, self._converted(source, shape, wanted, tensor, array), wanted)
+            result = self._converted(source, shape, wanted, tensor, array)
+            try:
+                result = slice_to(result, wanted)
+            except CommandError as error:
+                log("ERROR", f"{tensor.name} of {self.path} is left as it is: {error}")
+                self._save(tensor, result, source)  # the data are in the target format all the same
+                return
         self._save(tensor, result, settings.target)
 
     def _converted(
@@ -242,13 +248,6 @@ class _Reformatted:
             ) from error
         log("INFO", f"{tensor.name} is {target}{result.shape} after the conversion")
         return result
-
-    def _sliced(self, tensor: DumpTensor, array: _Array, wanted: tuple[int, ...]) -> _Array:
-        try:
-            return slice_to(array, wanted)
-        except CommandError as error:
-            log("ERROR", f"{tensor.name} of {self.path} is left as it is: {error}")
-            return array
 
     def _save(self, tensor: DumpTensor, array: _Array, format_name: str) -> None:
         kind = self.settings.kind
