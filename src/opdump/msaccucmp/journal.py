@@ -15,7 +15,9 @@ Level = Literal["INFO", "WARNING", "ERROR"]
 
 def log(level: Level, message: str) -> None:
     """One line; line breaks and other control characters of a hostile name come as underscores."""
-    text = "".join(character if character.isprintable() else "_" for character in message)
+    text = message
+    if not message.isprintable():
+        text = "".join(character if character.isprintable() else "_" for character in message)
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ({os.getpid()}) - [{level}] {text}\n"
     sys.stderr.write(line if line.isascii() else line.encode(errors="backslashreplace").decode())
 
