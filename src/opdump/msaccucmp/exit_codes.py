@@ -1,0 +1,50 @@
+"""The exit codes of the original, and the error that carries one.
+
+Source: section 6 of the specification of msaccucmp.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from opdump.errors import OpdumpError
+
+
+class ExitCode(IntEnum):
+    OK = 0
+    UNEXPECTED = 1
+    NO_DUMP_FILE = 2
+    BAD_PATH = 3
+    BAD_DEBUG_FILE = 4
+    BAD_PARAMETER = 6
+    CANNOT_OPEN = 7
+    BAD_DUMP = 11
+    BAD_INDEX = 12
+    SEVERAL_RECORDS = 17
+    CANNOT_WRITE = 19
+    BAD_DATA_TYPE = 21
+    BAD_FORMAT_PAIR = 22
+    BAD_SHAPE = 23
+    SCRIPT_FAILED = 26
+    BAD_ACCELERATOR = 35
+    NO_STATUS = 36
+    BAD_SIZE = 39
+    BAD_SLICES = 42
+    NOT_SUPPORTED_YET = 100
+    """Ours: the original has no such code. It is what `compare` and `file_compare` end with."""
+
+
+class CommandError(OpdumpError):
+    """A failure that the original has an exit code for."""
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self) -> tuple[type[CommandError], tuple[ExitCode, str]]:
+        # An error with two arguments does not come back from a worker process by itself.
+        return CommandError, (self.code, str(self))
+
+
+class AbortError(OpdumpError):
+    """A failure that ends the whole run of the original, with exit code 1: an exception that it does not expect."""

@@ -1,0 +1,164 @@
+"""The bytes of a tensor as the original reads them, its errors included.
+
+The values of the 8-bit floats are not those of the standards (`opdump.dump_file.elements` has these): E4M3FN has no NaN, minus
+infinity is lost in E5M2 and HiFloat8, and HiFloat8 codes with short exponents are read with too many mantissa bits. Source:
+section 2 of the specification of msaccucmp, and files that the original wrote.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.dump_file import DumpTensor, data_type
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
+
+_NATIVE: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        0: "i1",
+        1: "<f4",
+        2: "<f2",
+        3: "i1",
+        4: "u1",
+        5: "<i2",
+        6: "<u2",
+        7: "<i4",
+        8: "<i8",
+        9: "<u4",
+        10: "<u8",
+        11: "?",
+        12: "<f8",
+        16: "<c8",
+        17: "<c16",
+        23: "<i8",
+    }
+)
+_UNDEFINED, _BF16, _UINT1, _HIFLOAT8, _E5M2, _E4M3FN = 0, 27, 29, 33, 34, 35
+_EIGHT_BIT_FLOATS: Final = frozenset({_HIFLOAT8, _E5M2, _E4M3FN})
+_OTHERS: Final[Mapping[int, str]] = MappingProxyType({_BF16: "bfloat16", _UINT1: "uint8"})
+
+
+def check_data_type(tensor: DumpTensor) -> None:
+    """Raise the error that ends the whole file where the original does not know the type."""
+    number = tensor.data_type
+    if number not in _NATIVE and number not in _OTHERS and number not in _EIGHT_BIT_FLOATS:
+        raise CommandError(
+            ExitCode.BAD_DATA_TYPE,
+            f"{tensor.name} has elements of type {data_type(number).name} ({number}), which this command does not read; "
+            "`opdump convert` does",
+        )
+
+
+def dtype_in_name(number: int) -> str:
+    """What the name of a bin file calls the type: that of the dump. Raises AbortError for 8-bit floats."""
+    native = _NATIVE.get(number)
+    if native is not None:
+        return str(np.dtype(native).name)
+    if number in _OTHERS:
+        return _OTHERS[number]
+    raise AbortError(
+        f"elements of type {data_type(number).name} cannot be saved with -t bin: numpy has no type of this name; "
+        "use -t npy, or `opdump convert`"
+    )
+
+
+def original_shape_of(tensor: DumpTensor) -> tuple[int, ...]:
+    """The shape that the original gives a tensor: that of the header, or all bytes where the type is not defined."""
+    return (tensor.size,) if tensor.data_type == _UNDEFINED else tensor.shape
+
+
+def decode(tensor: DumpTensor) -> npt.NDArray[Any]:
+    """The elements in one dimension, as many as the shape needs and the file has.
+
+    A shape with a zero gives an empty float64 array of that shape. Raises AbortError where the bytes are no whole number of
+    elements, as the original does.
+    """
+    shape = original_shape_of(tensor)
+    if 0 in shape:
+        return np.zeros(_countable(shape), np.float64)
+    count = math.prod(shape)
+    raw = tensor.data.read()
+    number = tensor.data_type
+    if number == _UINT1:
+        return np.unpackbits(np.frombuffer(raw[:count], np.uint8))
+    if number in _EIGHT_BIT_FLOATS:
+        values: npt.NDArray[Any] = _values(number).take(np.frombuffer(raw[:count], np.uint8))
+        return values
+    dtype = np.dtype("<u2" if number == _BF16 else _NATIVE[number])
+    part = raw[: count * dtype.itemsize]
+    if len(part) % dtype.itemsize:
+        raise AbortError(
+            f"{tensor.name} has {len(part)} bytes, which is no whole number of elements of {dtype.itemsize} bytes"
+        )
+    elements = np.frombuffer(part, dtype)
+    if number == _BF16:
+        widened: npt.NDArray[Any] = (elements.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return widened
+    return elements
+
+
+def _countable(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) > 64 or math.prod(size for size in shape if size) > np.iinfo(np.intp).max // 8:
+        raise AbortError(f"a shape of {len(shape)} dimensions, {shape[:8]}, which numpy cannot hold")
+    return shape
+
+
+@cache
+def _values(number: int) -> npt.NDArray[np.float64]:
+    """What the original makes of every code."""
+    decoder = {_HIFLOAT8: _hifloat8, _E5M2: _e5m2, _E4M3FN: _e4m3fn}[number]
+    return np.array([decoder(code) for code in range(256)])
+
+
+def _e5m2(code: int) -> float:
+    sign, exponent, mantissa = _fields(code, 2)
+    if exponent == 31:
+        return math.nan if mantissa else math.inf  # the sign is lost
+    return sign * _binary(exponent, mantissa, 2, 15)
+
+
+def _e4m3fn(code: int) -> float:
+    sign, exponent, mantissa = _fields(code, 3)
+    return sign * _binary(exponent, mantissa, 3, 7)  # all codes are numbers here
+
+
+def _fields(code: int, mantissa_bits: int) -> tuple[int, int, int]:
+    return -1 if code & 0x80 else 1, (code & 0x7F) >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
+
+
+def _binary(exponent: int, mantissa: int, mantissa_bits: int, bias: int) -> float:
+    if exponent == 0:
+        return math.ldexp(mantissa, 1 - bias - mantissa_bits)
+    return math.ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits)
+
+
+def _hifloat8(code: int) -> float:
+    """A sign, a prefix that tells the width of the exponent, the exponent as sign and magnitude, and the mantissa."""
+    if code == 0x80:
+        return math.nan
+    magnitude = code & 0x7F
+    if magnitude == 0x6F:
+        return math.inf  # the sign is lost
+    sign = -1 if code & 0x80 else 1
+    if magnitude < 8:
+        return sign * math.ldexp(1, magnitude - 23) if magnitude else 0.0
+    if magnitude < 16:
+        return sign * (1 + magnitude % 32 / 32)  # five bits of mantissa where the type has three
+    if magnitude < 32:
+        return (
+            sign * 0.5 * (1 + magnitude % 16 / 16)
+        )  # four bits, and the last bit of the prefix as sign of the exponent
+    exponent_bits = 4 if magnitude >= 0x60 else 3 if magnitude >= 0x40 else 2
+    mantissa_bits = 5 - exponent_bits
+    field = magnitude >> mantissa_bits & ((1 << exponent_bits) - 1)
+    # The highest bit of the magnitude is 1 without being stored: its place holds the sign.
+    half = 1 << (exponent_bits - 1)
+    exponent = half | field % half
+    mantissa = magnitude % (1 << mantissa_bits) / (1 << mantissa_bits)
+    return sign * math.ldexp(1 + mantissa, -exponent if field & half else exponent)
