@@ -74,6 +74,8 @@ bench: setup
 	$(BIN)/python benchmarks/summary_kernel.py
 	$(BIN)/python benchmarks/capture_overhead.py
 	$(BIN)/python benchmarks/end_step.py
+	$(BIN)/python benchmarks/formats.py
+	$(BIN)/python benchmarks/convert.py
 
 docs: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/project/test_documentation.py
