@@ -22,7 +22,7 @@ def widen(codes: npt.NDArray[np.uint8], table: npt.NDArray[Any]) -> npt.NDArray[
     `table` has a row for each of the 256 bytes, in C order: a row holds the elements of one byte, and takes 1, 2, 4 or 8 bytes.
     """
     if table.dtype == np.float32 and table.size == 256 and active().startswith("native"):
-        return widened(codes, table)
+        return widened(codes, table.reshape(256))
     rows = table.view(f"u{table.nbytes // 256}").reshape(-1)
     result = np.empty(len(codes), rows.dtype)
     head = 0
