@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 MINDSPORE = ROOT / ".venv-mindspore" / "bin" / "python"
 MINDINSIGHT = ROOT / ".venv-mindinsight" / "bin" / "python"
+MSPROBE = ROOT / ".venv-msprobe" / "bin" / "python"
 PROTOBUF4 = ROOT / ".venv-protobuf4" / "bin" / "python"
 
 

@@ -18,7 +18,6 @@ from opdump.conversion.output_directory import OutputDirectory, OutputFullError,
 from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile
 from opdump.conversion.stored_tensor import stored_tensor
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
-from opdump.dump_file.opdebug import decode_opdebug, opdebug_json
 from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
 
 _OVERFLOW = "opdebug.node_opdebug."
@@ -72,6 +71,8 @@ def _convert_tensors(
 
 
 def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirectory, result: FileResult) -> None:
+    from opdump.dump_file.opdebug import decode_opdebug, opdebug_json
+
     for tensor in file.outputs:
         with _failing_alone(result, tensor):
             record = decode_opdebug(tensor.data.read(), source.path)

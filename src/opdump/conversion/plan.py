@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from opdump.errors import OpdumpError
-from opdump.records import IO
+
+if TYPE_CHECKING:
+    from opdump.records import IO
 
 FileType = Literal["npy", "bin", "pt", "txt"]
 Layout = Literal["dumps", "mindspore"]

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from opdump.dump_file.data_types import data_type, data_type_number
 from opdump.dump_file.stored_bytes import Bytes, HeldBytes, UnreadableBytes
 from opdump.dump_file.tensor_formats import format_name, format_number
-from opdump.records import IO
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from opdump.records import IO
 
 MOST_DIMENSIONS: Final = 64
 """Devices know 25, numpy 64."""

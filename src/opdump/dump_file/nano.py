@@ -12,13 +12,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdump.dump_file.data_types import BY_NAME
 from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp, with_bounded_shapes
 from opdump.dump_file.stored_bytes import Bytes, FileSource
 from opdump.errors import CorruptDumpError
-from opdump.records import IO
+
+if TYPE_CHECKING:
+    from opdump.records import IO
 
 NANO_MAGIC: Final = b"\x5a\x5a\x5a\x5a"
 _INPUTS, _OUTPUTS = 4, 5

@@ -8,8 +8,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opdump.kernels import active, widened
-
 # Codes looked up at once: the indices that numpy makes of them stay in the cache.
 _CHUNK: Final = 1 << 15
 # Below this the table of pairs costs more than it saves.
@@ -21,8 +19,11 @@ def widen(codes: npt.NDArray[np.uint8], table: npt.NDArray[Any]) -> npt.NDArray[
 
     `table` has a row for each of the 256 bytes, in C order: a row holds the elements of one byte, and takes 1, 2, 4 or 8 bytes.
     """
-    if table.dtype == np.float32 and table.size == 256 and active().startswith("native"):
-        return widened(codes, table.reshape(256))
+    if table.dtype == np.float32 and table.size == 256:
+        from opdump.kernels import active, widened  # most files have no such type
+
+        if active().startswith("native"):
+            return widened(codes, table.reshape(256))
     rows = table.view(f"u{table.nbytes // 256}").reshape(-1)
     result = np.empty(len(codes), rows.dtype)
     head = 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import struct
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,9 +27,11 @@ _MOST_IN_MESSAGE: Final = 2**31 - 2**24
 def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
     """Write `file` in variant 2.0 or, where `file.variant` says so, 1.0; an existing file is replaced.
 
-    Raises ValueError for a nano file, which only devices write, for one of 1.0 from 2 GiB on, for one that says nothing, and for a number that a header
-    cannot hold (a negative dimension), and DumpPathError where the file cannot be written.
+    Raises ValueError for a nano file, which only devices write, for one of 1.0 from 2 GiB on, for one that says nothing, and for
+    a number that a header cannot hold (a negative dimension), and DumpPathError where the file cannot be written.
     """
+    import tempfile  # who reads alone does without
+
     target = Path(path)
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
