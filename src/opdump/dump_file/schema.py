@@ -13,13 +13,12 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from opdump.protobuf_messages import Fields, message_class
 
 _FILE: Final = "opdump/dump_data.proto"
 _PACKAGE: Final = "toolkit.dumpdata"
 
-# message -> (field, number, type); "*" before a type repeats it (numbers packed), a capital letter starts a message.
-_MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str], ...]]] = MappingProxyType(
+_MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
     {
         "DumpData": (
             ("version", 1, "bytes"),
@@ -77,29 +76,4 @@ _MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str], ...]]] = MappingProxyT
 @cache
 def dump_data() -> Any:
     """The message class of `DumpData`."""
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(_file_descriptor().SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.DumpData"))
-
-
-def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
-    scalar = descriptor_pb2.FieldDescriptorProto
-    types = {
-        "int32": scalar.TYPE_INT32,
-        "uint32": scalar.TYPE_UINT32,
-        "uint64": scalar.TYPE_UINT64,
-        "bytes": scalar.TYPE_BYTES,
-    }
-    file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=_PACKAGE, syntax="proto3")
-    for message_name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=message_name)
-        for name, number, kind in fields:
-            label = scalar.LABEL_REPEATED if kind.startswith("*") else scalar.LABEL_OPTIONAL
-            element = kind.lstrip("*")
-            field = message.field.add(name=name, number=number, label=label)
-            if element in types:
-                field.type = types[element]
-            else:
-                field.type = scalar.TYPE_MESSAGE
-                field.type_name = f".{_PACKAGE}.{element}"
-    return file
+    return message_class("DumpData", _MESSAGES, package=_PACKAGE, file=_FILE, syntax="proto3")

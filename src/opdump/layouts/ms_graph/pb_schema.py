@@ -14,13 +14,12 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from opdump.protobuf_messages import Fields, message_class
 
 _FILE: Final = "opdump/debug_graph.proto"
 _PACKAGE: Final = "debugger"
 
-# message -> (field, number, type); "*" before a type repeats it, a capital letter starts a message of this schema.
-_MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str], ...]]] = MappingProxyType(
+_MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
     {
         "ModelProto": (("ir_version", 1, "int64"), ("graph", 4, "GraphProto")),
         "GraphProto": (
@@ -76,9 +75,7 @@ _MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str], ...]]] = MappingProxyT
 @cache
 def model_proto() -> Any:
     """The message class of `debugger.ModelProto`."""
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(_file_descriptor().SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.ModelProto"))
+    return message_class("ModelProto", _MESSAGES, package=_PACKAGE, file=_FILE, syntax="proto2")
 
 
 def to_text(text: str) -> bytes:
@@ -89,29 +86,3 @@ def to_text(text: str) -> bytes:
 def from_text(field: bytes) -> str:
     """Text of a field. UnicodeDecodeError where it is no UTF-8."""
     return field.decode("utf-8")
-
-
-def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
-    scalar = descriptor_pb2.FieldDescriptorProto
-    types = {
-        "int32": scalar.TYPE_INT32,
-        "int64": scalar.TYPE_INT64,
-        "uint64": scalar.TYPE_UINT64,
-        "float": scalar.TYPE_FLOAT,
-        "double": scalar.TYPE_DOUBLE,
-        "bool": scalar.TYPE_BOOL,
-        "bytes": scalar.TYPE_BYTES,
-    }
-    file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=_PACKAGE, syntax="proto2")
-    for message_name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=message_name)
-        for name, number, kind in fields:
-            label = scalar.LABEL_REPEATED if kind.startswith("*") else scalar.LABEL_OPTIONAL
-            element = kind.lstrip("*")
-            field = message.field.add(name=name, number=number, label=label)
-            if element in types:
-                field.type = types[element]
-            else:
-                field.type = scalar.TYPE_MESSAGE
-                field.type_name = f".{_PACKAGE}.{element}"
-    return file

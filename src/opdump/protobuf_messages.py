@@ -1,0 +1,52 @@
+"""Protobuf messages described by a table and built when they are first needed: no generated code, any version of protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+Fields = tuple[tuple[str, int, str], ...]
+"""Name, number and type of each field; "*" before a type repeats it, a capital letter starts a message of the same table."""
+
+
+def message_class(
+    name: str, messages: Mapping[str, Fields], *, package: str, file: str, syntax: Literal["proto2", "proto3"]
+) -> Any:
+    """The class of the message `name`. Its descriptors live in a pool of their own, so that another library may load its copy.
+
+    Repeated numbers are packed in proto3; either form is read.
+    """
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(_file_descriptor(messages, package, file, syntax).SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+
+
+def _file_descriptor(
+    messages: Mapping[str, Fields], package: str, file: str, syntax: str
+) -> descriptor_pb2.FileDescriptorProto:
+    scalar = descriptor_pb2.FieldDescriptorProto
+    types = {
+        "int32": scalar.TYPE_INT32,
+        "int64": scalar.TYPE_INT64,
+        "uint32": scalar.TYPE_UINT32,
+        "uint64": scalar.TYPE_UINT64,
+        "float": scalar.TYPE_FLOAT,
+        "double": scalar.TYPE_DOUBLE,
+        "bool": scalar.TYPE_BOOL,
+        "bytes": scalar.TYPE_BYTES,
+    }
+    described = descriptor_pb2.FileDescriptorProto(name=file, package=package, syntax=syntax)
+    for message_name, fields in messages.items():
+        message = described.message_type.add(name=message_name)
+        for name, number, kind in fields:
+            label = scalar.LABEL_REPEATED if kind.startswith("*") else scalar.LABEL_OPTIONAL
+            element = kind.lstrip("*")
+            field = message.field.add(name=name, number=number, label=label)
+            if element in types:
+                field.type = types[element]
+            else:
+                field.type = scalar.TYPE_MESSAGE
+                field.type_name = f".{package}.{element}"
+    return described
