@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,14 @@ SMALL = 32 << 10
 ROUNDS = 5
 
 
-def dump(path: Path, dtype: str, format_name: str, shape: tuple[int, ...], data: memoryview, **more: object) -> None:
+def dump(
+    path: Path,
+    dtype: str,
+    format_name: str,
+    shape: tuple[int, ...],
+    data: memoryview,
+    original_shape: tuple[int, ...] = (),
+) -> None:
     tensor = DumpTensor(
         io="output",
         slot=0,
@@ -40,7 +48,7 @@ def dump(path: Path, dtype: str, format_name: str, shape: tuple[int, ...], data:
         format=FORMAT_NUMBERS[format_name],
         shape=shape,
         data=HeldBytes(data),
-        **more,  # type: ignore[arg-type]
+        original_shape=original_shape,
     )
     write_dump_file(path, DumpFile(outputs=(tensor,), op_name="net/op"))
 
@@ -58,7 +66,7 @@ def in_turn(root: Path, copy: Callable[[Path], object], ours: Callable[[Path], o
         for work, times in zip((copy, ours), took, strict=True):
             out = root / "out"
             out.mkdir()
-            spent = seconds(lambda work=work, out=out: work(out))  # type: ignore[misc]
+            spent = seconds(partial(work, out))
             shutil.rmtree(out)
             if number:  # the first round imports and fills the page cache
                 times.append(spent)

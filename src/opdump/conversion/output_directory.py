@@ -154,7 +154,7 @@ def write_all(descriptor: int, parts: Iterable[Part]) -> int:
     """Write the parts one after the other; the bytes written."""
     total = 0
     for part in parts:
-        view = memoryview(part).cast("B")  # type: ignore[arg-type]
+        view = memoryview(part).cast("B")  # type: ignore[arg-type]  # an array is a buffer; its type says so from 3.12 on
         while view:
             written = os.write(descriptor, view[:_SLICE])
             view = view[written:]

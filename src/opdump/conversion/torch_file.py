@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import numpy as np
@@ -15,7 +16,7 @@ _OWN_TYPES = ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu")
 def require_torch() -> None:
     """Raises ConversionError where PyTorch cannot be imported."""
     try:
-        import torch  # noqa: F401
+        importlib.import_module("torch")
     except ImportError as error:
         raise ConversionError(
             f"--to pt writes files of PyTorch, which cannot be imported ({error}): pip install torch, or take --to npy"

@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,18 +100,18 @@ def _opened(path: Path) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
-class Bytes:
+class Bytes(ABC):
     """A stretch of bytes: in memory, or in a file. Equal to another of the same content."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # by content it would have to read all of it
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
+    @abstractmethod
     def read(self) -> memoryview:
         """The bytes, read-only; those of a large file are mapped."""
-        raise NotImplementedError
 
     @property
     def path(self) -> Path | None:

@@ -67,7 +67,7 @@ def _convert_function(path: str) -> Callable[..., Any] | None:
         raise AbortError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
-    convert = getattr(module, "convert", None)
+    convert: object = getattr(module, "convert", None)
     if not callable(convert):
         log("WARNING", f"{path} has no function convert and is left out")
         return None
@@ -76,7 +76,7 @@ def _convert_function(path: str) -> Callable[..., Any] | None:
     if found != expected:
         log("WARNING", f"{path}: convert takes {found} arguments instead of {expected}; the file is left out")
         return None
-    return convert  # type: ignore[no-any-return]
+    return convert
 
 
 def run_script(
