@@ -1,14 +1,18 @@
 """What capture costs a training step: plain, attached but not dumping, and with statistics of all inputs and outputs.
 
-    python benchmarks/capture_overhead.py [--rounds 20]
+    python benchmarks/capture_overhead.py [--rounds 20] [--pairs 1000]
 
-One process, one torch thread. In each round every variant of a workload runs a few steps, in shuffled order and after the same
-warm-up, so that a change of the machine's speed meets all of them. Printed is the median of the rounds' ratios to plain, with
-its 95 % confidence interval. Plain is measured twice: `again` shows what the machine's noise is worth.
+One process, one torch thread; half an hour. Whatever is compared runs interleaved, in shuffled order and after the same warm-up,
+so that a change of the machine's speed meets both sides. Printed is the ratio to plain with its 95 % confidence interval.
 
-What a step pays for being attached is far below that noise. So it is also measured by itself, on a network with the same
-operators and next to no arithmetic: `attached` is the difference of the fastest steps, for noise only adds, in milliseconds and
-as a part of the plain step of full size.
+`statistics` and `again`, which is plain a second time and shows what the machine's noise is worth, are medians of `--rounds`.
+
+`not dumped` has to tell 1.01 from 1.00 on machines whose steps differ by 10 % from one to the next. So it comes from many pairs of
+short blocks, one plain and one attached: the geometric mean of their ratios. It goes on until the 95 % interval is 0.8 % to each
+side, wherever its middle lies, or to `--pairs`.
+
+`attached` says the same in milliseconds, measured on a network with the same operators and next to no arithmetic: the difference
+of the fastest steps, for noise only adds, and what part of the plain step of full size that is.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import math
 import random
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +31,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
+from rich.progress import Progress
 from workloads import WORKLOADS, Step
 
 import opdump
@@ -34,6 +40,10 @@ from opdump.kernels import active
 WARM_UP = 4
 """The first steps under capture name what they meet, build the graph and fill caches; training has thousands after them."""
 TIMED = 5
+PAIR_WARM_UP = 1
+"""The first step after attaching meets the module tree; without dumping, the second is like the thousandth."""
+PAIR_TIMED = 3
+HALF_WIDTH = 0.008
 Variants = dict[str, Callable[[], AbstractContextManager[object]]]
 
 
@@ -58,6 +68,40 @@ def measure(
     return seconds
 
 
+def paired_ratios(step: Step, variant: Callable[[], AbstractContextManager[object]], most: int) -> list[float]:
+    """Seconds of a step under the variant over seconds of a plain one, from neighbouring blocks of `PAIR_TIMED` steps.
+
+    Stops after 50 pairs or more, as soon as `geometric_mean` is known to `HALF_WIDTH`, or after `most`.
+    """
+    sides: tuple[Callable[[], AbstractContextManager[object]], ...] = (nullcontext, variant)
+    ratios: list[float] = []
+    with Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("not dumped", total=most)
+        while len(ratios) < most:
+            seconds = [0.0, 0.0]
+            for side in random.sample((0, 1), 2):
+                gc.collect()
+                with sides[side]():
+                    for _ in range(PAIR_WARM_UP):
+                        step()
+                    seconds[side] = sum(_seconds(step) for _ in range(PAIR_TIMED))
+            ratios.append(seconds[1] / seconds[0])
+            progress.advance(task)
+            if len(ratios) >= 50:
+                mean, low, high = geometric_mean(ratios)
+                if max(mean - low, high - mean) <= HALF_WIDTH:
+                    break
+    return ratios
+
+
+def geometric_mean(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """With the ends of its 95 % confidence interval, by the standard error of the logarithms."""
+    logarithms = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logarithms)
+    error = 1.96 * statistics.stdev(logarithms) / math.sqrt(len(logarithms))
+    return math.exp(mean), math.exp(mean - error), math.exp(mean + error)
+
+
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """The order statistics that enclose the median with 95 % confidence, whatever the distribution; all for a few values."""
     ordered = sorted(values)
@@ -71,14 +115,14 @@ def _seconds(step: Step) -> float:
     return time.perf_counter() - begin
 
 
-def _cell(values: Sequence[float]) -> str:
-    low, high = interval(values)
-    return f"{statistics.median(values):7.3f} ({low:.2f}-{high:.2f})"
+def _cell(middle: float, low: float, high: float) -> str:
+    return f"{middle:.3f} ({low:.3f}-{high:.3f})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=1000)
     parser.add_argument("--only", choices=sorted(WORKLOADS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -88,31 +132,33 @@ def main() -> None:
         shutil.rmtree(root / "on", ignore_errors=True)
         return opdump.capture(path=root / "on", saved_data="statistic", iteration="all")
 
-    variants: Variants = {
-        "plain": nullcontext,
-        "again": nullcontext,
+    def not_dumped() -> AbstractContextManager[object]:
         # Step 1000 never comes: everything is attached, nothing is dumped.
-        "not dumped": lambda: opdump.capture(path=root / "off", saved_data="statistic", iteration="1000"),
-        "statistics": dumped,
-    }
-    print(f"kernels: {active()}; torch {torch.__version__}; {arguments.rounds} rounds; ratio to plain (95 % interval)")
-    print(f"{'workload':9}{'plain':>10}{'again':>21}{'not dumped':>21}{'statistics':>21}   attached")
+        return opdump.capture(path=root / "off", saved_data="statistic", iteration="1000")
+
+    variants: Variants = {"plain": nullcontext, "again": nullcontext, "statistics": dumped}
+    chosen = {name: workload for name, workload in WORKLOADS.items() if arguments.only in (None, name)}
+    print(f"kernels: {active()}; torch {torch.__version__}; ratios to plain with their 95 % intervals")
+    print(f"{'workload':9}{'plain':>10}{'again':>22}{'statistics':>22}   {arguments.rounds} rounds")
+    plain: dict[str, float] = {}
     try:
-        for name, workload in WORKLOADS.items():
-            if arguments.only not in (None, name):
-                continue
+        for name, workload in chosen.items():
             seconds = measure(workload.full(), variants, arguments.rounds)
-            plain = statistics.median(seconds["plain"])
-            cells = [
-                _cell([value / base for value, base in zip(seconds[variant], seconds["plain"], strict=True)])
-                for variant in ("again", "not dumped", "statistics")
-            ]
-            small = {variant: variants[variant] for variant in ("plain", "not dumped")}
+            plain[name] = statistics.median(seconds["plain"])
+            cells = []
+            for variant in ("again", "statistics"):
+                ratios = [value / base for value, base in zip(seconds[variant], seconds["plain"], strict=True)]
+                cells.append(_cell(statistics.median(ratios), *interval(ratios)))
+            print(f"{name:9}{plain[name] * 1e3:7.1f} ms{''.join(f'{cell:>22}' for cell in cells)}", flush=True)
+        print(f"{'workload':9}{'not dumped':>22}   attached")
+        for name, workload in chosen.items():
+            small: Variants = {"plain": nullcontext, "not dumped": not_dumped}
             bare = measure(workload.small(), small, arguments.rounds, timed=40, of_block=min)
             attached = min(bare["not dumped"]) - min(bare["plain"])
+            pairs = paired_ratios(workload.full(), not_dumped, arguments.pairs)
             print(
-                f"{name:9}{plain * 1e3:7.1f} ms{''.join(f'{cell:>21}' for cell in cells)}"
-                f"   {attached * 1e3:.2f} ms, {attached / plain:.2%}",
+                f"{name:9}{_cell(*geometric_mean(pairs)):>22}   {attached * 1e3:.2f} ms, {attached / plain[name]:.2%}"
+                f"   {len(pairs)} pairs",
                 flush=True,
             )
     finally:
