@@ -11,7 +11,16 @@ from typing import Any, TypedDict, cast, get_args
 from opdump.configs.known_keys import COMMON, E2E, OWN
 from opdump.configs.section import Section
 from opdump.errors import ConfigError, NotSupportedYetError
-from opdump.plan import DumpPlan, KernelPattern, LayoutName, SavedData, Selection, StatCalcMode, StatPrecision, StepSet
+from opdump.plan import (
+    DumpPlan,
+    KernelPattern,
+    SavedData,
+    Selection,
+    StatCalcMode,
+    StatPrecision,
+    StepSet,
+    SyncLayoutName,
+)
 from opdump.statistics import CATEGORIES, DEFAULT_CATEGORIES, canonical_category
 
 DIAGNOSTIC_VARIABLE = "MS_DIAGNOSTIC_DATA_PATH"
@@ -321,7 +330,7 @@ def _categories(common: Section, saved_data: SavedData, calculated_on: str, warn
     return tuple(dict.fromkeys(canonical_category(name) for name in kept))
 
 
-def _layout(own: Section) -> LayoutName:
+def _layout(own: Section) -> SyncLayoutName:
     if not own.has("layout"):
         return "mindspore-2.3"
-    return cast(LayoutName, own.choice("layout", get_args(LayoutName)))
+    return cast(SyncLayoutName, own.choice("layout", get_args(SyncLayoutName)))

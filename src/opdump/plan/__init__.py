@@ -10,17 +10,43 @@ True
 
 from __future__ import annotations
 
-from opdump.plan.dump_plan import DumpPlan, LayoutName, SavedData, Selection, StatCalcMode, StatPrecision
+from opdump.plan.dump_plan import (
+    Captures,
+    Dialect,
+    DumpLevel,
+    DumpPlan,
+    ExceptionDetail,
+    FileFormat,
+    LayoutName,
+    OverflowKind,
+    SavedData,
+    Selection,
+    StatCalcMode,
+    StatPrecision,
+    SyncLayoutName,
+)
 from opdump.plan.kernel_pattern import KernelPattern
+from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
 from opdump.plan.step_set import StepSet
 
 __all__ = [
+    "Captures",
+    "Dialect",
+    "DumpLevel",
     "DumpPlan",
+    "ExceptionDetail",
+    "Exclusion",
+    "FileFormat",
     "KernelPattern",
     "LayoutName",
+    "ModelFilter",
+    "ModelSelection",
+    "OperatorRange",
+    "OverflowKind",
     "SavedData",
     "Selection",
     "StatCalcMode",
     "StatPrecision",
     "StepSet",
+    "SyncLayoutName",
 ]

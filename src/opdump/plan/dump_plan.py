@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from types import MappingProxyType
+from typing import Any, Final, Literal, get_args
 
 from opdump.errors import ConfigError
 from opdump.plan.kernel_pattern import KernelPattern
+from opdump.plan.model_selection import ModelSelection
 from opdump.plan.step_set import StepSet
 
 SavedData = Literal["tensor", "statistic", "full"]
 Selection = Literal["all", "kernels", "marked"]
 StatCalcMode = Literal["host", "device"]
 StatPrecision = Literal["high", "low"]
-LayoutName = Literal["mindspore-2.3", "mindspore-2.10"]
+SyncLayoutName = Literal["mindspore-2.3", "mindspore-2.10"]
+LayoutName = Literal["mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl"]
+FileFormat = Literal["npy", "bin"]
+Captures = Literal["data", "overflow", "exception", "watch"]
+DumpLevel = Literal["op", "kernel", "all"]
+ExceptionDetail = Literal["brief", "norm", "detail"]
+OverflowKind = Literal["aicore", "atomic"]
+Dialect = Literal["mindspore", "acl", "tensorflow"]
 
 # Not part of the plan itself: the text that it came from, and what was said while reading it.
 _NOT_PRINTED = ("config_text", "warnings")
@@ -51,7 +60,27 @@ class DumpPlan:
     initial_iteration: int = 0
     """Number of the first step."""
     op_debug_mode: int = 0
+    captures: Captures = "data"
+    """`data`: what is selected; `overflow`: operators that overflow; `exception`: the operator that fails; `watch`: outputs of
+    the `watcher_nodes` of `models` after each operator of their `layers`."""
+    overflow_kinds: frozenset[OverflowKind] = frozenset({"aicore", "atomic"})
+    """What counts as an overflow (`op_debug_mode` 1, 2, 3): of operators, of atomic additions."""
     overflow_number: int = 0
+    """Overflows to dump; 0 for all."""
+    exception_detail: ExceptionDetail = "brief"
+    models: tuple[ModelSelection, ...] | None = None
+    """`dump_list`; None in dialects without one: every model."""
+    single_operators: bool = True
+    """Whether operators that run outside of any model are dumped (`dump_op_switch`, and calls of single operators)."""
+    dump_level: DumpLevel = "kernel"
+    """`op`: what the program called; `kernel`: the operators that this dispatched; `all`: both."""
+    file_format: FileFormat = "npy"
+    stream_in_names: bool = True
+    """False for the older names `{op_type}.{op_name}.{task_id}.{timestamp}` (acl layout)."""
+    step_level: bool = False
+    """A `{step_id}` directory above `{time}` (asynchronous layout in the form of ACL)."""
+    dialect: Dialect = "mindspore"
+    """The kind of configuration that it came from."""
     class_names_in_scope: bool = True
     """False for short scopes: `conv1` in place of `conv1-Conv2d`."""
     layout: LayoutName = "mindspore-2.3"
@@ -63,11 +92,8 @@ class DumpPlan:
     """What was said about the config while it was read."""
 
     def __post_init__(self) -> None:
-        _check_member("saved_data", self.saved_data, SavedData)
-        _check_member("selection", self.selection, Selection)
-        _check_member("stat_calc_mode", self.stat_calc_mode, StatCalcMode)
-        _check_member("device_stat_precision_mode", self.device_stat_precision_mode, StatPrecision)
-        _check_member("layout", self.layout, LayoutName)
+        for name, allowed in _CLOSED.items():
+            _check_member(name, getattr(self, name), allowed)
         if self.sample_num is not None and self.sample_num < 1:
             raise ConfigError(f"DumpPlan: sample_num is {self.sample_num}, expected 1 or more, or None")
         if self.selection == "kernels" and not self.kernels:
@@ -109,6 +135,22 @@ class DumpPlan:
         return json.dumps(shown, indent=2, ensure_ascii=False)
 
 
+_CLOSED: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "saved_data": SavedData,
+        "selection": Selection,
+        "stat_calc_mode": StatCalcMode,
+        "device_stat_precision_mode": StatPrecision,
+        "layout": LayoutName,
+        "captures": Captures,
+        "exception_detail": ExceptionDetail,
+        "dump_level": DumpLevel,
+        "file_format": FileFormat,
+        "dialect": Dialect,
+    }
+)
+
+
 def _check_member(name: str, value: object, allowed: Any) -> None:
     if value not in get_args(allowed):
         choices = ", ".join(repr(choice) for choice in get_args(allowed))
@@ -120,6 +162,12 @@ def _as_json(value: object) -> object:
         return str(value)
     if isinstance(value, frozenset):
         return sorted(value)
+    if isinstance(value, KernelPattern):
+        return value.text
+    if isinstance(value, ModelSelection):
+        return _as_json(asdict(value))
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [item.text if isinstance(item, KernelPattern) else item for item in value]
+        return [_as_json(item) for item in value]
     return value

@@ -42,7 +42,7 @@ from opdump.layouts.mindspore_sync.names import (
 )
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
 from opdump.layouts.ms_graph import encode_execution_order, encode_ir, encode_pb
-from opdump.plan import DumpPlan
+from opdump.plan import DumpPlan, SyncLayoutName
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import FILE_MODE, DirectorySink, make_directory
 
@@ -95,7 +95,8 @@ class SyncWriter:
         self.run_id = self._index.run_id
         self._write_metadata(device_target, framework, framework_version, opdump_version)
         self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
-        self._full_names_in_csv = plan.layout == "mindspore-2.10"
+        self._layout: SyncLayoutName = "mindspore-2.10" if plan.layout == "mindspore-2.10" else "mindspore-2.3"
+        self._full_names_in_csv = self._layout == "mindspore-2.10"
         self._names: dict[tuple[str, str], str] = {}
         self._types: dict[str, str] = {}
         self._directories: dict[tuple[str, int], str] = {}
@@ -174,7 +175,7 @@ class SyncWriter:
         if self._is_elsewhere():
             return
         stem = f"graphs/ms_output_trace_code_graph_{graph.graph_id}"
-        self.sink.write_bytes(f"{stem}.ir", encode_ir(graph, layout=self.plan.layout))
+        self.sink.write_bytes(f"{stem}.ir", encode_ir(graph, layout=self._layout))
         self.sink.write_bytes(f"{stem}.pb", encode_pb(graph))
         order = f"execution_order/ms_execution_order_graph_{graph.graph_id}.csv"
         self.sink.write_bytes(order, encode_execution_order(graph))
@@ -203,7 +204,7 @@ class SyncWriter:
             framework=framework,
             framework_version=framework_version,
             opdump_version=opdump_version,
-            layout=self.plan.layout,
+            layout=self._layout,
         )
         self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
 
@@ -299,7 +300,7 @@ class SyncWriter:
         key = (op.op_type, op.op_name)
         name = self._names.get(key)
         if name is None:
-            name = self._names[key] = op_name_in_files(op.op_type, op.op_name, self.plan.layout)
+            name = self._names[key] = op_name_in_files(op.op_type, op.op_name, self._layout)
         return name
 
     def _op_type(self, op: OpRecord) -> str:
@@ -309,7 +310,7 @@ class SyncWriter:
         return name
 
     def _token(self, dtype: str) -> str:
-        if self.plan.layout != "mindspore-2.10":
+        if self._layout != "mindspore-2.10":
             return ""
         token = self._tokens.get(dtype)
         if token is None:

@@ -1,0 +1,109 @@
+"""Which operators of which models are dumped: the `dump_list` of acl.json.
+
+>>> chosen = ModelFilter.of((ModelSelection(model_name="ResNet-50", layers=("conv1", "pool1")),), ("ResNet-50",))
+>>> chosen.selects("conv1"), chosen.selects("conv2")
+(True, False)
+
+Sources: section 2.1 of the dump specification (`dump_list`) and its filter of operators (section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from opdump.records import IO
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """An entry of `opname_blacklist` or `optype_blacklist`: slots of an operator that are left out; none where it names none."""
+
+    name: str
+    inputs: frozenset[int] = frozenset()
+    outputs: frozenset[int] = frozenset()
+
+    def slots(self, io: IO) -> frozenset[int]:
+        return self.inputs if io == "input" else self.outputs
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRange:
+    """An entry of `opname_range`: from `begin` to `end` in execution order, both among them."""
+
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSelection:
+    """An entry of `dump_list`. Everything that it leaves out means all."""
+
+    model_name: str | None = None
+    """None for every model."""
+    layers: tuple[str, ...] | None = None
+    """Names of operators, original ones or those of the optimised model; None for every operator."""
+    watcher_nodes: tuple[str, ...] = ()
+    """Whose outputs are written after each operator of `layers` (watch mode alone)."""
+    ranges: tuple[OperatorRange, ...] = ()
+    type_exclusions: tuple[Exclusion, ...] = ()
+    name_exclusions: tuple[Exclusion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFilter:
+    """The entries of a `dump_list` that apply to one model."""
+
+    entries: tuple[ModelSelection, ...]
+
+    @classmethod
+    def of(cls, models: Sequence[ModelSelection] | None, names: Iterable[str]) -> ModelFilter:
+        """The filter of the model that has these names (that of its file, that of its graph). None selects everything."""
+        if models is None:
+            return cls((ModelSelection(),))
+        wanted = set(names)
+        return cls(tuple(entry for entry in models if entry.model_name is None or entry.model_name in wanted))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the model is dumped."""
+        return not self.entries
+
+    def selects(self, op_name: str, original_names: Iterable[str] = ()) -> bool:
+        """Whether an operator is dumped, by its own name or by that of an operator of the original model that it stands for.
+
+        Ranges are not looked at: see `in_ranges`.
+        """
+        names = {op_name, *original_names}
+        return any(entry.layers is None or not names.isdisjoint(entry.layers) for entry in self.entries)
+
+    def in_ranges(self, order: Sequence[str]) -> frozenset[str] | None:
+        """Of operators in execution order, those that a range holds; None where there is no range, and all are.
+
+        A `begin` within a running range changes nothing; an `end` before its `begin` ends the range for good.
+        """
+        ranges = [each for entry in self.entries for each in entry.ranges]
+        if not ranges:
+            return None
+        held: set[str] = set()
+        for each in ranges:
+            inside = False
+            for name in order:
+                if not inside and name == each.end != each.begin:
+                    break
+                inside = inside or name == each.begin
+                if inside:
+                    held.add(name)
+                    if name == each.end:
+                        break
+        return frozenset(held)
+
+    def excluded(self, op_name: str, op_type: str, io: IO) -> frozenset[int]:
+        """The slots of an operator that the blacklists leave out."""
+        slots: set[int] = set()
+        for entry in self.entries:
+            for exclusions, name in ((entry.type_exclusions, op_type), (entry.name_exclusions, op_name)):
+                for exclusion in exclusions:
+                    if exclusion.name == name:
+                        slots |= exclusion.slots(io)
+        return frozenset(slots)
