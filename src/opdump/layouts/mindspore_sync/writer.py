@@ -18,13 +18,12 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from opdump.errors import DumpPathError
 from opdump.graph import Graph
-from opdump.layouts.mindspore_sync.index_writer import Constant, IndexWriter, RunFacts
+from opdump.layouts.mindspore_sync.index_writer import Constant, IndexWriter, RunFacts, own_version
 from opdump.layouts.mindspore_sync.metadata import (
     CONFIG_NAME,
     ENVIRONMENT_NAME,
@@ -85,7 +84,7 @@ class SyncWriter:
         make_directory(self.root / METADATA)
         _refuse_unwritable(self.root)
         self.sink = DirectorySink(self.root)
-        opdump_version = _own_version()
+        opdump_version = own_version()
         self._index = IndexWriter(
             self.root / METADATA,
             RunFacts(
@@ -347,10 +346,3 @@ def _refuse_unwritable(root: Path) -> None:
         raise DumpPathError(
             f"{root}: is not writable for this user: set 'path' in common_dump_settings to a directory that is"
         )
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("opdump")
-    except metadata.PackageNotFoundError:
-        return "unknown"
