@@ -79,6 +79,7 @@ class SyncWriter:
         command: Sequence[str],
     ) -> None:
         self.plan = plan
+        self._layout: SyncLayoutName = "mindspore-2.10" if plan.layout == "mindspore-2.10" else "mindspore-2.3"
         self.root = Path(plan.path) / f"rank_{rank_id}"
         self._process = os.getpid()
         make_directory(self.root / METADATA)
@@ -94,7 +95,6 @@ class SyncWriter:
         self.run_id = self._index.run_id
         self._write_metadata(device_target, framework, framework_version, opdump_version)
         self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
-        self._layout: SyncLayoutName = "mindspore-2.10" if plan.layout == "mindspore-2.10" else "mindspore-2.3"
         self._full_names_in_csv = self._layout == "mindspore-2.10"
         self._names: dict[tuple[str, str], str] = {}
         self._types: dict[str, str] = {}
