@@ -32,8 +32,10 @@ def test_the_tree_is_that_of_a_synchronous_dump(tmp_path: Path) -> None:
     overflow_file(tmp_path / "in" / PLACE, f"Opdebug.Node_OpDebug.9.7.{TIME}", task=2, stream=7, status=32)
     (tmp_path / "in" / "graphs").mkdir()
     (tmp_path / "in" / "graphs" / "ms_output_trace_code_graph_1.ir").write_text("# a graph\n")
+    (tmp_path / "in" / "graphs" / "notes.txt").write_text("of a person\n")
     done = convert([str(tmp_path / "in")], tmp_path / "out", PLAN)
     assert done.failures == []
+    assert done.skipped == [str(tmp_path / "in" / "graphs" / "notes.txt")]
     files = tree(tmp_path / "out")
     rank = "rank_3"
     assert sorted(files) == [

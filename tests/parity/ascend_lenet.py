@@ -188,7 +188,8 @@ def _on_device(value: Value) -> DumpTensor:
         format=FORMAT_NUMBERS[value.device_format],
         shape=stored.shape,
         data=HeldBytes(encode_elements(np.ascontiguousarray(stored), number)),
-        original_shape=value.array.shape,
+        # Without a device format there is none to tell, and msaccucmp cuts a transposed tensor to one (docs/msaccucmp.md).
+        original_shape=() if lay_out is None else value.array.shape,
     )
 
 
@@ -198,18 +199,21 @@ def _padded(array: Array, *multiples: int) -> Array:
 
 def _nc1hwc0(array: Array) -> Array:
     n, c, h, w = (padded := _padded(array, 1, 16, 1, 1)).shape
-    return padded.reshape(n, c // 16, 16, h, w).transpose(0, 1, 3, 4, 2)
+    result: Array = padded.reshape(n, c // 16, 16, h, w).transpose(0, 1, 3, 4, 2)
+    return result
 
 
 def _fractal_z(array: Array) -> Array:
     n, c, h, w = (padded := _padded(array, 16, 16, 1, 1)).shape
     blocks = padded.reshape(n // 16, 16, c // 16, 16, h, w).transpose(2, 4, 5, 0, 1, 3)
-    return blocks.reshape(c // 16 * h * w, n // 16, 16, 16)
+    result: Array = blocks.reshape(c // 16 * h * w, n // 16, 16, 16)
+    return result
 
 
 def _fractal_nz(array: Array) -> Array:
     m, n = (padded := _padded(array, 16, 16)).shape
-    return padded.reshape(m // 16, 16, n // 16, 16).transpose(2, 0, 1, 3)
+    result: Array = padded.reshape(m // 16, 16, n // 16, 16).transpose(2, 0, 1, 3)
+    return result
 
 
 _LAYOUTS: dict[str, Callable[[Array], Array]] = {
