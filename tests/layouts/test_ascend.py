@@ -381,6 +381,20 @@ class TestNpyFiles:
         assert record.payload is not None
         assert record.payload.to_host().tolist() == [0, 1, 2]
 
+    def test_several_conversions_of_one_tensor_are_told_and_a_shape_is_no_format(self, tmp_path: Path) -> None:
+        place = tmp_path / TIME / "0" / "net" / "1" / "0"
+        name = f"Conv2D.net_conv1.1.5.{STAMP}.output.0"
+        for ending in ("1x3", "ND"):
+            add_npy(place, f"{name}.{ending}.npy", np.ones((1, 3), "float32"))
+        catalog = open_dump(tmp_path)
+        (record,) = catalog
+        assert (record.shape, record.format) == ((1, 3), "DefaultFormat")
+        (problem,) = catalog.problems
+        assert f"{name}.ND.npy: holds the same tensor as" in str(problem)
+        assert f"{name}.1x3.npy" in str(problem)
+        add_dump_file(place)
+        assert open_dump(tmp_path).problems == ()
+
     def test_a_damaged_file_is_a_record_and_a_problem(self, tmp_path: Path) -> None:
         add_npy(tmp_path / TIME / "0", f"{self.BASE}.output.0.ND.npy", np.ones(3)).write_bytes(b"\x93NUMPY")
         add_npy(tmp_path / TIME / "0", f"{self.BASE}.output.1.ND.npy", np.ones(3))
