@@ -119,6 +119,12 @@ def operators(device: int, step: int) -> tuple[Operator, ...]:
             (Value("output", 0, made((2, 21, 3, 3)), "float16", "NC1HWC0", "NCHW"),),
             stored=f"61425091889724{device}{step}",
         ),
+        Operator(
+            "MaxPool",
+            f"{_SCOPE}/max_pool-op7",
+            7,
+            (Value("output", 0, made((1, 3, 2, 2)), "float16", "NC1HWC0", "NCHW"),),
+        ),
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from opdump.dump_file import DumpTensor, read_dump_file
 from tests.parity import ascend_lenet, peers
-from tests.parity.ascend_lenet import DEVICES, GRAPH, NET, SCRIPT, STEPS, Value
+from tests.parity.ascend_lenet import DEVICES, GRAPH, NET, SCRIPT, STEPS, Operator, Value
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,19 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    home = tmp_path_factory.mktemp("home")  # MindSpore Insight writes logs there
-    arguments: list[str | Path] = [peers.SCRIPTS / "read_with_mindinsight.py", tree, home, SCRIPT]
-    printed = peers.run(peers.MINDINSIGHT, arguments, {"HOME": str(home)})
-    result: dict[str, Any] = json.loads(printed.splitlines()[-1])
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where MindSpore Insight writes its logs and workbooks."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def found(tree: Path, home: Path) -> dict[str, Any]:
+    return _found(tree, home)
+
+
+def _found(directory: Path, home: Path) -> dict[str, Any]:
+    arguments: list[str | Path] = [peers.SCRIPTS / "read_with_mindinsight.py", directory, home, SCRIPT]
+    result: dict[str, Any] = json.loads(peers.run(peers.MINDINSIGHT, arguments, {"HOME": str(home)}).splitlines()[-1])
     return result
 
 
@@ -73,9 +81,9 @@ def test_it_exports_a_workbook(found: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def theirs(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     """The same dump files in the directories of older versions, converted in place by Insight with msaccucmp 26.2."""
-    directory, home = tmp_path_factory.mktemp("older"), tmp_path_factory.mktemp("home")
+    directory = tmp_path_factory.mktemp("older")
     settings = {"common_dump_settings": {"net_name": NET, "input_output": 0}}
     headers = {}
     ascend_lenet.write_graphs(directory)
@@ -106,7 +114,7 @@ def test_insight_would_have_made_the_same_files(tree: Path, theirs: Path) -> Non
             for operator in ascend_lenet.operators(device, step):
                 for value in operator.values:
                     ours = operator.converted_name(value)
-                    name = ours.replace(f".{value.format}.npy", f".{_format_of_insight(value)}.npy")
+                    name = _name_of_insight(operator, value)
                     left.remove(name)
                     read = np.load(theirs / place / name, allow_pickle=False)
                     if (value.format, _format_of_insight(value)) == ("NHWC", "NCHW"):
@@ -115,6 +123,25 @@ def test_insight_would_have_made_the_same_files(tree: Path, theirs: Path) -> Non
                     assert (read.dtype, read.shape) == (expected.dtype, expected.shape), name
                     assert np.array_equal(read, expected), name
             assert left == set()
+
+
+def test_insight_would_not_have_found_a_name_with_an_underscore(tree: Path, theirs: Path, home: Path) -> None:
+    """It looks for the last component of a name, and its own conversion keeps what follows the last `_` of it."""
+    operator = next(each for each in ascend_lenet.operators(0, STEPS[0]) if each.op_type == "MaxPool")
+    assert (_place(theirs) / _name_of_insight(operator, operator.values[0])).is_file()
+    for directory, count in ((tree, 1), (theirs, 0)):
+        listed = _found(directory, home)["queries"][SCRIPT][operator.op_name]["rank_0"][str(STEPS[0])]
+        assert len(listed["output"]) == count
+
+
+def _place(directory: Path) -> Path:
+    return directory / "rank_0" / NET / str(GRAPH) / str(STEPS[0])
+
+
+def _name_of_insight(operator: Operator, value: Value) -> str:
+    last = operator.op_name.rpartition("/")[2]
+    name = operator.converted_name(value).replace(f".{last}.", f".{last.rpartition('_')[2]}.")
+    return name.replace(f".{value.format}.npy", f".{_format_of_insight(value)}.npy")
 
 
 def _format_of_insight(value: Value) -> str:
