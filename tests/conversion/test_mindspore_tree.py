@@ -75,6 +75,16 @@ def test_a_device_or_a_model_of_a_dump_will_do_and_another_directory_is_told(tmp
     assert done.tensors == 2
 
 
+def test_the_model_is_the_net_and_not_the_operators_beside_it(tmp_path: Path) -> None:
+    for place in ("20240101120000/3", "20240101120000/3/resnet/1/7", "20240101120000/3/vgg/2/7"):
+        dump(tmp_path / "in" / place)
+    done = convert([str(tmp_path / "in")], tmp_path / "out", PLAN)
+    assert (done.failures, done.tensors) == ([], 3)
+    settings = json.loads((tmp_path / "out/rank_3/.dump_metadata/data_dump.json").read_text())
+    assert settings["common_dump_settings"]["net_name"] == "resnet"
+    assert (tmp_path / "out/rank_3/Net/0/0").is_dir()
+
+
 def test_long_names_are_read_back_through_mapping_csv(tmp_path: Path) -> None:
     long = f"{'T' * 230}.add.2.7.{TIME}"
     dump(tmp_path / "in" / PLACE, long, tensor(np.ones(3, np.float32)))

@@ -90,7 +90,8 @@ def _write_metadata(device: DevicePlaces, output: OutputDirectory) -> None:
     except PackageNotFoundError:  # a source tree on the path, never installed
         own_version = ""
     rank = f"rank_{device.rank_id}"
-    names = sorted({place.net_name or _UNNAMED for place in device.places})
+    # Insight looks at one: a model, and not the single operators that stand beside it.
+    names = sorted({place.net_name for place in device.places if place.net_name})
     settings = {
         "common_dump_settings": {
             "dump_mode": 0,
