@@ -149,11 +149,17 @@ class TestDirectories:
         with pytest.raises(UnknownLayoutError, match=r"is a file.*opdump\.read_dump_file"):
             open_dump(path)
 
-    @pytest.mark.xfail(strict=True, reason="dump files below rank_N are not read yet, and nobody is told")
-    def test_dump_files_where_older_versions_of_mindspore_wrote_them_are_read(self, tmp_path: Path) -> None:
-        add_dump_file(tmp_path / "rank_0" / "net" / "1" / "3")
-        catalog = open_dump(tmp_path)
+    @pytest.mark.parametrize("below", ["", "rank_2", "rank_2/net", "rank_2/net/1", "rank_2/net/1/3"])
+    def test_dump_files_where_older_versions_of_mindspore_wrote_them_are_read(self, tmp_path: Path, below: str) -> None:
+        add_dump_file(tmp_path / "rank_2" / "net" / "1" / "3")
+        catalog = open_dump(tmp_path / below)
         assert [record.op.op_name for record in catalog] == ["net/conv1"]
+        assert [(op.rank_id, op.net_name, op.graph_id, op.step) for op in catalog.ops()] == [(2, "net", 1, 3)]
+
+    def test_dump_files_below_ranks_hide_no_dump_of_a_device_beside_them(self, tmp_path: Path) -> None:
+        add_dump_file(tmp_path / "rank_0" / "net" / "1" / "3", op_name="net/old")
+        add_dump_file(tmp_path / TIME / "0" / "net" / "1" / "4", op_name="net/new")
+        assert {op.op_name for op in open_dump(tmp_path, run="all").ops()} == {"net/old", "net/new"}
 
     def test_a_directory_of_numbers_is_no_dump(self, tmp_path: Path) -> None:
         (tmp_path / TIME / "0").mkdir(parents=True)
