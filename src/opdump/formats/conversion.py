@@ -109,7 +109,8 @@ def _for_plain(plain: str, permutation: Shape | None, out: Array | None) -> Memo
         if out is not None:
             _require_shape(out, of_target)
         made = np.empty(of_target, dtype) if out is None else out
-        return made.transpose(np.argsort(order))
+        plain_view: Array = made.transpose(np.argsort(order))
+        return plain_view
 
     return memory
 
