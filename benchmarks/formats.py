@@ -1,4 +1,4 @@
-"""How fast device formats are converted: `python benchmarks/formats.py [--megabytes 200] [--rounds 9]`.
+"""How fast device formats are converted: `python benchmarks/formats.py [--megabytes 200] [--rounds 15]`.
 
 Prints GB/s (bytes of the device's array per second) for each conversion, all measured in turn in one run, one thread:
 
@@ -78,7 +78,7 @@ CASES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--megabytes", type=int, default=200, help="of the device's array")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     threads = kernels.threads()
     print(f"{kernels.active()}, {threads} threads, {options.megabytes} MB")
