@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -25,10 +26,13 @@ from opdump.sink.npy import npy_header
 _LARGE = 1 << 20
 
 
+_npy_header = lru_cache(maxsize=256)(npy_header)  # a dump has many tensors of few shapes
+
+
 def _write_npy(stored: StoredTensor, descriptor: int) -> int:
     kind = stored.host_type
     descr = ("|" if kind.itemsize == 1 else "<") + kind.str[1:]
-    header = npy_header(descr, stored.shape)
+    header = _npy_header(descr, stored.shape)
     if not stored.is_untouched:
         return write_all(descriptor, (header,)) + write_all(descriptor, stored.values())
     return _write_untouched(descriptor, header, stored)

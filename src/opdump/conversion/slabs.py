@@ -119,7 +119,7 @@ def slabs_of(array: _Array, source: str, target: str, shape: _Shape | None, most
     if reading.shape_of(loops, places) != array.shape:
         return None
     c0 = DEVICE_FORMATS[target].c0 if target in DEVICE_FORMATS else 1
-    units = {axis: _ROWS_OF_BLOCK for axis in writing.within} | dict.fromkeys(writing.within[-1:], c0)
+    units = dict.fromkeys(writing.within, _ROWS_OF_BLOCK) | dict.fromkeys(writing.within[-1:], c0)
     ranges = tuple(_cut(tuple((0, size) for size in shape), writing.outer, units, blocks, most))
     if len(ranges) < 2:
         return None
