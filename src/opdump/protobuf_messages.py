@@ -30,9 +30,7 @@ def message_classes(
     """
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(_file_descriptor(messages, package, file, syntax).SerializeToString())
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages
-    }
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
 def _file_descriptor(

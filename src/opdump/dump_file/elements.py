@@ -93,9 +93,7 @@ def decode_elements(tensor: DumpTensor) -> npt.NDArray[Any]:
     try:
         result = elements.reshape(shape)
     except (ValueError, OverflowError) as error:
-        raise UndecodableTensorError(
-            f"{_where(tensor)}: numpy has no array of its shape {shape} ({error})"
-        ) from error
+        raise UndecodableTensorError(f"{_where(tensor)}: numpy has no array of its shape {shape} ({error})") from error
     result.flags.writeable = False
     return result
 

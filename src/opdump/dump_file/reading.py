@@ -211,7 +211,9 @@ def _assembled(
 
     return DumpFile(
         inputs=tuple([_input(slot, entry, inputs[slot], unknown(entry)) for slot, entry in enumerate(message.input)]),
-        outputs=tuple([_output(slot, entry, outputs[slot], unknown(entry)) for slot, entry in enumerate(message.output)]),
+        outputs=tuple(
+            [_output(slot, entry, outputs[slot], unknown(entry)) for slot, entry in enumerate(message.output)]
+        ),
         buffers=tuple(
             [
                 DumpBlob(data, entry.buffer_type, unknown=unknown(entry))
