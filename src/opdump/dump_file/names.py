@@ -338,7 +338,7 @@ def _read(path: Path) -> bytes:
             raise CorruptDumpError(
                 f"{path}: holds {status.st_size} bytes; a table of names has {_LARGEST_MAPPING} at most"
             )
-        return os.pread(descriptor, _LARGEST_MAPPING, 0)
+        return os.pread(descriptor, status.st_size, 0)
     except OSError as error:
         raise CorruptDumpError(f"{path}: cannot be read ({error.strerror})") from error
     finally:
