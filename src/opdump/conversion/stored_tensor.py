@@ -77,6 +77,7 @@ class StoredTensor:
     def _all_pieces(self) -> Iterator[npt.NDArray[Any]]:
         for array in (self.codes,) if self.slabs is None else self.slabs():
             yield from _pieces(array)
+            del array  # or it would be held while the next is made
 
     def _widen(self, piece: npt.NDArray[Any]) -> npt.NDArray[Any]:
         data = HeldBytes(np.ascontiguousarray(piece).view(np.uint8).data)
