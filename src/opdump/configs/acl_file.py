@@ -27,7 +27,7 @@ def read_acl_file(path: str | os.PathLike[str]) -> bytes:
     """
     text = os.fspath(path)
     try:
-        found = os.stat(os.path.realpath(text, strict=True))  # a FIFO must not be opened, it would wait for a writer
+        found = os.stat(text)  # a FIFO must not be opened, it would wait for a writer
         if not stat.S_ISREG(found.st_mode):
             raise AclConfigError(
                 f"{text!r} is a {_kind_of_file(found.st_mode)}, expected a regular file; name an acl.json",
