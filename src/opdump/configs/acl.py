@@ -223,7 +223,7 @@ def _resolve(dump: Mapping[str, Any], reading: _Reading, directory: Path | None,
 
 def _has_no_effect(dump: Mapping[str, Any], key: str) -> bool:
     """Whether a key without effect is worth a warning: an empty list and a default ask for nothing."""
-    return bool(dump[key]) and (key, dump[key]) not in (("dump_mode", "output"), ("dump_data", "tensor"))
+    return bool(dump[key]) and (key, dump[key]) not in (("dump_mode", "output"), ("dump_data", "tensor"), ("dump_level", "all"))
 
 
 def _exception_plan(path: Path, detail: ExceptionDetail) -> DumpPlan:
