@@ -89,7 +89,12 @@ def test_strict_reaches_the_dialects_loader() -> None:
 
 def test_what_is_said_counts_before_what_is_found() -> None:
     Path("acl.json").write_text('{"common_dump_settings": {}}', encoding="utf-8")
-    assert load_plan("acl.json", environ={}, dialect="acl").enables_nothing
+    plan = load_plan("acl.json", environ={}, dialect="acl")
+    assert plan.enables_nothing
+    assert "is this one? Then say --dialect mindspore" in plan.warnings[-1]
+    Path("data_dump.json").write_text('{"dump": {}}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r'found "dump": is this an acl\.json\?'):
+        load_plan("data_dump.json", environ={}, dialect="mindspore")
     with pytest.raises(NotSupportedYetError, match="TensorFlow"):
         load_plan("acl.json", environ={}, dialect="tensorflow")
     with pytest.raises(ConfigError, match="dialect is 'onnx'"):

@@ -94,6 +94,23 @@ def test_without_a_range_none_is_held_and_without_an_order_ranges_do_not_count()
     assert ModelFilter.of((_ranged(("fc", "fc")),), ("m",)).selects("data")
 
 
+@pytest.mark.parametrize(
+    ("entries", "chosen"),
+    [
+        (None, ORDER),
+        ((), ORDER),
+        ((ModelSelection(),), ORDER),
+        ((ModelSelection(model_name="m", layers=("fc",)),), ORDER),
+        ((ModelSelection(model_name="m"), ModelSelection(layers=("fc",))), ("fc",)),
+    ],
+)
+def test_single_operators_are_chosen_by_entries_without_a_model(
+    entries: tuple[ModelSelection, ...] | None, chosen: Collection[str]
+) -> None:
+    single = ModelFilter.of_single_operators(entries)
+    assert [op_name for op_name in ORDER if single.selects(op_name)] == list(chosen)
+
+
 def test_blacklists_of_types_and_names_and_entries_add_up() -> None:
     chosen = ModelFilter.of(
         (

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from opdump.configs.acl_error import AclConfigError
 from opdump.configs.json_text import kind_of
+from opdump.configs.known_keys import COMMON, E2E
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ _OTHER_SUBSYSTEMS: Final = frozenset(
         "event_mode",
     }
 )
+_DATA_DUMP_ADVICE: Final = "it is a section of a data_dump.json: is this one? Then say --dialect mindspore"
 
 
 def check_types(dump: Mapping[str, Any], where: str) -> None:
@@ -96,7 +98,8 @@ def unknown_acl_keys(config: Mapping[str, Any], dump: Mapping[str, Any], where: 
     Top-level keys of other subsystems are not spoken of.
     """
     found = [
-        f"{where}: unknown key {key!r} is ignored; {_advice(key, ('dump',))}"
+        f"{where}: unknown key {key!r} is ignored; "
+        + (_DATA_DUMP_ADVICE if key in (COMMON, E2E) else _advice(key, ("dump",)))
         for key in config
         if key != "dump" and key not in _OTHER_SUBSYSTEMS
     ]
