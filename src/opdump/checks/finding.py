@@ -51,6 +51,8 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         if not 0 < self.extreme <= 1:
-            raise ValueError(f"extreme is {self.extreme}; expected a fraction of the type's largest number, above 0 and up to 1")
+            raise ValueError(
+                f"extreme is {self.extreme}; expected a fraction of the type's largest number, above 0 and up to 1"
+            )
         if self.zeros < 1:
             raise ValueError(f"zeros is {self.zeros}; expected a number of elements, 1 or more")

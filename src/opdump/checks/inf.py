@@ -6,7 +6,7 @@ from opdump.checks.facts import Facts
 from opdump.checks.finding import Thresholds
 
 
-def inf(facts: Facts, dtype: str, thresholds: Thresholds) -> str:
+def inf(facts: Facts, _dtype: str, _thresholds: Thresholds) -> str:
     """`3 of 6 elements`; empty where there is none, or nothing is known."""
     if not facts.inf:
         return ""

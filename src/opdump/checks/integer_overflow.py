@@ -89,7 +89,9 @@ def _with_axes(key: str, arguments: Mapping[str, Any], inputs: Sequence[Seen]) -
     return {**arguments, "axes": [int(axis) for axis in np.ravel(read())]}
 
 
-def _left_range(rule: _Rule, arrays: list[Array], arguments: Mapping[str, Any], output: Seen, *, is_small: bool) -> bool:
+def _left_range(
+    rule: _Rule, arrays: list[Array], arguments: Mapping[str, Any], output: Seen, *, is_small: bool
+) -> bool:
     limits = np.iinfo(output.dtype)
     if is_small:
         exact = rule.compute([array.astype(np.int64) for array in arrays], arguments, output)
@@ -203,7 +205,7 @@ def _add(sign: int, *, swapped: bool = False) -> _Rule:
 
 
 def _all_added() -> _Rule:
-    def interval(operands: Sequence[_Operand], arguments: Mapping[str, Any], _: Seen) -> Interval:
+    def interval(operands: Sequence[_Operand], _: Mapping[str, Any], __: Seen) -> Interval:
         total: Interval = (0.0, 0.0)
         for operand in operands:
             total = _plus(total, operand.interval)
@@ -226,9 +228,7 @@ _POWER: Final = _Rule(
     ("self", "exponent"),
     # A negative power of an integer is a fraction, which is cut off: nothing overflows.
     lambda operands, _, __: (
-        (0.0, 0.0)
-        if operands[1].interval[0] < 0
-        else _power(operands[0].interval, operands[1].interval[1])
+        (0.0, 0.0) if operands[1].interval[0] < 0 else _power(operands[0].interval, operands[1].interval[1])
     ),
     lambda arrays, _, __: np.asarray(np.power(arrays[0], arrays[1])),
 )
@@ -267,12 +267,10 @@ def _terms(operands: Sequence[_Operand], output: Seen) -> float:
     return math.prod(operands[0].shape) / max(math.prod(output.shape), 1)
 
 
-def _reduction(
-    step: Literal["sum", "product"], *, of: Callable[[Array], Array] = np.asarray, degree: int = 1
-) -> _Rule:
+def _reduction(step: Literal["sum", "product"], *, of: Callable[[Array], Array] = np.asarray, degree: int = 1) -> _Rule:
     reduce: Callable[..., Any] = np.sum if step == "sum" else np.prod
 
-    def interval(operands: Sequence[_Operand], arguments: Mapping[str, Any], output: Seen) -> Interval:
+    def interval(operands: Sequence[_Operand], _: Mapping[str, Any], output: Seen) -> Interval:
         one = operands[0].interval if degree == 1 and of is np.asarray else _power(operands[0].interval, degree)
         terms = _terms(operands, output)
         return _summed(terms, one) if step == "sum" else _power(one, terms)

@@ -18,15 +18,20 @@ from opdump.op_types import bare_name, rows_of
 
 OperatorClass = Literal["moves", "casts", "cube", "computes"]
 
-_CUBE_CONCEPTS: Final = frozenset(
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_CUBE_CONCEPTS: Final = _words(
     """
     Conv1D Conv2D Conv3D DepthwiseConv2dNative Conv2DTranspose Conv3DTranspose Conv2DBackpropInput Conv2DBackpropFilter
     Conv3DBackpropInput Conv3DBackpropFilter DepthwiseConv2dNativeBackpropFilter DeformableConv2d MatMul BatchMatMul Dense Gemm
     Einsum TensorDot GroupedMatmul FlashAttentionScore FlashAttentionScoreGrad
-    """.split()
+    """
 )
 # Further names of the same, in lower case.
-_CUBE_NAMES: Final = frozenset(
+_CUBE_NAMES: Final = _words(
     """
     _conv_depthwise2d_backward _convolution_double_backward _int_mm _native_multi_head_attention _scaled_dot_product_attention
     _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_fused_attention_overrideable_backward
@@ -40,20 +45,20 @@ _CUBE_NAMES: Final = frozenset(
     matmulbnb4 matmulinteger matmulintegertofloat matmulnbits multiheadattention nhwcfusedconv nhwcconv packedattention
     packedmultiheadattention qattention qlinearconv qlinearmatmul transposematmul decodermaskedmultiheadattention
     decodermaskedselfattention longformerattention dynamicquantizematmul qgemm
-    """.split()
+    """
 )
 _CASTS: Final = frozenset({"_to_copy", "to", "cast", "castlike", "copy", "type", "float", "half", "bfloat16", "double"})
 
-_MOVE_CONCEPTS: Final = frozenset(
+_MOVE_CONCEPTS: Final = _words(
     """
     TensorMove Concat Stack Unstack Split StridedSlice Transpose Reshape Flatten ExpandDims Squeeze BroadcastTo Tile Pad
     ReflectionPad2D ReplicationPad2D Roll ReverseV2 Tril Triu Diag Meshgrid PixelShuffle PixelUnshuffle Im2Col Fill ZerosLike
     OnesLike Eye RandomNormal RandomUniform RandomInteger Bernoulli Multinomial Randperm Select SelectView NanToNum ClipByValue
     MaxPool MaxPool3D MaxUnpool2D AdaptiveMaxPool2D FractionalMaxPool TopK Sort Unique Cummax Cummin Argmax Argmin AllGather
     Broadcast AlltoAll
-    """.split()
+    """
 )
-_MOVE_NAMES: Final = frozenset(
+_MOVE_NAMES: Final = _words(
     """
     _adaptive_max_pool3d _copy_from _copy_from_and_resize _efficientzerotensor _empty_affine_quantized
     _empty_per_channel_affine_quantized _local_scalar_dense _reshape_copy _resize_output _to_dense adaptive_max_pool1d
@@ -73,16 +78,18 @@ _MOVE_NAMES: Final = frozenset(
     scatterelements scatternd sequenceat sequenceconstruct sequenceempty sequenceerase sequenceinsert sequencemap shape size
     concatfromsequence splittosequence spacetodepth tensorscatter centercroppad memcpyfromhost memcpytohost
     reorderinput reorderoutput
-    """.split()
+    """
 )
 # Operators that add where several elements meet; on a device these are atomic additions.
-_ATOMIC: Final = frozenset(
-    "scatter_add index_add embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward "
-    "_index_put_impl scatter_reduce index_reduce segment_reduce".split()
+_ATOMIC: Final = _words(
+    """
+    scatter_add index_add embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward scatter_reduce
+    index_reduce segment_reduce
+    """
 )
 # Moves as they stand, additions where an argument says so.
-_ATOMIC_WHEN_ASKED: Final = frozenset(
-    "index_put put _unsafe_index_put _index_put_impl scatter scatterelements scatternd tensorscatter".split()
+_ATOMIC_WHEN_ASKED: Final = _words(
+    "index_put put _unsafe_index_put _index_put_impl scatter scatterelements scatternd tensorscatter"
 )
 
 

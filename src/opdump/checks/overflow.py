@@ -66,7 +66,7 @@ def overflow_status(
         return 0
     name = bare_name(op_type)
     if name.startswith(_FOREACH):
-        return _of_each(name.removeprefix(_FOREACH), kernel, arguments, inputs, outputs)
+        return _of_each(name.removeprefix(_FOREACH), arguments, inputs, outputs)
     return _status(name, arguments, inputs, outputs)
 
 
@@ -136,7 +136,7 @@ def _cast_status(name: str, inputs: Sequence[Seen], outputs: Sequence[Seen]) -> 
         return 0
     source = _cast_source(name, inputs)
     made = outputs[0]
-    if source.dtype == made.dtype or source.dtype == "bool" or source.is_empty or made.is_empty:
+    if source.dtype in (made.dtype, "bool") or source.is_empty or made.is_empty:
         return 0
     if made.dtype in UNSIGNED:
         negative = source.dtype in FLOATS and source.summary is not None and source.summary.negative > 0
@@ -161,9 +161,7 @@ def _cast_source(name: str, inputs: Sequence[Seen]) -> Seen:
     return inputs[0]
 
 
-def _of_each(
-    name: str, kernel: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], outputs: Sequence[Seen]
-) -> int:
+def _of_each(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], outputs: Sequence[Seen]) -> int:
     """An operator over lists of tensors is one operator for each place of the lists."""
     status = 0
     for place, output in enumerate(outputs):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from opdump.checks.all_zero import all_zero
 from opdump.checks.extreme import extreme
@@ -73,9 +73,8 @@ class Checks:
         return {name: text for name, text in words.items() if text}
 
     def _is_news(self, record: TensorRecord, name: CheckName) -> bool:
-        source: Any = record.source
-        if source:
-            return source.startswith(("Parameter.", "data-"))
+        if record.source:
+            return record.source.startswith(("Parameter.", "data-"))
         return name not in self._found
 
 
