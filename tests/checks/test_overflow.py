@@ -129,6 +129,12 @@ def test_a_kind_of_overflow_that_is_not_wanted_is_not_reported() -> None:
         assert overflow_status(op_type, "", {}, [large, large], [broken], {other}) == 0  # type: ignore[arg-type]  # as above
 
 
+def test_an_operator_of_somebody_may_compute_whatever_its_name_says() -> None:
+    finite, broken = seen(torch.ones(2), "self"), seen(torch.tensor([1.0, math.nan]))
+    assert overflow_status("clone", "aten::clone", {}, [finite], [broken]) == 0
+    assert overflow_status("clone", "mine::clone", {}, [finite], [broken]) == 0x20
+
+
 _TYPES = [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64]
 
 

@@ -32,11 +32,28 @@ NEGATIVE_TO_UNSIGNED: Final = 0x80
 TO_FP16: Final = 0x100
 CUBE: Final = 0x400
 
+# Whose operators are known by name. Further ones of PyTorch are written by users.
+_NAMESPACES: Final = (
+    "aten",
+    "prims",
+    "c10d",
+    "_c10d",
+    "ai.onnx",
+    "onnx",
+    "com.microsoft",
+    "com.ms.internal",
+    "higher_order",
+)
 _FOREACH: Final = "_foreach_"
 # Buffers that are written and not read.
 _WRITTEN_ONLY: Final = frozenset({"out", "out0", "out1", "out2"})
 # Inputs that count for nothing where `beta` is 0: they may be memory without values.
 _SCALED_BY_BETA: Final = frozenset({"addmm", "addmv", "addbmm", "baddbmm", "addr", "_addmm_activation", "sspaddmm"})
+
+
+def _is_known_namespace(kernel: str) -> bool:
+    namespace, colons, _ = kernel.partition("::")
+    return not colons or namespace.startswith(_NAMESPACES)
 
 
 def overflow_kind(op_type: str, arguments: Mapping[str, Any]) -> OverflowKind:
@@ -65,6 +82,8 @@ def overflow_status(
     if overflow_kind(op_type, arguments) not in kinds:
         return 0
     name = bare_name(op_type)
+    if not _is_known_namespace(kernel):
+        name = f"{kernel.partition('::')[0]}_{name}"  # somebody's own operator: its name may mean anything
     if name.startswith(_FOREACH):
         return _of_each(name.removeprefix(_FOREACH), arguments, inputs, outputs)
     return _status(name, arguments, inputs, outputs)
