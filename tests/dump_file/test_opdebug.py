@@ -196,8 +196,8 @@ def test_the_real_records_come_back_as_they_were(case: str, tmp_path: Path) -> N
 
 
 def test_an_overflow_file_is_what_the_documents_say(tmp_path: Path) -> None:
-    made = overflow_record(0x110, model_id=514, stream_id=563, task_id=57)
-    write_dump_file(tmp_path / NAME, overflow_dump_file(made, dump_time=1597922031178434))
+    made = overflow_dump_file(status=0x110, model_id=514, stream_id=563, task_id=57, dump_time=1597922031178434)
+    write_dump_file(tmp_path / NAME, made)
     file = read_dump_file(tmp_path / NAME)
     (output,) = file.outputs
     assert (file.op_name, file.dump_time, file.version) == ("Node_OpDebug", 1597922031178434, "2.0")
@@ -208,7 +208,7 @@ def test_an_overflow_file_is_what_the_documents_say(tmp_path: Path) -> None:
     assert struct.unpack_from("<6Q", data, 256) == (514, 563, 57, 0, 0, 0)
     assert struct.unpack_from("<3Q", data, 1024) == (0, 0, 0x110)
     assert not any(data[:256] + data[304:1024] + data[1048:])
-    assert decode_opdebug(data) == made
+    assert decode_opdebug(data) == overflow_record(0x110, model_id=514, stream_id=563, task_id=57)
 
 
 @pytest.mark.parametrize("accelerator", ["DHA Atomic Add", "L2 Atomic Add"])

@@ -237,11 +237,29 @@ def atomic_status(accelerator: str) -> int:
     return 0x9 << 8 if accelerator.startswith("DHA") else 0x1 << 16
 
 
-def overflow_dump_file(record: OpdebugRecord, *, dump_time: int = 0) -> DumpFile:
-    """The dump file that holds a record of the old layout: one output of 2048 bytes. `dump_time` counts microseconds since the epoch.
+def overflow_dump_file(
+    *,
+    status: int,
+    accelerator: str = "AI Core",
+    model_id: int = 0,
+    stream_id: int = 0,
+    task_id: int = 0,
+    task_type: int = 0,
+    dump_time: int = 0,
+) -> DumpFile:
+    """The dump file that tells of an overflow: one output of 2048 bytes, which are `overflow_record`.
 
-    Raises ValueError as `encode_opdebug`. Source: section 6 of the dump specification.
+    `dump_time` counts microseconds since the epoch. Raises ValueError as `overflow_record` and `encode_opdebug`. Source: section 6 of
+    the dump specification.
     """
+    record = overflow_record(
+        status,
+        accelerator=accelerator,
+        model_id=model_id,
+        stream_id=stream_id,
+        task_id=task_id,
+        task_type=task_type,
+    )
     output = DumpTensor(
         io="output",
         slot=0,
