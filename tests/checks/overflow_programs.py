@@ -257,6 +257,11 @@ def _attention_with_a_row_all_masked() -> torch.Tensor:
     return _self_attention(q, attn_mask=mask)
 
 
+def _ctc() -> torch.Tensor:
+    lengths = torch.tensor([6, 6]), torch.tensor([3, 2])
+    return F.ctc_loss(torch.randn(6, 2, 4).log_softmax(-1), torch.tensor([[1, 2, 3], [1, 1, 0]]), *lengths)
+
+
 def _grad_of_masked_softmax() -> torch.Tensor | None:
     x = torch.randn(3, 3, requires_grad=True)
     x.masked_fill(torch.ones(3, 3).triu(1).bool(), -INF).softmax(-1).sum().backward()
@@ -320,5 +325,6 @@ CLEAN = (
     Program("a step of training", _train_step),
     Program("convolution", lambda: F.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))),
     Program("type seen through a view", lambda: _t(-1, dtype=INT32).view(torch.float32)),
+    Program("impossible paths of a CTC loss", _ctc),
     Program("complex numbers", lambda: torch.fft.fft(torch.randn(8))),
 )
