@@ -55,6 +55,7 @@ def test_what_mindspore_wrote_as_json_and_npy_is_read_too(tmp_path: Path) -> Non
     assert files.report == dumps.report
     assert files.tensors == dumps.tensors
     assert (files.operator, files.op_type) == ("net_add", "Add")
+    assert found(tmp_path).overflows == [dumps]  # the converted copy tells nothing new
     convert([str(source)], source, ConversionPlan())
     assert found(source).overflows == [dumps]
 

@@ -214,6 +214,14 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         write_dump_file(tmp_path / "gone" / "x", good)
 
 
+def test_a_file_of_version_1_says_so(tmp_path: Path) -> None:
+    file = DumpFile(inputs=(DumpTensor.of("input", 0, np.arange(3, dtype="f4")),), op_name="a/b", variant="1.0")
+    write_dump_file(tmp_path / "x", file)
+    read = read_dump_file(tmp_path / "x")
+    assert (read.variant, read.version, read.op_name) == ("1.0", "1.0", "a/b")
+    np.testing.assert_array_equal(read.inputs[0].to_host(), np.arange(3, dtype="f4"))
+
+
 def test_a_file_of_version_1_has_room_for_2_gib(tmp_path: Path) -> None:
     class Large(HeldBytes):
         def __len__(self) -> int:

@@ -90,15 +90,15 @@ def find_overflows(paths: Iterable[str]) -> OverflowSearch:
             overflow_files.append(_NamedFile(source.path, name))
         else:
             operators.setdefault(name.task_id, []).append(_NamedFile(source.path, name))
-    # What MindSpore wrote as npy and JSON in place of dump files, or a converter made of them.
-    binary = {(os.path.dirname(each.path), each.name) for each in overflow_files}
+    # What MindSpore wrote as npy and JSON in place of dump files. A converter's copy, wherever it lies, tells nothing new.
+    binary = {each.name for each in overflow_files}
     converted: dict[_NamedFile, list[tuple[ConvertedName, str]]] = {}
     for path in itertools.chain.from_iterable(sources.skipped for sources in found):
         directory, text = os.path.split(path)
         part = parse_converted_name(text)
         if part is None or not isinstance(part.dump, DumpName):
             continue
-        if part.dump.is_overflow and part.suffix == "json" and (directory, part.dump) not in binary:
+        if part.dump.is_overflow and part.suffix == "json" and part.dump not in binary:
             overflow_files.append(_NamedFile(path, part.dump))
         elif part.suffix == "npy":
             converted.setdefault(_NamedFile(os.path.join(directory, str(part.dump)), part.dump), []).append(

@@ -74,9 +74,15 @@ def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
             yield part.data.read()
 
 
+def _version(file: DumpFile) -> str:
+    """What the header says: readers know a file of 1.0 by it, so that one says 1.0 even where the object has the default."""
+    legacy = file.variant == "1.0" and not file.version.startswith("1.")
+    return "1.0" if legacy else file.version
+
+
 def _message(file: DumpFile, *, with_data: bool) -> Any:
     message: Any = dump_data()(
-        version=_field(file.version),
+        version=_field(_version(file)),
         dump_time=file.dump_time,
         op_name=_field(file.op_name),
         dfx_message=_field(file.dfx_message),
