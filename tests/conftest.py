@@ -23,7 +23,7 @@ pytest.register_assert_rewrite("opdump.testing")
 settings.register_profile("opdump", deadline=None, derandomize=True)
 settings.load_profile("opdump")
 
-_OPTIONAL = ("torch", "transformers", "sklearn")
+_OPTIONAL = ("torch", "transformers", "sklearn", "onnx", "onnxruntime")
 _MISSING = tuple(name for name in _OPTIONAL if importlib.util.find_spec(name) is None)
 _NEEDS_MISSING = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(_MISSING)})\b", re.MULTILINE) if _MISSING else None
 

@@ -1,0 +1,83 @@
+"""Which nodes of a model leave data, and which values of a run that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from opdump.plan import DumpPlan
+from opdump.plan.model_selection import ModelFilter
+from opdump.records import SkipReason
+
+from .model_graph import ModelNode
+
+Slots = tuple[tuple[int, str, str], ...]
+"""Slot, name of the argument, name of the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenNode:
+    """A node and what is taken of it: nothing where `skip` says why."""
+
+    node: ModelNode
+    skip: SkipReason
+    inputs: Slots = field(default=())
+    outputs: Slots = field(default=())
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(value for _, _, value in (*self.inputs, *self.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What of a model is dumped: its nodes in running order."""
+
+    nodes: tuple[ChosenNode, ...]
+    matched_kernels: frozenset[str]
+    """Entries of the plan's `kernels` that matched some node."""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values that the chosen nodes read and write, each once."""
+        return tuple(dict.fromkeys(value for chosen in self.nodes for value in chosen.values))
+
+
+def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter) -> Choice:
+    """What `plan` and the entries of its `dump_list` for this model take."""
+    held = model_filter.in_ranges([node.name for node in nodes])
+    watched = {name for entry in model_filter.entries for name in entry.watcher_nodes} if plan.captures == "watch" else set()
+    matched: set[str] = set()
+    chosen = []
+    for node in nodes:
+        if node.skip:
+            chosen.append(ChosenNode(node, node.skip))
+            continue
+        names = (node.name, *node.original_names)
+        selected = model_filter.selects(node.name, node.original_names) or not watched.isdisjoint(names)
+        selected = selected and (held is None or not held.isdisjoint(names)) and plan.selects(node.name, node.op_type)
+        if not selected or model_filter.is_empty:
+            chosen.append(ChosenNode(node, "not selected"))
+            continue
+        matched.update(plan.matching_kernels(node.name, node.op_type))
+        chosen.append(
+            ChosenNode(
+                node,
+                "",
+                _slots(node.inputs, node.input_arguments, model_filter.excluded(node.name, node.op_type, "input"))
+                if plan.inputs
+                else (),
+                _slots(node.outputs, node.output_arguments, model_filter.excluded(node.name, node.op_type, "output"))
+                if plan.outputs
+                else (),
+            )
+        )
+    return Choice(tuple(chosen), frozenset(matched))
+
+
+def _slots(values: Sequence[str], arguments: Sequence[str], excluded: frozenset[int]) -> Slots:
+    return tuple(
+        (slot, argument, value)
+        for slot, (value, argument) in enumerate(zip(values, arguments, strict=True))
+        if value and slot not in excluded
+    )
