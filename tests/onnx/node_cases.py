@@ -13,6 +13,7 @@ import onnxruntime
 
 _NEWEST_IR_VERSION = 13
 
+
 @cache
 def node_cases() -> tuple[Any, ...]:
     """Every node test: a model and its inputs. The package makes them with numpy, which takes half a minute."""
@@ -23,6 +24,7 @@ def node_cases() -> tuple[Any, ...]:
         cases = tuple(load_model_tests(kind="node"))
     for case in cases:
         # The package stamps its newest version on models that use nothing of it, and ONNX Runtime follows later.
+        assert case.model is not None
         case.model.ir_version = min(case.model.ir_version, _NEWEST_IR_VERSION)
     return cases
 
@@ -41,6 +43,8 @@ def feeds_of(case: Any) -> Iterator[dict[str, Any]]:
 def _fed(value: Any, kind: Any) -> Any:
     if isinstance(value, np.generic):
         value = np.asarray(value)
+    if isinstance(value, onnx.TensorProto):
+        value = onnx.numpy_helper.to_array(value)
     if not isinstance(value, np.ndarray) or value.dtype.kind != "V":
         return value
     element = kind.tensor_type.elem_type
@@ -51,5 +55,7 @@ def _fed(value: Any, kind: Any) -> Any:
 
 
 _PACKED = frozenset(
-    getattr(onnx.TensorProto, name) for name in ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2") if hasattr(onnx.TensorProto, name)
+    getattr(onnx.TensorProto, name)
+    for name in ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2")
+    if hasattr(onnx.TensorProto, name)
 )

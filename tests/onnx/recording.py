@@ -26,7 +26,9 @@ INT64 = onnx.TensorProto.INT64
 class Recording:
     """One model under capture, and what a layout got of it."""
 
-    def __init__(self, model: str | Path | bytes | ModelProto, plan: dict[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str | Path | bytes | ModelProto, plan: dict[str, Any] | None = None, **settings: Any
+    ) -> None:
         self.plan = DumpPlan(path=Path("dump"), **{"saved_data": "full", **(plan or {})})
         self.writer = CollectingWriter()
         self.recorder = Recorder(self.plan, self.writer, NumpyReader.of_plan(self.plan))
@@ -76,7 +78,9 @@ def model_of(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
-def plain_run(model: str | Path | bytes, feeds: dict[str, Any], names: list[str] | None = None, level: str = "DISABLE_ALL") -> list[Any]:
+def plain_run(
+    model: str | Path | bytes, feeds: dict[str, Any], names: list[str] | None = None, level: str = "DISABLE_ALL"
+) -> list[Any]:
     """What ONNX Runtime itself answers, in a session of its own."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

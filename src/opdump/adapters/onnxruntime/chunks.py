@@ -30,7 +30,7 @@ def chunks_of(
     A node whose values alone exceed the limit has a piece of its own. `sizes` are bytes known from an earlier run.
     """
     computed = frozenset(computed)
-    known = sizes if sizes else _inferred_sizes(model, feeds)
+    known = sizes or _inferred_sizes(model, feeds)
     pieces: list[tuple[int, int]] = []
     first, held = 0, set[str]()
     for place, chosen in enumerate(nodes):

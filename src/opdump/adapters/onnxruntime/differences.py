@@ -25,7 +25,7 @@ def same_bits(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
-        return bool((one == other).all()) if one.dtype == object else one.tobytes() == other.tobytes()
+        return bool((one == other).all() if one.dtype == object else one.tobytes() == other.tobytes())
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(same_bits(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, dict) and isinstance(other, dict):

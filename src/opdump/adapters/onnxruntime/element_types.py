@@ -81,7 +81,9 @@ BY_NUMBER: Final[Mapping[int, ElementType]] = MappingProxyType({row[0]: _element
 BY_RUNTIME_NAME: Final[Mapping[str, ElementType]] = MappingProxyType(
     {element.runtime_name: element for element in BY_NUMBER.values()}
 )
-BY_DTYPE: Final[Mapping[str, ElementType]] = MappingProxyType({element.dtype: element for element in BY_NUMBER.values()})
+BY_DTYPE: Final[Mapping[str, ElementType]] = MappingProxyType(
+    {element.dtype: element for element in BY_NUMBER.values()}
+)
 # The small floats that ml_dtypes knows; a lookup table of all codes widens the packed ones.
 _SMALL_FLOATS: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -115,7 +117,8 @@ def widened_elements(raw: Array, element: ElementType, shape: tuple[int, ...]) -
     codes = raw if element.bits == 8 else _unpacked(raw, element.bits, int(np.prod(shape, dtype=np.int64)))
     small = _SMALL_FLOATS.get(element.dtype)
     if small is not None:
-        return codes.view(small).astype(np.float32).reshape(shape)
+        floats: Array = codes.view(small).astype(np.float32)
+        return floats.reshape(shape)
     if element.dtype.startswith("int"):
         unused = 8 - element.bits
         codes = (codes << unused).view(np.int8) >> unused

@@ -14,7 +14,9 @@ _RANDOM_OPERATORS: Final = frozenset(
 )
 _HALF: Final = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Attributes that ask for an element type.
-_TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
+_TYPE_ATTRIBUTES: Final = frozenset(
+    {"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"}
+)
 
 
 def has_random_operators(model: ModelProto) -> bool:

@@ -27,7 +27,14 @@ class HostTensor:
                  "stays")  # fmt: skip
 
     def __init__(
-        self, element: ElementType, shape: tuple[int, ...], pointer: int, owner: object, *, stays: bool, fixed: bool = False
+        self,
+        element: ElementType,
+        shape: tuple[int, ...],
+        pointer: int,
+        owner: object,
+        *,
+        stays: bool,
+        fixed: bool = False,
     ) -> None:
         self.element = element
         self.shape = shape
@@ -59,11 +66,13 @@ class HostTensor:
         contiguous = np.ascontiguousarray(array).reshape(array.shape)
         if not contiguous.dtype.isnative:
             contiguous = contiguous.astype(contiguous.dtype.newbyteorder("="))
-        stays = stays or contiguous.base is None and contiguous is not array
+        stays = stays or (contiguous.base is None and contiguous is not array)
         return cls(element, array.shape, contiguous.ctypes.data, contiguous, stays=stays, fixed=fixed)
 
     def raw(self) -> Array:
         """The memory as a flat array of the element type's storage, without a copy."""
         memory = (ctypes.c_char * self.size).from_address(self.pointer)
-        memory.owner = self.owner  # the array refers to `memory`, and this to whoever frees the elements
-        return np.frombuffer(memory, self.element.storage)
+        # The array refers to `memory`, and this to whoever frees the elements.
+        memory.owner = self.owner  # type: ignore[attr-defined]  # a ctypes object takes attributes
+        flat: Array = np.frombuffer(memoryview(memory), self.element.storage)
+        return flat

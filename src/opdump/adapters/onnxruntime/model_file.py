@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
@@ -67,7 +66,9 @@ class ModelFile:
         finally:
             del outputs[own:]
 
-    def part(self, positions: Iterable[int], outputs: Iterable[str], node_names: Mapping[int, str] | None = None) -> bytes:
+    def part(
+        self, positions: Iterable[int], outputs: Iterable[str], node_names: Mapping[int, str] | None = None
+    ) -> bytes:
         """A model of the nodes at these positions with these outputs. `node_names` renames nodes by position."""
         graph = self.proto.graph
         part = ModelProto(ir_version=self.proto.ir_version)

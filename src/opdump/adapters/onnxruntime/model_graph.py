@@ -1,7 +1,7 @@
 """The nodes of an ONNX model as operators: unique names, who makes and who reads which value, what leaves no data.
 
-    >>> [node.name for node in nodes_of(model)]
-    ['conv1', 'Relu_1', 'fc']
+>>> [node.name for node in nodes_of(model)]
+['conv1', 'Relu_1', 'fc']
 """
 
 from __future__ import annotations

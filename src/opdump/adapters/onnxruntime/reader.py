@@ -7,7 +7,7 @@ every operator that reads it: one summary of each tensor a run, one of each init
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from opdump.statistics import canonical_category, digests_of
 from .element_types import widened_elements
 from .host_tensor import HostTensor
 
-LiveValue = HostTensor | onnxruntime.OrtValue | npt.NDArray[Any] | str
+LiveValue: TypeAlias = "HostTensor | onnxruntime.OrtValue | npt.NDArray[Any] | str"
 """A text is the type of a value that no array stands for: `string`, `seq(tensor(float))`."""
 
 

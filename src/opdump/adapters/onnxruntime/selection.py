@@ -46,7 +46,9 @@ class Choice:
 def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter) -> Choice:
     """What `plan` and the entries of its `dump_list` for this model take."""
     held = model_filter.in_ranges([node.name for node in nodes])
-    watched = {name for entry in model_filter.entries for name in entry.watcher_nodes} if plan.captures == "watch" else set()
+    watched = (
+        {name for entry in model_filter.entries for name in entry.watcher_nodes} if plan.captures == "watch" else set()
+    )
     matched: set[str] = set()
     chosen = []
     for node in nodes:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import onnxruntime
 from onnx import ModelProto
@@ -95,7 +95,9 @@ class OnnxSession:
         self._sources = self._value_sources()
         self._is_random = has_random_operators(self._ran.proto)
         if self._is_random and memory_limit is not None:
-            self.notes.append("memory_limit has no effect: a second run of the model's random operators gives other values")
+            self.notes.append(
+                "memory_limit has no effect: a second run of the model's random operators gives other values"
+            )
         made = {value for node in self.nodes for value in node.outputs}
         self._wanted = tuple(value for value in self._choice.values if value in made)
         self._recorded_session: onnxruntime.InferenceSession | None = None
@@ -233,7 +235,9 @@ class OnnxSession:
             except Exception as error:
                 raise _RunError(error) from error
             if self._memory_limit is not None:
-                self._sizes.update((name, tensor.size) for name, tensor in tensors.items() if isinstance(tensor, HostTensor))
+                self._sizes.update(
+                    (name, tensor.size) for name, tensor in tensors.items() if isinstance(tensor, HostTensor)
+                )
             self._tell(chosen, first, {**given, **tensors}, step)
         assert answer is not None
         self._listed = True
@@ -331,7 +335,7 @@ class OnnxSession:
             if value
         ]
         op = self._operator(node, step, self.nodes.index(node))
-        self._recorder.failed_op(op, error, list(self._live(slots, tensors, read=True)))
+        cast(Any, self._recorder).failed_op(op, error, list(self._live(slots, tensors, read=True)))
         self._recorder.end_step(step)
 
 
