@@ -33,6 +33,9 @@ SkipReason = Literal[
     "no storage",  # meta or fake tensor: shape without values
     "unsupported layout",  # elements cannot be reached as a dense array
     "opaque",  # an element type or a subclass that no array stands for
+    "no overflow",  # overflow mode: nothing overflowed in it
+    "no exception",  # exception mode: it did not fail
+    "not watched",  # watch mode: files hold what the watched operators' outputs became
 ]
 Phase = Literal["forward", "recomputation", "backward", "optimizer"]
 StatisticValue = float | int | str

@@ -18,9 +18,10 @@ from typing import Any
 from .adapters.settings import Adapter, Clock, DumpComplete, Marks, Settings, Steps
 from .configs.mindspore import load_plan, plan_from_keywords
 from .errors import CaptureStateError, ConfigError, FrameworkMissingError, IncompleteCaptureError
-from .layouts.mindspore_sync import SyncWriter
+from .layouts.mindspore_sync.index_writer import RunFacts, own_version
+from .layouts.writing import RankWriter, open_writer
 from .plan import DumpPlan
-from .recorder import Recorder
+from .recorder import Recorder, make_recorder
 
 _LOG = logging.getLogger("opdump")
 
@@ -55,7 +56,7 @@ class _StoppedClock:
 class Dump:
     """A capture in progress; after it ended, its report."""
 
-    def __init__(self, plan: DumpPlan, recorder: Recorder, writer: SyncWriter, rank_id: int) -> None:
+    def __init__(self, plan: DumpPlan, recorder: Recorder, writer: RankWriter, rank_id: int) -> None:
         self.plan = plan
         self.rank_id = rank_id
         self.report: CaptureReport | None = None
@@ -272,15 +273,17 @@ def _adapter(name: str) -> Adapter:
 def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings) -> Dump:
     for text in plan.warnings:
         _LOG.warning("%s", text)
-    writer = SyncWriter(
-        plan,
-        rank_id=options.rank_id,
-        device_target=adapter.device_target,
-        framework=adapter.framework,
-        framework_version=adapter.framework_version,
-        command=tuple(sys.argv),
+    run = RunFacts(
+        options.rank_id,
+        adapter.device_target,
+        adapter.framework,
+        adapter.framework_version,
+        own_version(),
+        tuple(sys.argv),
+        plan.to_json(),
     )
-    recorder = Recorder(plan, writer, adapter.reader(plan))
+    writer = open_writer(plan, run)
+    recorder = make_recorder(plan, writer, adapter.reader(plan))
     dump = Dump(plan, recorder, writer, options.rank_id)
     stack.callback(dump._finish)
     dump._clock = stack.enter_context(adapter.attach(recorder, options))

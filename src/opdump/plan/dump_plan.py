@@ -29,6 +29,19 @@ Dialect = Literal["mindspore", "acl", "tensorflow"]
 
 # Not part of the plan itself: the text that it came from, and what was said while reading it.
 _NOT_PRINTED = ("config_text", "warnings")
+# What most configurations do not speak of: printed where it differs from the default.
+_PRINTED_IF_SET = (
+    "captures",
+    "overflow_kinds",
+    "exception_detail",
+    "models",
+    "single_operators",
+    "dump_level",
+    "file_format",
+    "stream_in_names",
+    "step_level",
+    "dialect",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +142,11 @@ class DumpPlan:
 
     def to_json(self) -> str:
         """The plan as JSON text, one field a line, in the order of the fields."""
-        shown = {
-            item.name: _as_json(getattr(self, item.name)) for item in fields(self) if item.name not in _NOT_PRINTED
-        }
+        shown = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name not in _NOT_PRINTED and not (item.name in _PRINTED_IF_SET and value == item.default):
+                shown[item.name] = _as_json(value)
         return json.dumps(shown, indent=2, ensure_ascii=False)
 
 

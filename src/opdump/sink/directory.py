@@ -22,9 +22,13 @@ import numpy.typing as npt
 from opdump.errors import DumpPathError
 from opdump.sink.npy import encode_npy
 
+Buffer = bytes | memoryview | npt.NDArray[np.uint8]
+
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o400
 """As MindSpore sets them: a dump holds weights and data, and nothing changes it once it is written."""
+
+_MOST_BUFFERS = 1000  # the kernel takes 1024 at once
 
 
 class DirectorySink:
@@ -34,10 +38,14 @@ class DirectorySink:
     no threads and owns none of the queued arrays: in it every call does nothing.
     """
 
-    def __init__(self, root: Path, *, writers: int = 2, capacity: int = 2**30) -> None:
+    def __init__(
+        self, root: Path, *, writers: int = 2, capacity: int = 2**30, file_mode: int = FILE_MODE, lazy: bool = False
+    ) -> None:
+        """`lazy`: the directory is made with the first file, and not at all where none comes."""
         self.root = Path(root)
-        self._state = _State(str(self.root), max(1, writers), max(1, capacity))
-        make_directory(self.root)
+        self._state = _State(str(self.root), max(1, writers), max(1, capacity), file_mode)
+        if not lazy:
+            make_directory(self.root)
         # Runs at the end of the interpreter too, where nobody closed the sink: what was queued is still written.
         self._finalizer = weakref.finalize(self, _finish, self._state)
 
@@ -59,7 +67,15 @@ class DirectorySink:
         if state.is_elsewhere():
             return
         state.raise_failure()
-        state.put(f"{state.root}/{relative}", *encode_npy(array))
+        state.put(f"{state.root}/{relative}", encode_npy(array))
+
+    def write_parts(self, relative: str, parts: Sequence[Buffer]) -> None:
+        """Queue a file that consists of these bytes, one after the other; nobody may change them afterwards."""
+        state = self._state
+        if state.is_elsewhere():
+            return
+        state.raise_failure()
+        state.put(f"{state.root}/{relative}", parts)
 
     def write_bytes(self, relative: str, data: bytes) -> None:
         state = self._state
@@ -110,14 +126,12 @@ def make_directory(path: Path) -> None:
         ) from error
 
 
-Buffer = bytes | npt.NDArray[np.uint8]
-
-
 class _State:
     """The queue and the counters; apart from the sink so that the threads keep no sink alive."""
 
-    def __init__(self, root: str, writers: int, capacity: int) -> None:
+    def __init__(self, root: str, writers: int, capacity: int, file_mode: int) -> None:
         self.root = root
+        self.file_mode = file_mode
         self.writers = writers
         self.capacity = capacity
         self.files = 0
@@ -164,14 +178,14 @@ class _State:
                 self._failure.__cause__ = error
             self._room.notify_all()
 
-    def put(self, path: str, header: bytes, elements: npt.NDArray[Any]) -> None:
-        size = len(header) + elements.nbytes
+    def put(self, path: str, buffers: Sequence[Buffer]) -> None:
+        size = sum(buffer.nbytes if isinstance(buffer, np.ndarray) else len(buffer) for buffer in buffers)
         with self._lock:
             while self._held and self._held + size > self.capacity and self._failure is None:
                 self._room.wait()
             if self._stopping:
                 raise DumpPathError(f"{path}: the dump is closed; open another one")
-            self._queue.append((path, (header, elements), size))
+            self._queue.append((path, buffers, size))
             self._held += size
             self._unfinished += 1
             if self._waiting_writers:
@@ -202,7 +216,7 @@ class _State:
         self._serial += 1  # a lost update would give two threads one name, hence the thread in it
         temporary = f"{directory}/.{self._token}-{threading.get_ident()}-{self._serial}.part"
         try:
-            size = _write_file(temporary, buffers)
+            size = _write_file(temporary, buffers, self.file_mode)
             os.replace(temporary, path)
         except BaseException:
             with suppress(OSError):
@@ -236,13 +250,13 @@ class _State:
                 self._room.notify_all()
 
 
-def _write_file(path: str, buffers: Sequence[Buffer]) -> int:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+def _write_file(path: str, buffers: Sequence[Buffer], mode: int) -> int:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         views = [memoryview(buffer) for buffer in buffers if len(buffer)]  # type: ignore[arg-type]
         total = 0
         while views:
-            written = os.writev(descriptor, views)
+            written = os.writev(descriptor, views[:_MOST_BUFFERS])
             total += written
             while views and written >= len(views[0]):
                 written -= len(views[0])

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch.nn.parameter import is_lazy
 
+from opdump.dump_file.names import UNKNOWN_ID
 from opdump.graph import PARAMETER_PREFIX, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan import DumpPlan
 from opdump.recorder import Live, LiveTensor, Recorder
@@ -87,6 +88,8 @@ class CaptureMode(RecordingMode):
         self._recorder = recorder
         self._observer = observer
         self._rank_id = rank_id
+        self._task_id = UNKNOWN_ID if plan.layout in ("acl", "mindspore-async") else 0
+        """Of tasks and streams, which only a device has."""
         self._marked_functions = frozenset(marked_functions)
         self._schemas: dict[int, tuple[OperatorSchema, Any]] = {}
         self._sites = Sites()
@@ -409,8 +412,8 @@ class CaptureMode(RecordingMode):
             graph_id,
             self._rank_id,
             0,
-            0,
-            0,
+            self._task_id,
+            self._task_id,
             order,
             occurrence,
             phase,

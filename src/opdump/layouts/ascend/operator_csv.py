@@ -10,19 +10,46 @@ is empty or `NA`, and such a row may be one cell short.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
 from opdump.dump_file.data_types import BY_NAME
 from opdump.errors import CorruptDumpError
-from opdump.records import IO, StatisticValue
+from opdump.records import IO, FiledTensor, StatisticValue
 from opdump.statistics import category_of_heading
 
 _FIXED: Final = ("Input/Output", "Index", "Data Size", "Data Type", "Format", "Shape")
 _UNKNOWN: Final = ("", "-", "NA", "UNKNOW", "UNKNOWN")
 _HEADINGS: Final = {"l2norm": "l2norm"}
 _WIDEST_ROW: Final = 1 << 16
+
+DEFAULT_STATISTICS: Final = ("max", "min", "avg", "nan count", "negative inf count", "positive inf count")
+"""What is computed where the configuration names none. With exactly these the table is the classic one."""
+_CLASSIC: Final = (
+    ("max", "Max Value"),
+    ("min", "Min Value"),
+    ("avg", "Avg Value"),
+    ("count", "Count"),
+    ("nan count", "Nan Count"),
+    ("negative inf count", "Negative Inf Count"),
+    ("positive inf count", "Positive Inf Count"),
+)
+_CHOSEN: Final = (
+    ("max", "Max Value"),
+    ("min", "Min Value"),
+    ("avg", "Avg Value"),
+    ("nan count", "Nan Count"),
+    ("negative inf count", "Negative Inf Count"),
+    ("positive inf count", "Positive Inf Count"),
+    ("l2norm", "l2norm"),
+)
+_CLASSIC_TYPES: Final = frozenset(
+    ("float32", "float16", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+)
+_LAST_CLASSIC_NAME: Final = 25
+_MOST_CHOSEN_DIMENSIONS: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +63,66 @@ class OperatorRow:
     format: str
     shape: tuple[int, ...]
     statistics: Mapping[str, StatisticValue]
+
+
+def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str]) -> bytes:
+    """The table of an operator: inputs, then outputs. Tensors that were not looked at have a row without numbers.
+
+    With the default statistics it is the classic table, which knows the element types up to number 25 and leaves the numbers of
+    others empty; with a choice of its own the accelerated one, where `Count` stands first and what was not computed is `NA`, and
+    the row of a tensor without any number lacks its `Count`.
+    """
+    classic = set(categories) == set(DEFAULT_STATISTICS)
+    chosen = _CLASSIC if classic else tuple(pair for pair in _CHOSEN if pair[0] in categories)
+    names = [name for name, _ in chosen]
+    headings = [*_FIXED, *(() if classic else ("Count",)), *(heading for _, heading in chosen)]
+    lines = [",".join(headings)]
+    row = _classic_row if classic else _chosen_row
+    for io in ("input", "output"):
+        slots = [tensor for tensor in tensors if tensor.io == io]
+        lines += [f"{io.capitalize()},{number},{row(tensor, names)}" for number, tensor in enumerate(slots)]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _classic_row(tensor: FiledTensor, names: Sequence[str]) -> str:
+    kind = BY_NAME.get(tensor.dtype)
+    dtype = f"DT_{kind.name}" if kind is not None and kind.number <= _LAST_CLASSIC_NAME else "-"
+    shape = "x".join(map(str, tensor.shape)) or "-"
+    statistics = tensor.statistics
+    if tensor.dtype in _CLASSIC_TYPES and statistics:
+        whole = not tensor.dtype.startswith("float")
+        cells = [_number(statistics[name], whole=whole and name in ("max", "min")) for name in names]
+    else:
+        cells = [""] * len(names)
+    return ",".join((str(tensor.data_size), dtype, _format_of(tensor), shape, *cells))
+
+
+def _chosen_row(tensor: FiledTensor, names: Sequence[str]) -> str:
+    kind = BY_NAME.get(tensor.dtype)
+    dtype = "UNKNOW" if kind is None else f"DT_{kind.name}"
+    shape = "x".join(map(str, tensor.shape)) or "-"
+    if len(tensor.shape) > _MOST_CHOSEN_DIMENSIONS:
+        shape = "NA"
+    statistics = tensor.statistics
+    if statistics:
+        whole = not tensor.dtype.startswith(("float", "bfloat"))
+        cells = [str(int(cast(int, statistics["count"])))]
+        cells += [_number(statistics[name], whole=whole and name in ("max", "min")) for name in names]
+    else:
+        cells = ["NA"] * len(names)
+    return ",".join((str(tensor.data_size), dtype, _format_of(tensor), shape, *cells))
+
+
+def _format_of(tensor: FiledTensor) -> str:
+    return "ND" if tensor.format == "DefaultFormat" else tensor.format
+
+
+def _number(value: StatisticValue, *, whole: bool) -> str:
+    if whole and isinstance(value, float) and math.isfinite(value):
+        return str(int(value))
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else f"{value:g}"
+    return str(value)
 
 
 def decode_operator_csv(data: bytes, *, where: str) -> list[OperatorRow]:

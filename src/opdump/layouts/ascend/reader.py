@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.layouts.ascend.files import PlaceFiles, list_place
+from opdump.layouts.ascend.indexed import Indexes
 from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started
 from opdump.layouts.ascend.records import Executed, PlaceReader
 from opdump.layouts.mindspore_sync import RankTree
+from opdump.layouts.mindspore_sync.index_reader import BatchRecords
 from opdump.layouts.mindspore_sync.payload import inside
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.layouts.rank import Run, RunChoice, StepContent
@@ -40,6 +43,9 @@ class DeviceTree:
         self._listed: dict[Place, PlaceFiles] = {}
         self._names: dict[int, TrueNames] = {}
         self._run_of = _runs_of_places(device.places)
+        found: list[CorruptDumpError] = []
+        self._indexes = Indexes(device.root, device.places, found)
+        self._note(*found)
         self.runs = self._described()
         self._graphs = self._graphs_beside(device.base)
 
@@ -55,9 +61,10 @@ class DeviceTree:
     @property
     def steps(self) -> tuple[int, ...]:
         """The steps of the chosen run or runs that have a file, ascending."""
-        return tuple(
-            sorted({place.step for place in self._places if self._is_chosen(place) and not self._files(place).is_empty})
-        )
+        places = [place for place in self._places if self._is_chosen(place) and not self._files(place).is_empty]
+        homes = {self._indexes.home(place) for place in places}
+        listed = {step for home in homes if home is not None for step in self._indexes.steps(home)}
+        return tuple(sorted({place.step for place in places} | listed))
 
     @property
     def graph_ids(self) -> tuple[int, ...]:
@@ -67,10 +74,12 @@ class DeviceTree:
 
     def step(self, step: int) -> StepContent:
         """The records of a step; none where the chosen run has no such step."""
+        places = [place for place in self._places if self._is_chosen(place) and not self._files(place).is_empty]
+        homes = {place: self._indexes.home(place) for place in places}
         places = [
             place
-            for place in self._places
-            if place.step == step and self._is_chosen(place) and not self._files(place).is_empty
+            for place, home in homes.items()
+            if place.step == step or (home is not None and step in self._indexes.steps(home))
         ]
         if self._run == "latest" and places:
             last = max(self._run_of[place] for place in places)
@@ -80,10 +89,14 @@ class DeviceTree:
         executed = [
             execution
             for place in places
+            if homes[place] is None
             for execution in reader.read(place, self._files(place), self._true_names(place.graph_id))
         ]
+        content = _content(executed)
+        for home in sorted({home for place in places if (home := homes[place]) is not None}):
+            content = _with_index(content, self._indexes.read(home, step, problems))
         self._note(*problems)
-        return _content(executed)
+        return content
 
     def constants(self) -> tuple[TensorRecord, ...]:
         """None: a device files what operators read and wrote."""
@@ -176,6 +189,15 @@ def _runs_of_places(places: Sequence[Place]) -> dict[Place, int]:
         last = step_id
         run_of_time[time, None if step_id < 0 else step_id] = run
     return {place: run_of_time[place.time, place.step_id] for place in places}
+
+
+def _with_index(content: StepContent, batches: Sequence[BatchRecords]) -> StepContent:
+    ops, tensors, counted = list(content.ops), list(content.tensors), Counter(content.counted)
+    for batch in batches:
+        ops += batch.ops
+        tensors += batch.tensors
+        counted.update(batch.counted)
+    return StepContent(tuple(ops), tuple(tensors), counted)
 
 
 def _content(executed: Sequence[Executed]) -> StepContent:

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from opdump.kernels import Summary
 from opdump.layouts.mindspore_sync.index_schema import APPLICATION_ID, SCHEMA_VERSION, SUMMARY, TABLE_NAMES
 from opdump.layouts.mindspore_sync.payload import FilePayload
 from opdump.layouts.rank import Run
-from opdump.records import IO, Frame, OpRecord, Phase, SkipReason, StatisticValue, TensorRecord
+from opdump.records import IO, Frame, OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
 _PATIENCE_SECONDS = 30.0
@@ -71,9 +71,13 @@ class IndexReader:
     Raises CorruptDumpError where it is no index, is damaged, or is of another version.
     """
 
-    def __init__(self, path: Path, root: Path) -> None:
+    def __init__(
+        self, path: Path, root: Path, open_payload: Callable[[Path, str, str, tuple[int, ...]], Payload] = FilePayload
+    ) -> None:
+        """`open_payload` makes the elements of a tensor of the root, its file as the index has it, its dtype and shape."""
         self._path = path
         self._root = root
+        self._open_payload = open_payload
         self._copy: Path | None = None
         self._operators: dict[int, tuple[Any, ...]] = {}
         self._signatures: dict[int, _Signature] = {}
@@ -174,7 +178,7 @@ class IndexReader:
             values = SummaryStatistics(summary, cast(Mapping[str, str], values))
         payload = None
         if file is not None:
-            payload = FilePayload(self._root, _text(file), signature.dtype, signature.shape)
+            payload = self._open_payload(self._root, _text(file), signature.dtype, signature.shape)
         return TensorRecord(
             op=op,
             io=signature.io,

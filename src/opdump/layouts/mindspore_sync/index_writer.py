@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from importlib import metadata
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -63,6 +64,14 @@ class RunFacts(NamedTuple):
     opdump_version: str
     command: Sequence[str]
     plan: str
+
+
+def own_version() -> str:
+    """The version of opdump; "unknown" for a source tree that was never installed."""
+    try:
+        return metadata.version("opdump")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 class Constant(NamedTuple):

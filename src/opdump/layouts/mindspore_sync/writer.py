@@ -18,13 +18,12 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from opdump.errors import DumpPathError
 from opdump.graph import Graph
-from opdump.layouts.mindspore_sync.index_writer import Constant, IndexWriter, RunFacts
+from opdump.layouts.mindspore_sync.index_writer import Constant, IndexWriter, RunFacts, own_version
 from opdump.layouts.mindspore_sync.metadata import (
     CONFIG_NAME,
     ENVIRONMENT_NAME,
@@ -80,12 +79,13 @@ class SyncWriter:
         command: Sequence[str],
     ) -> None:
         self.plan = plan
+        self._layout: SyncLayoutName = "mindspore-2.10" if plan.layout == "mindspore-2.10" else "mindspore-2.3"
         self.root = Path(plan.path) / f"rank_{rank_id}"
         self._process = os.getpid()
         make_directory(self.root / METADATA)
         _refuse_unwritable(self.root)
         self.sink = DirectorySink(self.root)
-        opdump_version = _own_version()
+        opdump_version = own_version()
         self._index = IndexWriter(
             self.root / METADATA,
             RunFacts(
@@ -95,7 +95,6 @@ class SyncWriter:
         self.run_id = self._index.run_id
         self._write_metadata(device_target, framework, framework_version, opdump_version)
         self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
-        self._layout: SyncLayoutName = "mindspore-2.10" if plan.layout == "mindspore-2.10" else "mindspore-2.3"
         self._full_names_in_csv = self._layout == "mindspore-2.10"
         self._names: dict[tuple[str, str], str] = {}
         self._types: dict[str, str] = {}
@@ -347,10 +346,3 @@ def _refuse_unwritable(root: Path) -> None:
         raise DumpPathError(
             f"{root}: is not writable for this user: set 'path' in common_dump_settings to a directory that is"
         )
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("opdump")
-    except metadata.PackageNotFoundError:
-        return "unknown"

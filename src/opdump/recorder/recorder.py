@@ -1,4 +1,4 @@
-"""Select, summarise, file: the only object that an adapter calls.
+"""The recorder of layouts that file tensor by tensor: elements go to the writer as soon as they are taken.
 
     opened = recorder.before_op(op, inputs)     # the true inputs, before an in-place kernel overwrites them
     ...the operator runs...
@@ -13,125 +13,26 @@ from __future__ import annotations
 import gc
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy.typing as npt
 
-from .graph import Graph, GraphBuilder, GraphValue
-from .kernels import Summary
-from .plan import DumpPlan
-from .records import IO, FiledTensor, HostPayload, OpRecord, SkipReason, StatisticValue, TensorRecord, record_of
-from .statistics import SummaryStatistics
+from opdump.graph import GraphBuilder, GraphValue
+from opdump.plan import DumpPlan
+from opdump.recorder.taken import Live, LiveTensor, Reader, Taken
+from opdump.recorder.writers import StepWriter, SupportsTensorFiles
+from opdump.records import IO, HostPayload, OpRecord, SkipReason, record_of
+from opdump.statistics import SummaryStatistics
 
 GAPS: frozenset[SkipReason] = frozenset({"no storage", "unsupported layout", "opaque"})
 """Reasons that leave a hole in a dump: `strict` makes them an error."""
-_NO_STATISTICS: Mapping[str, StatisticValue] = {}
-_MOST_OPS = 50_000
+MOST_OPS = 50_000
 """A step of more operators is filed in parts, so that a program whose step never ends does not fill the memory."""
-_HELD_BYTES = 2**28
+HELD_BYTES = 2**28
 """More than this is not kept in memory to wait for the next step: then the operators belong to the step that they name."""
-
-
-class PendingArray(Protocol):
-    """Elements on their way to the host; complete after the reader's `finish_step`."""
-
-    def to_numpy(self) -> npt.NDArray[Any]: ...
-
-
-class Taken:
-    """What was read of one tensor: facts now, the summary at the end of the step, the elements where asked for.
-
-    The reader fills in what it read, the recorder where it belongs; one object, since there are thousands in a step.
-    """
-
-    __slots__ = ("argument", "array", "data_size", "digests", "dtype", "file", "io", "op", "row", "shape", "skip", "slot",
-                 "source", "statistics", "table")  # fmt: skip
-
-    format = "DefaultFormat"
-    op: OpRecord
-    io: IO
-    slot: int
-    argument: str
-    source: str
-
-    def __init__(self, dtype: str, shape: tuple[int, ...], data_size: int, skip: SkipReason = "") -> None:
-        self.dtype = dtype
-        self.shape = shape
-        self.data_size = data_size
-        self.skip: SkipReason = skip
-        self.row = -1
-        self.table: Any = None
-        self.array: npt.NDArray[Any] | PendingArray | None = None
-        self.digests: dict[str, str] | None = None
-        self.file: str | None = None
-        self.statistics: Mapping[str, StatisticValue] = _NO_STATISTICS
-        """Set at the end of the step."""
-
-    def belongs(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> None:
-        """Sets whose tensor it is."""
-        self.op = op
-        self.io = io
-        self.slot = slot
-        self.argument = argument
-        self.source = source
-
-
-class Reader(Protocol):
-    """Looks at an adapter's live tensors."""
-
-    def take(self, tensor: Any) -> Taken:
-        """Reads one tensor as it is now."""
-
-    def skip(self, tensor: Any, reason: SkipReason) -> Taken:
-        """The facts of a tensor whose elements are not to be read."""
-
-    def summaries(self, entries: Sequence[Taken]) -> Iterable[Summary | None]:
-        """The summaries of tensors taken in this step, after `finish_step`; None where there is none."""
-
-    def finish_step(self) -> None:
-        """Brings what is still on a device to the host."""
-
-    def clear(self) -> None:
-        """Forgets the summaries of the step."""
-
-    @property
-    def must_finish(self) -> bool:
-        """Whether so much waits on devices that it should be brought over before the step ends."""
-
-
-class Live(NamedTuple):
-    """A live tensor in one slot of an operator."""
-
-    slot: int
-    argument: str
-    tensor: Any
-    source: str = ""
-    skip: SkipReason = ""
-    """Why its elements are not to be read: nobody wrote them yet, or somebody still does."""
-
-
-# What `Live` is to a reader of it: adapters may give plain tuples, which are made ten times as fast.
-LiveTensor = tuple[int, str, Any, str, SkipReason]
-
-
-class StepWriter(Protocol):
-    """The half of a layout that files records."""
-
-    def write_payload(self, record: TensorRecord) -> str: ...
-    def write_constant(self, data_id: int, record: TensorRecord) -> str: ...
-    def write_kernel_args(self, op: OpRecord) -> None: ...
-    def write_step(
-        self,
-        step: int,
-        ops: Sequence[OpRecord],
-        tensors: Sequence[FiledTensor],
-        files: Sequence[str | None],
-        counted: Mapping[SkipReason, int],
-    ) -> None: ...
-    def write_graph(self, graph: Graph) -> None: ...
 
 
 class Recorder:
@@ -154,6 +55,8 @@ class Recorder:
         self.matched_kernels: set[str] = set()
         """Entries of the plan's `kernels` that matched some operator."""
         self._writer = writer
+        self._files_of = writer if isinstance(writer, SupportsTensorFiles) else None
+        """The same writer where its layout has a file for each tensor."""
         self._reader = reader
         self._ops: list[OpRecord] = []
         self._counted: Counter[SkipReason] = Counter()
@@ -176,7 +79,7 @@ class Recorder:
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor]) -> OpRecord:
         """Reads the inputs of an operator that is about to run."""
         with self._lock:
-            if len(self._ops) >= _MOST_OPS:
+            if len(self._ops) >= MOST_OPS:
                 self.end_step(op.step)
             self._ops.append(op)
             if self.plan.inputs:
@@ -190,6 +93,9 @@ class Recorder:
         if self.plan.outputs:
             with self._lock:
                 self._take(op, "output", outputs)
+
+    def failed_op(self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor]) -> None:
+        """An operator raised. What was read of it before stays; only exception mode files more."""
 
     def hold(self) -> None:
         """From now on nobody knows yet which step the operators belong to: keeps their files back until `release`."""
@@ -223,7 +129,7 @@ class Recorder:
 
     def skip_op(self, op: OpRecord) -> None:
         """Counts and lists an operator that leaves no data (`op.skip` says why)."""
-        if len(self._ops) >= _MOST_OPS:
+        if len(self._ops) >= MOST_OPS:
             self.end_step(op.step)
         self._ops.append(op)
 
@@ -243,12 +149,12 @@ class Recorder:
             self._constants[key] = data_id
         facts = self._reader.skip(live.tensor, "not selected")
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
-        if self.plan.saves_tensors:
+        if self.plan.saves_tensors and self._files_of is not None:
             taken = self._reader.take(live.tensor)
             taken.belongs(op, "output", 0, "", "")
             if taken.array is not None and not taken.skip:
                 self._reader_finish_if_pending(taken)
-                self._writer.write_constant(data_id, record_of(taken, HostPayload(_array(taken))))
+                self._files_of.write_constant(data_id, record_of(taken, HostPayload(array_of(taken))))
         return f"data-{data_id}"
 
     def end_step(self, step: int) -> None:
@@ -320,7 +226,7 @@ class Recorder:
                 self._waiting.append(taken)
                 self._held_bytes += taken.data_size
         if self._waiting:
-            if self.holding and self._held_bytes > _HELD_BYTES:
+            if self.holding and self._held_bytes > HELD_BYTES:
                 self.release()
             if reader.must_finish:
                 reader.finish_step()
@@ -344,9 +250,9 @@ class Recorder:
         self._waiting = []
 
     def _write_entry(self, entry: Taken) -> None:
-        if entry.array is None:
+        if entry.array is None or self._files_of is None:
             return  # written already, by a call that Ctrl-C or a full disk cut off
-        entry.file = self._writer.write_payload(record_of(entry, HostPayload(_array(entry))))
+        entry.file = self._files_of.write_payload(record_of(entry, HostPayload(array_of(entry))))
         entry.array = None
 
     def _reader_finish_if_pending(self, taken: Taken) -> None:
@@ -355,9 +261,9 @@ class Recorder:
 
     def _write_kernel_args(self, op: OpRecord) -> None:
         key = (op.graph_id, op.step, op.op_name)
-        if op.arguments and key not in self._kernel_args:
+        if op.arguments and key not in self._kernel_args and self._files_of is not None:
             self._kernel_args.add(key)
-            self._writer.write_kernel_args(op)
+            self._files_of.write_kernel_args(op)
 
     def _count(self, steps: Iterable[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
         self.executed += sum(1 for op in ops if op.op_type != "Parameter")
@@ -373,7 +279,8 @@ class Recorder:
         self._known_steps.update(steps)
 
 
-def _array(taken: Taken) -> npt.NDArray[Any]:
+def array_of(taken: Taken) -> npt.NDArray[Any]:
+    """The elements that were taken, on the host."""
     array = taken.array
     if array is None:
         raise ValueError("no elements were taken of this tensor")

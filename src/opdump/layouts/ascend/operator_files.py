@@ -1,0 +1,99 @@
+"""An operator's tensors as one dump file, and where in the file each of them is.
+
+A tensor without elements that can be filed (text, an unreadable one) is left out, and those after it move up, as on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type
+from opdump.dump_file.data_types import BY_NAME
+from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
+from opdump.records import IO, OpRecord, TensorRecord
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy.typing as npt
+
+_DEFAULT_FORMAT = "ND"
+
+
+def operator_file(op: OpRecord, tensors: Sequence[TensorRecord], *, message: str = "") -> DumpFile:
+    """The dump file of an operator: its tensors that have a payload, and empty ones."""
+    entries: dict[IO, list[DumpTensor]] = {"input": [], "output": []}
+    for record in tensors:
+        if is_filed(record):
+            entries[record.io].append(_entry(record, len(entries[record.io])))
+    return DumpFile(
+        inputs=tuple(entries["input"]),
+        outputs=tuple(entries["output"]),
+        op_name=op.op_name,
+        dump_time=op.timestamp,
+        dfx_message=message,
+    )
+
+
+def places(tensors: Sequence[TensorRecord]) -> list[tuple[IO, int] | None]:
+    """For each tensor its number among those of its side in the file; None for one that is left out."""
+    counts: dict[IO, int] = {"input": 0, "output": 0}
+    found: list[tuple[IO, int] | None] = []
+    for record in tensors:
+        if is_filed(record):
+            found.append((record.io, counts[record.io]))
+            counts[record.io] += 1
+        else:
+            found.append(None)
+    return found
+
+
+def is_filed(record: TensorRecord) -> bool:
+    """Whether a tensor has an entry in the file: one with elements, or one that is known to have none."""
+    return record.payload is not None or record.skip == "empty"
+
+
+def _entry(record: TensorRecord, slot: int) -> DumpTensor:
+    format_name = record.format if record.format in FORMAT_NUMBERS else _DEFAULT_FORMAT
+    if record.payload is None:
+        return DumpTensor(
+            io=record.io,
+            slot=slot,
+            data_type=BY_NAME[record.dtype].number if record.dtype in BY_NAME else 0,
+            format=FORMAT_NUMBERS[format_name],
+            shape=record.shape,
+            data=HeldBytes(b""),
+            original_shape=record.shape,
+        )
+    array = record.payload.to_host()
+    kind = BY_NAME.get(record.dtype)
+    # A sample, or the values of a quantised tensor: what is there, in its own type.
+    if kind is None or (array.dtype.name != record.dtype and not _widens(record.dtype, array)):
+        kind = BY_NAME[array.dtype.name]
+    if array.dtype.name == kind.dtype:
+        contiguous = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        return DumpTensor(
+            io=record.io,
+            slot=slot,
+            data_type=kind.number,
+            format=FORMAT_NUMBERS[format_name],
+            shape=array.shape,
+            data=HeldBytes(contiguous.reshape(-1).view(np.uint8).data if contiguous.size else b""),
+            original_shape=array.shape,
+        )
+    return DumpTensor.of(record.io, slot, array, data_type=kind.name, format=format_name, original_shape=array.shape)
+
+
+def _widens(dtype: str, array: npt.NDArray[Any]) -> bool:
+    """Whether the array holds, widened, elements of that type."""
+    kind = BY_NAME.get(dtype)
+    if kind is None or not data_type(kind.number).bits:
+        return False
+    if dtype.startswith(("bfloat", "float8", "float6", "float4", "hifloat8")):
+        return array.dtype == np.float32
+    if dtype == "complex32":
+        return array.dtype == np.complex64
+    return dtype in ("int4", "int2", "uint2", "uint1", "uint4") and array.dtype.kind in "iu"

@@ -1,0 +1,221 @@
+"""Writes a dump as Ascend devices do: one file for each operator.
+
+    {dump_path}/{time}/{device_id}/                                    single operators
+    {dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/   a model's
+        {op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}          all its tensors, or .csv with their statistics
+        Opdebug.Node_OpDebug.{task_id}.{stream_id}.{timestamp}         how an operator overflowed
+        mapping.csv                                                    long names
+    {dump_path}/extra-info/data-dump/{device_id}/                      the operator that failed
+
+and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, what was skipped and why. Nothing is
+made before there is something to file: no overflow, no directory. Source: section 4 of the dump specification.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from opdump.dump_file import DumpFile
+from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName, sanitise
+from opdump.dump_file.writing import encode_dump_file
+from opdump.errors import DumpPathError
+from opdump.graph import Graph
+from opdump.layouts.ascend.long_names import hashed_name
+from opdump.layouts.ascend.operator_csv import encode_operator_csv
+from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
+from opdump.layouts.mindspore_sync.index_writer import IndexWriter, RunFacts
+from opdump.layouts.mindspore_sync.metadata import METADATA
+from opdump.plan import DumpPlan
+from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
+from opdump.sink import DirectorySink, make_directory
+
+_FILE_MODE = 0o600
+_EXCEPTION_MODE = 0o400
+_LONGEST_NAME = 255
+_EXCEPTIONS = "extra-info/data-dump"
+
+
+class AscendWriter:
+    """Files the records of one rank. A step is a `data_index`; the model is `net_name` and `graph_id`, none for a single operator.
+
+    Raises DumpPathError at the first call after a file could not be written. In a process forked from the one that made the
+    writer, every call does nothing.
+    """
+
+    def __init__(self, plan: DumpPlan, run: RunFacts, *, device_id: int = 0, started: float | None = None) -> None:
+        self.plan = plan
+        self.root = Path(plan.path)
+        self.sink = DirectorySink(self.root, file_mode=_FILE_MODE, lazy=True)
+        self.time = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
+        self._device_id = device_id
+        self._run = run
+        self._process = os.getpid()
+        self._indexes: dict[str, IndexWriter] = {}
+        self._appending = threading.Lock()
+        self._closed = False
+
+    def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
+        """Queue the file of an operator; for each tensor where it is, relative to the index: `{file}#{io}:{number}`."""
+        if not any(record.data_size for record in tensors if is_filed(record)):
+            return [None] * len(tensors)
+        name = DumpName(sanitise(op.op_type), sanitise(op.op_name), op.task_id, op.stream_id, op.timestamp)
+        if not self.plan.stream_in_names:
+            name = replace(name, stream_id=None)
+        return self._write(self._directory(op), str(name), operator_file(op, tensors), op, tensors)
+
+    def write_overflow(self, op: OpRecord, status: int) -> None:
+        """Queue the overflow file of an operator, beside its dump."""
+        from opdump.dump_file.opdebug import overflow_dump_file
+
+        # Its task is another one than the operator's, whose number is in the payload.
+        name = DumpName("Opdebug", "Node_OpDebug", UNKNOWN_ID, op.stream_id, op.timestamp)
+        file = overflow_dump_file(
+            model_id=op.graph_id,
+            stream_id=op.stream_id,
+            task_id=op.task_id,
+            status=status,
+            dump_time=op.timestamp,
+        )
+        self._write_file(self._directory(op), str(name), file)
+
+    def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
+        """Queue the file of an operator that failed: its inputs, and what it said."""
+        moment = op.timestamp / 1_000_000
+        stamp = int(f"{time.strftime('%Y%m%d%H%M%S', time.localtime(moment))}{op.timestamp // 1000 % 1000:03d}")
+        if self.plan.exception_detail == "norm":
+            name = str(DumpName(sanitise(op.op_type), sanitise(op.op_name), op.task_id, None, stamp))
+        else:
+            name = str(ExceptionName("exception_info", op.stream_id, op.task_id, stamp))
+        file = operator_file(op, tensors, message=f"{op.op_type} {op.op_name}: {message}")
+        directory = f"{_EXCEPTIONS}/{self._device_id}"
+        files = self._write(directory, name, file, op, tensors)
+        self.flush()
+        os.chmod(self.root / directory / self._stored(directory, name), _EXCEPTION_MODE)
+        return files
+
+    def write_step(
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[FiledTensor],
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
+    ) -> None:
+        """Queue the statistics of each operator, and note the step in the index: one transaction."""
+        if self._is_elsewhere() or not (ops or self._indexes):
+            return
+        if self.plan.saves_statistics:
+            self._write_statistics(tensors)
+        homes = {self._home(op) for op in ops} or set(list(self._indexes)[-1:])
+        for number, home in enumerate(sorted(homes)):
+            kept = [op for op in ops if self._home(op) == home]
+            held = [place for place, tensor in enumerate(tensors) if self._home(tensor.op) == home]
+            self._index(home).write_batch(
+                step,
+                kept,
+                [tensors[place] for place in held],
+                [files[place] for place in held],
+                (),
+                counted if number == 0 else {},
+            )
+
+    def write_graph(self, graph: Graph) -> None:
+        """Nothing: a device's dump holds no graph. That of an offline model is written by whoever loads the model."""
+
+    def flush(self) -> None:
+        """Wait until everything queued is on disk."""
+        self.sink.flush()
+
+    def close(self, totals: Mapping[str, int]) -> None:
+        """Wait until every file is written, then note the totals in the index. Closing twice is allowed."""
+        if self._closed or self._is_elsewhere():
+            return
+        self._closed = True
+        self.sink.close()
+        for index in self._indexes.values():
+            if not self.sink.failed and not index.failed:
+                index.end_run({**totals, "files": self.sink.files_written, "bytes": self.sink.bytes_written})
+
+    def _write(
+        self, directory: str, name: str, file: DumpFile, op: OpRecord, tensors: Sequence[TensorRecord]
+    ) -> list[str | None]:
+        stored = self._write_file(directory, name, file)
+        relative = os.path.relpath(f"{directory}/{stored}", self._home(op))
+        return [None if place is None else f"{relative}#{place[0]}:{place[1]}" for place in places(tensors)]
+
+    def _write_file(self, directory: str, name: str, file: DumpFile) -> str:
+        stored = self._stored(directory, name)
+        if self._is_elsewhere():
+            return stored
+        if stored != name:
+            self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{name}\n")
+        self.sink.write_parts(f"{directory}/{stored}", list(encode_dump_file(file)))
+        return stored
+
+    def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
+        by_operator: dict[int, list[FiledTensor]] = {}
+        for tensor in tensors:
+            if not tensor.op.skip:
+                by_operator.setdefault(id(tensor.op), []).append(tensor)
+        for group in by_operator.values():
+            if not any(tensor.data_size for tensor in group):
+                continue
+            op = group[0].op
+            directory = self._directory(op)
+            name = DumpName(sanitise(op.op_type), sanitise(op.op_name), op.task_id, op.stream_id, op.timestamp)
+            if not self.plan.stream_in_names:
+                name = replace(name, stream_id=None)
+            text = f"{name}.csv"
+            stored = self._stored(directory, text)
+            if stored != text:
+                self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{text}\n")
+            self.sink.write_parts(f"{directory}/{stored}", [encode_operator_csv(group, self.plan.statistic_category)])
+
+    def _home(self, op: OpRecord) -> str:
+        """The directory of the device, which has the index."""
+        if self.plan.captures == "exception":
+            return f"{_EXCEPTIONS}/{self._device_id}"
+        above = f"{op.step}/" if self.plan.step_level else ""
+        return f"{above}{self.time}/{self._device_id}"
+
+    def _directory(self, op: OpRecord) -> str:
+        home = self._home(op)
+        if not op.net_name:
+            return home
+        return f"{home}/{sanitise(op.net_name)}/{op.graph_id}/{op.step}"
+
+    def _stored(self, directory: str, name: str) -> str:
+        if len(name) <= _LONGEST_NAME // 4 or len(os.fsencode(name)) <= _LONGEST_NAME:
+            return name
+        return hashed_name(f"{self.root}/{directory}/{name}")
+
+    def _index(self, home: str) -> IndexWriter:
+        index = self._indexes.get(home)
+        if index is None:
+            metadata = self.root / home / METADATA
+            make_directory(metadata)
+            index = self._indexes[home] = IndexWriter(metadata, self._run)
+        return index
+
+    def _append(self, relative: str, line: str) -> None:
+        path = self.root / relative
+        try:
+            make_directory(path.parent)
+            with self._appending:
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+                try:
+                    os.write(descriptor, line.encode())
+                finally:
+                    os.close(descriptor)
+        except OSError as error:
+            raise DumpPathError(
+                f"{path}: cannot be written ({error.strerror}): free space, or set 'dump_path' elsewhere"
+            ) from error
+
+    def _is_elsewhere(self) -> bool:
+        return os.getpid() != self._process

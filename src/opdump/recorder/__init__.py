@@ -1,0 +1,51 @@
+"""Select, summarise, file: the only object that an adapter calls.
+
+    opened = recorder.before_op(op, inputs)     # the true inputs, before an in-place kernel overwrites them
+    ...the operator runs...
+    recorder.after_op(opened, outputs)          # or, where it raised: recorder.failed_op(opened, error, inputs)
+    recorder.end_step(step)                     # statistic.csv, index, graphs
+
+What a tensor is, and how to look at it, is the adapter's affair: it gives a `Reader`. How files are arranged is the layout's: it
+gives a `StepWriter`.
+"""
+
+from __future__ import annotations
+
+from opdump.plan import DumpPlan
+from opdump.recorder.gathering import GatheringRecorder, Judge
+from opdump.recorder.recorder import GAPS, Recorder
+from opdump.recorder.taken import Live, LiveTensor, PendingArray, Reader, Taken
+from opdump.recorder.writers import (
+    StepWriter,
+    SupportsExceptions,
+    SupportsFlush,
+    SupportsOperatorFiles,
+    SupportsOverflows,
+    SupportsTensorFiles,
+)
+
+__all__ = [
+    "GAPS",
+    "GatheringRecorder",
+    "Judge",
+    "Live",
+    "LiveTensor",
+    "PendingArray",
+    "Reader",
+    "Recorder",
+    "StepWriter",
+    "SupportsExceptions",
+    "SupportsFlush",
+    "SupportsOperatorFiles",
+    "SupportsOverflows",
+    "SupportsTensorFiles",
+    "Taken",
+    "make_recorder",
+]
+
+
+def make_recorder(plan: DumpPlan, writer: StepWriter, reader: Reader, judge: Judge | None = None) -> Recorder:
+    """The recorder for a plan and a layout. `judge` says what is wrong with an operator that has run (overflow mode)."""
+    if plan.captures == "data" and not isinstance(writer, SupportsOperatorFiles):
+        return Recorder(plan, writer, reader)
+    return GatheringRecorder(plan, writer, reader, judge)

@@ -1,0 +1,213 @@
+"""The recorder of whole operators: what was taken of one stays in memory until it has run, and is filed, or dropped, as a whole.
+
+Layouts whose files hold an operator need it, and every mode that knows only afterwards whether an operator is wanted: it
+overflowed, it failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from opdump.plan import DumpPlan
+from opdump.recorder.recorder import HELD_BYTES, MOST_OPS, Recorder, array_of
+from opdump.recorder.taken import LiveTensor, Reader, Taken
+from opdump.recorder.writers import (
+    StepWriter,
+    SupportsExceptions,
+    SupportsFlush,
+    SupportsOperatorFiles,
+    SupportsOverflows,
+)
+from opdump.records import IO, HostPayload, OpRecord, SkipReason, TensorRecord, record_of
+from opdump.statistics import SummaryStatistics
+
+Judge = Callable[[OpRecord, Sequence[Taken]], int]
+"""Status bits of how an operator that has run overflowed; 0 where it did not. Statistics and elements are there to look at."""
+
+
+class _Finished(NamedTuple):
+    """An operator that has run."""
+
+    op: OpRecord
+    taken: list[Taken]
+    status: int = 0
+
+
+class GatheringRecorder(Recorder):
+    """Files operators one by one, after each has run."""
+
+    def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader, judge: Judge | None = None) -> None:
+        super().__init__(plan, writer, reader)
+        self.overflows = 0
+        """Operators that overflowed so far."""
+        self.failures = 0
+        """Operators that failed so far."""
+        self._judge = judge
+        self._open: dict[int, list[Taken]] = {}
+        """What was taken of operators that run now, by identity."""
+        self._held: list[_Finished] = []
+        """Operators that have run and of which nobody knows yet to which step they belong."""
+        self._drops: SkipReason = "no exception" if plan.captures == "exception" else "not watched"
+
+    def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor]) -> OpRecord:
+        """Reads the inputs of an operator that is about to run."""
+        with self._lock:
+            if len(self._ops) >= MOST_OPS:
+                self.end_step(op.step)
+            wanted = self.plan.inputs or self.plan.captures != "data"
+            self._open[id(op)] = self._read(op, "input", inputs) if wanted else []
+        return op
+
+    def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
+        """Reads the outputs of an operator that has run, and files the operator if it is wanted."""
+        with self._lock:
+            taken = self._open.pop(id(op), [])
+            if self.plan.captures in ("exception", "watch"):
+                self._drop(self._drops)
+                return
+            if self.plan.outputs or self._judge is not None:
+                taken += self._read(op, "output", outputs)
+            status = 0
+            if self._judge is not None:
+                status = self._judged(op, taken, self._judge)
+                if status == 0:
+                    self._drop("no overflow")
+                    return
+            self._close(_Finished(op, taken, status))
+
+    def failed_op(self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor]) -> None:
+        """Files the inputs of an operator that raised, with what it said; all of it is on disk when this returns.
+
+        `inputs` are read where `before_op` was not called for the operator: one that changes none of its inputs need not be
+        looked at before it fails.
+        """
+        with self._lock:
+            taken = self._open.pop(id(op), None)
+            if self.plan.captures != "exception":
+                return
+            if taken is None:
+                taken = self._read(op, "input", inputs)
+            self.failures += 1
+            self._reader.finish_step()
+            self._settle(taken)
+            self.release()
+            records = [_record(entry) for entry in taken]
+            if isinstance(self._writer, SupportsExceptions):
+                files = self._writer.write_exception(op, records, f"{type(error).__name__}: {error}")
+            else:
+                files = self._files(op, records)
+            self._enter(op, taken, files)
+            self.end_step(op.step)
+            if isinstance(self._writer, SupportsFlush):
+                self._writer.flush()
+
+    def watched(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
+        """Files what the outputs of a watched operator hold now; `op` is named for it and for the operator that ran (`A_To_C`)."""
+        with self._lock:
+            self._close(_Finished(op, self._read(op, "output", outputs)))
+
+    def release(self) -> None:
+        """The held operators belong to the step that they name."""
+        with self._lock:
+            held, self._held = self._held, []
+            for finished in held:
+                self._file(finished)
+            super().release()
+
+    def fold_back(self, step: int) -> None:
+        """The held operators belong to `step`, which was filed already."""
+        with self._lock:
+            moved = []
+            for op, taken, status in self._held:
+                other = replace(op, step=step, order=op.order + self._filed_ops)
+                for entry in taken:
+                    entry.op = other
+                moved.append(_Finished(other, taken, status))
+            self._held = moved
+            super().fold_back(step)
+
+    def discard(self) -> None:
+        """The held operators belong to no step that is dumped."""
+        with self._lock:
+            self._held = []
+            super().discard()
+
+    def _read(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> list[Taken]:
+        found = []
+        for slot, argument, tensor, source, skip in lives:
+            taken = self._reader.skip(tensor, skip) if skip else self._reader.take(tensor)
+            taken.belongs(op, io, slot, argument, source)
+            found.append(taken)
+        return found
+
+    def _judged(self, op: OpRecord, taken: list[Taken], judge: Judge) -> int:
+        most = self.plan.overflow_number
+        if most and self.overflows >= most:
+            return 0
+        self._reader.finish_step()
+        self._settle(taken)
+        status = judge(op, taken)
+        self.overflows += status != 0
+        return status
+
+    def _settle(self, taken: Sequence[Taken]) -> None:
+        """Sets the statistics now: who looks at an operator does not wait for the end of the step."""
+        for entry, summary in zip(taken, self._reader.summaries(taken), strict=True):
+            if summary is not None:
+                entry.statistics = SummaryStatistics(summary, entry.digests)
+                entry.table = None
+                entry.row = -1
+        self._forget_rows()
+
+    def _drop(self, reason: SkipReason) -> None:
+        self._counted[reason] += 1
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        # Rows of operators that run in other threads, or wait for the end of the step, are still needed.
+        if not self._open and not self._held and not self._entries:
+            self._reader.clear()
+
+    def _close(self, finished: _Finished) -> None:
+        if any(hasattr(entry.array, "to_numpy") for entry in finished.taken):
+            self._reader.finish_step()
+        if self.holding:
+            self._held.append(finished)
+            self._held_bytes += sum(entry.data_size for entry in finished.taken)
+            if self._held_bytes > HELD_BYTES:
+                self.release()
+        else:
+            self._file(finished)
+
+    def _file(self, finished: _Finished) -> None:
+        op, taken, status = finished
+        kept = {"input": self.plan.inputs, "output": self.plan.outputs}
+        taken = [entry for entry in taken if kept[entry.io]]
+        self._enter(op, taken, self._files(op, [_record(entry) for entry in taken]))
+        if status and isinstance(self._writer, SupportsOverflows):
+            self._writer.write_overflow(op, status)
+        if self.plan.save_kernel_args:
+            self._write_kernel_args(op)
+
+    def _files(self, op: OpRecord, records: Sequence[TensorRecord]) -> Sequence[str | None]:
+        if not self.plan.saves_tensors:
+            return [None] * len(records)
+        if isinstance(self._writer, SupportsOperatorFiles):
+            return self._writer.write_operator(op, records)
+        if self._files_of is None:
+            return [None] * len(records)
+        return [None if record.payload is None else self._files_of.write_payload(record) for record in records]
+
+    def _enter(self, op: OpRecord, taken: Sequence[Taken], files: Sequence[str | None]) -> None:
+        """What was filed goes into the index at the end of the step."""
+        self._ops.append(op)
+        self._entries += taken
+        for entry, file in zip(taken, files, strict=True):
+            entry.file = file
+            entry.array = None
+
+
+def _record(entry: Taken) -> TensorRecord:
+    return record_of(entry, None if entry.array is None else HostPayload(array_of(entry)))

@@ -1,0 +1,63 @@
+"""What a layout offers to a recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from opdump.graph import Graph
+from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
+
+
+class StepWriter(Protocol):
+    """The half of a layout that files records."""
+
+    def write_step(
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[FiledTensor],
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
+    ) -> None: ...
+    def write_graph(self, graph: Graph) -> None: ...
+
+
+@runtime_checkable
+class SupportsTensorFiles(Protocol):
+    """A layout with a file for each tensor."""
+
+    def write_payload(self, record: TensorRecord) -> str: ...
+    def write_constant(self, data_id: int, record: TensorRecord) -> str: ...
+    def write_kernel_args(self, op: OpRecord) -> None: ...
+
+
+@runtime_checkable
+class SupportsOperatorFiles(Protocol):
+    """A layout whose files hold whole operators."""
+
+    def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
+        """Queue the file of an operator; for each tensor where it is, None where it left no data."""
+
+
+@runtime_checkable
+class SupportsOverflows(Protocol):
+    """A layout that says of an operator how it overflowed."""
+
+    def write_overflow(self, op: OpRecord, status: int) -> None:
+        """File the status bits of an operator whose tensors were filed."""
+
+
+@runtime_checkable
+class SupportsExceptions(Protocol):
+    """A layout with files of its own for the operator that failed."""
+
+    def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
+        """File the inputs of an operator that raised, and what it said."""
+
+
+@runtime_checkable
+class SupportsFlush(Protocol):
+    """A layout that can say when everything is on disk."""
+
+    def flush(self) -> None: ...
