@@ -10,10 +10,12 @@ the model as it is.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,13 +79,14 @@ class OnnxSession:
         self._providers = list(providers) if providers is not None else ["CPUExecutionProvider"]
         self._memory_limit = memory_limit
         self._lock = threading.RLock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._remove_folder: Callable[[], object] = _nothing
         self._ran = self.model
         originals: Mapping[str, str] | None = None
         if level != "disable":
             originals = producers(nodes_of(self.model.proto))
-            self._folder = tempfile.TemporaryDirectory(prefix="opdump-onnx-")
-            self._ran = optimized(self.model, level, Path(self._folder.name), self._options, self._providers)
+            folder = tempfile.mkdtemp(prefix="opdump-onnx-")
+            self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._ran = optimized(self.model, level, Path(folder), self._options, self._providers)
         self.nodes: tuple[ModelNode, ...] = nodes_of(self._ran.proto, originals)
         """The nodes that run, in an order in which they can run."""
         model_filter = ModelFilter.of(plan.models, self.model.names)
@@ -153,9 +156,7 @@ class OnnxSession:
         with self._lock:
             self._recorded_session = self._plain_session = None
             self._fixed.clear()
-            if self._folder is not None:
-                self._folder.cleanup()
-                self._folder = None
+            self._remove_folder()
 
     def _plain(self) -> onnxruntime.InferenceSession:
         with self._lock:
@@ -335,6 +336,10 @@ class OnnxSession:
         slots = slots_of(node.inputs, node.input_arguments, self._sources)
         op = self._operator(node, step, self.nodes.index(node))
         self._recorder.failed_op(op, error, self._live(slots, tensors))
+
+
+def _nothing() -> None:
+    """There is no folder to remove."""
 
 
 class _RunError(Exception):
