@@ -12,9 +12,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from opdump.adapters.onnxruntime.differences import same_bits
+from opdump.adapters.onnxruntime.reader import NumpyReader
+from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.errors import ModelFileError
-from opdump.plan import StepSet
+from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import Exclusion, ModelSelection, OperatorRange
+from opdump.recorder import GatheringRecorder
+from opdump.testing import CollectingWriter
 
 from .recording import FLOAT, INT64, Recording, model_of, numbers, plain_run
 
@@ -245,3 +249,22 @@ def test_int64_is_recorded_as_it_is() -> None:
     recording.run({"x": numbers(2, 5)})
     assert recording.tensors("shape")["output", 0].dtype == "int64"
     assert recording.elements("shape", "output").tolist() == [2, 5]
+
+
+def test_watched_outputs_are_told_after_each_chosen_operator() -> None:
+    nodes = [helper.make_node("Neg", ["x" if not i else f"v{i}"], [f"v{i + 1}"], name="CDABE"[i]) for i in range(5)]
+    model = model_of(nodes, X, {"v5": (FLOAT, ["n"])})
+    selection = ModelSelection(layers=("A", "B"), watcher_nodes=("C", "D", "E"))
+    plan = DumpPlan(path=Path("dump"), captures="watch", models=(selection,))
+    writer = CollectingWriter()
+    recorder = GatheringRecorder(plan, writer, NumpyReader.of_plan(plan))
+    session = OnnxSession(model, recorder=recorder, plan=plan, model_id=1)
+    x = numbers(3)
+    assert same_bits(session.run(None, {"x": x}), plain_run(model.SerializeToString(), {"x": x}))
+    told = {record.op.op_name: record.payload for record in writer.tensors}
+    assert sorted(told) == ["A_To_C", "A_To_D", "B_To_C", "B_To_D"]
+    for name, payload in told.items():
+        assert payload is not None
+        assert same_bits(payload.to_host(), -x if name.endswith("C") else x)
+    assert {record.io for record in writer.tensors} == {"output"}
+    assert "cannot be seen" in session.notes[0]

@@ -60,7 +60,7 @@ def exported(kind: str, dynamo: bool = False) -> tuple[bytes, dict[str, Any]]:
         torch.onnx.export(
             model.eval(),
             (given,),
-            content,
+            content,  # type: ignore[arg-type]  # the older exporter takes a stream too
             dynamo=False,
             input_names=["x"],
             do_constant_folding=False,
