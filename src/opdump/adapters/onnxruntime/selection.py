@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opdump.plan import DumpPlan
@@ -23,10 +23,12 @@ class ChosenNode:
     skip: SkipReason
     inputs: Slots = field(default=())
     outputs: Slots = field(default=())
+    around: tuple[str, ...] = ()
+    """Of a control operator: the values that its bodies are run with once more."""
 
     @property
     def values(self) -> tuple[str, ...]:
-        return tuple(value for _, _, value, _ in (*self.inputs, *self.outputs))
+        return (*(value for _, _, value, _ in (*self.inputs, *self.outputs)), *self.around)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,29 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
             )
         )
     return Choice(tuple(chosen), frozenset(matched), tuple(watched))
+
+
+def chosen_within(
+    node: ModelNode, plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]
+) -> dict[str, ChosenNode]:
+    """What is taken of the nodes in the bodies of a control operator, at any depth, by name; nothing where none leaves data."""
+    if plan.captures == "watch":
+        return {}
+    found: dict[str, ChosenNode] = {}
+    for body in node.bodies:
+        inside = {
+            **sources,
+            **{value: f"{inner.name}:{slot}" for inner in body for slot, value in enumerate(inner.outputs) if value},
+        }
+        found.update((chosen.node.name, chosen) for chosen in choose(body, plan, model_filter, inside).nodes)
+        for inner in body:
+            deeper = chosen_within(inner, plan, model_filter, inside)
+            found.update(deeper or {each.name: ChosenNode(each, "not selected") for each in _within(inner)})
+    return found if any(not chosen.skip for chosen in found.values()) else {}
+
+
+def _within(node: ModelNode) -> Iterable[ModelNode]:
+    return (each for each in node.with_bodies if each is not node)
 
 
 def slots_of(

@@ -15,7 +15,8 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,16 +27,17 @@ from onnx import ModelProto
 from opdump.plan import DumpPlan
 from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
-from opdump.records import OpRecord
+from opdump.records import OpRecord, SkipReason
 
+from .bodies import BodyReplay, BodyRun, values_around
 from .chunks import chunks_of
 from .differences import largest_difference, same_bits
 from .failures import FailureSearch
-from .hazards import has_half_precision, has_random_operators
+from .hazards import has_half_precision, has_random_operators, is_random
 from .host_tensor import HostTensor
 from .model_file import ModelFile, load_model, open_session, optimized
 from .model_graph import ModelNode, nodes_of, producers
-from .selection import ChosenNode, Slots, choose, slots_of
+from .selection import ChosenNode, Slots, choose, chosen_within, slots_of
 from .tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 
 Level = Literal["disable", "basic", "extended", "all"]
@@ -94,7 +96,25 @@ class OnnxSession:
         self._constants = self._ran.constants()
         self._fixed: Tensors = {}
         self._sources = self._value_sources()
-        self._choice = choose(self.nodes, plan, model_filter, self._sources)
+        choice = choose(self.nodes, plan, model_filter, self._sources)
+        self._within = {
+            node.name: within
+            for node in self.nodes
+            if node.bodies
+            and not is_random(node)
+            and (within := chosen_within(node, plan, model_filter, self._sources))
+        }
+        """What is taken within control operators, by their name."""
+        self._choice = replace(
+            choice,
+            nodes=tuple(
+                replace(chosen, around=tuple(values_around(chosen.node)))
+                if chosen.node.name in self._within
+                else chosen
+                for chosen in choice.nodes
+            ),
+        )
+        self._replay = BodyReplay(self._ran, lambda: self._options, self._providers)
         self._records_data = plan.captures != "exception" and not model_filter.is_empty
         recorder.matched_kernels.update(self._choice.matched_kernels)
         self._is_random = has_random_operators(self._ran.proto)
@@ -123,7 +143,10 @@ class OnnxSession:
         self.outputs: tuple[Any, ...] = tuple(session.get_outputs()[:own])
         self._next_step = plan.initial_iteration
         self._timestamp = 0
-        self._listed = False
+        self._listed: set[str] = set()
+        """Nodes that leave no data and were listed."""
+        self._told: Counter[str] = Counter()
+        """How often a node was told in the current run."""
         self._answers_may_differ = has_half_precision(self.model.proto)
         """Whatever an earlier run showed."""
         on_host = self._providers == ["CPUExecutionProvider"]
@@ -227,6 +250,7 @@ class OnnxSession:
     ) -> list[Any]:
         answer: list[Any] | None = None
         given: Tensors = {}
+        self._told.clear()
         private = self._plan.saves_tensors
         for first, last in self._chunks(feeds):
             chosen = self._choice.nodes[first:last]
@@ -247,7 +271,6 @@ class OnnxSession:
                 )
             self._tell(chosen, first, {**given, **tensors}, step)
         assert answer is not None
-        self._listed = True
         self._recorder.end_step(step)
         return answer
 
@@ -259,39 +282,72 @@ class OnnxSession:
 
     def _tell(self, nodes: Sequence[ChosenNode], first: int, tensors: Tensors, step: int) -> None:
         """Hands the nodes to the recorder, one after the other."""
-        recorder = self._recorder
-        for order, chosen in enumerate(nodes, first):
+        for place, chosen in enumerate(nodes, first):
             if chosen.skip:
-                self._tell_skipped(chosen, step, order)
+                if not (chosen.around and self._tell_bodies(chosen, tensors, step)):
+                    self._tell_skipped(chosen.node.with_bodies, chosen.skip, step)
                 continue
-            op = self._operator(chosen.node, step, order)
-            opened = recorder.before_op(op, self._live(chosen.inputs, tensors))
-            recorder.after_op(opened, self._live(chosen.outputs, tensors))
-            if isinstance(recorder, GatheringRecorder) and self._choice.watched:
-                self._tell_watched(recorder, chosen, tensors, step, order)
+            self._tell_node(chosen, tensors, step)
+            if isinstance(self._recorder, GatheringRecorder) and self._choice.watched:
+                self._tell_watched(self._recorder, chosen, tensors, step, place)
+
+    def _tell_node(self, chosen: ChosenNode, tensors: Tensors, step: int) -> None:
+        op = self._operator(chosen.node, step)
+        opened = self._recorder.before_op(op, self._live(chosen.inputs, tensors))
+        self._recorder.after_op(opened, self._live(chosen.outputs, tensors))
+
+    def _tell_bodies(self, chosen: ChosenNode, tensors: Tensors, step: int) -> bool:
+        """Tells what ran within a control operator; whether that is known."""
+        node = chosen.node
+        around = {name: tensors[name] if name in tensors else self._constant(name) for name in chosen.around}
+        try:
+            runs = self._replay.runs(node, around)
+        except Exception as problem:  # noqa: BLE001  the runtime's errors have no class of their own; the note says which it was
+            note = f"the bodies of {node.name} are not shown: {problem}"
+            if note not in self.notes:
+                self.notes.append(note)
+            return False
+        self._tell_skipped([node], chosen.skip, step)
+        self._tell_runs(runs, self._within[node.name], step)
+        return True
+
+    def _tell_runs(self, runs: Sequence[BodyRun], within: Mapping[str, ChosenNode], step: int) -> None:
+        for run in runs:
+            for node in run.nodes:
+                chosen = within[node.name]
+                if chosen.skip:
+                    self._tell_skipped([node], chosen.skip, step)
+                else:
+                    self._tell_node(chosen, run.tensors, step)
+                self._tell_runs(run.within.get(node.name, ()), within, step)
 
     def _tell_watched(
-        self, recorder: GatheringRecorder, after: ChosenNode, tensors: Tensors, step: int, order: int
+        self, recorder: GatheringRecorder, after: ChosenNode, tensors: Tensors, step: int, place: int
     ) -> None:
         """What the outputs of the watched nodes that have run by then hold, after a node that is not watched itself."""
         watched = {chosen.node.name: chosen for chosen in self._choice.watched}
         if after.node.name in watched:
             return
-        for other in self._choice.nodes[:order]:
+        for other in self._choice.nodes[:place]:
             if other.node.name in watched:
-                op = replace(self._operator(other.node, step, order), op_name=f"{after.node.name}_To_{other.node.name}")
+                op = replace(self._operator(other.node, step), op_name=f"{after.node.name}_To_{other.node.name}")
                 recorder.watched(op, self._live(watched[other.node.name].outputs, tensors))
 
-    def _tell_skipped(self, chosen: ChosenNode, step: int, order: int) -> None:
-        for node in chosen.node.with_bodies:
-            reason = chosen.skip if node is chosen.node else "control flow"
-            if self._listed:
+    def _tell_skipped(self, nodes: Iterable[ModelNode], reason: SkipReason, step: int) -> None:
+        """Lists nodes that leave no data, the first time; then counts them."""
+        for node in nodes:
+            if node.name in self._listed:
+                self._told[node.name] += 1
                 self._recorder.count_op(reason)
             else:
-                self._recorder.skip_op(self._operator(node, step, order, reason))
+                self._listed.add(node.name)
+                self._recorder.skip_op(self._operator(node, step, reason))
 
-    def _operator(self, node: ModelNode, step: int, order: int, skip: Any = "") -> OpRecord:
+    def _operator(self, node: ModelNode, step: int, skip: SkipReason = "") -> OpRecord:
         self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
+        order = self._told.total()
+        occurrence = self._told[node.name]
+        self._told[node.name] += 1
         return OpRecord(
             op_type=node.op_type,
             op_name=node.name,
@@ -300,6 +356,7 @@ class OnnxSession:
             net_name=self.model.name,
             graph_id=self.model_id,
             order=order,
+            occurrence=occurrence,
             kernel=node.kernel,
             arguments=node.arguments,
             skip=skip,
@@ -354,7 +411,8 @@ class OnnxSession:
         node = failure.node
         tensors = {**fed_tensors(self._plain(), feeds), **failure.inputs}
         slots = slots_of(node.inputs, node.input_arguments, self._sources)
-        op = self._operator(node, step, self.nodes.index(node))
+        self._told.clear()
+        op = replace(self._operator(node, step), order=self.nodes.index(node))
         self._recorder.failed_op(op, error, self._live(slots, tensors))
 
 
