@@ -51,6 +51,8 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
     """What `plan` and the entries of its `dump_list` for this model take. `sources` tells who makes a value."""
     held = model_filter.in_ranges([node.name for node in nodes])
     watches = plan.captures == "watch"
+    # Whether an operator overflowed, its inputs and outputs tell together.
+    inputs, outputs = (wanted or plan.captures == "overflow" for wanted in (plan.inputs, plan.outputs))
     watched_names = {name for entry in model_filter.entries for name in entry.watcher_nodes} if watches else set[str]()
     matched: set[str] = set()
     chosen, watched = [], []
@@ -75,8 +77,8 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
             ChosenNode(
                 node,
                 "",
-                slots_of(node.inputs, node.input_arguments, sources, left_out_inputs) if plan.inputs else (),
-                slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if plan.outputs else (),
+                slots_of(node.inputs, node.input_arguments, sources, left_out_inputs) if inputs else (),
+                slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if outputs else (),
             )
         )
     return Choice(tuple(chosen), frozenset(matched), tuple(watched))

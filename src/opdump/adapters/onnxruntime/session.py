@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import onnxruntime
 from onnx import ModelProto
@@ -40,6 +40,7 @@ from .model_graph import ModelNode, nodes_of, producers
 from .selection import ChosenNode, Slots, choose, chosen_within, slots_of
 from .tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 
+_NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
 Level = Literal["disable", "basic", "extended", "all"]
 
 
@@ -100,11 +101,13 @@ class OnnxSession:
         self._within = {
             node.name: within
             for node in self.nodes
-            if node.bodies
-            and not is_random(node)
-            and (within := chosen_within(node, plan, model_filter, self._sources))
+            if node.bodies and (within := chosen_within(node, plan, model_filter, self._sources))
         }
         """What is taken within control operators, by their name."""
+        for node in self.nodes:
+            if node.name in self._within and is_random(node):
+                del self._within[node.name]
+                self.notes.append(_NOT_SHOWN.format(node.name, "a second run of random operators gives other values"))
         self._choice = replace(
             choice,
             nodes=tuple(
@@ -303,7 +306,7 @@ class OnnxSession:
         try:
             runs = self._replay.runs(node, around)
         except Exception as problem:  # noqa: BLE001  the runtime's errors have no class of their own; the note says which it was
-            note = f"the bodies of {node.name} are not shown: {problem}"
+            note = _NOT_SHOWN.format(node.name, problem)
             if note not in self.notes:
                 self.notes.append(note)
             return False
@@ -334,9 +337,9 @@ class OnnxSession:
                 recorder.watched(op, self._live(watched[other.node.name].outputs, tensors))
 
     def _tell_skipped(self, nodes: Iterable[ModelNode], reason: SkipReason, step: int) -> None:
-        """Lists nodes that leave no data, the first time; then counts them."""
+        """Lists nodes that leave no data, the first time; then counts them. A mode that may leave nothing lists nothing."""
         for node in nodes:
-            if node.name in self._listed:
+            if node.name in self._listed or self._plan.captures != "data":
                 self._told[node.name] += 1
                 self._recorder.count_op(reason)
             else:
