@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from opdump.adapters.onnxruntime.differences import same_bits
 from opdump.adapters.onnxruntime.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
-from opdump.errors import ModelFileError
+from opdump.errors import CaptureStateError, ModelFileError
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import Exclusion, ModelSelection, OperatorRange
 from opdump.recorder import GatheringRecorder, Taken
@@ -292,3 +292,25 @@ def test_the_judge_of_overflows_gets_all_tensors_of_an_operator() -> None:
         float((x + np.float32(0.5)).max()),
         float((x + np.float32(0.5)).max()),
     ]
+
+
+def test_a_layer_that_no_operator_is_called_by_is_told() -> None:
+    recording = Recording(chain(), {"models": (ModelSelection(layers=("relu", "Relu")),)})
+    recording.run({"x": numbers(3)})
+    assert recording.captured == ["relu"]
+    assert recording.session.notes == [
+        "no operator is called Relu: nothing of it is dumped (upper and lower case differ)"
+    ]
+
+
+def test_a_closed_session_does_not_run_unrecorded() -> None:
+    recording = Recording(chain(), level="all")
+    recording.run({"x": numbers(3)})
+    folder = recording.session._ran.folder
+    assert folder is not None
+    assert folder.is_dir()
+    recording.session.close()
+    assert not folder.exists()
+    with pytest.raises(CaptureStateError, match="the session of graph is closed"):
+        recording.run({"x": numbers(3)})
+    recording.session.close()

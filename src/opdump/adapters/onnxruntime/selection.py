@@ -84,6 +84,17 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
     return Choice(tuple(chosen), frozenset(matched), tuple(watched))
 
 
+def unmatched_layers(nodes: Sequence[ModelNode], model_filter: ModelFilter) -> list[str]:
+    """What to warn of: names in the `dump_list` that no operator of the model has, as sentences."""
+    known = {name for top in nodes for node in top.with_bodies for name in (node.name, *node.original_names)}
+    wanted = [name for entry in model_filter.entries for name in (*(entry.layers or ()), *entry.watcher_nodes)]
+    return [
+        f"no operator is called {name}: nothing of it is dumped (upper and lower case differ)"
+        for name in dict.fromkeys(wanted)
+        if name not in known
+    ]
+
+
 def chosen_within(
     node: ModelNode, plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]
 ) -> dict[str, ChosenNode]:

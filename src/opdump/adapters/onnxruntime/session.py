@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 import onnxruntime
 from onnx import ModelProto
 
+from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
 from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
@@ -37,7 +38,7 @@ from .hazards import has_half_precision, has_random_operators, is_random
 from .host_tensor import HostTensor
 from .model_file import ModelFile, load_model, open_session, optimized
 from .model_graph import ModelNode, nodes_of, producers
-from .selection import ChosenNode, Slots, choose, chosen_within, slots_of
+from .selection import ChosenNode, Slots, choose, chosen_within, slots_of, unmatched_layers
 from .tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 
 _NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
@@ -117,6 +118,7 @@ class OnnxSession:
                 for chosen in choice.nodes
             ),
         )
+        self.notes += unmatched_layers(self.nodes, model_filter)
         self._replay = BodyReplay(self._ran, lambda: self._options, self._providers)
         self._records_data = plan.captures != "exception" and not model_filter.is_empty
         recorder.matched_kernels.update(self._choice.matched_kernels)
@@ -146,6 +148,7 @@ class OnnxSession:
         self.outputs: tuple[Any, ...] = tuple(session.get_outputs()[:own])
         self._next_step = plan.initial_iteration
         self._timestamp = 0
+        self._closed = False
         self._listed: set[str] = set()
         """Nodes that leave no data and were listed."""
         self._told: Counter[str] = Counter()
@@ -164,6 +167,8 @@ class OnnxSession:
     ) -> list[Any]:
         """What `InferenceSession.run` gives for the same arguments. The run is recorded where the plan takes this step."""
         with self._lock:
+            if self._closed:
+                raise CaptureStateError(f"the session of {self.model.name} is closed; open another one to run it")
             step = self._next_step
             self._next_step += 1
             if step not in self._plan.steps:
@@ -186,6 +191,7 @@ class OnnxSession:
     def close(self) -> None:
         """Frees the sessions and what was saved of the optimised model."""
         with self._lock:
+            self._closed = True
             self._recorded_session = self._plain_session = None
             self._fixed.clear()
             self._remove_folder()
