@@ -13,13 +13,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import onnxruntime
 from onnx import ModelProto
@@ -27,10 +25,9 @@ from onnx import ModelProto
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
 from opdump.plan.model_selection import ModelFilter
-from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
-from opdump.records import OpRecord, SkipReason
+from opdump.recorder import Recorder
 
-from .bodies import BodyReplay, BodyRun, values_around
+from .bodies import BodyReplay, values_around
 from .chunks import chunks_of
 from .differences import largest_difference, same_bits
 from .failures import FailureSearch
@@ -38,10 +35,10 @@ from .hazards import has_half_precision, has_random_operators, is_random
 from .host_tensor import HostTensor
 from .model_file import ModelFile, load_model, open_session, optimized
 from .model_graph import ModelNode, nodes_of, producers
-from .selection import ChosenNode, Slots, choose, chosen_within, slots_of, unmatched_layers
+from .selection import choose, chosen_within, slots_of, unmatched_layers
+from .telling import NOT_SHOWN, NodeTeller
 from .tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 
-_NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
 Level = Literal["disable", "basic", "extended", "all"]
 
 
@@ -95,31 +92,39 @@ class OnnxSession:
         self.nodes: tuple[ModelNode, ...] = nodes_of(self._ran.proto, originals)
         """The nodes that run, in an order in which they can run."""
         model_filter = ModelFilter.of(plan.models, self.model.names)
-        self._constants = self._ran.constants()
-        self._fixed: Tensors = {}
-        self._sources = self._value_sources()
+        constants = self._ran.constants()
+        self._sources = self._value_sources(constants)
         choice = choose(self.nodes, plan, model_filter, self._sources)
-        self._within = {
+        chosen_in_bodies = {
             node.name: within
             for node in self.nodes
             if node.bodies and (within := chosen_within(node, plan, model_filter, self._sources))
         }
-        """What is taken within control operators, by their name."""
         for node in self.nodes:
-            if node.name in self._within and is_random(node):
-                del self._within[node.name]
-                self.notes.append(_NOT_SHOWN.format(node.name, "a second run of random operators gives other values"))
+            if node.name in chosen_in_bodies and is_random(node):
+                del chosen_in_bodies[node.name]
+                self.notes.append(NOT_SHOWN.format(node.name, "a second run of random operators gives other values"))
         self._choice = replace(
             choice,
             nodes=tuple(
                 replace(chosen, around=tuple(values_around(chosen.node)))
-                if chosen.node.name in self._within
+                if chosen.node.name in chosen_in_bodies
                 else chosen
                 for chosen in choice.nodes
             ),
         )
         self.notes += unmatched_layers(self.nodes, model_filter)
-        self._replay = BodyReplay(self._ran, lambda: self._options, self._providers)
+        self._teller = NodeTeller(
+            recorder,
+            plan,
+            self._ran,
+            self.model.name,
+            model_id,
+            self._choice,
+            chosen_in_bodies,
+            BodyReplay(self._ran, lambda: self._options, self._providers),
+            self.notes,
+        )
         self._records_data = plan.captures != "exception" and not model_filter.is_empty
         recorder.matched_kernels.update(self._choice.matched_kernels)
         self._is_random = has_random_operators(self._ran.proto)
@@ -133,7 +138,7 @@ class OnnxSession:
                 "recorded, so an operator that overwrites another's result cannot be seen"
             )
         made = {value for node in self.nodes for value in node.outputs}
-        self._wanted = tuple(value for value in self._choice.values if value in made and value not in self._constants)
+        self._wanted = tuple(value for value in self._choice.values if value in made and value not in constants)
         self._recorded_session: onnxruntime.InferenceSession | None = None
         self._plain_session: onnxruntime.InferenceSession | None = None
         if self._records_data:
@@ -147,12 +152,7 @@ class OnnxSession:
         self.inputs: tuple[Any, ...] = tuple(session.get_inputs())
         self.outputs: tuple[Any, ...] = tuple(session.get_outputs()[:own])
         self._next_step = plan.initial_iteration
-        self._timestamp = 0
         self._closed = False
-        self._listed: set[str] = set()
-        """Nodes that leave no data and were listed."""
-        self._told: Counter[str] = Counter()
-        """How often a node was told in the current run."""
         self._answers_may_differ = has_half_precision(self.model.proto)
         """Whatever an earlier run showed."""
         on_host = self._providers == ["CPUExecutionProvider"]
@@ -193,7 +193,6 @@ class OnnxSession:
         with self._lock:
             self._closed = True
             self._recorded_session = self._plain_session = None
-            self._fixed.clear()
             self._remove_folder()
 
     def _plain(self) -> onnxruntime.InferenceSession:
@@ -230,6 +229,7 @@ class OnnxSession:
             # Whatever is wrong with the model or with what was fed, a plain run says it in its own words.
             plain = self.run_plain(output_names, feeds, run_options)
             self.notes.append(f"run {step} was not recorded: {failure.error}")
+            self._recorder.end_step(step)  # what was told of it before it failed
             return plain
         return self._compared(answer, output_names, feeds, run_options) if self._compares else answer
 
@@ -259,7 +259,7 @@ class OnnxSession:
     ) -> list[Any]:
         answer: list[Any] | None = None
         given: Tensors = {}
-        self._told.clear()
+        self._teller.begin()
         private = self._plan.saves_tensors
         for first, last in self._chunks(feeds):
             chosen = self._choice.nodes[first:last]
@@ -278,7 +278,7 @@ class OnnxSession:
                 self._sizes.update(
                     (name, tensor.size) for name, tensor in tensors.items() if isinstance(tensor, HostTensor)
                 )
-            self._tell(chosen, first, {**given, **tensors}, step)
+            self._teller.tell(chosen, first, {**given, **tensors}, step)
         assert answer is not None
         self._recorder.end_step(step)
         return answer
@@ -289,108 +289,10 @@ class OnnxSession:
             return whole
         return chunks_of(self._choice.nodes, self._wanted, self._memory_limit, self._ran.proto, feeds, self._sizes)
 
-    def _tell(self, nodes: Sequence[ChosenNode], first: int, tensors: Tensors, step: int) -> None:
-        """Hands the nodes to the recorder, one after the other."""
-        for place, chosen in enumerate(nodes, first):
-            if chosen.skip:
-                if not (chosen.around and self._tell_bodies(chosen, tensors, step)):
-                    self._tell_skipped(chosen.node.with_bodies, chosen.skip, step)
-                continue
-            self._tell_node(chosen, tensors, step)
-            if isinstance(self._recorder, GatheringRecorder) and self._choice.watched:
-                self._tell_watched(self._recorder, chosen, tensors, step, place)
-
-    def _tell_node(self, chosen: ChosenNode, tensors: Tensors, step: int) -> None:
-        op = self._operator(chosen.node, step)
-        opened = self._recorder.before_op(op, self._live(chosen.inputs, tensors))
-        self._recorder.after_op(opened, self._live(chosen.outputs, tensors))
-
-    def _tell_bodies(self, chosen: ChosenNode, tensors: Tensors, step: int) -> bool:
-        """Tells what ran within a control operator; whether that is known."""
-        node = chosen.node
-        around = {name: tensors[name] if name in tensors else self._constant(name) for name in chosen.around}
-        try:
-            runs = self._replay.runs(node, around)
-        except Exception as problem:  # noqa: BLE001  the runtime's errors have no class of their own; the note says which it was
-            note = _NOT_SHOWN.format(node.name, problem)
-            if note not in self.notes:
-                self.notes.append(note)
-            return False
-        self._tell_skipped([node], chosen.skip, step)
-        self._tell_runs(runs, self._within[node.name], step)
-        return True
-
-    def _tell_runs(self, runs: Sequence[BodyRun], within: Mapping[str, ChosenNode], step: int) -> None:
-        for run in runs:
-            for node in run.nodes:
-                chosen = within[node.name]
-                if chosen.skip:
-                    self._tell_skipped([node], chosen.skip, step)
-                else:
-                    self._tell_node(chosen, run.tensors, step)
-                self._tell_runs(run.within.get(node.name, ()), within, step)
-
-    def _tell_watched(
-        self, recorder: GatheringRecorder, after: ChosenNode, tensors: Tensors, step: int, place: int
-    ) -> None:
-        """What the outputs of the watched nodes that have run by then hold, after a node that is not watched itself."""
-        watched = {chosen.node.name: chosen for chosen in self._choice.watched}
-        if after.node.name in watched:
-            return
-        for other in self._choice.nodes[:place]:
-            if other.node.name in watched:
-                op = replace(self._operator(other.node, step), op_name=f"{after.node.name}_To_{other.node.name}")
-                recorder.watched(op, self._live(watched[other.node.name].outputs, tensors))
-
-    def _tell_skipped(self, nodes: Iterable[ModelNode], reason: SkipReason, step: int) -> None:
-        """Lists nodes that leave no data, the first time; then counts them. A mode that may leave nothing lists nothing."""
-        for node in nodes:
-            if node.name in self._listed or self._plan.captures != "data":
-                self._told[node.name] += 1
-                self._recorder.count_op(reason)
-            else:
-                self._listed.add(node.name)
-                self._recorder.skip_op(self._operator(node, step, reason))
-
-    def _operator(self, node: ModelNode, step: int, skip: SkipReason = "") -> OpRecord:
-        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
-        order = self._told.total()
-        occurrence = self._told[node.name]
-        self._told[node.name] += 1
-        return OpRecord(
-            op_type=node.op_type,
-            op_name=node.name,
-            timestamp=self._timestamp,
-            step=step,
-            net_name=self.model.name,
-            graph_id=self.model_id,
-            order=order,
-            occurrence=occurrence,
-            kernel=node.kernel,
-            arguments=node.arguments,
-            skip=skip,
-        )
-
-    def _live(self, slots: Slots, tensors: Tensors) -> list[LiveTensor]:
-        lives: list[LiveTensor] = []
-        for slot, argument, value, source in slots:
-            tensor = tensors.get(value)
-            if tensor is None:
-                tensor = self._constant(value)
-            lives.append((slot, argument, tensor, source, "opaque" if tensor.__class__ is str else ""))
-        return lives
-
-    def _constant(self, name: str) -> HostTensor | str:
-        if name not in self._fixed:
-            written = self._constants.get(name)
-            # What is neither made, fed nor dense is a sparse initialiser, or an optional input that nothing was fed to.
-            self._fixed[name] = "undefined" if written is None else self._ran.fixed_tensor(written)
-        return self._fixed[name]
-
-    def _value_sources(self) -> dict[str, str]:
+    def _value_sources(self, constants: Iterable[str]) -> dict[str, str]:
         """Who makes a value: `{op_name}:{slot}`, `Parameter.{name}` of an initialiser, `{name}:0` of an input of the model."""
         sources = {value.name: f"{value.name}:0" for value in self._ran.proto.graph.input}
-        sources.update((name, f"Parameter.{name}") for name in self._constants)
+        sources.update((name, f"Parameter.{name}") for name in constants)
         for node in self.nodes:
             sources.update((value, f"{node.name}:{slot}") for slot, value in enumerate(node.outputs) if value)
         return sources
@@ -420,9 +322,9 @@ class OnnxSession:
         node = failure.node
         tensors = {**fed_tensors(self._plain(), feeds), **failure.inputs}
         slots = slots_of(node.inputs, node.input_arguments, self._sources)
-        self._told.clear()
-        op = replace(self._operator(node, step), order=self.nodes.index(node))
-        self._recorder.failed_op(op, error, self._live(slots, tensors))
+        self._teller.begin()
+        op = replace(self._teller.operator(node, step), order=self.nodes.index(node))
+        self._recorder.failed_op(op, error, self._teller.live(slots, tensors))
 
 
 def _nothing() -> None:
