@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any, NoReturn
 
 from opdump.errors import ConfigError
@@ -15,11 +16,12 @@ from opdump.errors import ConfigError
 _SPACE = " \t\n\r"
 
 
-def read_json(data: bytes, where: str) -> tuple[Any, list[str]]:
+def read_json(data: bytes, where: str, *, whole: bool = False) -> tuple[Any, list[str]]:
     """The value that `data` holds, and warnings: a key given twice, text after the value.
 
     Integers from 0 to 2^64-1 and down to -2^63 come back as int, any other number as float; `-0` is a float, for it is
-    no unsigned number. Of equal keys the last one counts. Text after the value is not read, as MindSpore does not.
+    no unsigned number. Of equal keys the last one counts. Text after the value is not read, as MindSpore does not; with
+    `whole` it is an error.
 
     Raises ConfigError for what is no JSON.
     """
@@ -45,6 +47,8 @@ def read_json(data: bytes, where: str) -> tuple[Any, list[str]]:
         raise ConfigError(f"{where}: brackets are nested too deeply to read; a config needs three levels") from error
     _refuse_lone_surrogates(value, where)
     if rest := text[end:].strip(_SPACE):
+        if whole:
+            raise ConfigError(f"{where}: text after the end of the JSON: {rest[:40]!r}; take it out")
         warnings.append(f"{where}: text after the end of the JSON is ignored: {rest[:40]!r}")
     return value, warnings
 
@@ -56,7 +60,10 @@ def kind_of(value: object) -> str:
     if kind is None:
         kind = "a negative number" if isinstance(value, int) else "a fractional number or one out of range"
         kind = "a number" if isinstance(value, int) and value >= 0 else kind
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:  # brackets that were just shallow enough to read
+        text = "[...]" if isinstance(value, list) else "{...}"
     shown = text if len(text) <= 120 else f"{text[:117]}..."
     return shown if value is None else f"{shown} ({kind})"
 
@@ -80,8 +87,8 @@ def _decoder(where: str, warnings: list[str]) -> json.JSONDecoder:
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = sorted({name for name in names if names.count(name) > 1})
+            counts = Counter(name for name, _ in pairs)
+            twice = sorted(name for name, count in counts.items() if count > 1)
             warnings.append(f"{where}: given more than once, the last one counts: {', '.join(twice)}")
         return found
 
