@@ -65,3 +65,7 @@ class UnsupportedDtypeError(OpdumpError):
 
 class FrameworkMissingError(OpdumpError):
     """A capture needs a framework that is not installed."""
+
+
+class ModelFileError(OpdumpError):
+    """A model file is not there, or holds no model that can be read."""

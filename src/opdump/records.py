@@ -24,6 +24,8 @@ SkipReason = Literal[
     "view",  # launches no kernel: another look at the same memory
     "allocation",  # launches no kernel: memory without values
     "metadata",  # launches no kernel: reads or changes shape, stride or version
+    "constant",  # launches no kernel: gives a value that is written in the model
+    "control flow",  # runs other operators, or is run by one whose inside the runtime does not show
     "not selected",  # the plan's kernels, set_dump or input_output leave it out
     "device not selected",  # support_device leaves its device out
     "empty",  # no elements

@@ -1,0 +1,137 @@
+"""What capture costs a run of an ONNX model: plain, and with statistics of every tensor, at the same optimisation level.
+
+    python benchmarks/onnx_overhead.py [--rounds 30] [--level disable|basic|extended|all]
+
+ResNet-18 exported from PyTorch, batch 8 of 3x64x64, one thread. Runs of both kinds alternate in one process, in shuffled
+order, each through a session of its own, and the files of the statistics are written. Counted are the seconds of the processor, all
+threads together, which other programs disturb less than those of the clock. Printed is the ratio to plain with its 95 % interval. `again` is plain a second time, and shows what the machine's noise is worth. Weights are summarised once, so the first run
+under capture costs more than those that follow: it is told by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import random
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from capture_overhead import interval
+from workloads import ResNet
+
+from opdump.adapters.onnxruntime.reader import NumpyReader
+from opdump.adapters.onnxruntime.session import OnnxSession
+from opdump.kernels import active, set_threads
+from opdump.layouts.mindspore_sync import SyncWriter
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder
+
+WARM_UP = 1
+TIMED = 3
+LEVELS = ("disable", "basic", "extended", "all")
+
+
+def exported_model() -> bytes:
+    torch.manual_seed(0)
+    content = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The exporter that keeps batch normalisation as an operator, as most files that are in use have it.
+        torch.onnx.export(
+            ResNet().train(False),
+            (torch.randn(8, 3, 64, 64),),
+            content,
+            dynamo=False,
+            do_constant_folding=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
+            input_names=["x"],
+            output_names=["y"],
+        )
+    return content.getvalue()
+
+
+def recorded_session(content: bytes, level: str, folder: Path, options: onnxruntime.SessionOptions) -> OnnxSession:
+    plan = DumpPlan(path=folder, saved_data="statistic", statistic_category=("max", "min", "avg", "l2norm"))
+    writer = SyncWriter(
+        plan,
+        rank_id=0,
+        device_target="CPU",
+        framework="onnxruntime",
+        framework_version=onnxruntime.__version__,
+        command=("onnx_overhead.py",),
+    )
+    recorder = Recorder(plan, writer, NumpyReader.of_plan(plan))
+    return OnnxSession(
+        content,
+        recorder=recorder,
+        plan=plan,
+        model_id=0,
+        level=level,
+        session_options=options,  # type: ignore[arg-type]
+    )
+
+
+def seconds(run: Callable[[], object]) -> float:
+    for _ in range(WARM_UP):
+        run()
+    took = []
+    for _ in range(TIMED):
+        begin = time.process_time()
+        run()
+        took.append(time.process_time() - begin)
+    return statistics.median(took)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--level", choices=LEVELS)
+    arguments = parser.parse_args()
+    set_threads(1)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    content = exported_model()
+    feeds = {"x": np.random.default_rng(0).standard_normal((8, 3, 64, 64)).astype(np.float32)}
+    print(f"kernels: {active()}; onnxruntime {onnxruntime.__version__}; ratios to plain with their 95 % intervals")
+    print(f"{'level':10}{'plain':>10}{'again':>22}{'statistics':>22}{'first run':>11}   {arguments.rounds} rounds")
+    root = Path(tempfile.mkdtemp(prefix="opdump-onnx-overhead-"))
+    try:
+        for level in [arguments.level] if arguments.level else LEVELS:
+            session = recorded_session(content, level, root / level, options)
+            begin = time.process_time()
+            session.run(None, feeds)
+            first = time.process_time() - begin
+            runs: dict[str, Callable[[], object]] = {
+                "plain": lambda session=session: session.run_plain(None, feeds),  # type: ignore[misc]
+                "again": lambda session=session: session.run_plain(None, feeds),  # type: ignore[misc]
+                "statistics": lambda session=session: session.run(None, feeds),  # type: ignore[misc]
+            }
+            took: dict[str, list[float]] = {name: [] for name in runs}
+            for _ in range(arguments.rounds):
+                for name in random.sample(list(runs), len(runs)):
+                    took[name].append(seconds(runs[name]))
+            cells = []
+            for name in ("again", "statistics"):
+                ratios = [value / base for value, base in zip(took[name], took["plain"], strict=True)]
+                low, high = interval(ratios)
+                cells.append(f"{statistics.median(ratios):.3f} ({low:.3f}-{high:.3f})")
+            plain = statistics.median(took["plain"])
+            shown = "".join(f"{cell:>22}" for cell in cells)
+            print(
+                f"{level:10}{plain * 1e3:7.1f} ms{shown}{first * 1e3:8.1f} ms   {len(session.nodes)} nodes", flush=True
+            )
+            session.close()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

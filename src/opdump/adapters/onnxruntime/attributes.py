@@ -1,0 +1,75 @@
+"""Attributes of ONNX nodes as JSON values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, numpy_helper
+
+from .element_types import BY_NUMBER
+
+_MOST_ELEMENTS: Final = 64
+"""A tensor of more elements is told by type and shape alone: the weights of a model are no arguments."""
+
+
+def arguments_of(node: onnx.NodeProto) -> Mapping[str, Any]:
+    """The attributes that the node writes, by name; defaults that it leaves out are not among them.
+
+    Floats are the shortest decimals that give the same float32; NaN and infinities, which JSON lacks, become
+    `{"float": "nan"}`. A tensor is `{"dtype": ..., "shape": [...], "elements": [...]}`, without elements beyond 64; a graph is
+    `{"graph": name}`; bytes that are no UTF-8 text are `{"bytes": hexadecimal digits}`.
+    """
+    return {attribute.name: _json_value(attribute) for attribute in node.attribute}
+
+
+def _json_value(attribute: AttributeProto) -> Any:
+    if attribute.ref_attr_name:
+        return {"attribute": attribute.ref_attr_name}
+    return _plain(onnx.helper.get_attribute_value(attribute))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(str(np.float32(value))) if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return {"bytes": value.hex()}
+    if isinstance(value, (str, int)):
+        return value
+    if isinstance(value, onnx.TensorProto):
+        return _tensor(value)
+    if isinstance(value, onnx.GraphProto):
+        return {"graph": value.name}
+    if isinstance(value, onnx.SparseTensorProto):
+        return {"sparse tensor": {"shape": list(value.dims)}}
+    if isinstance(value, onnx.TypeProto):
+        return {"type": value.WhichOneof("value")}
+    return [_plain(item) for item in value]
+
+
+def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
+    kind = BY_NUMBER.get(tensor.data_type)
+    told: dict[str, Any] = {"dtype": kind.dtype if kind else str(tensor.data_type), "shape": list(tensor.dims)}
+    in_file = tensor.data_location == onnx.TensorProto.EXTERNAL
+    if math.prod(tensor.dims) <= _MOST_ELEMENTS and not in_file and kind is not None:
+        elements = numpy_helper.to_array(tensor)
+        if elements.dtype.kind == "V":
+            elements = elements.astype(np.float32)
+        told["elements"] = [_scalar(item) for item in elements.reshape(-1).tolist()]
+    return told
+
+
+def _scalar(item: Any) -> Any:
+    if isinstance(item, complex):
+        return {"complex": [_scalar(item.real), _scalar(item.imag)]}
+    if isinstance(item, float):
+        return item if math.isfinite(item) else {"float": str(item)}
+    if isinstance(item, bytes):
+        return _plain(item)
+    return item if isinstance(item, (int, str)) else float(item)

@@ -1,0 +1,78 @@
+"""HostTensor: a tensor in the memory of this process, whoever owns that memory."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from .element_types import BY_DTYPE, BY_NUMBER, ElementType
+
+Array = npt.NDArray[Any]
+
+
+class HostTensor:
+    """Dense elements in C order at an address, and what a reader has found out about them.
+
+    `owner` keeps the memory alive. `stays`: nobody changes the elements any more, so that an array over the same memory may
+    be filed later. `fixed`: it is the same tensor in every run (an initialiser).
+    """
+
+    __slots__ = ("array", "count", "digests", "element", "fixed", "generation", "owner", "pointer", "row", "shape", "size",
+                 "stays")  # fmt: skip
+
+    def __init__(
+        self,
+        element: ElementType,
+        shape: tuple[int, ...],
+        pointer: int,
+        owner: object,
+        *,
+        stays: bool,
+        fixed: bool = False,
+    ) -> None:
+        self.element = element
+        self.shape = shape
+        self.count = math.prod(shape)
+        self.size = element.size(self.count)
+        self.pointer = pointer
+        self.owner = owner
+        self.stays = stays
+        self.fixed = fixed
+        self.row = -1
+        self.generation = -1
+        self.array: Array | None = None
+        self.digests: Mapping[str, str] | None = None
+
+    @classmethod
+    def of_ort_value(cls, value: onnxruntime.OrtValue) -> HostTensor:
+        """A dense tensor of ONNX Runtime on the host. It stays: nobody but the capture holds it."""
+        element = BY_NUMBER[value.element_type()]
+        # The memory of text holds objects, and an empty tensor has none.
+        return cls(element, tuple(value.shape()), value.data_ptr(), value, stays=True)
+
+    @classmethod
+    def of_array(
+        cls, array: Array, element: ElementType | None = None, *, stays: bool = False, fixed: bool = False
+    ) -> HostTensor:
+        """An array; `element` says what its raw bits are where numpy has no name for that (shape then still that of the array)."""
+        if element is None:
+            element = BY_DTYPE.get(array.dtype.name) or BY_DTYPE["string"]
+        contiguous = np.ascontiguousarray(array).reshape(array.shape)
+        if not contiguous.dtype.isnative:
+            contiguous = contiguous.astype(contiguous.dtype.newbyteorder("="))
+        stays = stays or (contiguous.base is None and contiguous is not array)
+        return cls(element, array.shape, contiguous.ctypes.data, contiguous, stays=stays, fixed=fixed)
+
+    def raw(self) -> Array:
+        """The memory as a flat array of the element type's storage, without a copy."""
+        memory = (ctypes.c_char * self.size).from_address(self.pointer)
+        # The array refers to `memory`, and this to whoever frees the elements.
+        memory.owner = self.owner  # type: ignore[attr-defined]  # a ctypes object takes attributes
+        flat: Array = np.frombuffer(memoryview(memory), self.element.storage)
+        return flat

@@ -1,0 +1,241 @@
+"""The nodes of an ONNX model as operators: unique names, who makes and who reads which value, what leaves no data.
+
+>>> [node.name for node in nodes_of(model)]
+['conv1', 'Relu_1', 'fc']
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+
+from opdump.records import SkipReason
+
+from .attributes import arguments_of
+
+_MADE_UNIQUE: Final = re.compile(r"_token_\d+$")
+_DEVICE_ORDER: Final = "_nchwc"
+CONTROL_OPERATORS: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNode:
+    """One node of the model or of a body of one of its control operators.
+
+    `inputs` and `outputs` are names of values by slot, empty where a slot is left out; `reads` are all values from outside
+    that it needs, those of its bodies included. `original_names` are operators of the original model that it stands for, where
+    an optimiser put it in their place. `parent` is the name of the control operator whose body it is in.
+    """
+
+    name: str
+    op_type: str
+    kernel: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    input_arguments: tuple[str, ...]
+    output_arguments: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    reads: frozenset[str]
+    skip: SkipReason
+    written_name: str
+    """What the model calls it: empty, or that of several nodes, where `name` had to be made."""
+    position: int
+    """Where it stands among the nodes of its graph in the file."""
+    parent: str = ""
+    original_names: tuple[str, ...] = ()
+    bodies: tuple[tuple[ModelNode, ...], ...] = field(default=(), repr=False)
+
+    @property
+    def with_bodies(self) -> Iterator[ModelNode]:
+        """The node, then the nodes of its bodies, at any depth."""
+        yield self
+        for body in self.bodies:
+            for node in body:
+                yield from node.with_bodies
+
+
+def nodes_of(model: ModelProto, originals: Mapping[str, str] | None = None) -> tuple[ModelNode, ...]:
+    """The nodes in an order in which they can run: that of the file, but for what stands before its inputs.
+
+    A node keeps its name where it has one that no node before it has, bodies included; else it is `{op_type}_{number}`, by its
+    number in the file. `originals` tells which operator of the original model made a value; None where this is that model.
+    """
+    return _Reader(model, originals).read()
+
+
+def producers(nodes: Iterable[ModelNode]) -> dict[str, str]:
+    """The name of the node that makes a value, by the value's name."""
+    return {value: node.name for node in nodes for value in node.outputs if value}
+
+
+class _Reader:
+    """Reads one model."""
+
+    def __init__(self, model: ModelProto, originals: Mapping[str, str] | None) -> None:
+        self._model = model
+        self._originals = originals
+        self._versions = {opset.domain: opset.version for opset in model.opset_import}
+        self._functions = {(function.domain, function.name): function for function in model.functions}
+        self._taken: set[str] = set()
+        self._written = {node.name for node in _all_nodes(model.graph)}
+        self._number = 0
+        self._constants = {tensor.name for tensor in model.graph.initializer}
+        self._constants -= {value.name for value in model.graph.input}
+
+    def read(self) -> tuple[ModelNode, ...]:
+        nodes = self._read_graph(self._model.graph, "")
+        return nodes if self._originals is None else _with_reordered(nodes)
+
+    def _read_graph(self, graph: GraphProto, parent: str) -> tuple[ModelNode, ...]:
+        self._constants.update(tensor.name for tensor in graph.initializer)
+        if parent:
+            # A body's inputs hide what has their name outside.
+            self._constants.difference_update(value.name for value in graph.input)
+        return in_running_order([self._read_node(node, place, parent) for place, node in enumerate(graph.node)])
+
+    def _read_node(self, node: NodeProto, position: int, parent: str) -> ModelNode:
+        name = self._unique_name(node)
+        skip = self._skip_reason(node)
+        if skip == "constant":
+            self._constants.update(node.output)
+        bodies = tuple(self._read_graph(body, name) for body in bodies_of(node))
+        input_arguments, output_arguments = self._argument_names(node)
+        return ModelNode(
+            name=name,
+            op_type=node.op_type,
+            kernel=f"{node.domain or 'ai.onnx'}::{node.op_type}",
+            inputs=tuple(node.input),
+            outputs=tuple(node.output),
+            input_arguments=input_arguments,
+            output_arguments=output_arguments,
+            arguments=arguments_of(node),
+            reads=frozenset(values_read(node)),
+            skip=skip,
+            written_name=node.name,
+            position=position,
+            parent=parent,
+            original_names=self._original_names(node),
+            bodies=bodies,
+        )
+
+    def _unique_name(self, node: NodeProto) -> str:
+        number = self._number
+        self._number += 1
+        name = node.name
+        if self._originals is not None and name not in self._originals.values():
+            # The optimiser numbers names that it makes itself, and not the same way every time.
+            name = _MADE_UNIQUE.sub("", name)
+        if not name or name in self._taken:
+            name = f"{node.op_type}_{number}"
+            while name in self._taken or name in self._written:
+                name += "_"
+        self._taken.add(name)
+        return name
+
+    def _original_names(self, node: NodeProto) -> tuple[str, ...]:
+        """The original makers of what the node makes; of what it makes in the order of a device, which its name tells."""
+        originals = self._originals or {}
+        values = [*node.output, node.name.removesuffix(_DEVICE_ORDER)]
+        found = [originals[value] for value in values if value in originals]
+        return tuple(dict.fromkeys(found))
+
+    def _skip_reason(self, node: NodeProto) -> SkipReason:
+        if node.domain not in ("", "ai.onnx"):
+            return ""
+        if node.op_type in CONTROL_OPERATORS:
+            return "control flow"
+        if node.op_type == "Constant" or (node.op_type == "Identity" and node.input[0] in self._constants):
+            return "constant"
+        return ""
+
+    def _argument_names(self, node: NodeProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What the operator's schema calls the values, by slot; empty texts where there is no schema."""
+        function = self._functions.get((node.domain, node.op_type))
+        if function is not None:
+            return _by_slot(function.input, len(node.input)), _by_slot(function.output, len(node.output))
+        version = self._versions.get(node.domain, self._versions.get("" if node.domain == "ai.onnx" else "ai.onnx"))
+        try:
+            schema = onnx.defs.get_schema(node.op_type, version or 1, "" if node.domain == "ai.onnx" else node.domain)
+        except onnx.defs.SchemaError:
+            return ("",) * len(node.input), ("",) * len(node.output)
+        inputs, outputs = [each.name for each in schema.inputs], [each.name for each in schema.outputs]
+        return _by_slot(inputs, len(node.input)), _by_slot(outputs, len(node.output))
+
+
+def _with_reordered(nodes: tuple[ModelNode, ...]) -> tuple[ModelNode, ...]:
+    """The nodes whose results are only put into the order of the original model: they stand for its makers of those results too."""
+    makers: dict[str, tuple[str, ...]] = {}
+    for node in nodes:
+        if node.op_type == "ReorderOutput":
+            makers[node.inputs[0]] = (*makers.get(node.inputs[0], ()), *node.original_names)
+    return tuple(
+        replace(
+            node,
+            original_names=tuple(
+                dict.fromkeys(
+                    (*node.original_names, *(name for value in node.outputs for name in makers.get(value, ())))
+                )
+            ),
+        )
+        for node in nodes
+    )
+
+
+def in_running_order(nodes: Sequence[ModelNode]) -> tuple[ModelNode, ...]:
+    """The same nodes, each behind those whose values it reads, otherwise in the order given."""
+    made_here = {value for node in nodes for value in node.outputs if value}
+    made: set[str] = set()
+    ordered: list[ModelNode] = []
+    waiting: list[ModelNode] = list(nodes)
+    while waiting:
+        later: list[ModelNode] = []
+        for node in waiting:
+            if (node.reads & made_here) <= made:
+                ordered.append(node)
+                made.update(node.outputs)
+            else:
+                later.append(node)
+        if len(later) == len(waiting):
+            return (*ordered, *later)  # a circle: the runtime has an error for that
+        waiting = later
+    return tuple(ordered)
+
+
+def values_read(node: NodeProto) -> set[str]:
+    """The values that a node needs, those that its bodies take from outside included."""
+    return {value for value in node.input if value}.union(*(values_read_in(body) for body in bodies_of(node)))
+
+
+def values_read_in(body: GraphProto) -> set[str]:
+    """The values that a body takes from outside."""
+    inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+    inside.update(tensor.values.name for tensor in body.sparse_initializer)
+    inside.update(value for inner in body.node for value in inner.output)
+    needed = {value.name for value in body.output}.union(*(values_read(inner) for inner in body.node))
+    return needed - inside
+
+
+def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
+    """The bodies of a control operator, in the order of its attributes."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for body in bodies_of(node):
+            yield from _all_nodes(body)
+
+
+def _by_slot(names: Sequence[str], count: int) -> tuple[str, ...]:
+    # The last argument of a schema may stand for any number of values.
+    return tuple(names[min(slot, len(names) - 1)] if names else "" for slot in range(count))

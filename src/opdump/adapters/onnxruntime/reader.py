@@ -1,0 +1,144 @@
+"""Reads host tensors through their address: the native core takes the summary, elements are looked at where they lie.
+
+A tensor of a run never changes once it is computed, so what was found out about it as the output of one operator serves for
+every operator that reads it: one summary of each tensor a run, one of each initialiser for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
+from opdump.plan import DumpPlan
+from opdump.recorder import Taken
+from opdump.records import SkipReason
+from opdump.statistics import canonical_category, digests_of
+
+from .element_types import widened_elements
+from .host_tensor import HostTensor
+
+LiveValue: TypeAlias = "HostTensor | onnxruntime.OrtValue | npt.NDArray[Any] | str"
+"""A text is the type of a value that no array stands for: `string`, `seq(tensor(float))`."""
+
+
+class NumpyReader:
+    """Takes the summary and, where asked, the elements of `HostTensor`s, OrtValues on the host and numpy arrays.
+
+    Elements are not copied where the tensor stays as it is; bfloat16 and the small floats become float32, integers below
+    8 bits int8 or uint8. `digests` names the digests of every tensor's raw bytes ("md5", "hash"). `sample` limits a tensor to
+    its first elements (row-major). Of complex tensors there is no summary; text and what is no tensor is `opaque`.
+    """
+
+    must_finish = False
+
+    def __init__(
+        self, *, statistics: bool, elements: bool, digests: Sequence[str] = (), sample: int | None = None
+    ) -> None:
+        self._statistics = statistics
+        self._elements = elements
+        self._digests = tuple(sorted({canonical_category(name) for name in digests} & {"md5", "hash"}))
+        self._sample = sample
+        self._table = SummaryTable(4096)
+        self._fixed = SummaryTable(256)
+        """Summaries of what is the same in every run; never cleared."""
+        self._fixed_summaries: list[Summary] = []
+        self._generation = 0
+
+    @classmethod
+    def of_plan(cls, plan: DumpPlan) -> NumpyReader:
+        """A reader that takes what the plan wants of a tensor."""
+        return cls(
+            statistics=plan.saves_statistics,
+            elements=plan.saves_tensors,
+            digests=plan.statistic_category if plan.saves_statistics else (),
+            sample=plan.sample_num,
+        )
+
+    def take(self, tensor: LiveValue) -> Taken:
+        """Reads one tensor as it is now."""
+        if isinstance(tensor, str):
+            return Taken(tensor, (), 0, "opaque")
+        host = _host_tensor(tensor)
+        element = host.element
+        taken = Taken(element.dtype, host.shape, host.size)
+        if element.bits == 0:
+            taken.skip = "opaque"
+            return taken
+        if host.count == 0:
+            taken.skip = "empty"
+            return taken
+        count = host.count
+        if self._sample is not None and count > self._sample:
+            count = self._sample
+            taken.shape = (count,)
+            taken.data_size = element.size(count)
+        if self._statistics:
+            self._summarise(host, taken, count)
+        if self._elements:
+            if host.array is None:
+                host.array = self._elements_of(host, count)
+            taken.array = host.array
+        if self._digests:
+            if host.digests is None:
+                host.digests = digests_of(host.raw()[:count] if element.bits >= 8 else host.raw(), self._digests)
+            taken.digests = dict(host.digests)
+        return taken
+
+    def skip(self, tensor: LiveValue, reason: SkipReason) -> Taken:
+        """The facts of a tensor whose elements are not to be read."""
+        if isinstance(tensor, str):
+            return Taken(tensor, (), 0, reason)
+        host = _host_tensor(tensor)
+        return Taken(host.element.dtype, host.shape, 0, reason)
+
+    def summaries(self, entries: Sequence[Taken]) -> list[Summary | None]:
+        """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
+        table, make, known = self._table, Summary._make, self._fixed_summaries
+        known.extend(map(make, self._fixed.rows()[len(known) :].tolist()))
+        rows: list[list[float]] = table.rows().tolist()
+        return [
+            make(rows[taken.row]) if taken.table is table else (None if taken.table is None else known[taken.row])
+            for taken in entries
+        ]
+
+    def finish_step(self) -> None:
+        """Nothing is on its way: everything was read at once."""
+
+    def clear(self) -> None:
+        """Forgets the summaries of the step."""
+        self._table.clear()
+        self._generation += 1
+
+    def _summarise(self, host: HostTensor, taken: Taken, count: int) -> None:
+        table = self._fixed if host.fixed else self._table
+        if host.row < 0 or not (host.fixed or host.generation == self._generation):
+            element = host.element
+            if element.code is not None:
+                host.row = table.add(host.pointer, element.code, count)
+            elif element.known_to_numpy:
+                return  # complex numbers have no order
+            else:
+                wide = np.ascontiguousarray(self._elements_of(host, count))
+                host.row = table.add(wide.ctypes.data, DTYPE_CODES[wide.dtype.name], count)
+            host.generation = self._generation
+        taken.table = table
+        taken.row = host.row
+
+    def _elements_of(self, host: HostTensor, count: int) -> npt.NDArray[Any]:
+        elements = widened_elements(host.raw(), host.element, host.shape)
+        if count != host.count:
+            elements = elements.reshape(-1)[:count]
+        return elements if host.stays or not host.element.known_to_numpy else elements.copy()
+
+
+def _host_tensor(tensor: HostTensor | onnxruntime.OrtValue | npt.NDArray[Any]) -> HostTensor:
+    if isinstance(tensor, HostTensor):
+        return tensor
+    if isinstance(tensor, np.ndarray):
+        return HostTensor.of_array(tensor)
+    return HostTensor.of_ort_value(tensor)

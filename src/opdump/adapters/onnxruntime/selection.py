@@ -1,0 +1,132 @@
+"""Which nodes of a model leave data, and which values of a run that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from opdump.plan import DumpPlan
+from opdump.plan.model_selection import ModelFilter
+from opdump.records import SkipReason
+
+from .model_graph import ModelNode
+
+Slots = tuple[tuple[int, str, str, str], ...]
+"""Slot, name of the argument, name of the value, and who makes it (of what is read)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenNode:
+    """A node and what is taken of it: nothing where `skip` says why."""
+
+    node: ModelNode
+    skip: SkipReason
+    inputs: Slots = field(default=())
+    outputs: Slots = field(default=())
+    around: tuple[str, ...] = ()
+    """Of a control operator: the values that its bodies are run with once more."""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return (*(value for _, _, value, _ in (*self.inputs, *self.outputs)), *self.around)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What of a model is dumped: its nodes in running order."""
+
+    nodes: tuple[ChosenNode, ...]
+    matched_kernels: frozenset[str]
+    """Entries of the plan's `kernels` that matched some node."""
+    watched: tuple[ChosenNode, ...] = ()
+    """In watch mode, whose outputs are told after each chosen node."""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values that the chosen nodes read and write, each once."""
+        return tuple(dict.fromkeys(value for chosen in (*self.nodes, *self.watched) for value in chosen.values))
+
+
+def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]) -> Choice:
+    """What `plan` and the entries of its `dump_list` for this model take. `sources` tells who makes a value."""
+    held = model_filter.in_ranges([node.name for node in nodes])
+    watches = plan.captures == "watch"
+    # Whether an operator overflowed, its inputs and outputs tell together.
+    inputs, outputs = (wanted or plan.captures == "overflow" for wanted in (plan.inputs, plan.outputs))
+    watched_names = {name for entry in model_filter.entries for name in entry.watcher_nodes} if watches else set[str]()
+    matched: set[str] = set()
+    chosen, watched = [], []
+    for node in nodes:
+        names = (node.name, *node.original_names)
+        if not watched_names.isdisjoint(names):
+            watched.append(ChosenNode(node, "", outputs=slots_of(node.outputs, node.output_arguments, {})))
+        if node.skip:
+            chosen.append(ChosenNode(node, node.skip))
+            continue
+        selected = model_filter.selects(node.name, node.original_names) and plan.selects(node.name, node.op_type)
+        if not selected or not (held is None or not held.isdisjoint(names)):
+            chosen.append(ChosenNode(node, "not selected"))
+            continue
+        matched.update(plan.matching_kernels(node.name, node.op_type))
+        if watches:
+            chosen.append(ChosenNode(node, ""))  # when it runs counts, not what it reads and writes
+            continue
+        left_out_inputs = model_filter.excluded(node.name, node.op_type, "input")
+        left_out_outputs = model_filter.excluded(node.name, node.op_type, "output")
+        chosen.append(
+            ChosenNode(
+                node,
+                "",
+                slots_of(node.inputs, node.input_arguments, sources, left_out_inputs) if inputs else (),
+                slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if outputs else (),
+            )
+        )
+    return Choice(tuple(chosen), frozenset(matched), tuple(watched))
+
+
+def unmatched_layers(nodes: Sequence[ModelNode], model_filter: ModelFilter) -> list[str]:
+    """What to warn of: names in the `dump_list` that no operator of the model has, as sentences."""
+    known = {name for top in nodes for node in top.with_bodies for name in (node.name, *node.original_names)}
+    wanted = [name for entry in model_filter.entries for name in (*(entry.layers or ()), *entry.watcher_nodes)]
+    return [
+        f"no operator is called {name}: nothing of it is dumped (upper and lower case differ)"
+        for name in dict.fromkeys(wanted)
+        if name not in known
+    ]
+
+
+def chosen_within(
+    node: ModelNode, plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]
+) -> dict[str, ChosenNode]:
+    """What is taken of the nodes in the bodies of a control operator, at any depth, by name; nothing where none leaves data."""
+    if plan.captures == "watch":
+        return {}
+    found: dict[str, ChosenNode] = {}
+    for body in node.bodies:
+        inside = {
+            **sources,
+            **{value: f"{inner.name}:{slot}" for inner in body for slot, value in enumerate(inner.outputs) if value},
+        }
+        found.update((chosen.node.name, chosen) for chosen in choose(body, plan, model_filter, inside).nodes)
+        for inner in body:
+            deeper = chosen_within(inner, plan, model_filter, inside)
+            found.update(deeper or {each.name: ChosenNode(each, "not selected") for each in _within(inner)})
+    return found if any(not chosen.skip for chosen in found.values()) else {}
+
+
+def _within(node: ModelNode) -> Iterable[ModelNode]:
+    return (each for each in node.with_bodies if each is not node)
+
+
+def slots_of(
+    values: Sequence[str],
+    arguments: Sequence[str],
+    sources: Mapping[str, str],
+    excluded: frozenset[int] = frozenset(),
+) -> Slots:
+    """The slots that have a value and are not `excluded`."""
+    return tuple(
+        (slot, argument, value, sources.get(value, ""))
+        for slot, (value, argument) in enumerate(zip(values, arguments, strict=True))
+        if value and slot not in excluded
+    )

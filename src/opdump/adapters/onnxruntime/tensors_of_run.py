@@ -1,0 +1,112 @@
+"""One run of a session that gives the answer as the runtime gives it, and other values of the same run as host tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from .element_types import ElementType, element_of_type
+from .host_tensor import HostTensor
+
+Tensors = dict[str, HostTensor | str]
+"""Values by name; of what is no tensor of numbers the type alone: `string`, `seq(tensor(float))`."""
+
+
+def answer_and_tensors(
+    session: onnxruntime.InferenceSession,
+    answer_names: Sequence[str],
+    value_names: Sequence[str],
+    feeds: Mapping[str, Any],
+    run_options: onnxruntime.RunOptions | None,
+    *,
+    answer_is_private: bool,
+) -> tuple[list[Any], Tensors]:
+    """The outputs `answer_names`, and the tensors among `value_names`, all of one run.
+
+    Through an IOBinding nothing is copied, and types that numpy lacks keep their bits. Where ONNX Runtime cannot bind (text,
+    sequences, maps, optionals) `run` gives the same values, but for those that numpy has no type for: they are left out.
+    `answer_is_private`: the answer shares no memory with the tensors, so that its owner may write into it.
+    """
+    types = {output.name: output.type for output in session.get_outputs()}
+    elements = {name: element_of_type(types.get(name, "")) for name in value_names}
+    tensors: Tensors = {name: _type_alone(types.get(name, "")) for name in value_names}
+    numbers = [name for name, element in elements.items() if element is not None and element.bits > 0]
+    answer_elements = [element_of_type(types.get(name, "")) for name in answer_names]
+    if _can_bind(session, feeds) and all(element is not None for element in answer_elements):
+        names = tuple(dict.fromkeys((*answer_names, *numbers)))
+        values = _run_bound(session, names, feeds, run_options)
+        tensors.update((name, HostTensor.of_ort_value(values[name])) for name in numbers)
+        answer = [values[name].numpy() for name in answer_names]
+    else:
+        shown = [name for name in numbers if _is_shown_by_run(elements[name])]
+        names = tuple(dict.fromkeys((*answer_names, *shown)))
+        results = dict(zip(names, session.run(list(names), feeds, run_options), strict=True))
+        for name in shown:
+            if isinstance(results[name], np.ndarray):
+                tensors[name] = HostTensor.of_array(results[name], elements[name], stays=True)
+        answer = [results[name] for name in answer_names]
+    if answer_is_private:
+        shared = set(numbers)
+        answer = [
+            value.copy() if name in shared and isinstance(value, np.ndarray) else value
+            for name, value in zip(answer_names, answer, strict=True)
+        ]
+    return answer, tensors
+
+
+def fed_tensors(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -> Tensors:
+    """What the caller gave, as tensors. The caller may write into it as soon as the run is over."""
+    types = {value.name: value.type for value in (*session.get_inputs(), *session.get_overridable_initializers())}
+    return {name: _fed_tensor(value, types.get(name, "")) for name, value in feeds.items()}
+
+
+def _fed_tensor(value: Any, type_text: str) -> HostTensor | str:
+    element = element_of_type(type_text)
+    if element is None or element.bits == 0 or value is None:
+        return _type_alone(type_text)
+    if isinstance(value, onnxruntime.OrtValue):
+        if not value.is_tensor() or value.device_name() != "cpu":
+            return _type_alone(type_text)
+        tensor = HostTensor.of_ort_value(value)
+        tensor.stays = False
+        return tensor
+    array = value if isinstance(value, np.ndarray) else np.asarray(value, element.storage)
+    return HostTensor.of_array(array, element)
+
+
+def _type_alone(type_text: str) -> str:
+    return type_text[7:-1] if type_text.startswith("tensor(") else type_text or "undefined"
+
+
+def _can_bind(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -> bool:
+    # A binding does not know the initialisers that may be fed.
+    return feeds.keys() == {value.name for value in session.get_inputs()} and all(
+        isinstance(value, onnxruntime.OrtValue) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufcV")
+        for value in feeds.values()
+    )
+
+
+def _is_shown_by_run(element: ElementType | None) -> bool:
+    # numpy gets the floats of 8 bits as uint8, and nothing for bfloat16 and what is packed.
+    return element is not None and (element.known_to_numpy or element.bits == 8)
+
+
+def _run_bound(
+    session: onnxruntime.InferenceSession,
+    names: Sequence[str],
+    feeds: Mapping[str, Any],
+    run_options: onnxruntime.RunOptions | None,
+) -> dict[str, onnxruntime.OrtValue]:
+    binding = session.io_binding()
+    for name, value in feeds.items():
+        if isinstance(value, onnxruntime.OrtValue):
+            binding.bind_ortvalue_input(name, value)
+        else:
+            binding.bind_cpu_input(name, value)
+    for name in names:
+        binding.bind_output(name)
+    session.run_with_iobinding(binding, run_options)
+    return dict(zip(names, binding.get_outputs(), strict=True))

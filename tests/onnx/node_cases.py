@@ -1,0 +1,61 @@
+"""The node tests that the `onnx` package ships, as feeds that ONNX Runtime takes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+_NEWEST_IR_VERSION = 13
+
+
+@cache
+def node_cases() -> tuple[Any, ...]:
+    """Every node test: a model and its inputs. The package makes them with numpy, which takes half a minute."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they divide by zero on purpose
+        from onnx.backend.test.loader import load_model_tests
+
+        cases = tuple(load_model_tests(kind="node"))
+    for case in cases:
+        # The package stamps its newest version on models that use nothing of it, and ONNX Runtime follows later.
+        assert case.model is not None
+        case.model.ir_version = min(case.model.ir_version, _NEWEST_IR_VERSION)
+    return cases
+
+
+def feeds_of(case: Any) -> Iterator[dict[str, Any]]:
+    """The inputs of each data set, by name."""
+    for inputs, _ in case.data_sets:
+        names = [value.name for value in case.model.graph.input]
+        # An optional input without a value is not fed.
+        yield {
+            name: _fed(value, information.type)
+            for name, value, information in zip(names, inputs, case.model.graph.input, strict=False)
+        }
+
+
+def _fed(value: Any, kind: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if isinstance(value, onnx.TensorProto):
+        value = onnx.numpy_helper.to_array(value)
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "V":
+        return value
+    element = kind.tensor_type.elem_type
+    if value.dtype.itemsize == 1 and element in _PACKED:
+        return value  # ONNX Runtime has no way to make such a value from Python
+    raw = value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
+
+
+_PACKED = frozenset(
+    getattr(onnx.TensorProto, name)
+    for name in ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2")
+    if hasattr(onnx.TensorProto, name)
+)
