@@ -9,7 +9,7 @@ so that a change of the machine's speed meets both sides. Printed is the ratio t
 
 `not dumped` has to tell 1.01 from 1.00 on machines whose steps differ by 10 % from one to the next. So it comes from many pairs of
 short blocks, one plain and one attached: the geometric mean of their ratios, in seconds of the process's CPU time, since nothing
-waits for a disk there and other programs would only blur it. It goes on until the 95 % interval is 0.8 % to each side, wherever its
+waits for a disk there and other programs would only blur it. It goes on until the 95 % interval is 1 % to each side, wherever its
 middle lies, or to `--pairs`.
 
 `attached` says the same in milliseconds, measured on a network with the same operators and next to no arithmetic: the difference
@@ -27,13 +27,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.progress import Progress
-from workloads import WORKLOADS, Step
+from workloads import WORKLOADS, Step, Workload
 
 import opdump
 from opdump.kernels import active
@@ -44,7 +45,7 @@ TIMED = 5
 PAIR_WARM_UP = 1
 """The first step after attaching meets the module tree; without dumping, the second is like the thousandth."""
 PAIR_TIMED = 3
-HALF_WIDTH = 0.008
+HALF_WIDTH = 0.01
 Variants = dict[str, Callable[[], AbstractContextManager[object]]]
 
 
@@ -69,16 +70,27 @@ def measure(
     return seconds
 
 
-def paired_ratios(step: Step, variant: Callable[[], AbstractContextManager[object]], most: int) -> list[float]:
-    """CPU seconds of a step under the variant over those of a plain one, from neighbouring blocks of `PAIR_TIMED` steps.
+class Pair(NamedTuple):
+    """CPU seconds of a step in two neighbouring blocks, one plain, one under the variant."""
+
+    plain: float
+    variant: float
+
+    @property
+    def ratio(self) -> float:
+        return self.variant / self.plain
+
+
+def paired_ratios(step: Step, variant: Callable[[], AbstractContextManager[object]], most: int) -> list[Pair]:
+    """CPU seconds of a step, plain and under the variant, from neighbouring blocks of `PAIR_TIMED` steps.
 
     Stops after 50 pairs or more, as soon as `geometric_mean` is known to `HALF_WIDTH`, or after `most`.
     """
     sides: tuple[Callable[[], AbstractContextManager[object]], ...] = (nullcontext, variant)
-    ratios: list[float] = []
+    pairs: list[Pair] = []
     with Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("not dumped", total=most)
-        while len(ratios) < most:
+        while len(pairs) < most:
             seconds = [0.0, 0.0]
             for side in random.sample((0, 1), 2):
                 gc.collect()
@@ -88,14 +100,14 @@ def paired_ratios(step: Step, variant: Callable[[], AbstractContextManager[objec
                     begin = time.process_time()
                     for _ in range(PAIR_TIMED):
                         step()
-                    seconds[side] = time.process_time() - begin
-            ratios.append(seconds[1] / seconds[0])
+                    seconds[side] = (time.process_time() - begin) / PAIR_TIMED
+            pairs.append(Pair(*seconds))
             progress.advance(task)
-            if len(ratios) >= 50:
-                mean, low, high = geometric_mean(ratios)
+            if len(pairs) >= 50:
+                mean, low, high = geometric_mean([pair.ratio for pair in pairs])
                 if max(mean - low, high - mean) <= HALF_WIDTH:
                     break
-    return ratios
+    return pairs
 
 
 def geometric_mean(ratios: Sequence[float]) -> tuple[float, float, float]:
@@ -123,10 +135,40 @@ def _cell(middle: float, low: float, high: float) -> str:
     return f"{middle:.3f} ({low:.3f}-{high:.3f})"
 
 
+def print_statistics(chosen: Mapping[str, Workload], variants: Variants, rounds: int) -> None:
+    print(f"{'workload':9}{'plain':>10}{'again':>22}{'statistics':>22}   {rounds} rounds")
+    for name, workload in chosen.items():
+        seconds = measure(workload.full(), variants, rounds)
+        cells = []
+        for variant in ("again", "statistics"):
+            ratios = [value / base for value, base in zip(seconds[variant], seconds["plain"], strict=True)]
+            cells.append(_cell(statistics.median(ratios), *interval(ratios)))
+        plain = statistics.median(seconds["plain"])
+        print(f"{name:9}{plain * 1e3:7.1f} ms{''.join(f'{cell:>22}' for cell in cells)}", flush=True)
+
+
+def print_not_dumped(
+    chosen: Mapping[str, Workload], not_dumped: Callable[[], AbstractContextManager[object]], rounds: int, most: int
+) -> None:
+    print(f"{'workload':9}{'not dumped':>22}   attached")
+    for name, workload in chosen.items():
+        small: Variants = {"plain": nullcontext, "not dumped": not_dumped}
+        bare = measure(workload.small(), small, rounds, timed=40, of_block=min)
+        attached = min(bare["not dumped"]) - min(bare["plain"])
+        pairs = paired_ratios(workload.full(), not_dumped, most)
+        plain = statistics.median(pair.plain for pair in pairs)
+        print(
+            f"{name:9}{_cell(*geometric_mean([pair.ratio for pair in pairs])):>22}   {attached * 1e3:.2f} ms, "
+            f"{attached / plain:.2%}   {len(pairs)} pairs",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=1000)
+    parser.add_argument("--part", choices=["statistics", "not-dumped"], help="one of the two tables alone")
     parser.add_argument("--only", choices=sorted(WORKLOADS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -140,31 +182,15 @@ def main() -> None:
         # Step 1000 never comes: everything is attached, nothing is dumped.
         return opdump.capture(path=root / "off", saved_data="statistic", iteration="1000")
 
-    variants: Variants = {"plain": nullcontext, "again": nullcontext, "statistics": dumped}
     chosen = {name: workload for name, workload in WORKLOADS.items() if arguments.only in (None, name)}
     print(f"kernels: {active()}; torch {torch.__version__}; ratios to plain with their 95 % intervals")
-    print(f"{'workload':9}{'plain':>10}{'again':>22}{'statistics':>22}   {arguments.rounds} rounds")
-    plain: dict[str, float] = {}
     try:
-        for name, workload in chosen.items():
-            seconds = measure(workload.full(), variants, arguments.rounds)
-            plain[name] = statistics.median(seconds["plain"])
-            cells = []
-            for variant in ("again", "statistics"):
-                ratios = [value / base for value, base in zip(seconds[variant], seconds["plain"], strict=True)]
-                cells.append(_cell(statistics.median(ratios), *interval(ratios)))
-            print(f"{name:9}{plain[name] * 1e3:7.1f} ms{''.join(f'{cell:>22}' for cell in cells)}", flush=True)
-        print(f"{'workload':9}{'not dumped':>22}   attached")
-        for name, workload in chosen.items():
-            small: Variants = {"plain": nullcontext, "not dumped": not_dumped}
-            bare = measure(workload.small(), small, arguments.rounds, timed=40, of_block=min)
-            attached = min(bare["not dumped"]) - min(bare["plain"])
-            pairs = paired_ratios(workload.full(), not_dumped, arguments.pairs)
-            print(
-                f"{name:9}{_cell(*geometric_mean(pairs)):>22}   {attached * 1e3:.2f} ms, {attached / plain[name]:.2%}"
-                f"   {len(pairs)} pairs",
-                flush=True,
+        if arguments.part != "not-dumped":
+            print_statistics(
+                chosen, {"plain": nullcontext, "again": nullcontext, "statistics": dumped}, arguments.rounds
             )
+        if arguments.part != "statistics":
+            print_not_dumped(chosen, not_dumped, arguments.rounds, arguments.pairs)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
