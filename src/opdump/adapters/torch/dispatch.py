@@ -14,29 +14,30 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from opdump.dump_file.names import UNKNOWN_ID
-from opdump.graph import PARAMETER_PREFIX, GraphInput, GraphNode, GraphOutput, GraphValue
+from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.plan import DumpPlan
-from opdump.recorder import Live, LiveTensor, Recorder
+from opdump.recorder import GatheringRecorder, Live, LiveTensor, Recorder
 from opdump.records import Frame, OpRecord, Phase, SkipReason
 
-from .arguments import arguments_of
+from .arguments import arguments_of, json_value, numbers_for_tensors
+from .description import dtype_name, node_of, shape_of
+from .failures import records_failures
 from .forward_links import ForwardLinks
-from .mode_stack import RecordingMode, put_on, take_off
+from .mode_stack import RecordingMode, put_on, suspended, take_off
+from .models import Models
 from .provenance import Provenance
 from .schemas import Found, OperatorSchema, nested_tensors, schema_of, tensors_among, tensors_returned
 from .sites import GRADIENTS, Site, Sites
 from .stacks import StackReader, is_recomputing
 from .training import TrainingObserver
 from .training_scopes import RootScopes
-
-Described = TypeVar("Described", GraphInput, GraphOutput)
-
+from .watching import Watches
 
 PARAMETER = "Parameter"
 """op_type of what is recorded without an operator."""
@@ -81,6 +82,8 @@ class CaptureMode(RecordingMode):
         *,
         rank_id: int = 0,
         marked_functions: Collection[CodeType] = (),
+        models: Models | None = None,
+        calls_only: bool = False,
     ) -> None:
         super().__init__()
         self.recording = False
@@ -105,7 +108,18 @@ class CaptureMode(RecordingMode):
         self._unwritten: set[str] = set()
         """Outputs of allocations: whoever reads such memory reads what happened to be there."""
         self.matched_kernels: set[str] = set()
+        self.models = models
+        """Places operators in models, in the layout of devices."""
+        self.watches: Watches | None = None
+        if plan.captures == "watch":
+            assert isinstance(recorder, GatheringRecorder), "make_recorder gives one for every mode"
+            self.watches = Watches(plan, recorder, self._now)
+        self._calls_only = calls_only
+        self._reads_all = plan.captures in ("data", "overflow")
+        self.launched = threading.local()
+        """`count`: operators with a kernel that this thread has run."""
 
+    @records_failures
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -121,14 +135,26 @@ class CaptureMode(RecordingMode):
             return NotImplemented
         schema = self._schema(func) if known is None else known[0]
         if schema.kind:
-            result = func(*args, **kwargs)
-            self._skipped(schema, args, kwargs, result)
+            try:
+                result = func(*args, **kwargs)
+            except Exception as error:
+                self.record_failure(schema.op_type, args, kwargs, error)
+                raise
+            if not self._calls_only:
+                self._skipped(schema, args, kwargs, result)
             return result
+        if self._calls_only:
+            self._launches()
+            return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs))
             if running.link is not None:
                 self._links.begins(running.link)
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            self._fails(running, error)
+            raise
         with torch._C.DisableTorchFunction():
             self._end(running, schema, tensors_returned(schema, args, kwargs, result))
         return result
@@ -166,6 +192,33 @@ class CaptureMode(RecordingMode):
             outputs,
         )
 
+    def record_failure(
+        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception, kernel: str = ""
+    ) -> None:
+        """Files an operator that raised before it was recorded (exception mode; nothing in others): its inputs as they are."""
+        if self._plan.captures != "exception":
+            return
+        schema = OperatorSchema(name, kernel, "", (), (), ())
+        with suspended(), torch._C.DisableTorchFunction():
+            op, _, _ = self._identify(schema, (), {})
+            assert op is not None
+            others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+            arguments = {key: json_value(value) for key, value in others.items() if not _holds_tensors(value)}
+            found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
+            lives = [(slot, path, tensor, self._provenance.source(tensor), "") for slot, (path, tensor) in enumerate(found)]
+            self._recorder.failed_op(replace(op, arguments=arguments), error, lives)
+
+    def _fails(self, running: _Running, error: BaseException) -> None:
+        with torch._C.DisableTorchFunction():
+            if isinstance(error, Exception):
+                self._recorder.failed_op(running.op, error, running.inputs)
+            else:
+                self._recorder.abandoned_op(running.op)
+
+    def _launches(self) -> None:
+        self.launched.count = getattr(self.launched, "count", 0) + 1
+
+    @records_failures
     def _run_outside(
         self,
         schema: OperatorSchema,
@@ -178,7 +231,11 @@ class CaptureMode(RecordingMode):
         first = torch._C._autograd._get_sequence_nr()
         with torch._C.DisableTorchFunction():
             running = self._begin(schema, args, kwargs, tensors)
-        result = call()
+        try:
+            result = call()
+        except BaseException as error:
+            self._fails(running, error)
+            raise
         # Above autograd the nodes are made inside the call, and there may be several.
         if running.link is not None:
             self._links.made(first, running.link)
@@ -219,7 +276,7 @@ class CaptureMode(RecordingMode):
                     continue  # it has no shape and no memory before the first forward
                 full_name = f"{prefix}.{name}" if prefix else name
                 self._provenance.note(parameter, f"{PARAMETER_PREFIX}{full_name}")
-                graph.add_parameter(GraphValue(full_name, _dtype(parameter), tuple(parameter.shape)))
+                graph.add_parameter(GraphValue(full_name, dtype_name(parameter), tuple(parameter.shape)))
                 self._parameter_scopes[id(parameter)] = scope
                 self._parameter_names[id(parameter)] = full_name
 
@@ -233,13 +290,13 @@ class CaptureMode(RecordingMode):
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
                     self._provenance.note(value, f"{PARAMETER_PREFIX}{key}.{owner}")
-                    graph.add_parameter(GraphValue(f"{key}.{owner}", _dtype(value), _shape(value)))
+                    graph.add_parameter(GraphValue(f"{key}.{owner}", dtype_name(value), shape_of(value)))
 
     def record_root_input(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records an input of a root module that no operator of this step made, as MindSpore does: as a parameter."""
         if not self._provenance.source(tensor):
             self._provenance.note(tensor, f"{PARAMETER_PREFIX}{name}")
-            self._recorder.graph(graph_id).add_parameter(GraphValue(name, _dtype(tensor), _shape(tensor)))
+            self._recorder.graph(graph_id).add_parameter(GraphValue(name, dtype_name(tensor), shape_of(tensor)))
             self.record_value(name, graph_id, tensor)
 
     def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
@@ -247,6 +304,8 @@ class CaptureMode(RecordingMode):
         if is_lazy(tensor):
             return
         plan = self._plan
+        if self.models is not None or plan.captures != "data":
+            return
         site = self._sites.value(graph_id, name)
         if not plan.outputs or plan.selection == "marked" or not self._is_selected(site, PARAMETER):
             return
@@ -278,17 +337,23 @@ class CaptureMode(RecordingMode):
         op = running.op
         selected = not op.skip
         provenance, unwritten = self._provenance, self._unwritten
+        data = self._plan.captures == "data"
         lives = running.inputs
         for slot, argument, tensor in inputs:
             source = provenance.source(tensor)
-            if not source and selected:
+            if not source and selected and data:
                 source = self._recorder.constant(op, Live(slot, argument, tensor))
                 provenance.note(tensor, source)
             lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))
-        if selected:
-            self._recorder.before_op(op, lives)
-        else:
+        if not selected:
             self._recorder.skip_op(op)
+        elif self._reads_all:
+            if self.models is not None:
+                lives = list(self.models.without_excluded(op, "input", lives))
+            self._recorder.before_op(op, lives)
+        elif schema.changes and self._plan.captures == "exception":
+            # What it writes into is looked at now, the rest where it fails.
+            self._recorder.before_op(op, [live for live in lives if live[1].partition("[")[0] in schema.changes])
         return running
 
     def _end(self, running: _Running, schema: OperatorSchema, outputs: list[Found]) -> None:
@@ -297,7 +362,16 @@ class CaptureMode(RecordingMode):
             self._provenance.note(tensor, site.source(slot))
         if not op.skip:
             skip: SkipReason = "in flight" if schema.asynchronous else ""
-            self._recorder.after_op(op, [(slot, argument, tensor, "", skip) for slot, argument, tensor in outputs])
+            lives: Sequence[LiveTensor] = ()
+            if self._reads_all:
+                lives = [(slot, argument, tensor, "", skip) for slot, argument, tensor in outputs]
+                if self.models is not None:
+                    lives = self.models.without_excluded(op, "output", lives)
+            self._recorder.after_op(op, lives)
+            if self.models is not None:
+                self._launches()
+        if self.watches is not None:
+            self.watches.ran(op, outputs, collective=schema.asynchronous)
         if not site.described:
             self._describe(running, schema, outputs)
 
@@ -423,7 +497,68 @@ class CaptureMode(RecordingMode):
             arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
             skip,
         )
+        if plan.captures == "overflow":
+            numbers = numbers_for_tensors(schema, args, kwargs)
+            if numbers:
+                op = replace(op, arguments={**op.arguments, **numbers})
+        if self.models is not None:
+            inside = position.root is not None or link is not None or phase == "recomputation"
+            op = self.models.placed(op, inside=inside and phase != "optimizer")
         return op, site, known
+
+    def scope(self) -> str:
+        """The scope of the innermost running module of this thread."""
+        return self._observer.current().scope
+
+    def here(self) -> OpRecord:
+        """A record that says where the program is, of no operator."""
+        position = self._observer.current()
+        stack, _ = self._stacks.read(sys._getframe(1), position.running)
+        return OpRecord(
+            op_type="",
+            op_name="",
+            timestamp=self._now(),
+            step=self._observer.step,
+            rank_id=self._rank_id,
+            task_id=self._task_id,
+            stream_id=self._task_id,
+            order=self._next_order(),
+            stack=stack,
+        )
+
+    def name_call(self, op_type: str, op_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpRecord:
+        """Names what the program is about to call (`dump_level` op); without `op_name` it is named by its scope."""
+        observer = self._observer
+        position = observer.current()
+        stack, where = self._stacks.read(sys._getframe(1), position.running)
+        with self._lock:
+            if op_name:
+                site = self._sites.value(~position.graph_id, op_name)
+            else:
+                # Numbers of their own, so that operators are numbered as they are without calls.
+                site = self._sites.next(
+                    ~position.graph_id, position.scope, op_type, position.call_id, position.phase, where
+                )
+            occurrence = site.next_occurrence(self._sites.step)
+            timestamp, order = self._now(), self._next_order()
+        others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+        op = OpRecord(
+            op_type=op_type,
+            op_name=site.name.replace("-op", "-call") if not op_name else op_name,
+            timestamp=timestamp,
+            step=observer.step,
+            graph_id=position.graph_id,
+            rank_id=self._rank_id,
+            task_id=self._task_id,
+            stream_id=self._task_id,
+            order=order,
+            occurrence=occurrence,
+            phase=position.phase,
+            stack=stack,
+            arguments={key: json_value(value) for key, value in others.items() if not _holds_tensors(value)},
+        )
+        assert self.models is not None, "calls are recorded in the layout of devices alone"
+        return self.models.placed(op, inside=position.root is not None and position.phase != "optimizer")
 
     def _in_marked_function(self, frame: FrameType) -> bool:
         return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
@@ -442,27 +577,8 @@ class CaptureMode(RecordingMode):
         """Adds the operator to its graph, the first time that it runs."""
         op = running.op
         running.site.described = True
-        self._recorder.graph(op.graph_id).add(
-            GraphNode(
-                op_name=op.op_name,
-                op_type=op.op_type,
-                phase=op.phase,
-                inputs=_by_slot(
-                    {
-                        slot: GraphInput(source, _dtype(tensor), _shape(tensor))
-                        for slot, _, tensor, source, _ in running.inputs
-                    },
-                    GraphInput(),
-                ),
-                outputs=_by_slot(
-                    {slot: GraphOutput(_dtype(tensor), _shape(tensor)) for slot, _, tensor in outputs},
-                    GraphOutput("", ()),
-                ),
-                attributes=op.arguments,
-                stack=op.stack,
-                runs_kernel=not schema.kind,
-            )
-        )
+        node = node_of(op, running.inputs, outputs, runs_kernel=not schema.kind)
+        self._recorder.graph(op.graph_id).add(node)
 
     def _any_foreign(self, types: Sequence[type]) -> bool:
         for cls in types:
@@ -485,14 +601,5 @@ class CaptureMode(RecordingMode):
         return self._order - 1
 
 
-def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:
-    """The values at their slots; `nothing` in a slot that holds no tensor."""
-    return tuple(values.get(slot, nothing) for slot in range(max(values, default=-1) + 1))
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    return () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
+def _holds_tensors(value: Any) -> bool:
+    return next(nested_tensors((value,), ""), None) is not None
