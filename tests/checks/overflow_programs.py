@@ -39,6 +39,16 @@ def _t(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype)
 
 
+def _self_attention(x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
+    result: torch.Tensor = F.scaled_dot_product_attention(x, x, x, attn_mask=attn_mask, is_causal=is_causal)
+    return result
+
+
+def _nan_that_stays() -> torch.Tensor:
+    x = _t(float("nan"), 1) * 2 + 1
+    return x.exp()
+
+
 def _half(*values: float) -> torch.Tensor:
     return _t(*values, dtype=HALF)
 
@@ -187,7 +197,7 @@ OVERFLOWING = (
     ),
     Program(
         "attention",
-        lambda: F.scaled_dot_product_attention(*[torch.full((1, 1, 4, 8), 3e38)] * 3),
+        lambda: _self_attention(torch.full((1, 1, 4, 8), 3e38)),
         (("_scaled_dot_product_flash_attention_for_cpu", 0x400),),
     ),
     Program(
@@ -218,7 +228,8 @@ def _mask_by_addition() -> torch.Tensor:
 
 
 def _batch_norm_in_training() -> torch.Tensor:
-    return torch.nn.BatchNorm2d(3)(torch.randn(2, 3, 4, 4))
+    normalised: torch.Tensor = torch.nn.BatchNorm2d(3)(torch.randn(2, 3, 4, 4))
+    return normalised
 
 
 def _train_step() -> None:
@@ -236,14 +247,19 @@ def _garbage_in_a_result() -> torch.Tensor:
 
 def _attention_with_bool_mask() -> torch.Tensor:
     q = torch.randn(1, 2, 4, 8)
-    return F.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(4, 4).tril().bool())
+    return _self_attention(q, attn_mask=torch.ones(4, 4).tril().bool())
 
 
 def _attention_with_a_row_all_masked() -> torch.Tensor:
     q = torch.randn(1, 2, 4, 8)
     mask = torch.ones(4, 4, dtype=torch.bool)
     mask[1] = False
-    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    return _self_attention(q, attn_mask=mask)
+
+
+def _ctc() -> torch.Tensor:
+    lengths = torch.tensor([6, 6]), torch.tensor([3, 2])
+    return F.ctc_loss(torch.randn(6, 2, 4).log_softmax(-1), torch.tensor([[1, 2, 3], [1, 1, 0]]), *lengths)
 
 
 def _grad_of_masked_softmax() -> torch.Tensor | None:
@@ -270,16 +286,14 @@ CLEAN = (
     Program("clamp to inf", lambda: torch.randn(3).clamp(min=-INF, max=INF)),
     Program("constant padding with -inf", lambda: F.pad(torch.randn(2, 2), (1, 1), value=-INF)),
     Program("max pooling with padding", lambda: F.max_pool2d(torch.randn(1, 1, 4, 4), 3, 2, padding=1)),
-    Program("causal attention", lambda: F.scaled_dot_product_attention(*[torch.randn(1, 2, 4, 8)] * 3, is_causal=True)),
+    Program("causal attention", lambda: _self_attention(torch.randn(1, 2, 4, 8), is_causal=True)),
     Program("attention with a bool mask", _attention_with_bool_mask),
     Program("attention with a row all masked", _attention_with_a_row_all_masked),
     Program(
         "attention with a float mask",
-        lambda: F.scaled_dot_product_attention(
-            *[torch.randn(1, 2, 4, 8)] * 3, attn_mask=torch.full((4, 4), -INF).triu(1)
-        ),
+        lambda: _self_attention(torch.randn(1, 2, 4, 8), attn_mask=torch.full((4, 4), -INF).triu(1)),
     ),
-    Program("nan that stays nan", lambda: (_t(float("nan"), 1) * 2 + 1).exp()),
+    Program("nan that stays nan", _nan_that_stays),
     Program("inf minus inf", lambda: _t(INF) - _t(INF)),
     Program("matmul with a nan", lambda: _t(float("nan"), 1).reshape(1, 2) @ torch.ones(2, 1)),
     Program("inf cast to fp16", lambda: _t(INF, -INF, float("nan"), 65504).half()),
@@ -311,5 +325,6 @@ CLEAN = (
     Program("a step of training", _train_step),
     Program("convolution", lambda: F.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))),
     Program("type seen through a view", lambda: _t(-1, dtype=INT32).view(torch.float32)),
+    Program("impossible paths of a CTC loss", _ctc),
     Program("complex numbers", lambda: torch.fft.fft(torch.randn(8))),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opdump.errors import ConfigError
-from opdump.plan import DumpPlan, KernelPattern, StepSet
+from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet
 
 
 def test_a_path_alone_makes_a_plan_with_the_dialects_defaults() -> None:
@@ -45,9 +45,25 @@ def test_only_named_kernels_are_selected() -> None:
 
 
 def test_the_json_holds_every_field_but_text_and_warnings() -> None:
-    plan = DumpPlan(path=Path("/tmp/dump"), config_text="{}", warnings=("w",), devices=frozenset({2, 1}))
+    plan = DumpPlan(
+        path=Path("/tmp/dump"),
+        config_text="{}",
+        warnings=("w",),
+        devices=frozenset({2, 1}),
+        captures="watch",
+        overflow_kinds=frozenset({"atomic"}),
+        exception_detail="norm",
+        models=(ModelSelection(layers=("a",)),),
+        single_operators=False,
+        dump_level="op",
+        file_format="bin",
+        stream_in_names=False,
+        step_level=True,
+        dialect="acl",
+    )
     shown = json.loads(plan.to_json())
     assert set(shown) == set(DumpPlan.__dataclass_fields__) - {"config_text", "warnings"}
+    assert shown["models"][0]["layers"] == ["a"]
     assert shown["devices"] == [1, 2]
     assert shown["steps"] == "all"
 

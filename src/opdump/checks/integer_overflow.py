@@ -13,11 +13,13 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from opdump.checks.seen import SIGNED, Seen
+from opdump.checks.seen import INTEGERS, SIGNED, Seen
 from opdump.op_types import bare_name
 
 NEGATED_MINIMUM: Final = 0x8
 INTEGER: Final = 0x10
+
+_NEGATIONS: Final = frozenset({"neg", "negative", "abs", "absolute", "Neg", "Abs"})
 
 Array = npt.NDArray[Any]
 Interval = tuple[float, float]
@@ -41,6 +43,16 @@ class _Rule:
     compute: Callable[[Sequence[Array], Mapping[str, Any], Seen], Array]
 
 
+def _safe_range(dtype: str) -> Interval:
+    """Numbers that are in the range of the type for sure: float64 rounds the ends of 64-bit ranges."""
+    limits = np.iinfo(dtype)
+    margin = 1e-9 * limits.max if dtype.endswith("64") else 0.0
+    return (limits.min + margin if limits.min else 0.0), limits.max - margin
+
+
+_SAFE: Final[Mapping[str, Interval]] = {dtype: _safe_range(dtype) for dtype in INTEGERS}
+
+
 def integer_status(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], output: Seen) -> int:
     """0x8 or 0x10 where the integers of `output` are provably not what the operator should have computed, else 0.
 
@@ -48,9 +60,9 @@ def integer_status(name: str, arguments: Mapping[str, Any], inputs: Sequence[See
     the names of PyTorch and ONNX; elements of integers alone are looked at, so an operator with a float among its inputs gives 0.
     """
     key = bare_name(name)
-    if key.lower() in ("neg", "negative", "abs", "absolute"):
-        return NEGATED_MINIMUM if _has_minimum(inputs, output) else 0
     rule = _RULES.get(key)
+    if rule is None and key in _NEGATIONS:
+        return NEGATED_MINIMUM if _has_minimum(inputs, output) else 0
     if rule is None or output.is_empty:
         return 0
     operands = _operands(rule.operands, arguments, inputs)
@@ -73,10 +85,8 @@ class _UnknownAxesError(Exception):
 
 
 def _is_inside(low: float, high: float, output: Seen) -> bool:
-    limits = np.iinfo(output.dtype)
-    # float64 rounds the ends of 64-bit ranges: what is as near to them is looked at.
-    margin = 1e-9 * limits.max if output.dtype.endswith("64") else 0.0
-    return (limits.min + margin if limits.min else 0.0) <= low and high <= limits.max - margin
+    least, most = _SAFE[output.dtype]
+    return least <= low and high <= most
 
 
 def _with_axes(key: str, arguments: Mapping[str, Any], inputs: Sequence[Seen]) -> Mapping[str, Any]:

@@ -107,10 +107,17 @@ def class_of(op_type: str) -> OperatorClass:
     return "computes"
 
 
+@lru_cache(maxsize=4096)
+def _adds(op_type: str) -> bool | None:
+    """Whether an operator adds atomically; None where its arguments tell."""
+    name = bare_name(op_type).lower()
+    return None if name in _ATOMIC_WHEN_ASKED else name in _ATOMIC
+
+
 def adds_atomically(op_type: str, arguments: Mapping[str, Any]) -> bool:
     """Whether a device would do the operator with atomic additions (`scatter_add`, `index_put` with `accumulate`)."""
-    name = bare_name(op_type).lower()
-    if name in _ATOMIC_WHEN_ASKED:
-        reduction = arguments.get("reduce", arguments.get("reduction", "none"))
-        return bool(arguments.get("accumulate")) or reduction not in (None, "none", "")
-    return name in _ATOMIC
+    adds = _adds(op_type)
+    if adds is not None:
+        return adds
+    reduction = arguments.get("reduce", arguments.get("reduction", "none"))
+    return bool(arguments.get("accumulate")) or reduction not in (None, "none", "")

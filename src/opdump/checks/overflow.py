@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from opdump.checks.integer_overflow import integer_status
@@ -32,11 +32,33 @@ NEGATIVE_TO_UNSIGNED: Final = 0x80
 TO_FP16: Final = 0x100
 CUBE: Final = 0x400
 
+# Whose operators are known by name. Further ones of PyTorch are written by users.
+_NAMESPACES: Final = (
+    "aten",
+    "prims",
+    "c10d",
+    "_c10d",
+    "ai.onnx",
+    "onnx",
+    "com.microsoft",
+    "com.ms.internal",
+    "higher_order",
+)
 _FOREACH: Final = "_foreach_"
 # Buffers that are written and not read.
 _WRITTEN_ONLY: Final = frozenset({"out", "out0", "out1", "out2"})
+# Their further results are logarithms of probabilities, -Inf for what is impossible.
+_LOGARITHMS_OF_ZERO: Final = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "miopen_ctc_loss"})
 # Inputs that count for nothing where `beta` is 0: they may be memory without values.
 _SCALED_BY_BETA: Final = frozenset({"addmm", "addmv", "addbmm", "baddbmm", "addr", "_addmm_activation", "sspaddmm"})
+
+
+@lru_cache(maxsize=4096)
+def _known_name(op_type: str, kernel: str) -> str:
+    namespace, colons, _ = kernel.partition("::")
+    name = bare_name(op_type)
+    # The name of somebody's own operator may mean anything.
+    return name if not colons or namespace.startswith(_NAMESPACES) else f"{namespace}_{name}"
 
 
 def overflow_kind(op_type: str, arguments: Mapping[str, Any]) -> OverflowKind:
@@ -64,7 +86,7 @@ def overflow_status(
     """
     if overflow_kind(op_type, arguments) not in kinds:
         return 0
-    name = bare_name(op_type)
+    name = _known_name(op_type, kernel)
     if name.startswith(_FOREACH):
         return _of_each(name.removeprefix(_FOREACH), arguments, inputs, outputs)
     return _status(name, arguments, inputs, outputs)
@@ -76,8 +98,10 @@ def _status(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], out
         return _cast_status(name, inputs, outputs)
     if operator == "moves" and not adds_atomically(name, arguments):
         return 0
+    if _all_finite(outputs):
+        return 0  # nearly always
     status = 0
-    for output in outputs:
+    for output in outputs[:1] if name in _LOGARITHMS_OF_ZERO else outputs:
         if output.is_exact:
             if output.dtype in INTEGERS and not status & 0x18:
                 status |= integer_status(name, arguments, inputs, output)
@@ -85,6 +109,11 @@ def _status(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], out
             status |= _float_bit(operator == "cube", name, inputs, outputs)
             break
     return status
+
+
+def _all_finite(outputs: Sequence[Seen]) -> bool:
+    """Whether every output is of floats, and finite."""
+    return all(output.dtype in FLOATS and output.is_finite for output in outputs)
 
 
 def _float_bit(is_cube: bool, name: str, inputs: Sequence[Seen], outputs: Sequence[Seen]) -> int:
@@ -166,7 +195,7 @@ def _of_each(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], ou
     status = 0
     for place, output in enumerate(outputs):
         of_place = [
-            replace(seen, argument=seen.argument.removesuffix(f"[{place}]"))
+            seen._replace(argument=seen.argument.removesuffix(f"[{place}]"))
             for seen in inputs
             if seen.argument.endswith(f"[{place}]") or "[" not in seen.argument
         ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,7 @@ INTEGERS: Final = SIGNED | UNSIGNED
 _EXACT: Final = INTEGERS | {"bool"}
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):  # made for every tensor of every operator: a frozen dataclass takes four times as long
     """One tensor: its facts, its summary, and a way to its elements for the few checks that need them.
 
     `dtype` is the name of a record (`float16`, `bfloat16`, `int8`). Of a type that has no summary (complex numbers, floats of 8 bits)

@@ -176,7 +176,8 @@ def encode_opdebug(record: OpdebugRecord) -> bytes:
     """The 2048 bytes of a record of the old layout; what its reports do not say is zero.
 
     Raises ValueError for a record of the new layout, which devices alone write, for one that has other reports than the three of the
-    old layout in their order, and for a number that 64 bits do not hold.
+    old layout in their order, for a number that 64 bits do not hold, and for a first number (the model of "DHA Atomic Add") that
+    a reader would take for the magic number of the new layout.
     """
     names = tuple(report.accelerator for report in record.reports)
     expected = tuple(name for name, *_ in _OLD)
@@ -193,11 +194,14 @@ def encode_opdebug(record: OpdebugRecord) -> bytes:
             raise ValueError(
                 f"found a report of {name} with {', '.join(numbers)}; expected {', '.join(known)} in this order, and one status word"
             )
+        if any(not 0 <= number < 2**64 for number in numbers.values()):
+            raise ValueError(f"found a number in a report of {name} that is none of 64 bits: {numbers}")
         for place, names_of in ((start, _PLACES), (rest_start, rest)):
-            try:
-                struct.pack_into(f"<{len(names_of)}Q", data, place, *(numbers[each] for each in names_of))
-            except struct.error as error:
-                raise ValueError(f"found a number in a report of {name} that is none of 64 bits: {numbers}") from error
+            struct.pack_into(f"<{len(names_of)}Q", data, place, *(numbers[each] for each in names_of))
+    if int.from_bytes(data[:4], "little") == OPDEBUG_MAGIC:
+        raise ValueError(
+            f"found 0x{OPDEBUG_MAGIC:x} as the model of {names[0]}; in this place it begins the new layout"
+        )
     return bytes(data)
 
 
@@ -233,11 +237,29 @@ def atomic_status(accelerator: str) -> int:
     return 0x9 << 8 if accelerator.startswith("DHA") else 0x1 << 16
 
 
-def overflow_dump_file(record: OpdebugRecord, *, dump_time: int = 0) -> DumpFile:
-    """The dump file that holds a record of the old layout: one output of 2048 bytes. `dump_time` counts microseconds since the epoch.
+def overflow_dump_file(
+    *,
+    status: int,
+    accelerator: str = "AI Core",
+    model_id: int = 0,
+    stream_id: int = 0,
+    task_id: int = 0,
+    task_type: int = 0,
+    dump_time: int = 0,
+) -> DumpFile:
+    """The dump file that tells of an overflow: one output of 2048 bytes, which are `overflow_record`.
 
-    Raises ValueError as `encode_opdebug`. Source: section 6 of the dump specification.
+    `dump_time` counts microseconds since the epoch. Raises ValueError as `overflow_record` and `encode_opdebug`. Source: section 6 of
+    the dump specification.
     """
+    record = overflow_record(
+        status,
+        accelerator=accelerator,
+        model_id=model_id,
+        stream_id=stream_id,
+        task_id=task_id,
+        task_type=task_type,
+    )
     output = DumpTensor(
         io="output",
         slot=0,
