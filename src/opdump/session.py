@@ -245,8 +245,8 @@ def name_model(module: Any, name: str) -> None:
     """
     if not hasattr(module, "named_modules"):
         raise MarkError(f"name_model: {module!r} is no PyTorch module")
-    if not isinstance(name, str) or not name:
-        raise MarkError(f"name_model: the name is {name!r}, expected some text")
+    if not name:
+        raise MarkError(f"name_model: the name is {name!r}, expected a name")
     _SESSION.model_names[id(module)] = (module, name)
 
 
@@ -298,9 +298,7 @@ def resolve_plan(
         return replace(config, **settings)
     if config is None and settings:
         return plan_from_keywords(environ=os.environ, strict=strict, **settings)
-    return load_plan(
-        config, environ=os.environ, strict=strict, program_directory=_program_directory(), **settings
-    )
+    return load_plan(config, environ=os.environ, strict=strict, program_directory=_program_directory(), **settings)
 
 
 def _program_directory() -> str | None:

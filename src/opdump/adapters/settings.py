@@ -47,7 +47,9 @@ class Settings:
 class Clock(Protocol):
     """The half of an attached adapter that a program may drive."""
 
-    step: int
+    @property
+    def step(self) -> int:
+        """The iteration that the program is in."""
 
     def manual_step(self) -> None:
         """Ends the current iteration; from the first call on nothing else ends one."""

@@ -35,12 +35,16 @@ def plan_in_mode(plan: DumpPlan, mode: Captures, *, as_device: bool, nodes: Sequ
     if mode == "data":
         return plan
     if plan.captures not in ("data", mode):
-        raise ConfigError(f"the configuration asks for the mode {plan.captures!r}, the arguments for {mode!r}; choose one")
+        raise ConfigError(
+            f"the configuration asks for the mode {plan.captures!r}, the arguments for {mode!r}; choose one"
+        )
     if as_device:
         plan = replace(plan, layout="acl", file_format="bin", dialect="acl")
     if mode == "watch":
         if plan.layout != "acl":
-            raise ConfigError(f'watch mode writes files of the layout "acl", not of {plan.layout!r}; leave `layout` out')
+            raise ConfigError(
+                f'watch mode writes files of the layout "acl", not of {plan.layout!r}; leave `layout` out'
+            )
         models = (*(plan.models or ()), *((ModelSelection(watcher_nodes=tuple(nodes)),) if nodes else ()))
         return replace(plan, captures=mode, models=models, saved_data="tensor", inputs=False, outputs=True)
     return replace(plan, captures=mode, models=None, inputs=True, outputs=mode == "overflow")

@@ -180,6 +180,11 @@ class GatheringRecorder(Recorder):
                 self._settle(taken)
         super()._end_step(step)
 
+    def _count(self, steps: Iterable[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
+        super()._count(steps, ops, entries)
+        if self.plan.captures == "watch":
+            self.executed -= len(ops)  # looks, and no operators: those are counted
+
     def _read(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> list[Taken]:
         found = []
         for slot, argument, tensor, source, skip in lives:

@@ -60,9 +60,7 @@ def arguments_of(
     return site.arguments
 
 
-def numbers_for_tensors(
-    schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
+def numbers_for_tensors(schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers that were given in the place of tensors, `other` of `x + 1`, as JSON values."""
     given = len(args)
     found = {}

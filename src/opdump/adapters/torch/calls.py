@@ -33,9 +33,31 @@ from .schemas import nested_tensors
 
 _NO_OPERATORS = frozenset(
     {
-        *("__get__", "__set__", "__len__", "__iter__", "__array__", "__repr__", "__format__", "__hash__", "__contains__"),
+        *(
+            "__get__",
+            "__set__",
+            "__len__",
+            "__iter__",
+            "__array__",
+            "__repr__",
+            "__format__",
+            "__hash__",
+            "__contains__",
+        ),
         *("__bool__", "__int__", "__float__", "__index__", "__deepcopy__", "__reduce_ex__", "__dir__", "__setstate__"),
-        *("numpy", "tolist", "item", "data_ptr", "untyped_storage", "storage", "size", "dim", "stride", "numel", "element_size"),
+        *(
+            "numpy",
+            "tolist",
+            "item",
+            "data_ptr",
+            "untyped_storage",
+            "storage",
+            "size",
+            "dim",
+            "stride",
+            "numel",
+            "element_size",
+        ),
         *("backward", "grad", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad"),
         *("is_complex", "is_floating_point", "is_contiguous", "get_device", "share_memory_", "_set_grad_enabled"),
     }
@@ -49,7 +71,7 @@ class CallMode(TorchFunctionMode):
     """Sees the calls of the threads that it is on in. `records`: each is an operator; `fails`: one that raises is."""
 
     def __init__(self, mode: CaptureMode, recorder: Recorder, *, records: bool, fails: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        super().__init__()
         self._mode = mode
         self._recorder = recorder
         self._records = records
@@ -131,7 +153,9 @@ class CallMode(TorchFunctionMode):
         with suspended(), torch._C.DisableTorchFunction():
             op = mode.name_call(op_type, op_name, args, kwargs)
             if not op.skip:
-                recorder.before_op(op, self._lives(op, (*nested_tensors(args, ""), *nested_tensors(kwargs, "")), "input"))
+                recorder.before_op(
+                    op, self._lives(op, (*nested_tensors(args, ""), *nested_tensors(kwargs, "")), "input")
+                )
         launched = getattr(mode.launched, "count", 0)
         try:
             result = call()

@@ -24,10 +24,7 @@ def node_of(op: OpRecord, inputs: Sequence[LiveTensor], outputs: Sequence[Found]
         op_type=op.op_type,
         phase=op.phase,
         inputs=_by_slot(
-            {
-                slot: GraphInput(source, dtype_name(tensor), shape_of(tensor))
-                for slot, _, tensor, source, _ in inputs
-            },
+            {slot: GraphInput(source, dtype_name(tensor), shape_of(tensor)) for slot, _, tensor, source, _ in inputs},
             GraphInput(),
         ),
         outputs=_by_slot(

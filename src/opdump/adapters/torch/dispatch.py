@@ -91,6 +91,7 @@ class CaptureMode(RecordingMode):
         self._recorder = recorder
         self._observer = observer
         self._rank_id = rank_id
+        self._net_name = "" if plan.layout == "acl" else plan.net_name
         self._task_id = UNKNOWN_ID if plan.layout in ("acl", "mindspore-async") else 0
         """Of tasks and streams, which only a device has."""
         self._marked_functions = frozenset(marked_functions)
@@ -205,7 +206,9 @@ class CaptureMode(RecordingMode):
             others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
             arguments = {key: json_value(value) for key, value in others.items() if not _holds_tensors(value)}
             found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
-            lives = [(slot, path, tensor, self._provenance.source(tensor), "") for slot, (path, tensor) in enumerate(found)]
+            lives: list[LiveTensor] = [
+                (slot, path, tensor, self._provenance.source(tensor), "") for slot, (path, tensor) in enumerate(found)
+            ]
             self._recorder.failed_op(replace(op, arguments=arguments), error, lives)
 
     def _fails(self, running: _Running, error: BaseException) -> None:
@@ -314,7 +317,7 @@ class CaptureMode(RecordingMode):
             op_name=name,
             timestamp=self._now(),
             step=self._observer.step,
-            net_name=self._plan.net_name,
+            net_name=self._net_name,
             graph_id=graph_id,
             rank_id=self._rank_id,
             order=self._next_order(),
@@ -482,7 +485,7 @@ class CaptureMode(RecordingMode):
             site.name,
             timestamp,
             observer.step,
-            plan.net_name,
+            self._net_name,
             graph_id,
             self._rank_id,
             0,
@@ -544,7 +547,7 @@ class CaptureMode(RecordingMode):
         others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
         op = OpRecord(
             op_type=op_type,
-            op_name=site.name.replace("-op", "-call") if not op_name else op_name,
+            op_name=op_name or site.name.replace("-op", "-call"),
             timestamp=timestamp,
             step=observer.step,
             graph_id=position.graph_id,

@@ -23,9 +23,7 @@ from .replacements import Replacements
 class RecordFailure(Protocol):
     """Files the operator of that name as one that failed, with the tensors among its arguments."""
 
-    def __call__(
-        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception
-    ) -> None: ...
+    def __call__(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> None: ...
 
 
 _RECORDING: set[CodeType] = set()
@@ -78,24 +76,28 @@ class FunctionFailures:
                     record(type(node).__name__, args, {}, error)
                 raise
 
-        boxed = torch.autograd.function.BackwardCFunction.__dict__.get("apply_boxed")
-
-        @records_failures
-        def watched_boxed(node: Any, *args: Any) -> Any:
-            given = [tuple(each) if isinstance(each, list) else each for each in args]  # the backward may empty the list
-            try:
-                return boxed(node, *args)
-            except Exception as error:
-                if recording_here() and not was_recorded(error):
-                    record(type(node).__name__, tuple(given), {}, error)
-                raise
-
         replace = self._replacements.replace
-        if boxed is not None:
-            wrapped = functools.wraps(boxed)(watched_boxed)
-            replace(torch.autograd.function.BackwardCFunction, "apply_boxed", wrapped)
         replace(torch.autograd.Function, "apply", classmethod(functools.wraps(apply)(watched_apply)))
         replace(torch.autograd.function.BackwardCFunction, "apply", functools.wraps(backward)(watched_backward))
+
+        boxed = torch.autograd.function.BackwardCFunction.__dict__.get("apply_boxed")
+        if boxed is not None:  # newer releases, for functions that ask for a list of their gradients
+            replace(torch.autograd.function.BackwardCFunction, "apply_boxed", self._boxed(boxed))
+
+    def _boxed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @records_failures
+        @functools.wraps(original)
+        def watched_boxed(node: Any, *args: Any) -> Any:
+            # The backward may empty the list while it runs.
+            given = tuple(tuple(each) if isinstance(each, list) else each for each in args)
+            try:
+                return original(node, *args)
+            except Exception as error:
+                if recording_here() and not was_recorded(error):
+                    self._record(type(node).__name__, given, {}, error)
+                raise
+
+        return watched_boxed
 
     def detach(self) -> None:
         self._replacements.restore()

@@ -22,8 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from opdump.checks.overflow import overflow_kind
 from opdump.dump_file import DumpFile
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName, sanitise
+from opdump.dump_file.opdebug import atomic_status, overflow_dump_file
 from opdump.dump_file.writing import encode_dump_file
 from opdump.errors import DumpPathError
 from opdump.graph import Graph
@@ -84,15 +86,16 @@ class AscendWriter:
 
     def write_overflow(self, op: OpRecord, status: int) -> None:
         """Queue the overflow file of an operator, beside its dump."""
-        from opdump.dump_file.opdebug import overflow_dump_file
-
         # Its task is another one than the operator's, whose number is in the payload.
         name = DumpName("Opdebug", "Node_OpDebug", UNKNOWN_ID, op.stream_id, op.timestamp)
+        atomic = overflow_kind(op.op_type, op.arguments) == "atomic"
+        accelerator = "L2 Atomic Add" if atomic else "AI Core"
         file = overflow_dump_file(
-            model_id=op.graph_id,
+            status=atomic_status(accelerator) if atomic else status,
+            accelerator=accelerator,
+            model_id=op.graph_id if op.net_name else 0,
             stream_id=op.stream_id,
             task_id=op.task_id,
-            status=status,
             dump_time=op.timestamp,
         )
         self._write_file(self._directory(op), str(name), file)
