@@ -12,6 +12,7 @@ Gradients are called by no one. Calls inside functions given to `torch.compile` 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -63,6 +64,8 @@ _NO_OPERATORS = frozenset(
     }
 )
 """Functions of the interface that compute nothing, or run what others recorded."""
+_COMPILED = "compile_wrapper"
+"""The function that stands in for one that was given to `torch.compile`."""
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.DataParallel, nn.parallel.DistributedDataParallel)
 _WRAPPERS = ("torch._dynamo.", "torch.fx.", "torch.jit.", "torch.distributed.", "torch.nn.parallel.", "torch.ao.")
 
@@ -86,7 +89,10 @@ class CallMode(TorchFunctionMode):
         original = eval_frame._maybe_set_eval_frame
 
         def switching(callback: Any) -> Any:
-            # Called with a compiler on the way into a compiled function, and with what was before on the way out.
+            # The wrapper of a compiled function calls it with a compiler on the way in, and with what was before on the way out.
+            # Others call it too, on the way in and out of what is not to be compiled inside.
+            if sys._getframe(1).f_code.co_name != _COMPILED:
+                return original(callback)
             if callable(callback):
                 self._leave_for_compiled()
                 return original(callback)
