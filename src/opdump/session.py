@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import itertools
 import logging
 import os
 import sys
@@ -115,8 +116,8 @@ class _Session:
         self.dump: Dump | None = None
         self.modules: dict[int, Any] = {}
         self.functions: set[CodeType] = set()
-        self.watched = 0
-        """Tensors without a name that are watched."""
+        self.numbers = itertools.count()
+        """Of watched tensors without a name."""
         self.model_names: dict[int, tuple[Any, str]] = {}
         """Names that the program gave to modules, by their identity, with the module, so that it stays theirs."""
 
@@ -160,7 +161,7 @@ def capture(
     """
     if _SESSION.running is not None:
         raise CaptureStateError("a capture is running in this process already; end it (opdump.stop()) before the next")
-    nodes, tensors = watched_of(watch)
+    nodes, tensors = _watched_of(watch, _SESSION.numbers)
     mode = chosen_mode(overflow=overflow, on_exception=on_exception, watch=bool(nodes or tensors))
     if mode == "exception" and config is None and "path" not in settings:
         settings["path"] = exception_directory(None, os.environ, Path.cwd(), [])
@@ -177,7 +178,6 @@ def capture(
     )
     adapter = _adapter("torch")
     with ExitStack() as stack:
-        _SESSION.watched = len(tensors)
         _SESSION.running = stack
         stack.callback(_clear_session)
         dump = _open(stack, adapter, plan, options)
@@ -261,12 +261,10 @@ def watch(*what: Any) -> None:
     clock = _SESSION.dump._clock
     if not isinstance(clock, SupportsWatch):
         raise CaptureStateError(f"watch: captures of {type(clock).__name__} cannot watch memory")
-    nodes, tensors = watched_of(what, first=_SESSION.watched)
-    _SESSION.watched += len(tensors)
-    clock.watch(nodes, tensors)
+    clock.watch(*_watched_of(what, _SESSION.numbers))
 
 
-def watched_of(what: Any, *, first: int = 0) -> tuple[list[str], dict[str, Any]]:
+def _watched_of(what: Any, numbers: Iterator[int]) -> tuple[list[str], dict[str, Any]]:
     """The names and the tensors among what is to be watched; tensors without a name are `tensor0`, `tensor1`, ..."""
     nodes: list[str] = []
     tensors: dict[str, Any] = {}
@@ -280,7 +278,7 @@ def watched_of(what: Any, *, first: int = 0) -> tuple[list[str], dict[str, Any]]
             for each in item:
                 add(each)
         elif item is not None:
-            tensors[f"tensor{first + len(tensors)}"] = item
+            tensors[f"tensor{next(numbers)}"] = item
 
     add(what)
     return nodes, tensors
@@ -330,7 +328,7 @@ atexit.register(_stop_at_exit)
 def _clear_session() -> None:
     _SESSION.running = None
     _SESSION.dump = None
-    _SESSION.watched = 0
+    _SESSION.numbers = itertools.count()
 
 
 def _adapter(name: str) -> Adapter:

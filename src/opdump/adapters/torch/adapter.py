@@ -129,6 +129,7 @@ class _Capture(SilentListener):
         if not os.environ.get("OPDUMP_THREADS"):
             # As many threads as the program gave torch: one that keeps to one core stays on it.
             kernels.set_threads(torch.get_num_threads())
+        _check_watched(self._watched_first)
         with ExitStack() as undo:
             for part in self._parts():
                 part.attach()
@@ -172,9 +173,7 @@ class _Capture(SilentListener):
                 f"the running capture has the mode {self._plan.captures!r} and watches nothing; begin it with "
                 "opdump.capture(watch=[...], path=...)"
             )
-        for name, tensor in tensors.items():
-            if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"watch: {name} is {tensor!r}, expected a torch.Tensor or the name of an operator")
+        _check_watched(tensors)
         if nodes:
             watches.add_nodes(nodes)
         if tensors:
@@ -289,6 +288,12 @@ class _Capture(SilentListener):
         take_off(self._mode)
         if self._calls is not None:
             self._calls.detach()
+
+
+def _check_watched(tensors: Mapping[str, Any]) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"watch: {name} is {tensor!r}, expected a torch.Tensor or the name of an operator")
 
 
 def _digests(plan: DumpPlan) -> Sequence[str]:
