@@ -178,6 +178,8 @@ class GatheringRecorder(Recorder):
             self._reader.finish_step()
             for taken in self._open.values():
                 self._settle(taken)
+        # A call that others ran in is filed after them, and began before.
+        self._ops.sort(key=lambda op: op.timestamp)
         super()._end_step(step)
 
     def _count(self, steps: Iterable[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
