@@ -128,6 +128,7 @@ OVERFLOWING = (
     Program("bf16 to fp16", lambda: _t(1e6, dtype=BF16).half(), (("_to_copy", 0x100),)),
     Program("copied into fp16, repeated", _copy_to_half, (("copy", 0x100),)),
     Program("fp64 to fp32", lambda: _t(1e300, dtype=torch.float64).float(), (("_to_copy", 0x20),)),
+    Program("fp32 to fp8", lambda: _t(1e6).to(torch.float8_e5m2), (("_to_copy", 0x20),)),
     Program("fp32 to bf16", lambda: _t(3.4e38).bfloat16(), (("_to_copy", 0x20),)),
     Program("negative float to uint8", lambda: _t(-1, 2).to(UINT8), (("_to_copy", 0x80),)),
     Program("negative half to uint8", lambda: _half(-3).to(UINT8), (("_to_copy", 0x80),)),
@@ -326,5 +327,7 @@ CLEAN = (
     Program("convolution", lambda: F.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))),
     Program("type seen through a view", lambda: _t(-1, dtype=INT32).view(torch.float32)),
     Program("impossible paths of a CTC loss", _ctc),
+    Program("fp32 to an fp8 that has no infinity and saturates", lambda: _t(1e6).to(torch.float8_e4m3fn)),
+    Program("fp8 and back", lambda: _t(448, -0.5, INF).to(torch.float8_e5m2).float()),
     Program("complex numbers", lambda: torch.fft.fft(torch.randn(8))),
 )

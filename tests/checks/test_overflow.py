@@ -24,6 +24,8 @@ from tests.checks.overflow_programs import CLEAN, OVERFLOWING, Program
 def seen(tensor: torch.Tensor, argument: str = "") -> Seen:
     dtype = str(tensor.dtype).removeprefix("torch.")
     tensor = tensor.detach().clone()  # what it holds now
+    if dtype.startswith("float8"):
+        return Seen(dtype, tuple(tensor.shape), argument, None, lambda: tensor.float().numpy())
     bits = (tensor.view(torch.uint16) if dtype == "bfloat16" else tensor).numpy()
     array = tensor.float().numpy() if dtype == "bfloat16" else bits
     summary = summarise(bits, dtype) if dtype in DTYPE_CODES else None
@@ -173,6 +175,24 @@ def test_an_integer_overflow_is_reported_exactly_where_whole_numbers_differ(
     overflows = bool(np.any(wrapped != true))
     status = overflow_status(op_type, "", arguments, inputs, [_of(wrapped.astype(one.dtype))])
     assert status == (0x10 if overflows else 0)
+
+
+_FLOATS = st.one_of(
+    st.floats(width=32),
+    st.floats(-70000, 70000, width=32),
+    st.sampled_from([65504.0, 65519.0, 65520.0, -0.0, math.inf]),
+)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of the overflow
+@given(hnp.arrays(np.float32, (3,), elements=_FLOATS))
+def test_a_cast_is_judged_element_by_element(array: np.ndarray[Any, Any]) -> None:
+    cast = array.astype(np.float16)
+    overflows = bool(np.any(np.isfinite(array) & ~np.isfinite(cast)))
+    assert overflow_status("_to_copy", "", {}, [_of(array, "self")], [_of(cast)]) == (0x100 if overflows else 0)
+    unsigned = array.astype(np.uint8)
+    negative = bool(np.any(array < 0))
+    assert overflow_status("Cast", "", {}, [_of(array, "input")], [_of(unsigned)]) == (0x80 if negative else 0)
 
 
 def _of(array: np.ndarray[Any, Any], argument: str = "") -> Seen:

@@ -6,17 +6,22 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from opdump.configs.acl import load_acl_plan
+from opdump.configs.acl import load_acl_plan, plan_from_acl_text
 from opdump.configs.acl_error import INVALID_DUMP_CONFIG, AclConfigError
 from opdump.configs.acl_file import LARGEST_FILE
 from opdump.plan import DumpPlan
 from tests.config.verdicts import load
 
 VECTORS = load("acl_vectors.json")
+# What a plan does not print where it is so.
+DEFAULTS = MappingProxyType(
+    {"captures": "data", "exception_detail": "brief", "models": None, "single_operators": True, "dump_level": "kernel"}
+)
 
 
 def _name(vector: Mapping[str, Any]) -> str:
@@ -62,7 +67,7 @@ def test_a_kept_rule_gives_its_plan(vector: Mapping[str, Any], place: Path) -> N
         assert plan.path == place / facts.pop("path")
     if "enables_nothing" in facts:
         assert plan.enables_nothing is facts.pop("enables_nothing")
-    shown = json.loads(plan.to_json())
+    shown = {**DEFAULTS, **json.loads(plan.to_json())}
     assert {name: shown[name] for name in facts} == facts
     assert plan.config_text == vector["text"]
     assert plan.enables_nothing == any("valid, but enables nothing: " in warning for warning in plan.warnings)
@@ -131,3 +136,19 @@ class TestHostileFiles:
         (place / "real.txt").write_text('{"dump": {"dump_path": "dump", "dump_list": [{}]}}', encoding="utf-8")
         (place / "acl").symlink_to("real.txt")
         assert load_acl_plan("acl", environ={}).path == place / "dump"
+
+    def test_brackets_hidden_from_the_count_are_survived(self) -> None:
+        for depth in range(800, 1010):  # around what the interpreter can read
+            text = '{"dump": {"dump_list": [' + '["]", ' * depth + "1" + "]" * depth + "]}}"
+            with pytest.raises(AclConfigError) as caught:
+                plan_from_acl_text(text, environ={})
+            assert caught.value.code in ("EP0001", "EP0004"), depth
+
+    def test_a_crowd_of_unknown_keys_is_told_in_short(self, place: Path) -> None:
+        keys = {f"key{number}": 0 for number in range(100_000)}
+        text = json.dumps({"dump": {"dump_path": "dump", "dump_list": [{}], "x" * 1000: 0, **keys}})
+        plan = plan_from_acl_text(text[:-2] + ', "key1": 0}}', environ={})
+        assert len(plan.warnings) == 22
+        assert plan.warnings[0] == "acl.json: given more than once, the last one counts: key1"
+        assert plan.warnings[-1] == "acl.json: 99981 more unknown keys; each is ignored"
+        assert max(map(len, plan.warnings)) < 300

@@ -27,6 +27,8 @@ class Finding:
     step: int | None = None
     order: int = 0
     occurrence: int = 0
+    source: str = ""
+    """The line of the program, `train.py:175`; empty where unknown."""
     io: IO | None = None
     slot: int | None = None
     argument: str = ""

@@ -89,6 +89,7 @@ def _finding(op: OpRecord, record: TensorRecord, name: CheckName, text: str) -> 
         step=op.step,
         order=op.order,
         occurrence=op.occurrence,
+        source=f"{op.stack[0].file}:{op.stack[0].line}" if op.stack else "",
         io=record.io,
         slot=record.slot,
         argument=record.argument,

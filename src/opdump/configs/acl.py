@@ -180,6 +180,8 @@ def _sorted_overrides(reading: _Reading) -> tuple[dict[str, Any], dict[str, Any]
 def _as_json_value(value: Any) -> Any:
     if isinstance(value, StepSet):
         return "" if value == StepSet.all() else str(value)
+    if isinstance(value, Mapping):
+        return {key: _as_json_value(item) for key, item in value.items()}
     return [_as_json_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -223,7 +225,11 @@ def _resolve(dump: Mapping[str, Any], reading: _Reading, directory: Path | None,
 
 def _has_no_effect(dump: Mapping[str, Any], key: str) -> bool:
     """Whether a key without effect is worth a warning: an empty list and a default ask for nothing."""
-    return bool(dump[key]) and (key, dump[key]) not in (("dump_mode", "output"), ("dump_data", "tensor"))
+    return bool(dump[key]) and (key, dump[key]) not in (
+        ("dump_mode", "output"),
+        ("dump_data", "tensor"),
+        ("dump_level", "all"),
+    )
 
 
 def _exception_plan(path: Path, detail: ExceptionDetail) -> DumpPlan:

@@ -117,20 +117,18 @@ def _expand_home(text: str, environ: Mapping[str, str]) -> str | None:
 
 def _check_alphabet(path: str, text: str, where: str) -> None:
     if wrong := check_alphabet(path):
-        behind = "" if path == text else f", which is {path!r}"
-        raise _bad(
-            text, where, f"letters and digits of ASCII and -=[];\\,./!@#$%^&*()_+{{}}:? alone, found {wrong!r}{behind}"
-        )
+        allowed = "letters and digits of ASCII and -=[];\\,./!@#$%^&*()_+{}:? alone"
+        raise _bad(text, where, f"{allowed}, and {wrong!r} is none; choose one such as /tmp/dump")
 
 
 def _check_directory(path: Path, text: str, where: str) -> None:
     try:
         real = os.path.realpath(path, strict=True)
     except OSError as error:
-        hint = "; of variables only HOME is replaced, and only at the start" if "$" in str(path) else ""
-        raise _bad(
-            text, where, f"a directory that exists ({error.strerror}){hint}; make it: mkdir -p '{path}'", path
-        ) from error
+        advice = f"make it: mkdir -p '{_shortened(str(path))}'"
+        if "$" in str(path):
+            advice = '"$" stands for itself there (only $HOME at the start is replaced, and not by newer versions): write it out'
+        raise _bad(text, where, f"a directory that exists ({error.strerror}); {advice}", path) from error
     if not os.path.isdir(real):
         raise _bad(text, where, "a directory, and it is none; name one, or remove what is there", path)
     if not os.access(real, os.R_OK | os.W_OK):
@@ -138,6 +136,9 @@ def _check_directory(path: Path, text: str, where: str) -> None:
 
 
 def _bad(text: str, where: str, expected: str, path: Path | None = None) -> AclConfigError:
-    shown = text if len(text) <= 120 else f"{text[:117]}..."
-    behind = "" if path is None or str(path) == text else f" (that is {path})"
-    return AclConfigError(f"{where}: dump.dump_path: found {shown!r}{behind}, expected {expected}", "EP0003")
+    behind = "" if path is None or str(path) == text else f" (that is {_shortened(str(path))})"
+    return AclConfigError(f"{where}: dump.dump_path: found {_shortened(text)!r}{behind}, expected {expected}", "EP0003")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -67,6 +67,14 @@ class ModelFilter:
         wanted = set(names)
         return cls(tuple(entry for entry in models if entry.model_name is None or entry.model_name in wanted))
 
+    @classmethod
+    def of_single_operators(cls, models: Sequence[ModelSelection] | None) -> ModelFilter:
+        """The filter of operators outside of any model: of entries without a name, and everything where there is none.
+
+        Whether such operators are dumped at all is not asked here: see `DumpPlan.single_operators`.
+        """
+        return cls(tuple(entry for entry in models or () if entry.model_name is None) or (ModelSelection(),))
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing of the model is dumped."""

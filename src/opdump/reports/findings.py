@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -124,6 +125,7 @@ def print_findings(printer: Printer, checked: Checked, *, limit: int) -> None:
             Column("step", right=True),
             Column("operator", gives_way=True),
             Column("type"),
+            Column("source"),
             Column("tensor"),
             Column("dtype"),
             Column("shape"),
@@ -157,6 +159,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
         "" if finding.step is None else str(finding.step),
         printable(finding.op_name) or "(not dumped)",
         printable(finding.op_type),
+        printable(os.path.basename(finding.source)),
         tensor,
         finding.dtype,
         "" if finding.io is None else "x".join(map(str, finding.shape)) or "()",
