@@ -40,6 +40,7 @@ _PRINTED_IF_SET = (
     "file_format",
     "stream_in_names",
     "step_level",
+    "kernel_by_kernel",
     "dialect",
 )
 
@@ -92,6 +93,9 @@ class DumpPlan:
     """False for the older names `{op_type}.{op_name}.{task_id}.{timestamp}` (acl layout)."""
     step_level: bool = False
     """A `{step_id}` directory above `{time}` (asynchronous layout in the form of ACL)."""
+    kernel_by_kernel: bool = False
+    """Operators are tasks of their own, not of a model: their files lie in `{device_id}/` (asynchronous layout in the form of
+    ACL, `jit_level` O0 and O1)."""
     dialect: Dialect = "mindspore"
     """The kind of configuration that it came from."""
     class_names_in_scope: bool = True
