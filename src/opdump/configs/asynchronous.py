@@ -35,7 +35,7 @@ class Asynchronous:
 def is_asynchronous(e2e: Section, common: Section, own: Section, *, acl_form: bool) -> bool:
     """Whether the sections mean the asynchronous dump. opdump's own `layout` decides where it is given."""
     if own.has("layout"):
-        return own.values["layout"] == LAYOUT
+        return bool(own.values["layout"] == LAYOUT)
     return acl_form or (common.has("file_format") and e2e.values.get("enable") is not True)
 
 

@@ -35,11 +35,6 @@ class Debug:
             return []
         because = f"op_debug_mode is {self.mode}"
         found = []
-        if self.mode == 2:
-            found.append(
-                f"{common.where}.op_debug_mode is 2: overflows of atomic additions are told by Ascend devices alone, and "
-                "nothing will be dumped here; write 3 for every overflow"
-            )
         if dump_mode:
             found.append(f"{common.where}.dump_mode is taken as 0: {because}, and every operator is looked at")
         if input_output:

@@ -117,6 +117,11 @@ class DumpPlan:
             raise ConfigError('DumpPlan: selection is "kernels" but `kernels` is empty; give patterns or write "all"')
 
     @property
+    def saves_values(self) -> bool:
+        """Whether what no operator made is filed too, parameters and inputs: in the synchronous layouts alone."""
+        return self.captures == "data" and self.layout not in ("acl", "mindspore-async")
+
+    @property
     def saves_tensors(self) -> bool:
         """Whether elements are written (`tensor`, `full`)."""
         return self.saved_data != "statistic"

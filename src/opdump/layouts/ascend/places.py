@@ -50,6 +50,11 @@ class Place:
         """`step_id` where there is that level, else `data_index`, else 0."""
         return self.step_id if self.step_id is not None else self.data_index or 0
 
+    @property
+    def has_step(self) -> bool:
+        """Whether its directories say which step it is of."""
+        return self.step_id is not None or self.data_index is not None
+
 
 @dataclass(frozen=True, slots=True)
 class DevicePlaces:

@@ -51,7 +51,7 @@ class AscendWriter:
         self.plan = plan
         self.root = Path(plan.path)
         self.sink = DirectorySink(self.root, file_mode=_FILE_MODE, lazy=True)
-        self.time = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
+        self.time = _unused_time(self.root, device_id, time.time() if started is None else started)
         self._device_id = device_id
         self._run = run
         self._process = os.getpid()
@@ -71,16 +71,11 @@ class AscendWriter:
     def write_overflow(self, op: OpRecord, status: int) -> None:
         """Queue the overflow file of an operator, beside its dump."""
         from opdump.dump_file.opdebug import overflow_dump_file
+        from opdump.layouts.ascend.overflow_files import overflow_of
 
         # Its task is another one than the operator's, whose number is in the payload.
         name = DumpName("Opdebug", "Node_OpDebug", UNKNOWN_ID, op.stream_id, op.timestamp)
-        file = overflow_dump_file(
-            model_id=op.graph_id,
-            stream_id=op.stream_id,
-            task_id=op.task_id,
-            status=status,
-            dump_time=op.timestamp,
-        )
+        file = overflow_dump_file(overflow_of(op, status), dump_time=op.timestamp)
         self._write_file(self._directory(op), str(name), file)
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
@@ -219,3 +214,12 @@ class AscendWriter:
 
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self._process
+
+
+def _unused_time(root: Path, device_id: int, started: float) -> str:
+    """The {time} of a run: a later second where another run of the same one has filed something of the device."""
+    while True:
+        text = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
+        if not (root / text / str(device_id)).exists() and not any(root.glob(f"[0-9]*/{text}/{device_id}")):
+            return text
+        started += 1
