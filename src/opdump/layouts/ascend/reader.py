@@ -62,7 +62,7 @@ class DeviceTree:
     @property
     def steps(self) -> tuple[int, ...]:
         """The steps of the chosen run or runs that have a file, ascending."""
-        places = [place for place in self._places if self._is_chosen(place) and not self._files(place).is_empty]
+        places = [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
         homes = {self._indexes.home(place) for place in places}
         listed = {step for home in homes if home is not None for step in self._indexes.steps(home)}
         return tuple(sorted({place.step for place in places if not self._unlisted(place).is_empty} | listed))
@@ -78,13 +78,14 @@ class DeviceTree:
 
         What opdump's index lists is taken from there; the rest, all that a killed run or a device left, from the files.
         """
-        places = [place for place in self._places if self._is_chosen(place) and not self._files(place).is_empty]
+        places = [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
         homes = {place: self._indexes.home(place) for place in places}
         indexed = {home for home in homes.values() if home is not None and step in self._indexes.steps(home)}
         places = [place for place, home in homes.items() if place.step == step or home in indexed]
         if self._run == "latest" and places:
             last = max(self._run_of[place] for place in places)
             places = [place for place in places if self._run_of[place] == last]
+        indexed &= {homes[place] for place in places}
         problems: list[CorruptDumpError] = []
         listed = {home: self._indexes.read(home, step, problems) for home in sorted(indexed)}
         batches = [batch for found in listed.values() if found is not None for batch in found]
@@ -138,6 +139,9 @@ class DeviceTree:
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
         """The operators of a graph, from an execution order beside the dump."""
         return self._graphs.execution_order(graph_id) if self._graphs is not None else ()
+
+    def _has_records(self, place: Place) -> bool:
+        return not self._files(place).is_empty or self._indexes.home(place) == place.relative
 
     def _is_chosen(self, place: Place) -> bool:
         return not isinstance(self._run, int) or self._run_of[place] == self._run

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from opdump.dump_file import DumpFile
-from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName, sanitise
+from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
 from opdump.dump_file.writing import encode_dump_file
 from opdump.errors import DumpPathError
 from opdump.graph import Graph
@@ -30,6 +30,7 @@ from opdump.layouts.ascend.operator_csv import encode_operator_csv
 from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
 from opdump.layouts.mindspore_sync.index_writer import IndexWriter, RunFacts
 from opdump.layouts.mindspore_sync.metadata import METADATA
+from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink, make_directory
@@ -58,6 +59,8 @@ class AscendWriter:
         self._indexes: dict[str, IndexWriter] = {}
         self._appending = threading.Lock()
         self._closed = False
+        self._failed = 0
+        """Millisecond of the last operator that failed."""
 
     def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
         """Queue the file of an operator; for each tensor where it is, relative to the index: `{file}#{io}:{number}`."""
@@ -80,8 +83,10 @@ class AscendWriter:
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
         """Queue the file of an operator that failed: its inputs, and what it said."""
-        moment = op.timestamp / 1_000_000
-        stamp = int(f"{time.strftime('%Y%m%d%H%M%S', time.localtime(moment))}{op.timestamp // 1000 % 1000:03d}")
+        with self._appending:
+            # The name tells failures apart by their millisecond alone.
+            self._failed = moment = max(self._failed + 1, op.timestamp // 1000)
+        stamp = int(f"{time.strftime('%Y%m%d%H%M%S', time.localtime(moment / 1000))}{moment % 1000:03d}")
         if self.plan.exception_detail == "norm":
             name = str(DumpName(sanitise(op.op_type), sanitise(op.op_name), op.task_id, None, stamp))
         else:
@@ -141,7 +146,10 @@ class AscendWriter:
     ) -> list[str | None]:
         stored = self._write_file(directory, name, file)
         relative = os.path.relpath(f"{directory}/{stored}", self._home(op))
-        return [None if place is None else f"{relative}#{place[0]}:{place[1]}" for place in places(tensors)]
+        return [
+            None if place is None or record.payload is None else f"{relative}#{place[0]}:{place[1]}"
+            for place, record in zip(places(tensors), tensors, strict=True)
+        ]
 
     def _write_file(self, directory: str, name: str, file: DumpFile) -> str:
         stored = self._stored(directory, name)
