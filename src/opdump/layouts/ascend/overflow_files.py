@@ -14,7 +14,11 @@ _ATOMIC = "DHA Atomic Add"
 
 def overflow_of(op: OpRecord, status: int) -> OpdebugRecord:
     """The record of an operator that overflowed; `status` has the bits of the AI Core."""
-    where = {"model_id": op.graph_id, "stream_id": op.stream_id, "task_id": op.task_id}
-    if overflow_kind(op.op_type, op.arguments) == "atomic":
-        return overflow_record(atomic_status(_ATOMIC), accelerator=_ATOMIC, **where)
-    return overflow_record(status, **where)
+    is_atomic = overflow_kind(op.op_type, op.arguments) == "atomic"
+    return overflow_record(
+        atomic_status(_ATOMIC) if is_atomic else status,
+        accelerator=_ATOMIC if is_atomic else "AI Core",
+        model_id=op.graph_id,
+        stream_id=op.stream_id,
+        task_id=op.task_id,
+    )
