@@ -18,6 +18,7 @@ import opdump
 from opdump.catalog import Execution
 from opdump.commands.tracebacks import without_opdump_frames
 from opdump.plan import DumpPlan
+from opdump.recorder import Taken
 
 
 class Doubling(torch.autograd.Function):
@@ -35,6 +36,10 @@ class Doubling(torch.autograd.Function):
         if gradient.max() > 100:
             raise ValueError("too large")
         return gradient * 2
+
+
+def call(function: type[torch.autograd.Function], *args: Tensor) -> Any:
+    return function.apply(*args)  # type: ignore[no-untyped-call]  # PyTorch says no types
 
 
 def failures(path: Path) -> list[Execution]:
@@ -77,12 +82,12 @@ def view_of_another_size() -> object:
 
 
 def own_forward() -> object:
-    return Doubling.apply(torch.tensor([-1.0, -2.0], requires_grad=True))
+    return call(Doubling, torch.tensor([-1.0, -2.0], requires_grad=True))
 
 
 def own_backward() -> object:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
-    (Doubling.apply(x) * 1000).sum().backward()
+    (call(Doubling, x) * 1000).sum().backward()
     return x.grad
 
 
@@ -96,7 +101,7 @@ def operator_in_a_backward() -> object:
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
             return torch.cat([gradients[0], torch.ones(1, 1)])
 
-    Breaking.apply(torch.ones(3, requires_grad=True)).sum().backward()
+    call(Breaking, torch.ones(3, requires_grad=True)).sum().backward()
     return None
 
 
@@ -158,7 +163,7 @@ def test_the_program_gets_the_very_same_error(tmp_path: Path) -> None:
         def forward(ctx: Any, x: Tensor) -> Tensor:
             raise mine
 
-    error, (failed,) = raised(lambda: Raising.apply(torch.ones(2)), tmp_path)
+    error, (failed,) = raised(lambda: call(Raising, torch.ones(2)), tmp_path)
     assert error is mine
     assert failed.op.op_type == "Raising"
 
@@ -258,7 +263,12 @@ def test_a_run_without_failure_leaves_nothing_and_reads_no_tensor(
 
     read: list[object] = []
     take = TensorReader.take
-    monkeypatch.setattr(TensorReader, "take", lambda reader, tensor: read.append(tensor) or take(reader, tensor))
+
+    def counting(reader: TensorReader, tensor: Tensor) -> Taken:
+        read.append(tensor)
+        return take(reader, tensor)
+
+    monkeypatch.setattr(TensorReader, "take", counting)
     with opdump.capture(on_exception=True, path=tmp_path):
         nn.functional.relu(torch.ones(3) * 2).sum()
     assert read == []

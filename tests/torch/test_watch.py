@@ -317,7 +317,10 @@ def test_watching_without_a_watch_capture_is_an_error(tmp_path: Path) -> None:
         opdump.watch("C")
     with pytest.raises(ConfigError, match="one mode"), opdump.capture(watch="C", overflow=True, path=tmp_path):
         pass
-    with pytest.raises(ConfigError, match='layout "acl"'), opdump.capture(watch="C", layout="mindspore-2.3", path=tmp_path):
+    with (
+        pytest.raises(ConfigError, match='layout "acl"'),
+        opdump.capture(watch="C", layout="mindspore-2.3", path=tmp_path),
+    ):
         pass
-    with pytest.raises(TypeError, match="expected a torch.Tensor"), opdump.capture(watch={"a": 3}, path=tmp_path):
+    with pytest.raises(TypeError, match=r"expected a torch\.Tensor"), opdump.capture(watch={"a": 3}, path=tmp_path):
         pass

@@ -209,7 +209,7 @@ class GatheringRecorder(Recorder):
         """Sets the statistics now: who looks at an operator does not wait for the end of the step."""
         for entry, summary in zip(taken, self._reader.summaries(taken), strict=True):
             if summary is not None:
-                entry.statistics = SummaryStatistics(summary, entry.digests)
+                entry.statistics = SummaryStatistics(summary, entry.digests, entry.extremes)
                 entry.table = None
                 entry.row = -1
             elif entry.digests and not entry.statistics:

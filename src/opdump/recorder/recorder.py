@@ -178,7 +178,7 @@ class Recorder:
         self._ops, self._entries, self._counted = [], [], Counter()
         for entry, summary in zip(entries, self._reader.summaries(entries), strict=True):
             if summary is not None:
-                entry.statistics = SummaryStatistics(summary, entry.digests)
+                entry.statistics = SummaryStatistics(summary, entry.digests, entry.extremes)
         steps = {op.step for op in ops}
         steps.update([entry.op.step for entry in entries])
         if counted:

@@ -58,6 +58,7 @@ class TorchAdapter:
             elements=plan.saves_tensors,
             digests=_digests(plan),
             sample=plan.sample_num,
+            device_extremes=plan.layout == "acl" and plan.saves_statistics,
             low_precision_on_device=plan.stat_calc_mode == "device" and plan.device_stat_precision_mode == "low",
         )
 

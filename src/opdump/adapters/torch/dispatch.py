@@ -304,10 +304,8 @@ class CaptureMode(RecordingMode):
 
     def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records a value that is no operator's: a parameter after its update, an input of the root module."""
-        if is_lazy(tensor):
-            return
         plan = self._plan
-        if self.models is not None or plan.captures != "data":
+        if is_lazy(tensor) or not plan.saves_values:
             return
         site = self._sites.value(graph_id, name)
         if not plan.outputs or plan.selection == "marked" or not self._is_selected(site, PARAMETER):

@@ -22,10 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from opdump.checks.overflow import overflow_kind
 from opdump.dump_file import DumpFile
-from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName, sanitise
-from opdump.dump_file.opdebug import atomic_status, overflow_dump_file
+from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
 from opdump.dump_file.writing import encode_dump_file
 from opdump.errors import DumpPathError
 from opdump.graph import Graph
@@ -33,8 +31,10 @@ from opdump.layouts.ascend.api_names import api_name
 from opdump.layouts.ascend.long_names import hashed_name
 from opdump.layouts.ascend.operator_csv import encode_operator_csv
 from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
+from opdump.layouts.ascend.overflow_files import overflow_file_of
 from opdump.layouts.mindspore_sync.index_writer import IndexWriter, RunFacts
 from opdump.layouts.mindspore_sync.metadata import METADATA
+from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink, make_directory
@@ -56,7 +56,7 @@ class AscendWriter:
         self.plan = plan
         self.root = Path(plan.path)
         self.sink = DirectorySink(self.root, file_mode=_FILE_MODE, lazy=True)
-        self.time = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
+        self.time = _unused_time(self.root, device_id, time.time() if started is None else started)
         self._device_id = device_id
         self._run = run
         self._process = os.getpid()
@@ -88,16 +88,7 @@ class AscendWriter:
         """Queue the overflow file of an operator, beside its dump."""
         # Its task is another one than the operator's, whose number is in the payload.
         name = DumpName("Opdebug", "Node_OpDebug", UNKNOWN_ID, op.stream_id, op.timestamp)
-        atomic = overflow_kind(op.op_type, op.arguments) == "atomic"
-        accelerator = "L2 Atomic Add" if atomic else "AI Core"
-        file = overflow_dump_file(
-            status=atomic_status(accelerator) if atomic else status,
-            accelerator=accelerator,
-            model_id=op.graph_id if op.net_name else 0,
-            stream_id=op.stream_id,
-            task_id=op.task_id,
-            dump_time=op.timestamp,
-        )
+        file = overflow_file_of(op, status)
         self._write_file(self._directory(op), str(name), file)
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
@@ -165,7 +156,10 @@ class AscendWriter:
     ) -> list[str | None]:
         stored = self._write_file(directory, name, file)
         relative = os.path.relpath(f"{directory}/{stored}", self._home(op))
-        return [None if place is None else f"{relative}#{place[0]}:{place[1]}" for place in places(tensors)]
+        return [
+            None if place is None or record.payload is None else f"{relative}#{place[0]}:{place[1]}"
+            for place, record in zip(places(tensors), tensors, strict=True)
+        ]
 
     def _write_file(self, directory: str, name: str, file: DumpFile) -> str:
         stored = self._stored(directory, name)
@@ -248,3 +242,12 @@ class AscendWriter:
 
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self._process
+
+
+def _unused_time(root: Path, device_id: int, started: float) -> str:
+    """The {time} of a run: a later second where another run of the same one has filed something of the device."""
+    while True:
+        text = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
+        if not (root / text / str(device_id)).exists() and not any(root.glob(f"[0-9]*/{text}/{device_id}")):
+            return text
+        started += 1
