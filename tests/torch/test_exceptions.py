@@ -39,7 +39,7 @@ class Doubling(torch.autograd.Function):
 
 
 def call(function: type[torch.autograd.Function], *args: Tensor) -> Any:
-    return function.apply(*args)  # type: ignore[no-untyped-call]  # PyTorch says no types
+    return function.apply(*args)
 
 
 def failures(path: Path) -> list[Execution]:

@@ -74,12 +74,13 @@ class AscendWriter:
         directory, name = self._directory(op), self._name(op)
         if not self._is_api_call(op):
             return self._write(directory, str(name), operator_file(op, tensors), op, tensors)
-        # Of a call of a single operator's API the inputs are one file and the outputs another, written after it.
+        # Of a call of a single operator's API the inputs are one file and the outputs another, of a later moment. The later is
+        # that of the index: a file after all that the index lists would be taken for one that it lacks.
         files: dict[int, str | None] = {}
-        for later, io in enumerate(("input", "output")):
+        for earlier, io in ((1, "input"), (0, "output")):
             side = [record for record in tensors if record.io == io]
             if any(record.data_size for record in side if is_filed(record)):
-                named = replace(name, timestamp=op.timestamp + later)
+                named = replace(name, timestamp=op.timestamp - earlier)
                 written = self._write(directory, str(named), operator_file(op, side), op, side)
                 files.update((id(record), file) for record, file in zip(side, written, strict=True))
         return [files.get(id(record)) for record in tensors]
