@@ -155,7 +155,7 @@ class _Capture(SilentListener):
             self._file_step(self._filed)
         else:
             self._recorder.discard()
-        self._recorder.matched_kernels |= self._mode.matched_kernels
+        self._recorder.matched_kernels |= self._mode.naming.matched_kernels
 
     @property
     def step(self) -> int:
@@ -178,7 +178,7 @@ class _Capture(SilentListener):
         if nodes:
             watches.add_nodes(nodes)
         if tensors:
-            watches.add_tensors(tensors, self._mode.here())
+            watches.add_tensors(tensors, self._mode.naming.here())
 
     def _parts(self) -> list[Any]:
         parts = [self._exact, self._regions, self._threads, self.observer]

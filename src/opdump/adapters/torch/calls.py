@@ -125,7 +125,11 @@ class CallMode(TorchFunctionMode):
                 return call(module, *args, **kwargs)
             try:
                 return self._run(
-                    type(module).__name__, self._mode.scope(), lambda: call(module, *args, **kwargs), args, kwargs
+                    type(module).__name__,
+                    self._mode.naming.scope(),
+                    lambda: call(module, *args, **kwargs),
+                    args,
+                    kwargs,
                 )
             finally:
                 _push(self)
@@ -157,7 +161,7 @@ class CallMode(TorchFunctionMode):
     ) -> Any:
         mode, recorder = self._mode, self._recorder
         with suspended(), torch._C.DisableTorchFunction():
-            op = mode.name_call(op_type, op_name, args, kwargs)
+            op = mode.naming.name_call(op_type, op_name, args, kwargs)
             if not op.skip:
                 recorder.before_op(
                     op, self._lives(op, (*nested_tensors(args, ""), *nested_tensors(kwargs, "")), "input")
