@@ -1,8 +1,7 @@
 """The dispatch mode that sees every operator of its thread: forward, backward and optimizer.
 
-`CaptureMode` is pushed while a step is dumped and gone otherwise. For each operator it finds out where the operator belongs
-(graph, scope, line of the program, and in backward the forward operator through autograd's sequence numbers), hands the inputs
-to the recorder, lets the operator run, and hands over the outputs.
+`CaptureMode` is pushed while a step is dumped and gone otherwise. It has each operator named (`Naming`), hands the inputs to the
+recorder, lets the operator run, and hands over the outputs. In exception mode it only runs them, and names those that fail.
 """
 
 from __future__ import annotations
