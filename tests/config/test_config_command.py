@@ -83,6 +83,57 @@ def test_warnings_go_to_standard_error_and_strict_makes_them_errors(root: Path) 
     assert "unknown key 'transflag' is an error under strict" in strict.stderr
 
 
+def test_a_new_acl_json_passes_the_check(root: Path) -> None:
+    made = _opdump("new", "--dialect", "acl")
+    assert (made.exit_code, made.output) == (0, "wrote acl.json; next: opdump config check acl.json\n")
+    checked = _opdump("check", "acl.json", "--strict")
+    assert (checked.exit_code, checked.stderr) == (0, "")
+    plan = json.loads(checked.stdout)
+    assert (plan["dialect"], plan["path"], plan["single_operators"]) == ("acl", str(root / "dump"), True)
+    assert _opdump("new", "--dialect", "acl").exit_code == 1
+    assert _opdump("new", "other.json", "--dialect", "acl", "--path", str(root / "elsewhere")).exit_code == 0
+    assert (root / "elsewhere").is_dir()
+    refused = _opdump("new", "third.json", "--dialect", "acl", "--path", str(root / "a b"))
+    assert refused.exit_code == 1
+    assert "with ' '; a dump path only has letters" in refused.stderr
+    assert not (root / "third.json").exists()
+
+
+def test_a_broken_acl_json_shows_code_and_reason(root: Path) -> None:
+    (root / "acl.json").write_text('{"dump": {"dump_path": "nowhere", "dump_list": [{}]}}', encoding="utf-8")
+    result = _opdump("check", "acl.json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"opdump: error: EP0003 (100009): acl.json: dump.dump_path: found 'nowhere' (that is {root}/nowhere), expected a "
+        f"directory that exists (No such file or directory); make it: mkdir -p '{root}/nowhere'\n"
+    )
+
+
+def test_what_enables_nothing_is_said_loudly_and_depends_on_the_version(root: Path) -> None:
+    (root / "dump").mkdir()
+    (root / "acl.json").write_text('{"dump": {"dump_path": "dump", "dump_list": []}}', encoding="utf-8")
+    dumps = _opdump("check", "acl.json")
+    assert (dumps.exit_code, dumps.stderr) == (0, "")
+    newer = _opdump("check", "acl.json", "--dialect-version", "current")
+    assert newer.exit_code == 0
+    assert newer.stderr.startswith("opdump: warning: acl.json: valid, but enables nothing: ")
+
+
+def test_the_dialect_is_what_the_file_holds_or_what_is_said(root: Path) -> None:
+    (root / "none.json").write_text("{}", encoding="utf-8")
+    undecided = _opdump("check", "none.json")
+    assert undecided.exit_code == 1
+    assert 'expected either "dump" (an acl.json) or "common_dump_settings" (a data_dump.json)' in undecided.stderr
+    assert "--dialect acl or --dialect mindspore" in undecided.stderr
+    said = _opdump("check", "none.json", "--dialect", "acl")
+    assert (said.exit_code, json.loads(said.stdout)["dialect"]) == (0, "acl")
+    assert "common_dump_settings not found" in _opdump("check", "none.json", "--dialect", "mindspore").stderr
+    missing = _opdump("check", "none.json", "--dialect", "tensorflow")
+    assert missing.exit_code == 1
+    assert "configurations of TensorFlow are not supported yet" in missing.stderr
+    assert _opdump("check", "none.json", "--dialect", "onnx").exit_code == 2
+
+
 @pytest.mark.parametrize("verb", ["check", "new"])
 def test_help_shows_an_example(verb: str) -> None:
     assert f"opdump config {verb}" in _opdump(verb, "--help").stdout.partition("Examples:")[2]

@@ -13,17 +13,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from opdump.configs.mindspore import load_plan
+from opdump.configs.acl_starting_file import acl_starting_file
+from opdump.configs.dialects import load_plan
+from opdump.configs.dump_directory import make_writable
 from opdump.configs.starting_file import starting_file
 from opdump.errors import ConfigError
+from opdump.plan import Dialect
+
+if TYPE_CHECKING:
+    from opdump.configs.acl import DialectVersion
 
 
 @click.group()
 def config() -> None:
-    """Write or check a data_dump.json."""
+    """Write or check a data_dump.json or an acl.json."""
 
 
 @config.command(
@@ -31,17 +38,32 @@ def config() -> None:
 Examples:
   opdump config check data_dump.json             the resolved plan as JSON
   opdump config check data_dump.json --strict    a mistyped key is an error
+  opdump config check acl.json                   an acl.json; its content tells which it is
+  opdump config check acl.json --dialect-version current
   MINDSPORE_DUMP_CONFIG=data_dump.json opdump config check"""
 )
 @click.argument("file", required=False, type=click.Path(path_type=str))
 @click.option("--strict", is_flag=True, help="Make an unknown key an error.")
-def check(file: str | None, strict: bool) -> None:
+@click.option(
+    "--dialect",
+    type=click.Choice(["acl", "mindspore", "tensorflow"]),
+    help="What FILE is written in; without it, its content tells.",
+)
+@click.option(
+    "--dialect-version",
+    type=click.Choice(["seed", "current"]),
+    default="seed",
+    show_default=True,
+    help="acl.json: as the documents have it, or as newer versions behave.",
+)
+def check(file: str | None, strict: bool, dialect: Dialect | None, dialect_version: DialectVersion) -> None:
     """Check FILE and print the plan that it resolves to.
 
     Without FILE the one that MINDSPORE_DUMP_CONFIG names. The plan goes to standard output, warnings go to standard
-    error. The dump directory is created, as a run would. Exit code 0 if FILE can be used, 1 if not.
+    error. The dump directory of a data_dump.json is created, as a run would; that of an acl.json must be there. Exit code
+    0 if FILE can be used, 1 if not: for an acl.json the message starts with the dump system's code (EP0001 to EP0005).
     """
-    plan = load_plan(file, environ=os.environ, strict=strict)
+    plan = load_plan(file, environ=os.environ, dialect=dialect, strict=strict, dialect_version=dialect_version)
     for warning in plan.warnings:
         click.echo(f"opdump: warning: {warning}", err=True)
     click.echo(plan.to_json())
@@ -51,19 +73,30 @@ def check(file: str | None, strict: bool) -> None:
     epilog="""\b
 Examples:
   opdump config new                              write data_dump.json here
-  opdump config new lenet.json --path /tmp/lenet --force"""
+  opdump config new lenet.json --path /tmp/lenet --force
+  opdump config new --dialect acl                write acl.json here"""
 )
-@click.argument("file", default="data_dump.json", type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--dialect", type=click.Choice(["acl", "mindspore"]), default="mindspore", show_default=True, help="What to write."
+)
 @click.option("--path", "directory", default=None, help="Where to dump; an absolute path.  [default: ./dump]")
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
-def new(file: Path, directory: str | None, force: bool) -> None:
-    """Write a starting configuration to FILE (data_dump.json).
+def new(file: Path | None, dialect: Dialect, directory: str | None, force: bool) -> None:
+    """Write a starting configuration to FILE (data_dump.json, or acl.json).
 
-    It dumps everything of the first step; docs/config.md explains each key.
+    It dumps everything of the first step; docs/config.md and docs/acl-json.md explain each key. The directory of an acl.json
+    is made, for it has to be there before a run.
     """
+    acl = dialect == "acl"
+    file = file or Path("acl.json" if acl else "data_dump.json")
     if file.suffix != ".json":
         raise ConfigError(f"invalid json file name: {str(file)!r}; it must end in .json, write {file}.json")
-    text = starting_file(Path(directory) if directory is not None else None)
+    if acl:
+        target = Path(directory or "dump").absolute()
+        text = acl_starting_file(target)
+    else:
+        text = starting_file(Path(directory) if directory is not None else None)
     try:
         with file.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
@@ -71,4 +104,8 @@ def new(file: Path, directory: str | None, force: bool) -> None:
         raise ConfigError(f"{file} is there already; name another file, or replace it with --force") from error
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror or error}; name a file that can be written") from error
-    click.echo(f"wrote {file}; next: opdump run -c {file} train.py")
+    if acl:
+        make_writable(target)
+        click.echo(f"wrote {file}; next: opdump config check {file}")
+    else:
+        click.echo(f"wrote {file}; next: opdump run -c {file} train.py")

@@ -15,11 +15,12 @@ from opdump.errors import ConfigError
 _SPACE = " \t\n\r"
 
 
-def read_json(data: bytes, where: str) -> tuple[Any, list[str]]:
+def read_json(data: bytes, where: str, *, whole: bool = False) -> tuple[Any, list[str]]:
     """The value that `data` holds, and warnings: a key given twice, text after the value.
 
     Integers from 0 to 2^64-1 and down to -2^63 come back as int, any other number as float; `-0` is a float, for it is
-    no unsigned number. Of equal keys the last one counts. Text after the value is not read, as MindSpore does not.
+    no unsigned number. Of equal keys the last one counts. Text after the value is not read, as MindSpore does not; with
+    `whole` it is an error.
 
     Raises ConfigError for what is no JSON.
     """
@@ -45,6 +46,8 @@ def read_json(data: bytes, where: str) -> tuple[Any, list[str]]:
         raise ConfigError(f"{where}: brackets are nested too deeply to read; a config needs three levels") from error
     _refuse_lone_surrogates(value, where)
     if rest := text[end:].strip(_SPACE):
+        if whole:
+            raise ConfigError(f"{where}: text after the end of the JSON: {rest[:40]!r}; take it out")
         warnings.append(f"{where}: text after the end of the JSON is ignored: {rest[:40]!r}")
     return value, warnings
 

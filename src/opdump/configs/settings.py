@@ -57,7 +57,10 @@ def resolve(
     """
     device = _device_settings(config, where, warnings)
     if COMMON not in config:
-        raise ConfigError(f"{where}: {COMMON} not found, and it is required; `opdump config new` writes a whole file")
+        advice = "`opdump config new` writes a whole file"
+        if "dump" in config:
+            advice = 'found "dump": is this an acl.json? `opdump config check --dialect acl` reads it'
+        raise ConfigError(f"{where}: {COMMON} not found, and it is required; {advice}")
     common = _section(config, COMMON, where)
     if complete:
         common.require(*_REQUIRED)

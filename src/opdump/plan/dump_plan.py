@@ -122,6 +122,15 @@ class DumpPlan:
         """Whether statistics are written (`statistic`, `full`)."""
         return self.saved_data != "tensor"
 
+    @property
+    def enables_nothing(self) -> bool:
+        """Whether nothing will ever be dumped: no model and no single operator is chosen, or no output is watched."""
+        if self.models is None:
+            return False
+        if self.captures == "watch":
+            return not any(entry.watcher_nodes for entry in self.models)
+        return self.captures == "data" and not self.models and not self.single_operators
+
     def selects(self, op_name: str, op_type: str) -> bool:
         """Whether the selection takes this operator; with `marked` every operator passes here."""
         return self.selection != "kernels" or any(pattern.matches(op_name, op_type) for pattern in self.kernels)

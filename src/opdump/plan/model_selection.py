@@ -17,7 +17,10 @@ from opdump.records import IO
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """An entry of `opname_blacklist` or `optype_blacklist`: slots of an operator that are left out; none where it names none."""
+    """An entry of `opname_blacklist` or `optype_blacklist`: slots that are left out of a dump; none where it names none.
+
+    The name is that of an operator or of a type, whole and with its case.
+    """
 
     name: str
     inputs: frozenset[int] = frozenset()
@@ -64,23 +67,40 @@ class ModelFilter:
         wanted = set(names)
         return cls(tuple(entry for entry in models if entry.model_name is None or entry.model_name in wanted))
 
+    @classmethod
+    def of_single_operators(cls, models: Sequence[ModelSelection] | None) -> ModelFilter:
+        """The filter of operators outside of any model: of entries without a name, and everything where there is none.
+
+        Whether such operators are dumped at all is not asked here: see `DumpPlan.single_operators`.
+        """
+        return cls(tuple(entry for entry in models or () if entry.model_name is None) or (ModelSelection(),))
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing of the model is dumped."""
         return not self.entries
 
-    def selects(self, op_name: str, original_names: Iterable[str] = ()) -> bool:
+    def selects(self, op_name: str, original_names: Iterable[str] = (), held: frozenset[str] | None = None) -> bool:
         """Whether an operator is dumped, by its own name or by that of an operator of the original model that it stands for.
 
-        Ranges are not looked at: see `in_ranges`.
+        `held` is what `in_ranges` gave for the model: an entry takes what its layers name and what its ranges hold, and
+        every operator where it has neither; entries add to each other. Without `held` ranges are not looked at.
         """
         names = {op_name, *original_names}
-        return any(entry.layers is None or not names.isdisjoint(entry.layers) for entry in self.entries)
+        for entry in self.entries:
+            if entry.layers is None and (held is None or not entry.ranges):
+                return True
+            if entry.layers is not None and not names.isdisjoint(entry.layers):
+                return True
+            if held is not None and entry.ranges and op_name in held:
+                return True
+        return False
 
     def in_ranges(self, order: Sequence[str]) -> frozenset[str] | None:
-        """Of operators in execution order, those that a range holds; None where there is no range, and all are.
+        """Of operators in execution order, those that a range holds; None where there is no range.
 
-        A `begin` within a running range changes nothing; an `end` before its `begin` ends the range for good.
+        A `begin` within a running range changes nothing; an `end` before its `begin` ends the range for good; a range
+        without its `end` runs to the last operator. Hand the result to `selects`.
         """
         ranges = [each for entry in self.entries for each in entry.ranges]
         if not ranges:

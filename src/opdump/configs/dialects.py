@@ -1,0 +1,104 @@
+"""Which dialect a config file is written in, and its plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+from opdump.configs import mindspore
+from opdump.configs.acl import DialectVersion, load_acl_plan
+from opdump.configs.acl_file import LARGEST_FILE
+from opdump.configs.json_text import read_json
+from opdump.configs.known_keys import COMMON, E2E
+from opdump.errors import ConfigError, NotSupportedYetError
+from opdump.plan import Dialect, DumpPlan
+
+_ACL: Final = "dump"
+
+
+def load_plan(
+    path: str | os.PathLike[str] | None,
+    /,
+    *,
+    environ: Mapping[str, str],
+    dialect: Dialect | None = None,
+    strict: bool = False,
+    dialect_version: DialectVersion = "seed",
+    program_directory: str | os.PathLike[str] | None = None,
+    **overrides: Any,
+) -> DumpPlan:
+    """The plan of a config file of any dialect; without `dialect` the file's content tells which.
+
+    `path` None means the file that MINDSPORE_DUMP_CONFIG names. `dialect_version` and `program_directory` are for acl.json
+    (see `load_acl_plan`); `overrides` are those of the dialect's own loader.
+
+    Raises ConfigError, its own for a file of no or of two dialects, and what the dialect's loader raises.
+    """
+    if dialect is not None and dialect not in get_args(Dialect):
+        raise ConfigError(f"dialect is {dialect!r}, expected one of {', '.join(map(repr, get_args(Dialect)))}")
+    if path is None:
+        path = environ.get(mindspore.CONFIG_VARIABLE) or None
+    if dialect is None:
+        dialect = "mindspore" if path is None else dialect_of(path)
+    if dialect == "tensorflow":
+        raise NotSupportedYetError(
+            "configurations of TensorFlow are not supported yet; write an acl.json or a data_dump.json: "
+            "`opdump config new --dialect acl`"
+        )
+    if dialect == "mindspore":
+        return mindspore.load_plan(path, environ=environ, strict=strict, **overrides)
+    if path is None:
+        raise ConfigError("no configuration: name an acl.json; `opdump config new --dialect acl` writes a first one")
+    return load_acl_plan(
+        path,
+        environ=environ,
+        strict=strict,
+        dialect_version=dialect_version,
+        program_directory=program_directory,
+        **overrides,
+    )
+
+
+def dialect_of(path: str | os.PathLike[str]) -> Dialect:
+    """The dialect that a file is written in, by its top-level keys: `dump`, or a section of data_dump.json.
+
+    A file that cannot be read, or is no JSON, is left to the loader whose words it holds, to say what is wrong; that of
+    data_dump.json where it holds none.
+
+    Raises ConfigError for JSON that holds the keys of both or of neither.
+    """
+    where = os.fspath(path)
+    data = _start_of(where)
+    if data is None:
+        return "mindspore"
+    try:
+        config, _ = read_json(data, where)
+    except ConfigError:
+        if not data:
+            raise _undecided(where, "the file is empty") from None
+        named = f'"{_ACL}"'.encode() in data and f'"{COMMON}"'.encode() not in data
+        return "acl" if named else "mindspore"
+    keys = set(config) if isinstance(config, Mapping) else set()
+    acl, other = _ACL in keys, bool(keys & {COMMON, E2E})
+    if acl == other:
+        raise _undecided(where, f'both "{_ACL}" and "{COMMON}" are there' if acl else "neither is there")
+    return "acl" if acl else "mindspore"
+
+
+def _start_of(path: str) -> bytes | None:
+    """The bytes of a file, as far as a config may reach; None for what is no file that can be read."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(LARGEST_FILE + 1)
+    except OSError:  # the loader tells the reason
+        return None
+
+
+def _undecided(where: str, found: str) -> ConfigError:
+    return ConfigError(
+        f'{where}: {found}, expected either "{_ACL}" (an acl.json) or "{COMMON}" (a data_dump.json); '
+        f"add one, or say which it is with --dialect acl or --dialect mindspore"
+    )
