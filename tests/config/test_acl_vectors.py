@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opdump.configs.acl import load_acl_plan
+from opdump.configs.acl import load_acl_plan, plan_from_acl_text
 from opdump.configs.acl_error import INVALID_DUMP_CONFIG, AclConfigError
 from opdump.configs.acl_file import LARGEST_FILE
 from opdump.plan import DumpPlan
@@ -131,3 +131,19 @@ class TestHostileFiles:
         (place / "real.txt").write_text('{"dump": {"dump_path": "dump", "dump_list": [{}]}}', encoding="utf-8")
         (place / "acl").symlink_to("real.txt")
         assert load_acl_plan("acl", environ={}).path == place / "dump"
+
+    def test_brackets_hidden_from_the_count_are_survived(self) -> None:
+        for depth in range(800, 1010):  # around what the interpreter can read
+            text = '{"dump": {"dump_list": [' + '["]", ' * depth + "1" + "]" * depth + "]}}"
+            with pytest.raises(AclConfigError) as caught:
+                plan_from_acl_text(text, environ={})
+            assert caught.value.code in ("EP0001", "EP0004"), depth
+
+    def test_a_crowd_of_unknown_keys_is_told_in_short(self, place: Path) -> None:
+        keys = {f"key{number}": 0 for number in range(100_000)}
+        text = json.dumps({"dump": {"dump_path": "dump", "dump_list": [{}], "x" * 1000: 0, **keys}})
+        plan = plan_from_acl_text(text[:-2] + ', "key1": 0}}', environ={})
+        assert len(plan.warnings) == 22
+        assert plan.warnings[0] == "acl.json: given more than once, the last one counts: key1"
+        assert plan.warnings[-1] == "acl.json: 99981 more unknown keys; each is ignored"
+        assert max(map(len, plan.warnings)) < 300

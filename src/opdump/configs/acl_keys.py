@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -84,6 +85,7 @@ _OTHER_SUBSYSTEMS: Final = frozenset(
         "event_mode",
     }
 )
+_MOST_TOLD: Final = 20
 _DATA_DUMP_ADVICE: Final = "it is a section of a data_dump.json: is this one? Then say --dialect mindspore"
 
 
@@ -93,20 +95,16 @@ def check_types(dump: Mapping[str, Any], where: str) -> None:
 
 
 def unknown_acl_keys(config: Mapping[str, Any], dump: Mapping[str, Any], where: str) -> list[str]:
-    """One sentence for each key that has no meaning where it stands, with the nearest key that has.
+    """One sentence for each key that has no meaning where it stands, with the nearest key that has; for the first 20.
 
     Top-level keys of other subsystems are not spoken of.
     """
-    found = [
-        f"{where}: unknown key {key!r} is ignored; "
-        + (_DATA_DUMP_ADVICE if key in (COMMON, E2E) else _advice(key, ("dump",)))
-        for key in config
-        if key != "dump" and key not in _OTHER_SUBSYSTEMS
-    ]
-    return found + [
-        f"{where}: {place}: unknown key {key!r} is ignored; {_advice(key, known)}"
-        for place, key, known in _unknown(dump, DUMP, "dump")
-    ]
+    top = (("", key, ("dump",)) for key in config if key != "dump" and key not in _OTHER_SUBSYSTEMS)
+    every = chain(top, _unknown(dump, DUMP, "dump"))
+    found = [_unknown_key(where, *each) for each in islice(every, _MOST_TOLD)]
+    if rest := sum(1 for _ in every):
+        found.append(f"{where}: {rest} more unknown keys; each is ignored")
+    return found
 
 
 def nearest_acl_key(key: str) -> str | None:
@@ -149,6 +147,12 @@ def _unknown(
                 yield from _unknown(inner, kind.keys[key], f"{path}.{key}")
             else:
                 yield path, key, tuple(kind.keys)
+
+
+def _unknown_key(where: str, place: str, key: str, known: tuple[str, ...]) -> str:
+    advice = _DATA_DUMP_ADVICE if not place and key in (COMMON, E2E) else _advice(key, known)
+    shown = key if len(key) <= 60 else f"{key[:57]}..."
+    return f"{where}: {f'{place}: ' if place else ''}unknown key {shown!r} is ignored; {advice}"
 
 
 def _advice(key: str, here: tuple[str, ...]) -> str:

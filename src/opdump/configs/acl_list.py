@@ -179,12 +179,16 @@ def _exclusions(entry: Mapping[str, Any], key: str, path: str, warnings: list[st
     made: list[Exclusion] = []
     for index, each in enumerate(entry.get(key, ())):
         slots: dict[str, set[int]] = {"input": set(), "output": set()}
+        ignored: list[str] = []
         for text in each.get("pos", ()):
             found = _SLOT.fullmatch(text)
             if found is None or len(found[2]) > 9:  # no operator has a billion slots
-                warnings.append(f"{path}.{key}[{index}].pos: {text!r} is ignored, expected input0, output1, ...")
+                ignored.append(text)
             else:
                 slots[found[1]].add(int(found[2]))
+        if ignored:
+            shown = ", ".join(repr(text[:40]) for text in ignored[:5]) + (", ..." if len(ignored) > 5 else "")
+            warnings.append(f"{path}.{key}[{index}].pos: ignored: {shown}; expected input0, output1 and so on")
         if not each.get("name") or not (slots["input"] or slots["output"]):
             missing = "a name" if not each.get("name") else "a slot in pos"
             warnings.append(f"{path}.{key}[{index}] leaves nothing out: it needs {missing}")

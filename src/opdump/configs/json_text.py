@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any, NoReturn
 
 from opdump.errors import ConfigError
@@ -59,7 +60,10 @@ def kind_of(value: object) -> str:
     if kind is None:
         kind = "a negative number" if isinstance(value, int) else "a fractional number or one out of range"
         kind = "a number" if isinstance(value, int) and value >= 0 else kind
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:  # brackets that were just shallow enough to read
+        text = "[...]" if isinstance(value, list) else "{...}"
     shown = text if len(text) <= 120 else f"{text[:117]}..."
     return shown if value is None else f"{shown} ({kind})"
 
@@ -83,8 +87,8 @@ def _decoder(where: str, warnings: list[str]) -> json.JSONDecoder:
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = sorted({name for name in names if names.count(name) > 1})
+            counts = Counter(name for name, _ in pairs)
+            twice = sorted(name for name, count in counts.items() if count > 1)
             warnings.append(f"{where}: given more than once, the last one counts: {', '.join(twice)}")
         return found
 

@@ -86,8 +86,20 @@ class ModelFile:
         part.graph.output.extend([ValueInfoProto(name=name) for name in outputs])
         return part.SerializeToString()
 
-    def initializers(self) -> dict[str, TensorProto]:
-        return {tensor.name: tensor for tensor in self.proto.graph.initializer}
+    def constants(self) -> dict[str, TensorProto]:
+        """The values that are the same in every run, by name: initialisers, tensors of Constant, and what Identity makes of both.
+
+        An initialiser that may be fed in its place is among them, and what Identity makes of it is not.
+        """
+        graph = self.proto.graph
+        found = {tensor.name: tensor for tensor in graph.initializer}
+        may_be_fed = {value.name for value in graph.input}
+        for node in graph.node:
+            if node.op_type == "Constant" and [attribute.name for attribute in node.attribute] == ["value"]:
+                found[node.output[0]] = node.attribute[0].t
+            elif node.op_type == "Identity" and node.input[0] in found and node.input[0] not in may_be_fed:
+                found[node.output[0]] = found[node.input[0]]
+        return found
 
     def fixed_tensor(self, tensor: TensorProto) -> HostTensor | str:
         """An initialiser as a tensor that is the same in every run; the name of its element type where no array stands for that."""
@@ -166,7 +178,7 @@ def open_session(
 ) -> onnxruntime.InferenceSession:
     """A session of the model, or of a changed copy of it. Raises the runtime's own error for what it does not take."""
     options.graph_optimization_level = LEVELS[level]
-    if isinstance(content, bytes) and model.folder is not None:
+    if isinstance(content, bytes) and model.folder is not None and model.has_external_data:
         options.add_session_config_entry(_FOLDER_ENTRY, str(model.folder))
     return onnxruntime.InferenceSession(content, options, providers=providers)
 

@@ -46,6 +46,7 @@ class NumpyReader:
         self._table = SummaryTable(4096)
         self._fixed = SummaryTable(256)
         """Summaries of what is the same in every run; never cleared."""
+        self._fixed_summaries: list[Summary] = []
         self._generation = 0
 
     @classmethod
@@ -97,11 +98,11 @@ class NumpyReader:
 
     def summaries(self, entries: Sequence[Taken]) -> list[Summary | None]:
         """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
-        table, make = self._table, Summary._make
+        table, make, known = self._table, Summary._make, self._fixed_summaries
+        known.extend(map(make, self._fixed.rows()[len(known) :].tolist()))
         rows: list[list[float]] = table.rows().tolist()
-        fixed: list[list[float]] = self._fixed.rows().tolist()
         return [
-            None if taken.table is None else make(rows[taken.row] if taken.table is table else fixed[taken.row])
+            make(rows[taken.row]) if taken.table is table else (None if taken.table is None else known[taken.row])
             for taken in entries
         ]
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import onnxruntime
 from onnx import ModelProto
@@ -90,7 +90,7 @@ class OnnxSession:
         self._choice = choose(self.nodes, plan, model_filter)
         self._records_data = plan.captures != "exception" and not model_filter.is_empty
         recorder.matched_kernels.update(self._choice.matched_kernels)
-        self._initializers = self._ran.initializers()
+        self._constants = self._ran.constants()
         self._fixed: Tensors = {}
         self._sources = self._value_sources()
         self._is_random = has_random_operators(self._ran.proto)
@@ -99,7 +99,7 @@ class OnnxSession:
                 "memory_limit has no effect: a second run of the model's random operators gives other values"
             )
         made = {value for node in self.nodes for value in node.outputs}
-        self._wanted = tuple(value for value in self._choice.values if value in made)
+        self._wanted = tuple(value for value in self._choice.values if value in made and value not in self._constants)
         self._recorded_session: onnxruntime.InferenceSession | None = None
         self._plain_session: onnxruntime.InferenceSession | None = None
         if self._records_data:
@@ -286,13 +286,13 @@ class OnnxSession:
 
     def _live(self, slots: Sequence[tuple[int, str, str]], tensors: Tensors, *, read: bool) -> Iterator[LiveTensor]:
         for slot, argument, value in slots:
-            tensor = tensors[value] if value in tensors else self._initializer(value)
+            tensor = tensors[value] if value in tensors else self._constant(value)
             source = self._sources.get(value, "") if read else ""
             yield slot, argument, tensor, source, "" if isinstance(tensor, HostTensor) else "opaque"
 
-    def _initializer(self, name: str) -> HostTensor | str:
+    def _constant(self, name: str) -> HostTensor | str:
         if name not in self._fixed:
-            written = self._initializers.get(name)
+            written = self._constants.get(name)
             # What is neither made, fed nor dense is a sparse initialiser, or an optional input that nothing was fed to.
             self._fixed[name] = "undefined" if written is None else self._ran.fixed_tensor(written)
         return self._fixed[name]
@@ -300,7 +300,7 @@ class OnnxSession:
     def _value_sources(self) -> dict[str, str]:
         """Who makes a value: `{op_name}:{slot}`, `Parameter.{name}` of an initialiser, `{name}:0` of an input of the model."""
         sources = {value.name: f"{value.name}:0" for value in self._ran.proto.graph.input}
-        sources.update((name, f"Parameter.{name}") for name in self._initializers)
+        sources.update((name, f"Parameter.{name}") for name in self._constants)
         for node in self.nodes:
             sources.update((value, f"{node.name}:{slot}") for slot, value in enumerate(node.outputs) if value)
         return sources
@@ -335,8 +335,7 @@ class OnnxSession:
             if value
         ]
         op = self._operator(node, step, self.nodes.index(node))
-        cast(Any, self._recorder).failed_op(op, error, list(self._live(slots, tensors, read=True)))
-        self._recorder.end_step(step)
+        self._recorder.failed_op(op, error, list(self._live(slots, tensors, read=True)))
 
 
 class _RunError(Exception):
