@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opdump.plan import DumpPlan
@@ -11,8 +11,8 @@ from opdump.records import SkipReason
 
 from .model_graph import ModelNode
 
-Slots = tuple[tuple[int, str, str], ...]
-"""Slot, name of the argument, name of the value."""
+Slots = tuple[tuple[int, str, str, str], ...]
+"""Slot, name of the argument, name of the value, and who makes it (of what is read)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ChosenNode:
 
     @property
     def values(self) -> tuple[str, ...]:
-        return tuple(value for _, _, value in (*self.inputs, *self.outputs))
+        return tuple(value for _, _, value, _ in (*self.inputs, *self.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Choice:
         return tuple(dict.fromkeys(value for chosen in self.nodes for value in chosen.values))
 
 
-def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter) -> Choice:
-    """What `plan` and the entries of its `dump_list` for this model take."""
+def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]) -> Choice:
+    """What `plan` and the entries of its `dump_list` for this model take. `sources` tells who makes a value."""
     held = model_filter.in_ranges([node.name for node in nodes])
     watched = (
         {name for entry in model_filter.entries for name in entry.watcher_nodes} if plan.captures == "watch" else set()
@@ -62,24 +62,28 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
             chosen.append(ChosenNode(node, "not selected"))
             continue
         matched.update(plan.matching_kernels(node.name, node.op_type))
+        left_out_inputs = model_filter.excluded(node.name, node.op_type, "input")
+        left_out_outputs = model_filter.excluded(node.name, node.op_type, "output")
         chosen.append(
             ChosenNode(
                 node,
                 "",
-                _slots(node.inputs, node.input_arguments, model_filter.excluded(node.name, node.op_type, "input"))
-                if plan.inputs
-                else (),
-                _slots(node.outputs, node.output_arguments, model_filter.excluded(node.name, node.op_type, "output"))
-                if plan.outputs
-                else (),
+                slots_of(node.inputs, node.input_arguments, sources, left_out_inputs) if plan.inputs else (),
+                slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if plan.outputs else (),
             )
         )
     return Choice(tuple(chosen), frozenset(matched))
 
 
-def _slots(values: Sequence[str], arguments: Sequence[str], excluded: frozenset[int]) -> Slots:
+def slots_of(
+    values: Sequence[str],
+    arguments: Sequence[str],
+    sources: Mapping[str, str],
+    excluded: frozenset[int] = frozenset(),
+) -> Slots:
+    """The slots that have a value and are not `excluded`."""
     return tuple(
-        (slot, argument, value)
+        (slot, argument, value, sources.get(value, ""))
         for slot, (value, argument) in enumerate(zip(values, arguments, strict=True))
         if value and slot not in excluded
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from .hazards import has_half_precision, has_random_operators
 from .host_tensor import HostTensor
 from .model_file import ModelFile, load_model, open_session, optimized
 from .model_graph import ModelNode, nodes_of, producers
-from .selection import ChosenNode, choose
+from .selection import ChosenNode, Slots, choose, slots_of
 from .tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 
 Level = Literal["disable", "basic", "extended", "all"]
@@ -87,12 +87,12 @@ class OnnxSession:
         self.nodes: tuple[ModelNode, ...] = nodes_of(self._ran.proto, originals)
         """The nodes that run, in an order in which they can run."""
         model_filter = ModelFilter.of(plan.models, self.model.names)
-        self._choice = choose(self.nodes, plan, model_filter)
-        self._records_data = plan.captures != "exception" and not model_filter.is_empty
-        recorder.matched_kernels.update(self._choice.matched_kernels)
         self._constants = self._ran.constants()
         self._fixed: Tensors = {}
         self._sources = self._value_sources()
+        self._choice = choose(self.nodes, plan, model_filter, self._sources)
+        self._records_data = plan.captures != "exception" and not model_filter.is_empty
+        recorder.matched_kernels.update(self._choice.matched_kernels)
         self._is_random = has_random_operators(self._ran.proto)
         if self._is_random and memory_limit is not None:
             self.notes.append(
@@ -258,8 +258,8 @@ class OnnxSession:
                 self._tell_skipped(chosen, step, order)
                 continue
             op = self._operator(chosen.node, step, order)
-            opened = recorder.before_op(op, self._live(chosen.inputs, tensors, read=True))
-            recorder.after_op(opened, self._live(chosen.outputs, tensors, read=False))
+            opened = recorder.before_op(op, self._live(chosen.inputs, tensors))
+            recorder.after_op(opened, self._live(chosen.outputs, tensors))
 
     def _tell_skipped(self, chosen: ChosenNode, step: int, order: int) -> None:
         for node in chosen.node.with_bodies:
@@ -284,11 +284,14 @@ class OnnxSession:
             skip=skip,
         )
 
-    def _live(self, slots: Sequence[tuple[int, str, str]], tensors: Tensors, *, read: bool) -> Iterator[LiveTensor]:
-        for slot, argument, value in slots:
-            tensor = tensors[value] if value in tensors else self._constant(value)
-            source = self._sources.get(value, "") if read else ""
-            yield slot, argument, tensor, source, "" if isinstance(tensor, HostTensor) else "opaque"
+    def _live(self, slots: Slots, tensors: Tensors) -> list[LiveTensor]:
+        lives: list[LiveTensor] = []
+        for slot, argument, value, source in slots:
+            tensor = tensors.get(value)
+            if tensor is None:
+                tensor = self._constant(value)
+            lives.append((slot, argument, tensor, source, "opaque" if tensor.__class__ is str else ""))
+        return lives
 
     def _constant(self, name: str) -> HostTensor | str:
         if name not in self._fixed:
@@ -329,13 +332,9 @@ class OnnxSession:
             return
         node = failure.node
         tensors = {**fed_tensors(self._plain(), feeds), **failure.inputs}
-        slots = [
-            (slot, argument, value)
-            for slot, (value, argument) in enumerate(zip(node.inputs, node.input_arguments, strict=True))
-            if value
-        ]
+        slots = slots_of(node.inputs, node.input_arguments, self._sources)
         op = self._operator(node, step, self.nodes.index(node))
-        self._recorder.failed_op(op, error, list(self._live(slots, tensors, read=True)))
+        self._recorder.failed_op(op, error, self._live(slots, tensors))
 
 
 class _RunError(Exception):
