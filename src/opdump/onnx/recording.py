@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opdump.errors import FrameworkMissingError
@@ -19,8 +18,7 @@ from opdump.recorder import Recorder, make_recorder
 from opdump.session import CaptureReport, rank_of
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
+    from opdump.adapters.onnxruntime.model_file import ModelSource
     from opdump.adapters.onnxruntime.session import OnnxSession
 
 
@@ -48,14 +46,19 @@ class Recording:
         self._node_names: set[str] = set()
         self._started = time.monotonic()
 
-    def load(self, model: str | Path | bytes | ModelProto, model_id: int, **options: Any) -> OnnxSession:
+    def load(self, model: ModelSource, model_id: int, **options: Any) -> OnnxSession:
         """A session of the model whose runs are recorded. `options` are those of `OnnxSession`.
 
         Raises ModelFileError for what is no model, and the runtime's own errors, unchanged.
         """
         session_class = adapter_module("session").OnnxSession
-        session: OnnxSession = session_class(model, recorder=self.recorder, plan=self.plan, model_id=model_id, **options)
-        self._loaded[model_id] = _Loaded(session, has_graph_file=self.plan.layout != "acl")
+        session: OnnxSession = session_class(
+            model, recorder=self.recorder, plan=self.plan, model_id=model_id, **options
+        )
+        is_operator = options.get("is_single_operator", False)
+        self._loaded[model_id] = _Loaded(session, has_graph_file=is_operator or self.plan.layout != "acl")
+        if is_operator:
+            return session
         self._model_names.update(session.model.names)
         for node in session.nodes:
             self._node_names.update((node.name, *node.original_names))
@@ -139,9 +142,7 @@ def adapter_module(name: str) -> Any:
 def run_facts(plan: DumpPlan) -> RunFacts:
     """What the index keeps of a capture of ONNX models."""
     version = adapter_module("versions").RUNTIME_VERSION
-    return RunFacts(
-        rank_of(os.environ), "CPU", "onnxruntime", version, own_version(), tuple(sys.argv), plan.to_json()
-    )
+    return RunFacts(rank_of(os.environ), "CPU", "onnxruntime", version, own_version(), tuple(sys.argv), plan.to_json())
 
 
 def _reader(plan: DumpPlan) -> Any:

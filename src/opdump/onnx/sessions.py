@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opdump.errors import IncompleteCaptureError
 from opdump.onnx.recording import Recording
@@ -15,11 +16,14 @@ from opdump.plan import Dialect, DumpPlan
 from opdump.session import CaptureReport
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
+    from opdump.adapters.onnxruntime.model_file import ModelSource
     from opdump.adapters.onnxruntime.session import OnnxSession
 
 Level = Literal["disable", "basic", "extended", "all"]
+
+
+# Models of one second share a directory, and are told apart by their number.
+_MODEL_IDS: Final = itertools.count(1)
 
 
 class ModelDump:
@@ -80,7 +84,7 @@ class ModelDump:
 
 @contextmanager
 def session(
-    model: str | os.PathLike[str] | bytes | ModelProto,
+    model: ModelSource | os.PathLike[str],
     config: str | os.PathLike[str] | DumpPlan | None = None,
     *,
     optimize: Level = "disable",
@@ -111,14 +115,15 @@ def session(
         "session_options": session_options,
         "memory_limit": memory_limit,
     }
-    source = model if isinstance(model, bytes) or hasattr(model, "graph") else Path(model)
+    source: Any = Path(model) if isinstance(model, str | os.PathLike) else model
+    model_id = next(_MODEL_IDS)
     dump = None
     try:
-        dump = ModelDump(recording, recording.load(source, 1, **options))
+        dump = ModelDump(recording, recording.load(source, model_id, **options))
         yield dump
     finally:
         report = recording.close()
-        recording.unload(1)
+        recording.unload(model_id)
         if dump is not None:
             dump.report = report
     gaps = recording.recorder.gaps

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import onnxruntime
 from onnx import ModelProto
 
-from opdump.plan import DumpPlan
+from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord
@@ -46,7 +46,8 @@ class OnnxSession:
     `largest_difference` tells how far the outputs of the dumped run were from those of a plain run at that level, where the two
     were compared: at levels above `disable`, on devices, and for models with float16 or bfloat16. The answer is the plain one. `session_options` and
     `providers` are ONNX Runtime's own; the options' level belongs to this session. `memory_limit` (bytes) bounds the tensors
-    that are held at a time: more of them cost further runs of the model.
+    that are held at a time: more of them cost further runs of the model. `is_single_operator`: the model is one operator that
+    runs by itself, and is dumped as that: under no model's name.
 
     Every run is a step, numbered from the plan's `initial_iteration`. Calls from several threads are recorded one after the
     other. `notes` tells what the dump lacks beside operators that were skipped with a reason. Raises ModelFileError for what
@@ -64,6 +65,7 @@ class OnnxSession:
         providers: Sequence[Any] | None = None,
         session_options: onnxruntime.SessionOptions | None = None,
         memory_limit: int | None = None,
+        is_single_operator: bool = False,
     ) -> None:
         self.model: ModelFile = load_model(model)
         self.level: Level = level
@@ -86,7 +88,13 @@ class OnnxSession:
             self._ran = optimized(self.model, level, Path(self._folder.name), self._options, self._providers)
         self.nodes: tuple[ModelNode, ...] = nodes_of(self._ran.proto, originals)
         """The nodes that run, in an order in which they can run."""
-        model_filter = ModelFilter.of(plan.models, self.model.names)
+        self._is_single_operator = is_single_operator
+        if is_single_operator:
+            # It has no counter of steps, so that none of its runs is one that was asked for by number.
+            wanted = plan.single_operators and plan.steps == StepSet.all()
+            model_filter = ModelFilter.of_single_operators(plan.models) if wanted else ModelFilter(())
+        else:
+            model_filter = ModelFilter.of(plan.models, self.model.names)
         self._constants = self._ran.constants()
         self._fixed: Tensors = {}
         self._sources = self._value_sources()
@@ -120,6 +128,11 @@ class OnnxSession:
         on_host = self._providers == ["CPUExecutionProvider"]
         self._compares = self._answers_may_differ or level != "disable" or not on_host
         self._sizes: dict[str, int] = {}
+
+    @property
+    def ran(self) -> ModelFile:
+        """The model that runs: the optimised one, or the one that was given."""
+        return self._ran
 
     def run(
         self,
@@ -276,10 +289,11 @@ class OnnxSession:
             op_name=node.name,
             timestamp=self._timestamp,
             step=step,
-            net_name=self.model.name,
-            graph_id=self.model_id,
+            net_name="" if self._is_single_operator else self.model.name,
+            graph_id=0 if self._is_single_operator else self.model_id,
             order=order,
-            kernel=node.kernel,
+            # No API was called: it is a model of one operator.
+            kernel=node.op_type if self._is_single_operator else node.kernel,
             arguments=node.arguments,
             skip=skip,
         )

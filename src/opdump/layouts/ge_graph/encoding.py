@@ -63,9 +63,9 @@ def _fill(op: Any, operator: GeOperator, number: int, readers: list[tuple[str, i
             name, _, slot = source.rpartition(":")
             op.src_name.append(name)
             op.src_index.append(int(slot))
-    for name, slot in readers:
-        op.dst_name.append(name)
-        op.dst_index.append(slot)
+    for reader, place in readers:
+        op.dst_name.append(reader)
+        op.dst_index.append(place)
     op.is_input_const.extend(operator.constant_inputs)
     for tensor in operator.input_tensors:
         _describe(op.input_desc.add(), tensor)
@@ -102,7 +102,8 @@ def _add_origin(described: Any, tensor: GeTensor, origin: GeOrigin) -> None:
     _add(described.attr, "_datadump_origin_output_index", origin.slot)
     _add(described.attr, "_datadump_origin_format", tensor.format)
     _add(described.attr, "origin_format", tensor.format)
-    _add(described.attr, "origin_shape", list(tensor.shape) if tensor.shape is not None else [-2])
+    if tensor.shape:  # readers ask for the numbers of a list that is there, and a scalar has none
+        _add(described.attr, "origin_shape", list(tensor.shape))
     _add(described.attr, "_datadump_is_multiop", False)
 
 

@@ -27,7 +27,9 @@ def write_ge_graph(directory: Path, number: int, graph: GeGraph) -> Path:
     for file, text in ((path, encode_text(model)), (path.with_name(f"{path.name}.json"), encode_json(model))):
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
         try:
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8") as stream:
+            with open(
+                os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8"
+            ) as stream:
                 stream.write(text)
             unfinished.replace(file)
         except OSError as error:
