@@ -90,7 +90,9 @@ def infer(
 def _plan(config: str | None, path: str | None, *, dialect: str | None, strict: bool) -> DumpPlan:
     from opdump.onnx import plan_of
 
-    overrides: dict[str, Any] = {} if path is None else {"path": path}
+    overrides: dict[str, Any] = {"beside": Path.cwd()}  # the running script is opdump's own
+    if path is not None:
+        overrides["path"] = path
     if config is None:
         return plan_of(None, dialect="acl", dump_list=[{}], dump_mode="all", strict=strict, **overrides)
     return plan_of(config, dialect=dialect, strict=strict, **overrides)  # type: ignore[arg-type]  # click has checked it
@@ -121,19 +123,17 @@ def _infer(
                 for _ in range(repeat):
                     dump.run(None, feeds)
     except OpdumpError:
-        if dump is not None and dump.report is not None:
-            _tell(dump, as_json=as_json)
-        raise
-    except click.UsageError:
+        _tell(dump, as_json=as_json)
         raise
     except KeyboardInterrupt:
         result = EXIT_INTERRUPTED
+    except click.UsageError:
+        raise
     except Exception as error:  # noqa: BLE001  the runtime's errors have no class of their own
         where = "cannot be loaded by ONNX Runtime" if dump is None else "its run failed"
         click.echo(f"opdump: error: {model}: {where}: {error}", err=True)
         result = EXIT_ERROR
-    if dump is not None:
-        _tell(dump, as_json=as_json)
+    _tell(dump, as_json=as_json)
     return result
 
 
@@ -163,12 +163,13 @@ def _feeds(
     return feeds
 
 
-def _tell(dump: ModelDump, *, as_json: bool) -> None:
+def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
+    """Say what was dumped, where the model ran at all."""
     from opdump.reports.completeness import completeness_json, completeness_line
 
-    report = dump.report
-    if report is None:
+    if dump is None or dump.report is None or dump.runs == 0:
         return
+    report = dump.report
     for warning in report.warnings:
         click.echo(f"opdump: warning: {warning}", err=True)
     difference = dump.largest_difference
@@ -179,6 +180,13 @@ def _tell(dump: ModelDump, *, as_json: bool) -> None:
         click.echo(
             f"opdump: outputs of the dumped run differ from those of a plain run by {difference:g} at most", err=True
         )
+    if report.executed == 0 and dump.plan.captures == "data":
+        click.echo(
+            f"opdump: {dump.name} ran and nothing of it was dumped; compare dump_list and dump_step of the config with the "
+            f"model's name, {dump.name!r}, and its steps from {dump.plan.initial_iteration} to {dump.current_step - 1}",
+            err=True,
+        )
+        return
     click.echo(completeness_line(report), err=True)
 
 

@@ -32,9 +32,10 @@ class ModelDump:
     def __init__(self, recording: Recording, model: OnnxSession) -> None:
         self.plan = recording.plan
         self.report: CaptureReport | None = None
+        self.runs = 0
+        """How often the model ran, dumped or not."""
         self._recording = recording
         self._model = model
-        self._runs = 0
 
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any | None = None
@@ -43,7 +44,7 @@ class ModelDump:
         try:
             return self._model.run(output_names, feeds, run_options)
         finally:
-            self._runs += 1
+            self.runs += 1
             self._recording.after_run(self._model.model_id)
 
     @property
@@ -69,7 +70,7 @@ class ModelDump:
     @property
     def current_step(self) -> int:
         """The number of the next run, or of the one in progress."""
-        return self.plan.initial_iteration + self._runs
+        return self.plan.initial_iteration + self.runs
 
     @property
     def operators(self) -> int:

@@ -25,13 +25,15 @@ def plan_of(
     *,
     dialect: Dialect | None = None,
     strict: bool = False,
+    beside: Path | None = None,
     **settings: Any,
 ) -> DumpPlan:
     """The plan of a config file of any dialect, with keyword arguments in place of its values.
 
     Without a config the keyword arguments are the plan: keys of acl.json where one of them is a word of that file alone
     (`dump_path="/tmp/dump"`) or `dialect` is "acl", else those of data_dump.json (`path="/tmp/dump"`). Without any of them
-    MINDSPORE_DUMP_CONFIG names the file. A relative path of an acl.json lies beside the running script.
+    MINDSPORE_DUMP_CONFIG names the file. A relative path of an acl.json lies in the directory `beside`; without it, in that of the
+    running script.
 
     Raises ConfigError for what cannot be used, DumpPathError where the directory cannot be written.
     """
@@ -44,7 +46,7 @@ def plan_of(
                 environ=os.environ,
                 where="the keyword arguments",
                 strict=strict,
-                program_directory=program_directory(),
+                program_directory=beside or program_directory(),
                 **settings,
             )
         return plan_from_keywords(environ=os.environ, strict=strict, **settings)
@@ -53,7 +55,7 @@ def plan_of(
         environ=os.environ,
         dialect=dialect,
         strict=strict,
-        program_directory=program_directory(),
+        program_directory=beside or program_directory(),
         **settings,
     )
 
