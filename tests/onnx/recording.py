@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,14 @@ class Recording:
     """One model under capture, and what a layout got of it."""
 
     def __init__(
-        self, model: str | Path | bytes | ModelProto, plan: dict[str, Any] | None = None, **settings: Any
+        self, model: str | Path | bytes | ModelProto, plan: Mapping[str, Any] | None = None, **settings: Any
     ) -> None:
         self.plan = DumpPlan(path=Path("dump"), **{"saved_data": "full", **(plan or {})})
         self.writer = CollectingWriter()
         self.recorder = Recorder(self.plan, self.writer, NumpyReader.of_plan(self.plan))
         self.session = OnnxSession(model, **{"recorder": self.recorder, "plan": self.plan, "model_id": 1, **settings})
 
-    def run(self, feeds: dict[str, Any], names: list[str] | None = None) -> list[Any]:
+    def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
         return self.session.run(names, feeds)
 
     def tensors(self, name: str) -> dict[tuple[str, int], TensorRecord]:
@@ -60,9 +61,9 @@ class Recording:
 
 def model_of(
     nodes: list[onnx.NodeProto],
-    inputs: dict[str, tuple[int, Any]],
-    outputs: dict[str, tuple[int, Any]],
-    initializers: dict[str, Array] | None = None,
+    inputs: Mapping[str, tuple[int, Any]],
+    outputs: Mapping[str, tuple[int, Any]],
+    initializers: Mapping[str, Array] | None = None,
     *,
     name: str = "graph",
     opset: int = 21,
@@ -79,7 +80,7 @@ def model_of(
 
 
 def plain_run(
-    model: str | Path | bytes, feeds: dict[str, Any], names: list[str] | None = None, level: str = "DISABLE_ALL"
+    model: str | Path | bytes, feeds: Mapping[str, Any], names: list[str] | None = None, level: str = "DISABLE_ALL"
 ) -> list[Any]:
     """What ONNX Runtime itself answers, in a session of its own."""
     options = onnxruntime.SessionOptions()

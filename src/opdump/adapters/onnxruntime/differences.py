@@ -29,9 +29,9 @@ def same_bits(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(same_bits(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, dict) and isinstance(other, dict):
-        return list(one) == list(other) and same_bits(list(one.values()), list(other.values()))
+        return bool(list(one) == list(other) and same_bits(list(one.values()), list(other.values())))
     if isinstance(one, float) and isinstance(other, float):
-        return np.float64(one).tobytes() == np.float64(other).tobytes()
+        return bool(np.float64(one).tobytes() == np.float64(other).tobytes())
     if type(one) is not type(other):
         return False
     if type(one).__name__ == "SparseTensor":

@@ -18,6 +18,7 @@ from .model_file import ModelFile, open_session
 from .model_graph import ModelNode
 from .tensors_of_run import Tensors, answer_and_tensors
 
+_RUNNING: Final = "Non-zero status code returned while running"
 _NAMED: Final = re.compile(r"while running \S+ node\. Name:'(.*?)' Status Message")
 
 
@@ -47,6 +48,8 @@ class FailureSearch:
 
     def find(self, error: BaseException, feeds: Mapping[str, Any]) -> Failure | None:
         """The node that failed with `error`; None where it was none: what was fed does not fit the model."""
+        if _RUNNING not in str(error):
+            return None
         node = self._named_once(str(error)) or self._named_uniquely(feeds) or self._first_failing(feeds)
         if node is None:
             return None

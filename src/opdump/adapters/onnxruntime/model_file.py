@@ -40,13 +40,14 @@ class ModelFile:
 
     `source` is what ONNX Runtime gets for the model unchanged, `folder` where external data is looked for (None for a model from
     memory without any). `names` are those that a `dump_list` may call it by: the stem of its file, or the name of its graph
-    where it came from memory, first.
+    where it came from memory, first. `is_saved_here`: the folder is the session's own, and changed copies may lie in it.
     """
 
     proto: ModelProto = field(repr=False)
     source: str | bytes = field(repr=False)
     folder: Path | None
     names: tuple[str, ...]
+    is_saved_here: bool = False
 
     @property
     def name(self) -> str:
@@ -171,7 +172,7 @@ def optimized(
         options.optimized_model_filepath = ""
         options.log_severity_level = severity
     saved = load_model(path)
-    return ModelFile(saved.proto, saved.source, saved.folder, model.names)
+    return ModelFile(saved.proto, saved.source, folder, model.names, is_saved_here=True)
 
 
 def open_session(
@@ -180,6 +181,11 @@ def open_session(
     """A session of the model, or of a changed copy of it. Raises the runtime's own error for what it does not take."""
     options.graph_optimization_level = LEVELS[level]
     if isinstance(content, bytes) and model.folder is not None and model.has_external_data:
+        if model.is_saved_here:
+            # The options' folder would hold for the model as it was given too, whose weights lie elsewhere.
+            path = model.folder / "changed.onnx"
+            path.write_bytes(content)
+            return onnxruntime.InferenceSession(str(path), options, providers=providers)
         options.add_session_config_entry(_FOLDER_ENTRY, str(model.folder))
     return onnxruntime.InferenceSession(content, options, providers=providers)
 

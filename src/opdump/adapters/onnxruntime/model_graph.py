@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import onnx
@@ -17,6 +18,8 @@ from opdump.records import SkipReason
 
 from .attributes import arguments_of
 
+_MADE_UNIQUE: Final = re.compile(r"_token_\d+$")
+_DEVICE_ORDER: Final = "_nchwc"
 CONTROL_OPERATORS: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
@@ -85,7 +88,8 @@ class _Reader:
         self._constants -= {value.name for value in model.graph.input}
 
     def read(self) -> tuple[ModelNode, ...]:
-        return self._read_graph(self._model.graph, "")
+        nodes = self._read_graph(self._model.graph, "")
+        return nodes if self._originals is None else _with_reordered(nodes)
 
     def _read_graph(self, graph: GraphProto, parent: str) -> tuple[ModelNode, ...]:
         self._constants.update(tensor.name for tensor in graph.initializer)
@@ -101,9 +105,6 @@ class _Reader:
             self._constants.update(node.output)
         bodies = tuple(self._read_graph(body, name) for body in bodies_of(node))
         input_arguments, output_arguments = self._argument_names(node)
-        originals: Iterable[str] = ()
-        if self._originals is not None:
-            originals = dict.fromkeys(self._originals[value] for value in node.output if value in self._originals)
         return ModelNode(
             name=name,
             op_type=node.op_type,
@@ -118,7 +119,7 @@ class _Reader:
             written_name=node.name,
             position=position,
             parent=parent,
-            original_names=tuple(originals),
+            original_names=self._original_names(node),
             bodies=bodies,
         )
 
@@ -126,12 +127,22 @@ class _Reader:
         number = self._number
         self._number += 1
         name = node.name
+        if self._originals is not None and name not in self._originals.values():
+            # The optimiser numbers names that it makes itself, and not the same way every time.
+            name = _MADE_UNIQUE.sub("", name)
         if not name or name in self._taken:
             name = f"{node.op_type}_{number}"
             while name in self._taken or name in self._written:
                 name += "_"
         self._taken.add(name)
         return name
+
+    def _original_names(self, node: NodeProto) -> tuple[str, ...]:
+        """The original makers of what the node makes; of what it makes in the order of a device, which its name tells."""
+        originals = self._originals or {}
+        values = [*node.output, node.name.removesuffix(_DEVICE_ORDER)]
+        found = [originals[value] for value in values if value in originals]
+        return tuple(dict.fromkeys(found))
 
     def _skip_reason(self, node: NodeProto) -> SkipReason:
         if node.domain not in ("", "ai.onnx"):
@@ -154,6 +165,25 @@ class _Reader:
             return ("",) * len(node.input), ("",) * len(node.output)
         inputs, outputs = [each.name for each in schema.inputs], [each.name for each in schema.outputs]
         return _by_slot(inputs, len(node.input)), _by_slot(outputs, len(node.output))
+
+
+def _with_reordered(nodes: tuple[ModelNode, ...]) -> tuple[ModelNode, ...]:
+    """The nodes whose results are only put into the order of the original model: they stand for its makers of those results too."""
+    makers: dict[str, tuple[str, ...]] = {}
+    for node in nodes:
+        if node.op_type == "ReorderOutput":
+            makers[node.inputs[0]] = (*makers.get(node.inputs[0], ()), *node.original_names)
+    return tuple(
+        replace(
+            node,
+            original_names=tuple(
+                dict.fromkeys(
+                    (*node.original_names, *(name for value in node.outputs for name in makers.get(value, ())))
+                )
+            ),
+        )
+        for node in nodes
+    )
 
 
 def in_running_order(nodes: Sequence[ModelNode]) -> tuple[ModelNode, ...]:

@@ -36,32 +36,37 @@ class Choice:
     nodes: tuple[ChosenNode, ...]
     matched_kernels: frozenset[str]
     """Entries of the plan's `kernels` that matched some node."""
+    watched: tuple[ChosenNode, ...] = ()
+    """In watch mode, whose outputs are told after each chosen node."""
 
     @property
     def values(self) -> tuple[str, ...]:
         """The values that the chosen nodes read and write, each once."""
-        return tuple(dict.fromkeys(value for chosen in self.nodes for value in chosen.values))
+        return tuple(dict.fromkeys(value for chosen in (*self.nodes, *self.watched) for value in chosen.values))
 
 
 def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]) -> Choice:
     """What `plan` and the entries of its `dump_list` for this model take. `sources` tells who makes a value."""
     held = model_filter.in_ranges([node.name for node in nodes])
-    watched = (
-        {name for entry in model_filter.entries for name in entry.watcher_nodes} if plan.captures == "watch" else set()
-    )
+    watches = plan.captures == "watch"
+    watched_names = {name for entry in model_filter.entries for name in entry.watcher_nodes} if watches else set[str]()
     matched: set[str] = set()
-    chosen = []
+    chosen, watched = [], []
     for node in nodes:
+        names = (node.name, *node.original_names)
+        if not watched_names.isdisjoint(names):
+            watched.append(ChosenNode(node, "", outputs=slots_of(node.outputs, node.output_arguments, {})))
         if node.skip:
             chosen.append(ChosenNode(node, node.skip))
             continue
-        names = (node.name, *node.original_names)
-        selected = model_filter.selects(node.name, node.original_names) or not watched.isdisjoint(names)
-        selected = selected and (held is None or not held.isdisjoint(names)) and plan.selects(node.name, node.op_type)
-        if not selected or model_filter.is_empty:
+        selected = model_filter.selects(node.name, node.original_names) and plan.selects(node.name, node.op_type)
+        if not selected or not (held is None or not held.isdisjoint(names)):
             chosen.append(ChosenNode(node, "not selected"))
             continue
         matched.update(plan.matching_kernels(node.name, node.op_type))
+        if watches:
+            chosen.append(ChosenNode(node, ""))  # when it runs counts, not what it reads and writes
+            continue
         left_out_inputs = model_filter.excluded(node.name, node.op_type, "input")
         left_out_outputs = model_filter.excluded(node.name, node.op_type, "output")
         chosen.append(
@@ -72,7 +77,7 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
                 slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if plan.outputs else (),
             )
         )
-    return Choice(tuple(chosen), frozenset(matched))
+    return Choice(tuple(chosen), frozenset(matched), tuple(watched))
 
 
 def slots_of(

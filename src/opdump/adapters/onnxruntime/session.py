@@ -10,10 +10,13 @@ the model as it is.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +25,7 @@ from onnx import ModelProto
 
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import ModelFilter
-from opdump.recorder import LiveTensor, Recorder
+from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
 from opdump.records import OpRecord
 
 from .chunks import chunks_of
@@ -79,13 +82,14 @@ class OnnxSession:
         self._providers = list(providers) if providers is not None else ["CPUExecutionProvider"]
         self._memory_limit = memory_limit
         self._lock = threading.RLock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._remove_folder: Callable[[], object] = _nothing
         self._ran = self.model
         originals: Mapping[str, str] | None = None
         if level != "disable":
             originals = producers(nodes_of(self.model.proto))
-            self._folder = tempfile.TemporaryDirectory(prefix="opdump-onnx-")
-            self._ran = optimized(self.model, level, Path(self._folder.name), self._options, self._providers)
+            folder = tempfile.mkdtemp(prefix="opdump-onnx-")
+            self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._ran = optimized(self.model, level, Path(folder), self._options, self._providers)
         self.nodes: tuple[ModelNode, ...] = nodes_of(self._ran.proto, originals)
         """The nodes that run, in an order in which they can run."""
         self._is_single_operator = is_single_operator
@@ -105,6 +109,11 @@ class OnnxSession:
         if self._is_random and memory_limit is not None:
             self.notes.append(
                 "memory_limit has no effect: a second run of the model's random operators gives other values"
+            )
+        if self._choice.watched:
+            self.notes.append(
+                "values of ONNX Runtime are watched as their operators made them: every one has memory of its own while it is "
+                "recorded, so an operator that overwrites another's result cannot be seen"
             )
         made = {value for node in self.nodes for value in node.outputs}
         self._wanted = tuple(value for value in self._choice.values if value in made and value not in self._constants)
@@ -166,9 +175,7 @@ class OnnxSession:
         with self._lock:
             self._recorded_session = self._plain_session = None
             self._fixed.clear()
-            if self._folder is not None:
-                self._folder.cleanup()
-                self._folder = None
+            self._remove_folder()
 
     def _plain(self) -> onnxruntime.InferenceSession:
         with self._lock:
@@ -236,7 +243,7 @@ class OnnxSession:
         private = self._plan.saves_tensors
         for first, last in self._chunks(feeds):
             chosen = self._choice.nodes[first:last]
-            values = dict.fromkeys(value for each in chosen for value in each.values)
+            values = dict.fromkeys(value for each in (*chosen, *self._choice.watched) for value in each.values)
             wanted = [value for value in self._wanted if value in values]
             try:
                 found, tensors = answer_and_tensors(
@@ -273,6 +280,20 @@ class OnnxSession:
             op = self._operator(chosen.node, step, order)
             opened = recorder.before_op(op, self._live(chosen.inputs, tensors))
             recorder.after_op(opened, self._live(chosen.outputs, tensors))
+            if isinstance(recorder, GatheringRecorder) and self._choice.watched:
+                self._tell_watched(recorder, chosen, tensors, step, order)
+
+    def _tell_watched(
+        self, recorder: GatheringRecorder, after: ChosenNode, tensors: Tensors, step: int, order: int
+    ) -> None:
+        """What the outputs of the watched nodes that have run by then hold, after a node that is not watched itself."""
+        watched = {chosen.node.name: chosen for chosen in self._choice.watched}
+        if after.node.name in watched:
+            return
+        for other in self._choice.nodes[:order]:
+            if other.node.name in watched:
+                op = replace(self._operator(other.node, step, order), op_name=f"{after.node.name}_To_{other.node.name}")
+                recorder.watched(op, self._live(watched[other.node.name].outputs, tensors))
 
     def _tell_skipped(self, chosen: ChosenNode, step: int, order: int) -> None:
         for node in chosen.node.with_bodies:
@@ -349,6 +370,10 @@ class OnnxSession:
         slots = slots_of(node.inputs, node.input_arguments, self._sources)
         op = self._operator(node, step, self.nodes.index(node))
         self._recorder.failed_op(op, error, self._live(slots, tensors))
+
+
+def _nothing() -> None:
+    """There is no folder to remove."""
 
 
 class _RunError(Exception):

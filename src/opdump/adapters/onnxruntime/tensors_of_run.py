@@ -35,7 +35,7 @@ def answer_and_tensors(
     tensors: Tensors = {name: _type_alone(types.get(name, "")) for name in value_names}
     numbers = [name for name, element in elements.items() if element is not None and element.bits > 0]
     answer_elements = [element_of_type(types.get(name, "")) for name in answer_names]
-    if _can_bind(feeds) and all(element is not None for element in answer_elements):
+    if _can_bind(session, feeds) and all(element is not None for element in answer_elements):
         names = tuple(dict.fromkeys((*answer_names, *numbers)))
         values = _run_bound(session, names, feeds, run_options)
         tensors.update((name, HostTensor.of_ort_value(values[name])) for name in numbers)
@@ -81,8 +81,9 @@ def _type_alone(type_text: str) -> str:
     return type_text[7:-1] if type_text.startswith("tensor(") else type_text or "undefined"
 
 
-def _can_bind(feeds: Mapping[str, Any]) -> bool:
-    return all(
+def _can_bind(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -> bool:
+    # A binding does not know the initialisers that may be fed.
+    return feeds.keys() == {value.name for value in session.get_inputs()} and all(
         isinstance(value, onnxruntime.OrtValue) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufcV")
         for value in feeds.values()
     )
