@@ -8,8 +8,9 @@ so that a change of the machine's speed meets both sides. Printed is the ratio t
 `statistics` and `again`, which is plain a second time and shows what the machine's noise is worth, are medians of `--rounds`.
 
 `not dumped` has to tell 1.01 from 1.00 on machines whose steps differ by 10 % from one to the next. So it comes from many pairs of
-short blocks, one plain and one attached: the geometric mean of their ratios. It goes on until the 95 % interval is 0.8 % to each
-side, wherever its middle lies, or to `--pairs`.
+short blocks, one plain and one attached: the geometric mean of their ratios, in seconds of the process's CPU time, since nothing
+waits for a disk there and other programs would only blur it. It goes on until the 95 % interval is 0.8 % to each side, wherever its
+middle lies, or to `--pairs`.
 
 `attached` says the same in milliseconds, measured on a network with the same operators and next to no arithmetic: the difference
 of the fastest steps, for noise only adds, and what part of the plain step of full size that is.
@@ -69,7 +70,7 @@ def measure(
 
 
 def paired_ratios(step: Step, variant: Callable[[], AbstractContextManager[object]], most: int) -> list[float]:
-    """Seconds of a step under the variant over seconds of a plain one, from neighbouring blocks of `PAIR_TIMED` steps.
+    """CPU seconds of a step under the variant over those of a plain one, from neighbouring blocks of `PAIR_TIMED` steps.
 
     Stops after 50 pairs or more, as soon as `geometric_mean` is known to `HALF_WIDTH`, or after `most`.
     """
@@ -84,7 +85,10 @@ def paired_ratios(step: Step, variant: Callable[[], AbstractContextManager[objec
                 with sides[side]():
                     for _ in range(PAIR_WARM_UP):
                         step()
-                    seconds[side] = sum(_seconds(step) for _ in range(PAIR_TIMED))
+                    begin = time.process_time()
+                    for _ in range(PAIR_TIMED):
+                        step()
+                    seconds[side] = time.process_time() - begin
             ratios.append(seconds[1] / seconds[0])
             progress.advance(task)
             if len(ratios) >= 50:

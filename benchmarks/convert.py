@@ -1,15 +1,16 @@
 """What `opdump convert` costs: the start, small files, one large file, formats with widening, and memory.
 
-    python benchmarks/convert.py [--directory /dev/shm] [--size 1024]
+    python benchmarks/convert.py [--directory /data] [--size 1024]
 
 Everything is measured against a plain copy of the same files, in turn with it, so that a change of the machine's speed meets
 both; printed is the median of the rounds. Without --directory the files lie where temporary files lie: on a disk its file system
-decides, in /dev/shm opdump alone.
+decides, so small files are converted in memory (/dev/shm), too, where it is there and has room.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import statistics
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from opdump.conversion import ConversionPlan, convert
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, write_dump_file
 from opdump.dump_file.data_types import BY_NAME
 from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
+from opdump.msaccucmp.command_line import run as run_msaccucmp
 
 FILES = 1000
 SMALL = 32 << 10
@@ -59,18 +62,28 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def in_turn(root: Path, copy: Callable[[Path], object], ours: Callable[[Path], object]) -> tuple[float, float]:
-    """Seconds of a copy and of a conversion: the medians."""
-    took: tuple[list[float], list[float]] = ([], [])
+class Spent(NamedTuple):
+    """The medians of the rounds: seconds on the clock, and of this process on a processor."""
+
+    wall: float
+    cpu: float
+
+
+def in_turn(root: Path, *works: Callable[[Path], object]) -> list[Spent]:
+    """What each of the works takes, one after the other in an order that changes from round to round."""
+    took: list[list[Spent]] = [[] for _ in works]
     for number in range(ROUNDS + 1):
-        for work, times in zip((copy, ours), took, strict=True):
+        numbered = list(enumerate(works))
+        for place, work in numbered if number % 2 else reversed(numbered):
             out = root / "out"
             out.mkdir()
-            spent = seconds(partial(work, out))
+            began = time.process_time()
+            wall = seconds(partial(work, out))
+            cpu = time.process_time() - began
             shutil.rmtree(out)
             if number:  # the first round imports and fills the page cache
-                times.append(spent)
-    return statistics.median(took[0]), statistics.median(took[1])
+                took[place].append(Spent(wall, cpu))
+    return [Spent(*map(statistics.median, zip(*times, strict=True))) for times in took]
 
 
 def converted(source: Path, out: Path, plan: ConversionPlan, jobs: int | None = 1) -> None:
@@ -79,21 +92,28 @@ def converted(source: Path, out: Path, plan: ConversionPlan, jobs: int | None = 
 
 
 def start(root: Path) -> None:
-    dump(root / "Add.add.1.2.3", "float32", "ND", (6,), memoryview(bytes(24)))
-    command = [sys.executable, "-m", "opdump", "convert", str(root / "Add.add.1.2.3"), "-o", str(root / "out")]
-    numpy = [sys.executable, "-c", "import numpy"]
+    source = str(root / "Add.add.1.2.3")
+    dump(Path(source), "float32", "ND", (6,), memoryview(bytes(24)))
+    out = str(root / "out")
+    commands = {
+        "opdump": [sys.executable, "-m", "opdump", "convert", source, "-o", out],
+        "msaccucmp": [sys.executable, "-m", "opdump.msaccucmp", "convert", "-d", source, "-out", out],
+        "numpy": [sys.executable, "-c", "import numpy"],
+    }
+    took: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(10):
+        for name, command in commands.items():
+            took[name].append(seconds(partial(subprocess.run, command, check=True, capture_output=True)))
+    # The first round may compile.
+    opdump, msaccucmp, numpy = (statistics.median(times[1:]) for times in took.values())
+    print(
+        f"start:            {opdump:.2f} s for one small file, msaccucmp {msaccucmp:.2f} s, of which numpy takes "
+        f"{numpy:.2f} s"
+    )
+    shutil.rmtree(out)
 
-    def median(arguments: list[str]) -> float:
-        return statistics.median(
-            seconds(lambda: subprocess.run(arguments, check=True, capture_output=True)) for _ in range(9)
-        )
 
-    median([*command[:1], "-c", "import opdump.conversion"])
-    print(f"start:            {median(command):.2f} s for one small file, of which numpy takes {median(numpy):.2f} s")
-    shutil.rmtree(root / "out")
-
-
-def small_files(root: Path) -> None:
+def small_files(root: Path, place: str) -> None:
     source = root / "small"
     source.mkdir()
     data = np.random.default_rng(0).bytes(SMALL)
@@ -110,8 +130,16 @@ def small_files(root: Path) -> None:
         for entry in os.scandir(source):
             shutil.copyfile(entry.path, out / entry.name)
 
-    plain, ours = in_turn(root, copy, lambda out: converted(source, out, ConversionPlan()))
-    print(f"{FILES} of {SMALL >> 10} KB:    {FILES / ours:,.0f} files/s; a plain copy {FILES / plain:,.0f} files/s")
+    copied, ours, theirs = in_turn(
+        root, copy, lambda out: converted(source, out, ConversionPlan()), lambda out: as_msaccucmp(source, out)
+    )
+
+    def rate(spent: Spent) -> str:
+        return f"{FILES / spent.wall:,.0f} files/s ({FILES / spent.cpu:,.0f} a second of processor time)"
+
+    print(f"{FILES} of {SMALL >> 10} KB {place}: {rate(ours)}")
+    print(f"                  msaccucmp {rate(theirs)}")
+    print(f"                  a plain copy {rate(copied)}")
     cores = len(os.sched_getaffinity(0))
     took = seconds(lambda: converted(source, root / "out", ConversionPlan(), jobs=cores))
     shutil.rmtree(root / "out")
@@ -119,22 +147,39 @@ def small_files(root: Path) -> None:
     shutil.rmtree(source)
 
 
+def as_msaccucmp(source: Path, out: Path) -> None:
+    """The command in this process: below 1,000 files it starts no other."""
+    with open(os.devnull, "w") as log, contextlib.redirect_stderr(log):
+        code = run_msaccucmp(["convert", "-d", str(source), "-out", str(out)])
+    assert code == 0, code
+
+
+def in_memory(size: int) -> str | None:
+    """A directory in memory with room for so many bytes."""
+    place = "/dev/shm"
+    return place if os.path.isdir(place) and shutil.disk_usage(place).free > size else None
+
+
 def large(root: Path, megabytes: int, title: str, plan: ConversionPlan, dtype: str, format_name: str) -> None:
     """One tensor, in a process of its own for its peak of memory."""
     source = root / "Conv2D.conv.1.2.3"
     blocks = megabytes << 20 >> 16
-    shape = (blocks // 4, 4, 64, 32, 16) if format_name != "ND" else (blocks << 15,)
-    itemsize = 2
+    shape, original = {
+        "ND": ((blocks << 15,), ()),
+        "NC1HWC0": ((blocks // 4, 4, 64, 32, 16), (blocks // 4, 64, 64, 32)),
+        "FRACTAL_NZ": ((128, blocks, 16, 16), (blocks * 16, 128 * 16)),
+        "FRACTAL_Z": ((128, blocks, 16, 16), (blocks * 16, 32 * 16, 2, 2)),
+    }[format_name]
     data = np.random.default_rng(0).integers(0, 60, blocks << 15, dtype=np.uint16)
-    assert data.nbytes == itemsize * int(np.prod(shape))
-    original = (blocks // 4, 64, 64, 32) if format_name != "ND" else ()
+    assert data.nbytes == 2 * int(np.prod(shape))
     dump(source, dtype, format_name, shape, data.data.cast("B"), original_shape=original)
     del data
-    plain, ours = in_turn(
+    copied, conversion = in_turn(
         root,
         lambda out: shutil.copyfile(source, out / "copy"),
         lambda out: converted(source, out, plan),
     )
+    plain, ours = copied.wall, conversion.wall
     # VmHWM begins anew in a new program; ru_maxrss would keep that of this one.
     program = (
         "import sys; from pathlib import Path; from opdump.conversion import ConversionPlan, convert; import opdump.formats\n"
@@ -163,12 +208,21 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="opdump-convert-", dir=arguments.directory))
     try:
         start(root)
-        small_files(root)
+        small_files(root, f"in {root.parent}")
+        memory = None if arguments.directory else in_memory(4 * FILES * SMALL)
+        if memory is not None:
+            beside = Path(tempfile.mkdtemp(prefix="opdump-convert-", dir=memory))
+            try:
+                small_files(beside, f"in {memory}")
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
         size = arguments.size
         large(root, size, "ND to npy:", ConversionPlan(), "float16", "ND")
         large(root, size // 4, "bfloat16 to npy:", ConversionPlan(), "bfloat16", "ND")
         large(root, size // 4, "NC1HWC0 to NCHW:", ConversionPlan(format="NCHW"), "float16", "NC1HWC0")
         large(root, size // 4, "and bfloat16:", ConversionPlan(format="NCHW"), "bfloat16", "NC1HWC0")
+        large(root, size // 4, "FRACTAL_NZ to ND:", ConversionPlan(format="ND"), "float16", "FRACTAL_NZ")
+        large(root, size // 4, "FRACTAL_Z to NCHW:", ConversionPlan(format="NCHW"), "float16", "FRACTAL_Z")
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

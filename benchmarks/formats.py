@@ -1,13 +1,14 @@
-"""How fast device formats are converted: `python benchmarks/formats.py [--megabytes 200] [--rounds 9]`.
+"""How fast device formats are converted: `python benchmarks/formats.py [--megabytes 200] [--rounds 15]`.
 
 Prints GB/s (bytes of the device's array per second) for each conversion, all measured in turn in one run, one thread:
 
     memcpy    a plain copy of as many bytes to memory that has been written before
-    new       the same to new memory, as the conversion has to
-    convert   `convert_format`, new memory and all
-    threads   the same with every thread that it would use
-    /memcpy   convert / memcpy, of the same moment: the median of the rounds
-    /new      convert / new, likewise
+    convert   `convert_format` to memory that has been written before: `out`
+    /memcpy   convert / memcpy, of the same moment: the median of the rounds, and between which two half of them lie
+    threads   convert with every thread that it would use
+    new copy  a plain copy to new memory
+    new       `convert_format` to new memory: without `out`
+    /new      new / new copy, likewise
 
 Then MB/s of input for the codes of 8-bit numbers to float32, beside numpy's `take`. Speeds are the best quartile of the
 rounds.
@@ -77,12 +78,12 @@ CASES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--megabytes", type=int, default=200, help="of the device's array")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     threads = kernels.threads()
     print(f"{kernels.active()}, {threads} threads, {options.megabytes} MB")
-    columns = ("memcpy", "new", "convert", "threads", "/memcpy", "/new")
-    print(f"{'':34}" + "".join(f"{column:>9}" for column in columns))
+    columns = ("memcpy", "convert", "/memcpy", "", "threads", "new copy", "new", "/new", "")
+    print(f"{'':34}" + "".join(f"{column:>{9 if column else 13}}" for column in columns))
     for case in CASES:
         print_case(case, options.megabytes * 1_000_000, options.rounds, threads)
     print_codes(options.megabytes * 250_000, options.rounds, threads)
@@ -92,19 +93,33 @@ def print_case(case: Case, size: int, rounds: int, threads: int) -> None:
     array = filled(case, size)
     written = np.zeros(array.shape, array.dtype)
     shape = case.cut(array.shape)
+    out = np.zeros(shape, array.dtype)
+
+    def convert(out: NDArray[Any] | None = None) -> None:
+        convert_format(array, case.source, case.target, shape=shape, out=out)
+
     actions: dict[str, tuple[int, Callable[[], Any]]] = {
         "memcpy": (1, lambda: np.copyto(written, array)),
-        "new": (1, array.copy),
-        "convert": (1, lambda: convert_format(array, case.source, case.target, shape=shape)),
-        "threads": (threads, lambda: convert_format(array, case.source, case.target, shape=shape)),
+        "convert": (1, lambda: convert(out)),
+        "threads": (threads, lambda: convert(out)),
+        "new copy": (1, array.copy),
+        "new": (1, convert),
     }
+    for _, action in actions.values():
+        action()  # what numpy's zeros has not written yet is written now
     speeds = measured(actions, array.nbytes / 1e9, rounds)
-    ratios = [
-        statistics.median(convert / copy for convert, copy in zip(speeds["convert"], speeds[name], strict=True))
-        for name in ("memcpy", "new")
-    ]
-    figures = [*(best_quartile(speed) for speed in speeds.values()), *ratios]
-    print(f"{case.name:34}" + "".join(f"{figure:9.2f}" for figure in figures))
+    best = {name: f"{best_quartile(speed):9.2f}" for name, speed in speeds.items()}
+    print(
+        f"{case.name:34}{best['memcpy']}{best['convert']}{ratio(speeds['convert'], speeds['memcpy'])}"
+        f"{best['threads']}{best['new copy']}{best['new']}{ratio(speeds['new'], speeds['new copy'])}"
+    )
+
+
+def ratio(speeds: list[float], copies: list[float]) -> str:
+    """The median of the rounds' ratios, and its quartiles."""
+    quotients = [speed / copy for speed, copy in zip(speeds, copies, strict=True)]
+    low, middle, high = statistics.quantiles(quotients, n=4, method="inclusive")
+    return f"{middle:9.2f} {f'({low:.2f}-{high:.2f})':>12}"
 
 
 def filled(case: Case, size: int) -> NDArray[Any]:

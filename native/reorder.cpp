@@ -5,11 +5,8 @@
 #include <cstring>
 
 #include "pool.h"
+#include "reorder_plane.h"
 #include "summarise.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 namespace opdump {
 namespace {
@@ -18,191 +15,35 @@ namespace {
 constexpr int64_t kTaskBytes = 1024 * 1024;
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kPage = 4096;
-constexpr int64_t kPlaceBytes = 2048;
-// How many rows of the destination are filled side by side: as many as the TLB holds pages of.
-constexpr int64_t kRowsAtATime = 256;
+// So many rows of the destination are written side by side at the speed of memory. More of them are put together in the
+// cache, a part of a row at a time, and streamed past it: where the destination is large and its rows are long.
+constexpr int64_t kCachedRows = 16;
+constexpr int64_t kStreamedBytes = 16 * 1024 * 1024;
+constexpr int64_t kStreamedRow = 1024;
+constexpr int64_t kTileRow = 512;
+constexpr int64_t kTileRows = 32;
+// What is fetched ahead: a source whose rows are farther apart has more between them than what is needed.
+constexpr int64_t kFetchedRow = 128;
 
-struct Axis {
-  int64_t size;
-  int64_t source;
-  int64_t destination;
-};
-
-// Moves blocks of kSide x kSide elements across their diagonal: from rows of the source `source_row` bytes apart to
-// rows of the destination `destination_row` bytes apart.
-#if defined(__SSE2__)
-inline __m128i load(const char* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
-inline void store(char* to, __m128i value) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value); }
-
-// a0 b0 a1 b1 ... of the lower (upper) halves of a and b.
-template <int kItem>
-inline __m128i interleave_low(__m128i a, __m128i b) {
-  if constexpr (kItem == 1) return _mm_unpacklo_epi8(a, b);
-  if constexpr (kItem == 2) return _mm_unpacklo_epi16(a, b);
-  if constexpr (kItem == 4) return _mm_unpacklo_epi32(a, b);
-  return _mm_unpacklo_epi64(a, b);
-}
-template <int kItem>
-inline __m128i interleave_high(__m128i a, __m128i b) {
-  if constexpr (kItem == 1) return _mm_unpackhi_epi8(a, b);
-  if constexpr (kItem == 2) return _mm_unpackhi_epi16(a, b);
-  if constexpr (kItem == 4) return _mm_unpackhi_epi32(a, b);
-  return _mm_unpackhi_epi64(a, b);
-}
-
-// As many rows as a register has elements. Row i and row i + half interleaved, log2(rows) times over, are the columns.
-template <int kItem>
-struct Registers {
-  static constexpr int64_t kSide = 16 / kItem;
-  static void transpose(const char* source, int64_t source_row, char* destination, int64_t destination_row) {
-    __m128i rows[kSide], next[kSide];
-    for (int64_t i = 0; i < kSide; ++i) rows[i] = load(source + i * source_row);
-    for (int64_t done = 1; done < kSide; done *= 2) {
-      for (int64_t i = 0; i < kSide / 2; ++i) {
-        next[2 * i] = interleave_low<kItem>(rows[i], rows[i + kSide / 2]);
-        next[2 * i + 1] = interleave_high<kItem>(rows[i], rows[i + kSide / 2]);
-      }
-      for (int64_t i = 0; i < kSide; ++i) rows[i] = next[i];
-    }
-    for (int64_t i = 0; i < kSide; ++i) store(destination + i * destination_row, rows[i]);
-  }
-};
-
-// Blocks of 8 bytes where there are no 16.
-struct HalfRegisters {
-  static constexpr int64_t kSide = 8;
-  static void transpose(const char* source, int64_t source_row, char* destination, int64_t destination_row) {
-    __m128i rows[4];
-    for (int64_t i = 0; i < 4; ++i) {
-      const auto half = [&](int64_t row) {
-        return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(source + row * source_row));
-      };
-      rows[i] = _mm_unpacklo_epi8(half(i), half(i + 4));
-    }
-    const __m128i a = _mm_unpacklo_epi8(rows[0], rows[2]), b = _mm_unpackhi_epi8(rows[0], rows[2]);
-    const __m128i c = _mm_unpacklo_epi8(rows[1], rows[3]), d = _mm_unpackhi_epi8(rows[1], rows[3]);
-    const __m128i columns[4] = {_mm_unpacklo_epi8(a, c), _mm_unpackhi_epi8(a, c), _mm_unpacklo_epi8(b, d),
-                                _mm_unpackhi_epi8(b, d)};
-    for (int64_t i = 0; i < 4; ++i) {
-      char* to = destination + 2 * i * destination_row;
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(to), columns[i]);
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(to + destination_row), _mm_unpackhi_epi64(columns[i], columns[i]));
-    }
-  }
-};
-#else
-template <int kItem>
-struct Registers {
-  static constexpr int64_t kSide = 1;
-  static void transpose(const char* source, int64_t, char* destination, int64_t) {
-    std::memcpy(destination, source, kItem);
-  }
-};
-using HalfRegisters = Registers<1>;
+// Of the instruction set in use.
+const PlaneFunctions& active_planes() {
+#if defined(OPDUMP_X86_KERNELS)
+  const InstructionSet* active = &active_instruction_set();
+  if (active == &avx512_kernels) return avx512_planes;
+  if (active == &avx2_kernels) return avx2_planes;
 #endif
-
-// Two axes at once: `fast` is the one along which the destination moves least, `other` the source. One element (or run
-// of elements that lie side by side in both) is `run` bytes.
-using PlaneFunction = void (*)(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t run);
-
-// The destination's rows run along `fast`, the source's along `other`. A line of the destination's cache is filled
-// before the next is begun: rows that are a power of two apart would drive each other out of the cache.
-template <int kItem, typename Block>
-void transpose_blocks(const char* source, char* destination, const Axis& fast, const Axis& other) {
-  constexpr int64_t kSide = Block::kSide;
-  constexpr int64_t kLine = std::max<int64_t>(kCacheLine / kItem, kSide);
-  if (fast.size < kSide || other.size < kSide) {
-    const auto move = [&](int64_t row, int64_t i) {
-      std::memcpy(destination + row * other.destination + i * kItem, source + i * fast.source + row * kItem, kItem);
-    };
-    if (other.size < fast.size) {  // the few channels of an image: its source is read once
-      for (int64_t i = 0; i < fast.size; ++i) {
-        for (int64_t row = 0; row < other.size; ++row) move(row, i);
-      }
-    } else {
-      for (int64_t row = 0; row < other.size; ++row) {
-        for (int64_t i = 0; i < fast.size; ++i) move(row, i);
-      }
-    }
-    return;
-  }
-  for (int64_t first_row = 0; first_row < other.size; first_row += kRowsAtATime) {
-    const int64_t end_row = std::min(other.size, first_row + kRowsAtATime);
-    for (int64_t first = 0; first < fast.size; first += kLine) {
-      const int64_t end = std::min(fast.size, first + kLine);
-      // The last block of a row or column overlaps the one before where the size is not a whole number of blocks: what
-      // is written twice is the same.
-      for (int64_t row = first_row; row < end_row; row += kSide) {
-        const int64_t at_row = std::min(row, end_row - kSide);
-        const char* from = source + at_row * kItem;
-        char* to = destination + at_row * other.destination;
-        for (int64_t place = first; place < end; place += kSide) {
-          const int64_t at = std::min(place, end - kSide);
-          Block::transpose(from + at * fast.source, fast.source, to + at * kItem, other.destination);
-        }
-      }
-    }
-  }
-}
-
-template <int kItem>
-void transpose_plane(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t) {
-  if (kItem == 1 && std::min(fast.size, other.size) < 16) {
-    return transpose_blocks<1, HalfRegisters>(source, destination, fast, other);
-  }
-  transpose_blocks<kItem, Registers<kItem>>(source, destination, fast, other);
-}
-
-template <int kRun>
-void copy_plane(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t run) {
-  // Tiles, so that a page of the source is read at once, and a good part of a page of the destination written at once.
-  const int64_t bytes = kRun > 0 ? kRun : run;
-  const int64_t rows = std::max<int64_t>(kPage / bytes, 16), places = std::max<int64_t>(kPlaceBytes / bytes, 16);
-  for (int64_t first_row = 0; first_row < other.size; first_row += rows) {
-    const int64_t end_row = std::min(other.size, first_row + rows);
-    for (int64_t first = 0; first < fast.size; first += places) {
-      const int64_t end = std::min(fast.size, first + places);
-      for (int64_t row = first_row; row < end_row; ++row) {
-        const char* from = source + row * other.source;
-        char* to = destination + row * other.destination;
-        for (int64_t i = first; i < end; ++i) {
-          std::memcpy(to + i * fast.destination, from + i * fast.source, kRun > 0 ? kRun : bytes);
-        }
-      }
-    }
-  }
-}
-
-PlaneFunction transposing(int64_t item) {
-  switch (item) {
-    case 1: return &transpose_plane<1>;
-    case 2: return &transpose_plane<2>;
-    case 4: return &transpose_plane<4>;
-    case 8: return &transpose_plane<8>;
-    default: return &transpose_plane<16>;
-  }
-}
-
-PlaneFunction copying(int64_t run) {
-  switch (run) {
-    case 1: return &copy_plane<1>;
-    case 2: return &copy_plane<2>;
-    case 4: return &copy_plane<4>;
-    case 8: return &copy_plane<8>;
-    case 16: return &copy_plane<16>;
-    case 32: return &copy_plane<32>;
-    case 64: return &copy_plane<64>;
-    default: return &copy_plane<0>;
-  }
+  return base_planes;
 }
 
 struct Copy {
   const char* source;
   char* destination;
   int64_t run;
+  const PlaneFunctions* planes;
   PlaneFunction plane;
   Axis fast;
   Axis other;
+  bool streamed;
   // A unit of work is a strip of the plane: of `fast` where elements change rows, of `other` where runs are copied.
   bool across;
   int64_t strip;
@@ -212,6 +53,41 @@ struct Copy {
   int64_t units;
   int64_t tasks;
 };
+
+int64_t place_in_line(const char* memory) { return reinterpret_cast<uintptr_t>(memory) & (kCacheLine - 1); }
+
+// Puts a part of a plane at a time together in the cache, and streams its rows to the destination while the source of
+// the next part is fetched. A row of the tile begins at the same place of a line as that of the destination, so that
+// whole lines go out; what is left of the last one waits for the next part.
+void stream_plane(const Copy& copy, const char* source, char* destination, const Axis& fast, const Axis& other) {
+  alignas(kCacheLine) char tile[kTileRows * (kTileRow + 3 * kCacheLine)];
+  const int64_t pitch = kTileRow + 2 * kCacheLine + other.destination % kCacheLine;
+  const int64_t places = kTileRow / copy.run;
+  for (int64_t first_row = 0; first_row < other.size; first_row += kTileRows) {
+    const Axis rows{std::min(kTileRows, other.size - first_row), other.source, pitch};
+    const char* from = source + first_row * other.source;
+    char* to = destination + first_row * other.destination;
+    char* const begin = tile + place_in_line(to);
+    for (int64_t done = 0; done < fast.size; done += places, to += kTileRow) {
+      const Axis part{std::min(places, fast.size - done), fast.source, copy.run};
+      copy.plane(from, begin, part, rows, copy.run);
+      from += part.size * fast.source;
+      const int64_t left = fast.size - done - part.size;
+      if (fast.source > 0 && fast.source <= kFetchedRow) {
+        const int64_t next = std::min(places, left) * fast.source;
+        for (int64_t i = 0; i < next; i += kCacheLine) __builtin_prefetch(from + i);
+      }
+      for (int64_t i = 0; i < rows.size; ++i) {
+        char* const line = to + i * other.destination;
+        char* const row = begin + i * pitch;
+        const int64_t waiting = place_in_line(line), waited = done > 0 ? waiting : 0;
+        const int64_t bytes = part.size * copy.run - (left > 0 ? waiting : 0);
+        copy.planes->stream(line - waited, row - waited, waited + bytes);
+        if (left > 0) std::memcpy(row - waiting, row + bytes, waiting);
+      }
+    }
+  }
+}
 
 void copy_units(void* context, int64_t task) {
   const Copy& copy = *static_cast<const Copy*>(context);
@@ -234,8 +110,15 @@ void copy_units(void* context, int64_t task) {
     const int64_t first = strip * copy.strip;
     const Axis& whole = copy.across ? copy.fast : copy.other;
     const Axis part{std::min(copy.strip, whole.size - first), whole.source, whole.destination};
-    copy.plane(source + first * whole.source, destination + first * whole.destination, copy.across ? part : copy.fast,
-               copy.across ? copy.other : part, copy.run);
+    const char* from = source + first * whole.source;
+    char* to = destination + first * whole.destination;
+    const Axis& fast = copy.across ? part : copy.fast;
+    const Axis& other = copy.across ? copy.other : part;
+    if (copy.streamed) {
+      stream_plane(copy, from, to, fast, other);
+    } else {
+      copy.plane(from, to, fast, other, copy.run);
+    }
     if (++strip < copy.strips) continue;
     strip = 0;
     for (int d = copy.outer - 1; d >= 0; --d) {
@@ -248,6 +131,20 @@ void copy_units(void* context, int64_t task) {
       destination -= axis.size * axis.destination;
     }
   }
+  if (copy.streamed) copy.planes->finish_streaming();
+}
+
+int64_t bytes_of(const Copy& copy) {
+  int64_t bytes = copy.run * copy.fast.size * copy.other.size;
+  for (int d = 0; d < copy.outer; ++d) bytes *= copy.axes[d].size;
+  return bytes;
+}
+
+PlaneFunction plane_function(const PlaneFunctions& planes, int64_t run, bool across) {
+  for (int i = 0; i < (across ? kTransposed : kCopied); ++i) {
+    if (run == int64_t{1} << i) return across ? planes.transpose[i] : planes.copy[i];
+  }
+  return planes.copy_any;
 }
 
 // Without axes of one element and negative strides of the destination, its widest stride first, and axes that continue
@@ -363,7 +260,10 @@ void reorder(const void* source, void* destination, int64_t item, int dimensions
     }
   }
   copy.across = copy.run == item && copy.fast.destination == item && copy.other.source == item;
-  copy.plane = copy.across ? transposing(item) : copying(copy.run);
+  copy.planes = &active_planes();
+  copy.plane = plane_function(*copy.planes, copy.run, copy.across);
+  copy.streamed = copy.across && copy.other.size > kCachedRows && copy.fast.size * item >= kStreamedRow &&
+                  bytes_of(copy) >= kStreamedBytes && copy.planes->stream != nullptr;
   visit_pages_whole(copy);
 }
 

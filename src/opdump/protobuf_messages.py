@@ -28,9 +28,24 @@ def message_class(
 
     Repeated numbers are packed in proto3; either form is read.
     """
+    return message_classes(messages, package=package, file=file, syntax=syntax, enums=enums)[name]
+
+
+def message_classes(
+    messages: Mapping[str, Fields],
+    *,
+    package: str,
+    file: str,
+    syntax: Literal["proto2", "proto3"],
+    enums: Enums = MappingProxyType({}),
+) -> Mapping[str, Any]:
+    """The same for all messages, by their names.
+
+    Who parses many messages holds them all: protobuf makes the class of an inner message anew each time that nobody holds it.
+    """
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(_file_descriptor(messages, package, file, syntax, enums).SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
 def _file_descriptor(

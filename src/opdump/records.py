@@ -123,7 +123,7 @@ class Payload(Protocol):
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a numpy array of the record's shape.
 
-        Types that numpy lacks are widened: bfloat16 and the 8-bit floats to float32 (DumpPlan's source: seed 003).
+        Types that numpy lacks are widened: bfloat16 and the 8-bit floats to float32 (MindSpore's guide to dumps).
         """
         ...
 

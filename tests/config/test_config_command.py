@@ -89,7 +89,7 @@ def test_a_new_acl_json_passes_the_check(root: Path) -> None:
     checked = _opdump("check", "acl.json", "--strict")
     assert (checked.exit_code, checked.stderr) == (0, "")
     plan = json.loads(checked.stdout)
-    assert (plan["dialect"], plan["path"], plan["single_operators"]) == ("acl", str(root / "dump"), True)
+    assert (plan["dialect"], plan["path"], plan["models"][0]["layers"]) == ("acl", str(root / "dump"), None)
     assert _opdump("new", "--dialect", "acl").exit_code == 1
     assert _opdump("new", "other.json", "--dialect", "acl", "--path", str(root / "elsewhere")).exit_code == 0
     assert (root / "elsewhere").is_dir()

@@ -32,8 +32,10 @@ def test_the_tree_is_that_of_a_synchronous_dump(tmp_path: Path) -> None:
     overflow_file(tmp_path / "in" / PLACE, f"Opdebug.Node_OpDebug.9.7.{TIME}", task=2, stream=7, status=32)
     (tmp_path / "in" / "graphs").mkdir()
     (tmp_path / "in" / "graphs" / "ms_output_trace_code_graph_1.ir").write_text("# a graph\n")
+    (tmp_path / "in" / "graphs" / "notes.txt").write_text("of a person\n")
     done = convert([str(tmp_path / "in")], tmp_path / "out", PLAN)
     assert done.failures == []
+    assert done.skipped == [str(tmp_path / "in" / "graphs" / "notes.txt")]
     files = tree(tmp_path / "out")
     rank = "rank_3"
     assert sorted(files) == [
@@ -71,6 +73,16 @@ def test_a_device_or_a_model_of_a_dump_will_do_and_another_directory_is_told(tmp
     done = convert([str(tmp_path / "in")], tmp_path / "out", PLAN)
     assert [(Path(each.path).parent.name, each.error) for each in done.failures] == [("all", "ConversionError")]
     assert done.tensors == 2
+
+
+def test_the_model_is_the_net_and_not_the_operators_beside_it(tmp_path: Path) -> None:
+    for place in ("20240101120000/3", "20240101120000/3/resnet/1/7", "20240101120000/3/vgg/2/7"):
+        dump(tmp_path / "in" / place)
+    done = convert([str(tmp_path / "in")], tmp_path / "out", PLAN)
+    assert (done.failures, done.tensors) == ([], 3)
+    settings = json.loads((tmp_path / "out/rank_3/.dump_metadata/data_dump.json").read_text())
+    assert settings["common_dump_settings"]["net_name"] == "resnet"
+    assert (tmp_path / "out/rank_3/Net/0/0").is_dir()
 
 
 def test_long_names_are_read_back_through_mapping_csv(tmp_path: Path) -> None:

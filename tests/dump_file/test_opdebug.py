@@ -1,4 +1,4 @@
-"""Overflow records: both layouts, every accelerator, what the real converter printed, and every status bit."""
+"""Overflow records, read and written: both layouts, every accelerator, what the real converter printed, and every status bit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from opdump.dump_file import read_dump_file
-from opdump.dump_file.opdebug import OpdebugHeader, decode_opdebug, opdebug_json, status_words
+from opdump.dump_file import OriginalOp, read_dump_file, write_dump_file
+from opdump.dump_file.opdebug import (
+    AcceleratorReport,
+    OpdebugHeader,
+    OpdebugRecord,
+    atomic_status,
+    decode_opdebug,
+    encode_opdebug,
+    opdebug_json,
+    overflow_dump_file,
+    overflow_record,
+    status_words,
+)
 from opdump.errors import CorruptDumpError
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "msaccucmp.tar.gz"
@@ -151,3 +164,69 @@ def test_a_record_that_cannot_be_read_is_an_error(payload: bytes, message: str) 
     with pytest.raises(CorruptDumpError, match=message) as caught:
         decode_opdebug(payload, "the file")
     assert str(caught.value).startswith("the file: ")
+
+
+_WORDS = st.integers(0, 2**64 - 1)
+
+
+@st.composite
+def _old_records(draw: st.DrawFn) -> OpdebugRecord:
+    """A record whose reports have the fields, in the order, of one that was read."""
+    return OpdebugRecord(
+        tuple(
+            AcceleratorReport(
+                report.accelerator, tuple((name, draw(_WORDS)) for name, _ in report.fields), (draw(_WORDS),)
+            )
+            for report in decode_opdebug(bytes(2048)).reports
+        )
+    )
+
+
+@given(_old_records())
+def test_a_record_of_the_old_layout_comes_back_as_it_was(record: OpdebugRecord) -> None:
+    assume(record.reports[0].model_id & 0xFFFFFFFF != 0x5A5A5A5A)  # refused, see below
+    assert decode_opdebug(encode_opdebug(record)) == record
+
+
+@pytest.mark.parametrize("case", ["opdebug_old", "opdebug_old_all"])
+def test_the_real_records_come_back_as_they_were(case: str, tmp_path: Path) -> None:
+    for output in read_dump_file(case_file(tmp_path, case, f"in/{NAME}")).outputs:
+        record = decode_opdebug(output.data.read())
+        assert decode_opdebug(encode_opdebug(record)) == record
+
+
+def test_an_overflow_file_is_what_the_documents_say(tmp_path: Path) -> None:
+    made = overflow_dump_file(status=0x110, model_id=514, stream_id=563, task_id=57, dump_time=1597922031178434)
+    write_dump_file(tmp_path / NAME, made)
+    file = read_dump_file(tmp_path / NAME)
+    (output,) = file.outputs
+    assert (file.op_name, file.dump_time, file.version) == ("Node_OpDebug", 1597922031178434, "2.0")
+    assert (output.dtype, output.format_name, output.shape, output.size) == ("uint8", "ND", (2048,), 2048)
+    assert output.original_op == OriginalOp(name="Node_OpDebug")
+    data = bytes(output.data.read())
+    # The places of section 6, read by hand.
+    assert struct.unpack_from("<6Q", data, 256) == (514, 563, 57, 0, 0, 0)
+    assert struct.unpack_from("<3Q", data, 1024) == (0, 0, 0x110)
+    assert not any(data[:256] + data[304:1024] + data[1048:])
+    assert decode_opdebug(data) == overflow_record(0x110, model_id=514, stream_id=563, task_id=57)
+
+
+@pytest.mark.parametrize("accelerator", ["DHA Atomic Add", "L2 Atomic Add"])
+def test_an_atomic_addition_is_told_by_its_own_unit(accelerator: str) -> None:
+    made = overflow_record(atomic_status(accelerator), accelerator=accelerator, task_id=7)
+    (report,) = decode_opdebug(encode_opdebug(made)).overflows
+    assert (report.accelerator, report.task_id) == (accelerator, 7)
+    assert report.words == ("overflow of an atomic addition",)
+
+
+def test_what_the_old_layout_cannot_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"of the new layout with reports of AIC; expected one of the old layout"):
+        encode_opdebug(decode_opdebug(record(0, 11)))
+    with pytest.raises(ValueError, match="reports of nobody"):
+        encode_opdebug(OpdebugRecord(()))
+    with pytest.raises(ValueError, match="none of 64 bits"):
+        encode_opdebug(overflow_record(-1))
+    with pytest.raises(ValueError, match="found 0x5a5a5a5a as the model of DHA Atomic Add"):
+        encode_opdebug(overflow_record(1, accelerator="DHA Atomic Add", model_id=0x15A5A5A5A))
+    with pytest.raises(ValueError, match="found the accelerator 'AIC'"):
+        overflow_record(32, accelerator="AIC")

@@ -92,6 +92,73 @@ def view(array: Array, steps: list[tuple[int, int, int]], order: tuple[int, ...]
     return found
 
 
+SIDES = (1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_size_around_a_block_is_transposed_at_any_address(instruction_set: str, dtype: str) -> None:
+    item = np.dtype(dtype).itemsize
+    memory = np.zeros(140 * 140 * item + 64, np.uint8)
+    for rows in SIDES:
+        for columns in SIDES:
+            source = numbered((columns, rows), dtype).T
+            size = rows * columns * item
+            for offset in (0, 1, 30, 63):
+                memory[: offset + size + 1] = 77
+                destination = memory[offset : offset + size].view(dtype).reshape(rows, columns)
+                copied(kernels.copy_strided_pointer, source, destination)
+                np.testing.assert_array_equal(destination, source)
+                assert (memory[:offset] == 77).all()
+                assert memory[offset + size] == 77
+
+
+# Rows of the destination that begin at the same or at every place of a line, one part of a row and several, a last part
+# that is short, rows beyond the last whole block.
+STREAMED = [
+    ("u1", 32, 3136, 170),
+    ("u1", 33, 1025, 500),
+    ("u1", 61, 1791, 160),
+    ("u2", 17, 3025, 180),
+    ("u2", 45, 800, 250),
+    ("u4", 32, 333, 400),
+    ("u8", 70, 129, 250),
+    ("c16", 18, 65, 1000),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("offset", [0, 16, 49])
+@pytest.mark.parametrize(("dtype", "rows", "columns", "planes"), STREAMED)
+def test_large_planes_of_many_rows_are_written_whole_and_nothing_beside_them(
+    instruction_set: str,
+    dtype: str,
+    rows: int,
+    columns: int,
+    planes: int,
+    offset: int,
+    threads: int,
+    threads_restored: None,
+) -> None:
+    kernels.set_threads(threads)
+    source = numbered((planes, columns, rows), dtype).transpose(0, 2, 1)
+    assert source.nbytes >= 16 * 1024 * 1024, "smaller ones are not streamed"
+    memory = np.full(source.nbytes + 128, 77, np.uint8)
+    destination = memory[offset : offset + source.nbytes].view(dtype).reshape(source.shape)
+    copied(kernels.copy_strided_pointer, source, destination)
+    assert np.array_equal(destination, source)
+    assert (memory[:offset] == 77).all()
+    assert (memory[offset + source.nbytes :] == 77).all()
+
+
+def test_large_planes_leave_the_gaps_between_their_rows_alone(instruction_set: str) -> None:
+    source = numbered((170, 3136, 32), "u1").transpose(0, 2, 1)
+    around = np.full((170, 32, 3136 + 5), 77, np.uint8)
+    copied(kernels.copy_strided_pointer, source, around[:, :, 2:-3])
+    assert np.array_equal(around[:, :, 2:-3], source)
+    assert (around[:, :, :2] == 77).all()
+    assert (around[:, :, -3:] == 77).all()
+
+
 @settings(deadline=None, max_examples=200)
 @given(views(), st.sampled_from(DTYPES))
 def test_any_strides_leave_everything_else_alone(

@@ -149,6 +149,18 @@ class TestDirectories:
         with pytest.raises(UnknownLayoutError, match=r"is a file.*opdump\.read_dump_file"):
             open_dump(path)
 
+    @pytest.mark.parametrize("below", ["", "rank_2", "rank_2/net", "rank_2/net/1", "rank_2/net/1/3"])
+    def test_dump_files_where_older_versions_of_mindspore_wrote_them_are_read(self, tmp_path: Path, below: str) -> None:
+        add_dump_file(tmp_path / "rank_2" / "net" / "1" / "3")
+        catalog = open_dump(tmp_path / below)
+        assert [record.op.op_name for record in catalog] == ["net/conv1"]
+        assert [(op.rank_id, op.net_name, op.graph_id, op.step) for op in catalog.ops()] == [(2, "net", 1, 3)]
+
+    def test_dump_files_below_ranks_hide_no_dump_of_a_device_beside_them(self, tmp_path: Path) -> None:
+        add_dump_file(tmp_path / "rank_0" / "net" / "1" / "3", op_name="net/old")
+        add_dump_file(tmp_path / TIME / "0" / "net" / "1" / "4", op_name="net/new")
+        assert {op.op_name for op in open_dump(tmp_path, run="all").ops()} == {"net/old", "net/new"}
+
     def test_a_directory_of_numbers_is_no_dump(self, tmp_path: Path) -> None:
         (tmp_path / TIME / "0").mkdir(parents=True)
         (tmp_path / "12345").write_text("x")
@@ -380,6 +392,20 @@ class TestNpyFiles:
         (record,) = open_dump(tmp_path)
         assert record.payload is not None
         assert record.payload.to_host().tolist() == [0, 1, 2]
+
+    def test_several_conversions_of_one_tensor_are_told_and_a_shape_is_no_format(self, tmp_path: Path) -> None:
+        place = tmp_path / TIME / "0" / "net" / "1" / "0"
+        name = f"Conv2D.net_conv1.1.5.{STAMP}.output.0"
+        for ending in ("1x3", "ND"):
+            add_npy(place, f"{name}.{ending}.npy", np.ones((1, 3), "float32"))
+        catalog = open_dump(tmp_path)
+        (record,) = catalog
+        assert (record.shape, record.format) == ((1, 3), "DefaultFormat")
+        (problem,) = catalog.problems
+        assert f"{name}.ND.npy: holds the same tensor as" in str(problem)
+        assert f"{name}.1x3.npy" in str(problem)
+        add_dump_file(place)
+        assert open_dump(tmp_path).problems == ()
 
     def test_a_damaged_file_is_a_record_and_a_problem(self, tmp_path: Path) -> None:
         add_npy(tmp_path / TIME / "0", f"{self.BASE}.output.0.ND.npy", np.ones(3)).write_bytes(b"\x93NUMPY")

@@ -85,7 +85,7 @@ def test_it_finds_for_every_kernel_exactly_its_tensor_files(dump: Path, found: d
         for node in graph.kernels:
             name = next((name for name in tree.names_in_files(node.op_name) if name in files), "")
             expected = files.pop(name, {"input": [], "output": []})
-            theirs = by_script[node.op_name][str(step)]
+            theirs = by_script[node.op_name]["rank_0"][str(step)]
             assert {io: sorted(paths) for io, paths in theirs.items()} == expected, node.op_name
             count += sum(map(len, expected.values()))
         assert files == {}, "files of operators that are no kernel of the graph"

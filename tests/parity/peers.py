@@ -15,6 +15,13 @@ MSPROBE = ROOT / ".venv-msprobe" / "bin" / "python"
 PROTOBUF4 = ROOT / ".venv-protobuf4" / "bin" / "python"
 
 
+def msaccucmp() -> Path:
+    """The script msaccucmp.py of mindstudio-probe. AssertionError where it is not there."""
+    found = list(MSPROBE.parents[1].glob("lib/python3.*/site-packages/msprobe/msaccucmp/msaccucmp.py"))
+    assert len(found) == 1, f"{MSPROBE} is missing or has no msaccucmp: run tests/parity/run, which sets it up"
+    return found[0]
+
+
 def run(python: Path, arguments: Sequence[str | Path], environment: Mapping[str, str]) -> str:
     """What the peer printed. A peer that is missing or that fails is an AssertionError, never a skip."""
     assert python.exists(), f"{python} is missing: run tests/parity/run, which sets it up"

@@ -29,6 +29,7 @@ _VERBS = MappingProxyType(
         "run": _Verb("opdump.commands.run", "Run a script or module and dump its operators."),
         "infer": _Verb("opdump.commands.infer", "Run an ONNX model and dump its nodes."),
         "show": _Verb("opdump.commands.show", "Show what a dump holds."),
+        "check": _Verb("opdump.commands.check", "Say what in a dump looks wrong."),
         "convert": _Verb("opdump.commands.convert", "Convert dump files of Ascend devices."),
         "overflow": _Verb("opdump.commands.overflow", "Show what overflowed on Ascend devices."),
         "config": _Verb("opdump.commands.config", "Write or check a data_dump.json."),

@@ -42,15 +42,17 @@ def overflow(*, directories: tuple[str, ...], as_json: bool) -> None:
         _print(search)
     if search.failures:
         if not as_json:
+            from opdump.reports.table import printable
+
             for each in search.failures:
                 tensor = f" {each.tensor}" if each.tensor else ""
-                click.echo(f"opdump: problem: {_shown(each.path)}{tensor}: {_shown(each.reason)}", err=True)
+                click.echo(f"opdump: problem: {printable(each.path)}{tensor}: {printable(each.reason)}", err=True)
         sys.exit(EXIT_ERROR)
 
 
 def _print(search: OverflowSearch) -> None:
     from opdump.reports import amounts
-    from opdump.reports.table import Column, Printer
+    from opdump.reports.table import Column, Printer, printable
 
     if not search.overflows:
         click.echo(f"nothing overflowed ({amounts.count(search.files, 'overflow file')} found)")
@@ -74,8 +76,8 @@ def _print(search: OverflowSearch) -> None:
             (
                 str(number),
                 _time(each.microseconds),
-                _shown(each.operator) or "(not dumped)",
-                _shown(each.op_type),
+                printable(each.operator) or "(not dumped)",
+                printable(each.op_type),
                 each.report.accelerator,
                 str(each.report.task_id),
                 str(each.report.stream_id),
@@ -101,7 +103,7 @@ def _print(search: OverflowSearch) -> None:
     printer.table(
         [Column("#", right=True), Column("overflow file and dump of the operator", gives_way=True)],
         [
-            (str(number), _shown(path))
+            (str(number), printable(path))
             for number, each in enumerate(search.overflows, 1)
             for path in (each.path, each.dump)
             if path
@@ -110,9 +112,11 @@ def _print(search: OverflowSearch) -> None:
 
 
 def _tensor_cells(tensor: TensorValues) -> tuple[str, ...]:
+    from opdump.reports.table import printable
+
     shape = "x".join(map(str, tensor.shape)) or "()"
     if tensor.problem:
-        return tensor.name, tensor.dtype, shape, "", "", "", "", _shown(tensor.problem)
+        return tensor.name, tensor.dtype, shape, "", "", "", "", printable(tensor.problem)
     numbers = (f"{tensor.min:.6g}", f"{tensor.max:.6g}", str(tensor.nan), str(tensor.inf))
     return tensor.name, tensor.dtype, shape, *numbers, ""
 
@@ -134,11 +138,6 @@ def _time(microseconds: int) -> str:
     except (ValueError, OverflowError, OSError):
         return str(microseconds)
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
-
-
-def _shown(text: str) -> str:
-    """A name of a file that nobody vouches for, without the characters that move a terminal's cursor."""
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
 def _json(search: OverflowSearch) -> str:

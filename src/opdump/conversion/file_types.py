@@ -8,8 +8,10 @@ PyTorch of the true type where PyTorch has it; txt one value a line, the shortes
 
 from __future__ import annotations
 
-import os
+import mmap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -21,14 +23,17 @@ from opdump.conversion.stored_tensor import StoredTensor
 from opdump.dump_file.stored_bytes import FileBytes
 from opdump.sink.npy import npy_header
 
-# Larger parts go from file to file within the kernel.
+# From here on the elements go from file to file, and are not mapped.
 _LARGE = 1 << 20
+
+
+_npy_header = lru_cache(maxsize=256)(npy_header)  # a dump has many tensors of few shapes
 
 
 def _write_npy(stored: StoredTensor, descriptor: int) -> int:
     kind = stored.host_type
     descr = ("|" if kind.itemsize == 1 else "<") + kind.str[1:]
-    header = npy_header(descr, stored.shape)
+    header = _npy_header(descr, stored.shape)
     if not stored.is_untouched:
         return write_all(descriptor, (header,)) + write_all(descriptor, stored.values())
     return _write_untouched(descriptor, header, stored)
@@ -43,34 +48,12 @@ def _write_bin(stored: StoredTensor, descriptor: int) -> int:
 def _write_untouched(descriptor: int, header: bytes, stored: StoredTensor) -> int:
     size = stored.codes.nbytes
     data = stored.tensor.data
-    if size >= _LARGE and isinstance(data, FileBytes) and hasattr(os, "sendfile"):
-        done = write_all(descriptor, (header,))
-        copied = _copy(descriptor, data, size)
-        if copied == size:
-            return done + size
-        # The file system has no such copy: begin again.
-        os.ftruncate(descriptor, 0)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+    if size >= _LARGE and isinstance(data, FileBytes):
+        # Every piece but the first begins with a page of the new file.
+        pieces = data.source.pieces(data.start, size, first=_LARGE - len(header) % mmap.PAGESIZE)
+        with closing(pieces):
+            return write_all(descriptor, (header,)) + write_all(descriptor, pieces)
     return write_two(descriptor, header, stored.codes.reshape(-1).view(np.uint8).data)
-
-
-def _copy(descriptor: int, data: FileBytes, size: int) -> int:
-    """Copy the first bytes of `data` within the kernel; how many were copied."""
-    source = os.open(data.source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if os.fstat(source).st_size != data.source.size:
-            return 0  # replaced since it was opened: what was mapped is what was checked
-        done = 0
-        while done < size:
-            count = os.sendfile(descriptor, source, data.start + done, min(size - done, 1 << 30))
-            if count == 0:
-                break
-            done += count
-        return done
-    except OSError:
-        return 0  # whatever it was, writing the mapped bytes meets it again and says so
-    finally:
-        os.close(source)
 
 
 def _write_txt(stored: StoredTensor, descriptor: int) -> int:

@@ -1,6 +1,6 @@
 """A stored tensor in another format.
 
-A large batch is converted a few of its members at a time, so that only those are held beside the pages of the file.
+A large one is converted part by part, so that only one part is held beside the pages of the file.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from opdump.errors import FormatShapeError, UndecodableTensorError, UnknownForma
 
 _LARGE = 1 << 20
 _SLAB = 1 << 25
-# Formats whose first axis is the batch, which no block contains.
-_BATCHES = frozenset({"NC1HWC0", "NC1HWC0_C04", "NDC1HWC0", "NCHW", "NHWC", "NCDHW", "NDHWC"})
+"""Bytes of the result that are converted at a time."""
 
 
 def in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
     """In the format of the plan. Raises UnknownFormatError or FormatShapeError where there is no way to it."""
+    from opdump.conversion.slabs import slabs_of
+
     tensor = stored.tensor
     shape = plan.shape or tensor.original_shape or None
+    changed = replace(stored, format_name=plan.format, is_untouched=False)
+    if stored.codes.nbytes > _SLAB and not _shares_blocks(stored, plan.format):
+        cut = slabs_of(stored.codes, stored.format_name, plan.format, shape, _SLAB // stored.codes.itemsize)
+        if cut is not None:
+
+            def slabs() -> Iterator[npt.NDArray[Any]]:
+                for part, wanted in cut.parts():
+                    yield _convert(stored, part, plan.format, wanted)
+                    if part.flags.c_contiguous:  # else every part has something of every page
+                        forget(tensor)
+
+            return replace(changed, slabs=slabs, slab_shape=cut.shape)
     try:
-        members = _members_at_a_time(stored, plan.format, shape)
-        if not members:
-            codes = _convert(stored, stored.codes, plan.format, shape)
-            return replace(stored, codes=codes, format_name=plan.format, is_untouched=False)
-        first = _convert(stored, stored.codes[:1], plan.format, (1, *shape[1:]) if shape else None)
+        return replace(changed, codes=_convert(stored, stored.codes, plan.format, shape))
     except (ValueError, OverflowError) as error:
         raise UndecodableTensorError(f"{tensor.name}: {stored.format_name} to {plan.format}: {error}") from error
-
-    def slabs() -> Iterator[npt.NDArray[Any]]:
-        for start in range(0, len(stored.codes), members):
-            part = stored.codes[start : start + members]
-            yield _convert(stored, part, plan.format, (len(part), *shape[1:]) if shape else None)
-            forget(tensor)
-
-    whole = (len(stored.codes), *first.shape[1:])
-    return replace(stored, format_name=plan.format, is_untouched=False, slabs=slabs, slab_shape=whole)
 
 
 def in_host_format(stored: StoredTensor) -> StoredTensor:
@@ -72,15 +72,13 @@ def _convert(
 ) -> npt.NDArray[Any]:
     from opdump.formats import convert_format
 
-    groups = max(1, stored.tensor.sub_format)
-    return convert_format(codes, stored.format_name, target, shape=shape, groups=groups)
+    return convert_format(codes, stored.format_name, target, shape=shape, groups=_groups(stored))
 
 
-def _members_at_a_time(stored: StoredTensor, target: str, shape: tuple[int, ...] | None) -> int:
-    """How many members of the batch make a slab; 0 where the tensor is converted as a whole."""
-    codes = stored.codes
-    if codes.nbytes <= _SLAB or stored.is_packed or not {stored.format_name, target} <= _BATCHES:
-        return 0
-    if codes.ndim < 4 or len(codes) < 2 or (shape is not None and shape[:1] != codes.shape[:1]):
-        return 0
-    return max(1, _SLAB * len(codes) // codes.nbytes)
+def _groups(stored: StoredTensor) -> int:
+    return max(1, stored.tensor.sub_format)
+
+
+def _shares_blocks(stored: StoredTensor, target: str) -> bool:
+    """Whether groups of a convolution lie in one block, so that no range of filters stands alone."""
+    return _groups(stored) > 1 and any(name.startswith("FRACTAL_Z") for name in (stored.format_name, target))

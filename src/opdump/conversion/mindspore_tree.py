@@ -75,7 +75,8 @@ def _describe(device: DevicePlaces, output: OutputDirectory, found: Sources) -> 
         for name in _BESIDE:
             for base in (device.base / f"rank_{device.rank_id}", device.base):
                 if (base / name).is_dir() and not (base / name).is_symlink():
-                    _copy_files(base / name, output, f"rank_{device.rank_id}/{name}")
+                    copied = _copy_files(base / name, output, f"rank_{device.rank_id}/{name}")
+                    found.skipped = [path for path in found.skipped if os.path.realpath(path) not in copied]
                     break
     except (OpdumpError, OSError) as error:
         found.failures.append(failure(str(device.root), error))
@@ -89,7 +90,8 @@ def _write_metadata(device: DevicePlaces, output: OutputDirectory) -> None:
     except PackageNotFoundError:  # a source tree on the path, never installed
         own_version = ""
     rank = f"rank_{device.rank_id}"
-    names = sorted({place.net_name or _UNNAMED for place in device.places})
+    # Insight looks at one: a model, and not the single operators that stand beside it.
+    names = sorted({place.net_name for place in device.places if place.net_name})
     settings = {
         "common_dump_settings": {
             "dump_mode": 0,
@@ -114,12 +116,16 @@ def _write_metadata(device: DevicePlaces, output: OutputDirectory) -> None:
     _write(output, f"{rank}/{METADATA}", ENVIRONMENT_NAME, environment.encode())
 
 
-def _copy_files(source: Path, output: OutputDirectory, directory: str) -> None:
+def _copy_files(source: Path, output: OutputDirectory, directory: str) -> set[str]:
+    """Copy the files of graphs and execution orders; which ones those were, by their real paths."""
+    copied = set()
     with os.scandir(source) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             is_file = entry.name.startswith("ms_") and entry.is_file(follow_symlinks=False)
             if is_file and entry.stat().st_size <= _LARGEST_BESIDE:
                 _write(output, directory, entry.name, Path(entry.path).read_bytes())
+                copied.add(os.path.realpath(entry.path))
+    return copied
 
 
 def _write(output: OutputDirectory, directory: str, name: str, content: bytes) -> None:

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import math
 import os
-import uuid
 from typing import TYPE_CHECKING
 
 from opdump.conversion.output_directory import LONGEST_NAME
-from opdump.dump_file.names import UNKNOWN_ID, parse_dump_name
 from opdump.errors import CorruptDumpError
 
 if TYPE_CHECKING:
@@ -44,6 +42,7 @@ def synchronous_name(dump: str, true_name: str, stored: StoredTensor) -> str:
 
     Raises CorruptDumpError where the name of the dump file says neither task nor time.
     """
+    from opdump.dump_file.names import UNKNOWN_ID, parse_dump_name
     from opdump.layouts.mindspore_sync.names import FileName, op_name_in_files, sanitise  # it loads the whole layout
 
     name = parse_dump_name(dump)
@@ -72,6 +71,8 @@ def short_name(name: str) -> str:
     # Four bytes at most for a character.
     if len(name) <= LONGEST_NAME // 4 or len(os.fsencode(name)) <= LONGEST_NAME:
         return name
+    import uuid  # few names are long
+
     # The names of devices are ASCII; other bytes stand in a text as surrogates, which no UUID is made of.
     plain = os.fsencode(name).decode("utf-8", "backslashreplace")
     return uuid.uuid3(uuid.NAMESPACE_DNS, plain).hex + os.path.splitext(name)[1]

@@ -108,7 +108,7 @@ class OutputDirectory:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_size > most:
                 raise DumpPathError(f"{self.root / directory / name}: is no file of at most {most} bytes; move it away")
-            return os.pread(descriptor, most, 0)
+            return os.pread(descriptor, status.st_size, 0)
         finally:
             os.close(descriptor)
 

@@ -29,7 +29,7 @@ def read_overflow_json(path: str) -> tuple[AcceleratorReport, ...]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             raise CorruptDumpError(f"{path}: is no file of at most {_LARGEST} bytes; an overflow record was expected")
-        text = os.pread(descriptor, _LARGEST, 0)
+        text = os.pread(descriptor, status.st_size, 0)
     finally:
         os.close(descriptor)
     try:

@@ -38,7 +38,7 @@ class StoredTensor:
     """Whether the codes are the first bytes of the tensor in the file, in their order."""
 
     slabs: Callable[[], Iterator[npt.NDArray[Any]]] | None = None
-    """The codes in another format, some members of a batch at a time: they replace `codes`, and `slab_shape` its shape."""
+    """The codes in another format, part by part: they replace `codes`, and `slab_shape` its shape."""
     slab_shape: tuple[int, ...] = ()
 
     @property
@@ -66,12 +66,18 @@ class StoredTensor:
             yield from self._all_pieces()
             return
         kind = data_type(self.tensor.data_type)
-        for piece in _pieces(np.ascontiguousarray(self.codes)):  # whole bytes, but for the last
-            yield np.frombuffer(encode_elements(piece, kind.number), np.uint8)
+        left = np.empty(0, self.codes.dtype)
+        for piece in self._all_pieces():
+            together = np.concatenate([left, piece])
+            whole = len(together) // 8 * 8  # in whole bytes, whatever the type
+            yield np.frombuffer(encode_elements(together[:whole], kind.number), np.uint8)
+            left = together[whole:]
+        yield np.frombuffer(encode_elements(left, kind.number), np.uint8)
 
     def _all_pieces(self) -> Iterator[npt.NDArray[Any]]:
         for array in (self.codes,) if self.slabs is None else self.slabs():
             yield from _pieces(array)
+            del array  # or it would be held while the next is made
 
     def _widen(self, piece: npt.NDArray[Any]) -> npt.NDArray[Any]:
         data = HeldBytes(np.ascontiguousarray(piece).view(np.uint8).data)

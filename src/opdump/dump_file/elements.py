@@ -79,24 +79,27 @@ def decode_elements(tensor: DumpTensor) -> npt.NDArray[Any]:
         shape = (len(raw),)
     elif not shape and len(raw) != (kind.bits + 7) // 8:
         shape = (available,)
-    where = f"{tensor.data.path}: {tensor.name}" if tensor.data.path else tensor.name
     if len(shape) > MOST_DIMENSIONS:
         raise UndecodableTensorError(
-            f"{where}: its shape has {len(shape)} dimensions; no more than {MOST_DIMENSIONS} make sense"
+            f"{_where(tensor)}: its shape has {len(shape)} dimensions; no more than {MOST_DIMENSIONS} make sense"
         )
     count = math.prod(shape)
     if count > available:
         raise UndecodableTensorError(
-            f"{where}: {len(raw)} bytes of {kind.name} hold {available} elements; its shape {shape} needs {count}: "
+            f"{_where(tensor)}: {len(raw)} bytes of {kind.name} hold {available} elements; its shape {shape} needs {count}: "
             "the header is wrong, or the tensor was not copied whole"
         )
     elements = _decoder(kind.name)(raw[: (count * kind.bits + 7) // 8], count)
     try:
         result = elements.reshape(shape)
     except (ValueError, OverflowError) as error:
-        raise UndecodableTensorError(f"{where}: numpy has no array of its shape {shape} ({error})") from error
+        raise UndecodableTensorError(f"{_where(tensor)}: numpy has no array of its shape {shape} ({error})") from error
     result.flags.writeable = False
     return result
+
+
+def _where(tensor: DumpTensor) -> str:
+    return f"{tensor.data.path}: {tensor.name}" if tensor.data.path else tensor.name
 
 
 def encode_elements(array: npt.NDArray[Any], number: int) -> bytes:

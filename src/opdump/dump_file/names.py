@@ -8,7 +8,7 @@ r"""Names of the files that Ascend devices and their converter leave: one gramma
     Conv2D.conv1.1.5.1732082705016774.output.0.npy                          what the converter made of it
     Conv2D.conv1.1.5.1732082705016774.csv                                   statistics in its place
 
-Sources: section 4 of the dump specification; seed 003 (asynchronous dump) and seed 004 (overflow files). A name longer than a file
+Sources: section 4 of the dump specification; MindSpore's guide to dumps, the guide to overflow files. A name longer than a file
 system takes is replaced by digits, and `mapping.csv` beside it has the long one (`read_mapping`).
 
 Single-operator calls (aclnn) write the operator's name before its type. The name alone does not tell the two orders apart:
@@ -23,7 +23,7 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal, cast
 
@@ -35,7 +35,7 @@ UNKNOWN_ID: Final = 65535
 
 _LARGEST_MAPPING: Final = 100 << 20
 _REPLACED = str.maketrans(dict.fromkeys("/\\. ", "_"))
-_ACLNN = re.compile(r"aclnn[A-Z0-9_]", re.ASCII)
+_ACLNN = r"aclnn[A-Z0-9_]"
 _CALENDAR_DIGITS: Final = 17
 
 _NUMBER = r"[0-9]{1,20}"
@@ -44,21 +44,24 @@ _DUMP = (
     rf"(?P<op_type>{_PART})\.(?P<op_name>{_PART})\.(?P<task>{_NUMBER})(?:\.(?P<stream>{_NUMBER}))?\.(?P<time>[0-9]{{1,255}})"
     rf"(?:\.4\.(?P<context>{_NUMBER})\.(?P<thread>{_NUMBER})\.(?P<device>{_NUMBER}))?"
 )
-_DUMP_NAME = re.compile(_DUMP, re.ASCII)
-_EXCEPTION_NAME = re.compile(
+_EXCEPTION_NAME = (
     rf"(?P<kernel>{_PART})\.(?P<stream>{_NUMBER})\.(?P<task>{_NUMBER})"
-    rf"(?:\.(?P<core_type>{_PART})\.(?P<core_id>{_NUMBER}))?\.(?P<time>[0-9]{{16,17}})(?P<detail>\.core)?",
-    re.ASCII,
+    rf"(?:\.(?P<core_type>{_PART})\.(?P<core_id>{_NUMBER}))?\.(?P<time>[0-9]{{16,17}})(?P<detail>\.core)?"
 )
-_TENSOR_ENDING = re.compile(
+_TENSOR_ENDING = (
     rf"(?P<dump>.+)\.(?P<part>input|output|l1buffer|space)\.(?P<slot>[0-9]{{1,9}})"
     rf"(?:\.(?P<shape>[0-9]+(?:_[0-9]+)*)(?=\.{_PART}\.{_PART}\.bin))?"
-    rf"(?:\.(?P<one>{_PART}))?(?:\.(?P<two>{_PART}))?\.(?P<suffix>npy|bin|json|txt|pt)",
-    re.ASCII | re.DOTALL,
+    rf"(?:\.(?P<one>{_PART}))?(?:\.(?P<two>{_PART}))?\.(?P<suffix>npy|bin|json|txt|pt)"
 )
-_STORED = re.compile(r"(?:[0-9]{1,255}|[0-9a-f]{32})(?:\.[a-z0-9]{1,8})?", re.ASCII)
+_STORED = r"(?:[0-9]{1,255}|[0-9a-f]{32})(?:\.[a-z0-9]{1,8})?"
 
 Part = Literal["input", "output", "l1buffer", "space"]
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern, compiled when a name is first asked about: that takes longer than the rest of the import."""
+    return re.compile(pattern, re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class DumpName:
         if not self.name_first:
             written = sanitise(true_name) if true_name else ""
             first, second = self.op_type == written, self.op_name == written
-            swapped = first if first != second else bool(_ACLNN.match(self.op_type)) and not second
+            swapped = first if first != second else bool(_compiled(_ACLNN).match(self.op_type)) and not second
             if swapped:
                 return replace(self, op_type=self.op_name, op_name=self.op_type, name_first=True)
         return self
@@ -192,7 +195,7 @@ def parse_name(name: str) -> FileName | None:
 
 def parse_dump_name(name: str) -> DumpName | None:
     """The parts of a dump file's name with two to three numbers after the names, and the suffix of FFTS+; else None."""
-    match = _DUMP_NAME.fullmatch(name)
+    match = _compiled(_DUMP).fullmatch(name)
     if match is None or match["op_type"] == "exception_info":
         return None
     return DumpName(
@@ -209,7 +212,7 @@ def parse_dump_name(name: str) -> DumpName | None:
 
 def parse_exception_name(name: str) -> ExceptionName | None:
     """The parts of an exception file's name in the forms that no dump file has; else None."""
-    match = _EXCEPTION_NAME.fullmatch(name)
+    match = _compiled(_EXCEPTION_NAME).fullmatch(name)
     if match is None:
         return None
     plain = match["core_id"] is None and match["detail"] is None
@@ -228,7 +231,7 @@ def parse_exception_name(name: str) -> ExceptionName | None:
 
 def parse_converted_name(name: str) -> ConvertedName | None:
     """The parts of a converter's output name; None where `name` is none."""
-    match = _TENSOR_ENDING.fullmatch(name)
+    match = _compiled(_TENSOR_ENDING).fullmatch(name)
     if match is None:
         return None
     first, second, suffix = match["one"] or "", match["two"] or "", match["suffix"]
@@ -254,6 +257,8 @@ def microseconds_of(timestamp: int) -> int:
     """Microseconds since the epoch of a time stamp as names have it; local time where it has 17 digits."""
     digits = str(timestamp)
     if len(digits) == _CALENDAR_DIGITS:
+        from datetime import datetime
+
         try:
             moment = datetime.strptime(digits[:14], "%Y%m%d%H%M%S").astimezone()
         except (ValueError, OverflowError):
@@ -310,7 +315,7 @@ def _add_row(names: dict[str, str], line: bytes) -> str:
         return "is not UTF-8 text"
     if not comma:
         return "has no second column"
-    if not _STORED.fullmatch(stored):
+    if not _compiled(_STORED).fullmatch(stored):
         return "names a file that is not called by digits"
     if not true or "/" in true or "\\" in true or "\0" in true or true in (".", ".."):
         return "stands for a name that is no plain file name"
@@ -333,7 +338,7 @@ def _read(path: Path) -> bytes:
             raise CorruptDumpError(
                 f"{path}: holds {status.st_size} bytes; a table of names has {_LARGEST_MAPPING} at most"
             )
-        return os.pread(descriptor, _LARGEST_MAPPING, 0)
+        return os.pread(descriptor, status.st_size, 0)
     except OSError as error:
         raise CorruptDumpError(f"{path}: cannot be read ({error.strerror})") from error
     finally:

@@ -17,10 +17,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from opdump.dump_file.data_types import data_type_number
+from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp
+from opdump.dump_file.stored_bytes import HeldBytes
+from opdump.dump_file.tensor_formats import format_number
 from opdump.errors import CorruptDumpError
 
 OPDEBUG_MAGIC: Final = 0x5A5A5A5A
 OLD_SIZE: Final = 2048
+OVERFLOW_NODE: Final = "Node_OpDebug"
 NONE_OF_THREAD: Final = 65535
 """What a record says of a context or a thread that does not exist."""
 
@@ -165,6 +170,106 @@ def decode_opdebug(payload: bytes | memoryview, source: str = "overflow record")
         numbers.update(zip(rest, struct.unpack_from(f"<{len(rest)}Q", data, rest_start), strict=True))
         reports.append(_report(name, numbers))
     return OpdebugRecord(tuple(reports))
+
+
+def encode_opdebug(record: OpdebugRecord) -> bytes:
+    """The 2048 bytes of a record of the old layout; what its reports do not say is zero.
+
+    Raises ValueError for a record of the new layout, which devices alone write, for one that has other reports than the three of the
+    old layout in their order, for a number that 64 bits do not hold, and for a first number (the model of "DHA Atomic Add") that
+    a reader would take for the magic number of the new layout.
+    """
+    names = tuple(report.accelerator for report in record.reports)
+    expected = tuple(name for name, *_ in _OLD)
+    if record.header is not None or names != expected:
+        raise ValueError(
+            f"found an overflow record of the {record.layout} layout with reports of {', '.join(names) or 'nobody'}; expected one "
+            f"of the old layout, with reports of {', '.join(expected)} in this order"
+        )
+    data = bytearray(OLD_SIZE)
+    for report, (name, start, rest_start, rest) in zip(record.reports, _OLD, strict=True):
+        numbers = {**dict(report.fields), "status": report.statuses[0]}
+        known = (*_PLACES, *rest)
+        if tuple(name for name, _ in report.fields) != known[:-1] or len(report.statuses) != 1:
+            raise ValueError(
+                f"found a report of {name} with {', '.join(numbers)}; expected {', '.join(known)} in this order, and one status word"
+            )
+        if any(not 0 <= number < 2**64 for number in numbers.values()):
+            raise ValueError(f"found a number in a report of {name} that is none of 64 bits: {numbers}")
+        for place, names_of in ((start, _PLACES), (rest_start, rest)):
+            struct.pack_into(f"<{len(names_of)}Q", data, place, *(numbers[each] for each in names_of))
+    if int.from_bytes(data[:4], "little") == OPDEBUG_MAGIC:
+        raise ValueError(
+            f"found 0x{OPDEBUG_MAGIC:x} as the model of {names[0]}; in this place it begins the new layout"
+        )
+    return bytes(data)
+
+
+def overflow_record(
+    status: int,
+    *,
+    accelerator: str = "AI Core",
+    model_id: int = 0,
+    stream_id: int = 0,
+    task_id: int = 0,
+    task_type: int = 0,
+) -> OpdebugRecord:
+    """A record of the old layout in which one accelerator tells of one task, and the other two say nothing.
+
+    `accelerator` is "AI Core", "L2 Atomic Add" or "DHA Atomic Add"; addresses, which a host does not have, are 0. The status word of
+    an atomic addition is made by `atomic_status`. Raises ValueError for another accelerator.
+    """
+    known = tuple(name for name, *_ in _OLD)
+    if accelerator not in known:
+        raise ValueError(f"found the accelerator {accelerator!r}; the old layout has {', '.join(known)}")
+    told = {"model_id": model_id, "stream_id": stream_id, "task_id": task_id, "task_type": task_type}
+    reports = []
+    for name, _, _, rest in _OLD:
+        numbers = dict.fromkeys((*_PLACES, *rest), 0)
+        if name == accelerator:
+            numbers |= {**told, "status": status}
+        reports.append(_report(name, numbers))
+    return OpdebugRecord(tuple(reports))
+
+
+def atomic_status(accelerator: str) -> int:
+    """The status word of "DHA Atomic Add" or "L2 Atomic Add" that says that an atomic addition overflowed."""
+    return 0x9 << 8 if accelerator.startswith("DHA") else 0x1 << 16
+
+
+def overflow_dump_file(
+    *,
+    status: int,
+    accelerator: str = "AI Core",
+    model_id: int = 0,
+    stream_id: int = 0,
+    task_id: int = 0,
+    task_type: int = 0,
+    dump_time: int = 0,
+) -> DumpFile:
+    """The dump file that tells of an overflow: one output of 2048 bytes, which are `overflow_record`.
+
+    `dump_time` counts microseconds since the epoch. Raises ValueError as `overflow_record` and `encode_opdebug`. Source: section 6 of
+    the dump specification.
+    """
+    record = overflow_record(
+        status,
+        accelerator=accelerator,
+        model_id=model_id,
+        stream_id=stream_id,
+        task_id=task_id,
+        task_type=task_type,
+    )
+    output = DumpTensor(
+        io="output",
+        slot=0,
+        data_type=data_type_number("UINT8"),
+        format=format_number("ND"),
+        shape=(OLD_SIZE,),
+        data=HeldBytes(encode_opdebug(record)),
+        original_op=OriginalOp(name=OVERFLOW_NODE),
+    )
+    return DumpFile(outputs=(output,), op_name=OVERFLOW_NODE, dump_time=dump_time)
 
 
 def _new(data: bytes, source: str) -> OpdebugRecord:

@@ -109,8 +109,9 @@ def _is_too_much(entries: int, described: int) -> bool:
 
 def _file(source: FileSource, message: Any, start: int) -> DumpFile:
     # Held, because protobuf makes a Python object of an entry each time that nobody holds one.
-    entries = [*message.input, *message.output, *message.buffer, *message.space]
-    end = start + sum([entry.size for entry in entries])
+    inputs, outputs = list(message.input), list(message.output)
+    buffers, spaces = list(message.buffer), list(message.space)
+    end = start + sum([entry.size for entry in (*inputs, *outputs, *buffers, *spaces)])
     absent = False
     if end > source.size:
         absent = _has_skipped(message, source.size - start)
@@ -121,20 +122,22 @@ def _file(source: FileSource, message: Any, start: int) -> DumpFile:
             )
     position = start
 
-    def stored(entry: Any, name: str) -> Bytes:
+    def stored(entries: list[Any], io: str = "") -> list[Bytes]:
         nonlocal position
-        if absent and name and entry.size and not entry.address:
-            return UnreadableBytes(source.path, f"{name}: its {entry.size} bytes are not in the file: {_NOT_COPIED}")
-        part = source.part(position, entry.size)
-        position += entry.size
-        return part
+        found: list[Bytes] = []
+        for slot, entry in enumerate(entries):
+            size = entry.size
+            if absent and io and size and not entry.address:
+                problem = f"{io}:{slot}: its {size} bytes are not in the file: {_NOT_COPIED}"
+                found.append(UnreadableBytes(source.path, problem))
+            else:
+                found.append(source.part(position, size))
+                position += size
+        return found
 
     # The order of the bytes.
-    inputs = [stored(entry, f"input:{slot}") for slot, entry in enumerate(message.input)]
-    outputs = [stored(entry, f"output:{slot}") for slot, entry in enumerate(message.output)]
-    buffers = [stored(entry, "") for entry in message.buffer]
-    spaces = [stored(entry, "") for entry in message.space]
-    return _assembled(source, message, inputs, outputs, buffers, spaces)
+    parts = stored(inputs, "input"), stored(outputs, "output"), stored(buffers), stored(spaces)
+    return _assembled(source, message, *parts)
 
 
 def _has_skipped(message: Any, available: int) -> bool:
@@ -206,42 +209,27 @@ def _assembled(
 ) -> DumpFile:
     unknown = _unknown_of if _knows_less(message) else _nothing_unknown
 
-    def read_input(slot: int, entry: Any) -> DumpTensor:
-        return DumpTensor(
-            io="input",
-            slot=slot,
-            data=inputs[slot],
-            input_type=entry.input_type,
-            unknown=unknown(entry),
-            **_common(entry),
-        )
-
-    def read_output(slot: int, entry: Any) -> DumpTensor:
-        return DumpTensor(
-            io="output",
-            slot=slot,
-            data=outputs[slot],
-            original_op=_original_op(entry),
-            dim_range=tuple((part.dim_start, part.dim_end) for part in entry.dim_range),
-            unknown=unknown(entry),
-            **_common(entry),
-        )
-
     return DumpFile(
-        inputs=tuple(with_bounded_shapes(read_input(*numbered)) for numbered in enumerate(message.input)),
-        outputs=tuple(with_bounded_shapes(read_output(*numbered)) for numbered in enumerate(message.output)),
+        inputs=tuple([_input(slot, entry, inputs[slot], unknown(entry)) for slot, entry in enumerate(message.input)]),
+        outputs=tuple(
+            [_output(slot, entry, outputs[slot], unknown(entry)) for slot, entry in enumerate(message.output)]
+        ),
         buffers=tuple(
-            DumpBlob(data, entry.buffer_type, unknown=unknown(entry))
-            for entry, data in zip(message.buffer, buffers, strict=True)
+            [
+                DumpBlob(data, entry.buffer_type, unknown=unknown(entry))
+                for entry, data in zip(message.buffer, buffers, strict=True)
+            ]
         ),
         spaces=tuple(
-            DumpBlob(data, entry.type, entry.arg_index, unknown(entry))
-            for entry, data in zip(message.space, spaces, strict=True)
+            [
+                DumpBlob(data, entry.type, entry.arg_index, unknown(entry))
+                for entry, data in zip(message.space, spaces, strict=True)
+            ]
         ),
         op_name=_text(message.op_name),
         version=_text(message.version),
         dump_time=message.dump_time,
-        attributes=tuple((_text(attr.name), _text(attr.value)) for attr in message.attr),
+        attributes=tuple([(_text(attr.name), _text(attr.value)) for attr in message.attr]),
         dfx_message=_text(message.dfx_message),
         variant="1.0" if legacy else "2.0",
         unknown=unknown(message),
@@ -249,18 +237,45 @@ def _assembled(
     )
 
 
-def _common(entry: Any) -> dict[str, Any]:
-    """What inputs and outputs have alike."""
-    return {
-        "data_type": entry.data_type,
-        "format": entry.format,
-        "shape": tuple(entry.shape.dim) if entry.HasField("shape") else (),
-        "original_shape": tuple(entry.original_shape.dim) if entry.HasField("original_shape") else (),
-        "sub_format": entry.sub_format,
-        "address": entry.address,
-        "offset": entry.offset,
-        "arg_index": entry.arg_index,
-    }
+def _input(slot: int, entry: Any, data: Bytes, unknown: bytes) -> DumpTensor:
+    return with_bounded_shapes(
+        DumpTensor(
+            "input",
+            slot,
+            entry.data_type,
+            entry.format,
+            tuple(entry.shape.dim),
+            data,
+            tuple(entry.original_shape.dim),
+            entry.sub_format,
+            entry.address,
+            entry.offset,
+            entry.arg_index,
+            input_type=entry.input_type,
+            unknown=unknown,
+        )
+    )
+
+
+def _output(slot: int, entry: Any, data: Bytes, unknown: bytes) -> DumpTensor:
+    return with_bounded_shapes(
+        DumpTensor(
+            "output",
+            slot,
+            entry.data_type,
+            entry.format,
+            tuple(entry.shape.dim),
+            data,
+            tuple(entry.original_shape.dim),
+            entry.sub_format,
+            entry.address,
+            entry.offset,
+            entry.arg_index,
+            original_op=_original_op(entry),
+            dim_range=tuple([(part.dim_start, part.dim_end) for part in entry.dim_range]),
+            unknown=unknown,
+        )
+    )
 
 
 def _original_op(output: Any) -> OriginalOp | None:

@@ -13,7 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from opdump.protobuf_messages import Fields, message_class
+from opdump.protobuf_messages import Fields, message_classes
 
 _FILE: Final = "opdump/dump_data.proto"
 _PACKAGE: Final = "toolkit.dumpdata"
@@ -73,7 +73,11 @@ _MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
 )
 
 
-@cache
 def dump_data() -> Any:
     """The message class of `DumpData`."""
-    return message_class("DumpData", _MESSAGES, package=_PACKAGE, file=_FILE, syntax="proto3")
+    return _classes()["DumpData"]
+
+
+@cache
+def _classes() -> Mapping[str, Any]:
+    return message_classes(_MESSAGES, package=_PACKAGE, file=_FILE, syntax="proto3")

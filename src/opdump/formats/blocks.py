@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from opdump.formats.device_format import Array, Shape
@@ -81,12 +80,3 @@ def into_blocks(plain: Array, device: Array, axes: Axes, starts: Shape | None = 
     if plain.size:
         for part, blocks in _pairs(plain, device, axes, starts or (0,) * plain.ndim):
             copy_elements(part, blocks)
-
-
-def empty_plain(shape: Shape, like: Array, order: Shape | None) -> Array:
-    """An array to fill, its axes in memory from the outermost to the innermost as `order` says."""
-    if order is None:
-        return np.empty(shape, like.dtype)
-    memory = np.empty([shape[axis] for axis in order], like.dtype)
-    plain: Array = memory.transpose(np.argsort(order))
-    return plain

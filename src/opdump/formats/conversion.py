@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from opdump.errors import FormatShapeError, UnknownFormatError
-from opdump.formats.device_format import Array, Shape, require_plain_shape, require_possible, text
+from opdump.formats.device_format import Array, Memory, Shape, require_plain_shape, require_possible, text
 from opdump.formats.registry import DEVICE_FORMATS, FORMATS
+from opdump.kernels import copy_elements
 
 
 def can_convert(source: str, target: str) -> bool:
@@ -15,11 +20,20 @@ def can_convert(source: str, target: str) -> bool:
 
 
 def convert_format(
-    array: Array, source: str, target: str, *, shape: Shape | None = None, groups: int = 1, c0: int | None = None
+    array: Array,
+    source: str,
+    target: str,
+    *,
+    shape: Shape | None = None,
+    groups: int = 1,
+    c0: int | None = None,
+    out: Array | None = None,
 ) -> Array:
     """The elements of a tensor in another format: `(2, 2, 8, 8, 16)` of NC1HWC0 as `(2, 19, 8, 8)` of NCHW.
 
-    `array` has the shape of `source`; the result that of `target`, and may be a view of it.
+    `array` has the shape of `source`; the result that of `target`, and may be a view of it. With `out`, a C-contiguous
+    array of the result's shape and dtype, the elements are written there, zeros for padding, and `out` is returned.
+    Memory that is used again and again is written faster than new memory.
 
     `shape` is the tensor's own shape, in the order of a plain target, else in that of NCHW, NCDHW or, for FRACTAL_NZ,
     of the source. It cuts the padding; without it padding is kept. FRACTAL_Z has no plain shape without it. Between
@@ -29,15 +43,18 @@ def convert_format(
     4 for NC1HWC0_C04.
 
     UnknownFormatError: no format of that name, or no conversion. FormatShapeError: the array, or the shape wanted,
-    cannot be, or a shape is needed.
+    cannot be, or a shape is needed, or `out` has another. ValueError: `out` has another dtype, cannot be written, is not
+    C-contiguous, or lies among the elements of `array`. `out` is then as it was.
     """
     _require_known(source, target)
+    if out is not None:
+        _require_writable(out, array)
     if groups < 0 or (c0 is not None and c0 < 1):
         raise FormatShapeError(f"groups and c0 count from 1; found groups={groups}, c0={c0}")
     groups = groups or 1
     wanted = None if shape is None else tuple(int(size) for size in shape)
     if source == target:
-        return _same(array, source, wanted)
+        return _filled(_same(array, source, wanted), out)
     plain, plain_target = _plain_of(source), _plain_of(target)
     if plain == "ND":
         plain = plain_target
@@ -46,11 +63,71 @@ def convert_format(
     if wanted is not None:
         require_plain_shape(wanted, plain_target)
         require_possible(wanted, array.dtype)
-    result = _to_plain(array, source, plain, plain_target, wanted, groups)
     if target in DEVICE_FORMATS:
+        result = _to_plain(array, source, plain, plain_target, wanted, groups, None)
         device = DEVICE_FORMATS[target]
-        return device.from_plain(result, device.c0 if c0 is None else c0, groups)
-    return result
+        made = device.from_plain(result, device.c0 if c0 is None else c0, groups, _for_device(result.size, out))
+    elif source in DEVICE_FORMATS:
+        made = _to_plain(array, source, plain, plain_target, wanted, groups, out)
+    else:
+        return _filled(_to_plain(array, source, plain, plain_target, wanted, groups, None), out)
+    return made if out is None else out
+
+
+def _require_writable(out: Array, array: Array) -> None:
+    if not out.flags.c_contiguous:
+        raise ValueError(f"out is not C-contiguous: it has the shape {text(out.shape)} and the strides {out.strides}")
+    if not out.flags.writeable:
+        raise ValueError("out cannot be written")
+    if out.dtype != array.dtype:
+        raise ValueError(f"out has elements of {out.dtype}; those of the tensor are {array.dtype}")
+    if np.may_share_memory(out, array):
+        raise ValueError("out lies among the elements of the tensor. Give memory of its own")
+
+
+def _require_shape(out: Array, shape: Shape) -> None:
+    if out.shape != shape:
+        raise FormatShapeError(f"out has the shape {text(out.shape)}; the result has {text(shape)}")
+
+
+def _filled(result: Array, out: Array | None) -> Array:
+    """The elements in `out`, if there is one."""
+    if out is None:
+        return result
+    _require_shape(out, result.shape)
+    copy_elements(result, out)
+    return out
+
+
+def _for_plain(plain: str, permutation: Shape | None, out: Array | None) -> Memory:
+    """Memory of the plain format that a source goes through; `permutation` makes the target, and `out`, of it."""
+
+    def memory(shape: Shape, dtype: np.dtype[Any]) -> Array:
+        require_plain_shape(shape, plain)
+        order = tuple(range(len(shape))) if permutation is None else permutation
+        of_target = tuple(shape[axis] for axis in order)
+        if out is not None:
+            _require_shape(out, of_target)
+        made = np.empty(of_target, dtype) if out is None else out
+        plain_view: Array = made.transpose(np.argsort(order))
+        return plain_view
+
+    return memory
+
+
+def _for_device(elements: int, out: Array | None) -> Memory:
+    """Memory of the device format that so many elements go to."""
+
+    def memory(shape: Shape, dtype: np.dtype[Any]) -> Array:
+        require_possible(shape, dtype)
+        if out is None:
+            return np.zeros(shape, dtype)
+        _require_shape(out, shape)
+        if out.size != elements:  # there is padding
+            out.fill(0)
+        return out
+
+    return memory
 
 
 def _same(array: Array, name: str, wanted: Shape | None) -> Array:
@@ -61,16 +138,19 @@ def _same(array: Array, name: str, wanted: Shape | None) -> Array:
     return array
 
 
-def _to_plain(array: Array, source: str, plain: str, target: str, wanted: Shape | None, groups: int) -> Array:
-    """The array in the plain format `target`; `plain` is the one that the source goes through."""
+def _to_plain(
+    array: Array, source: str, plain: str, target: str, wanted: Shape | None, groups: int, out: Array | None
+) -> Array:
+    """The array in the plain format `target`; `plain` is the one that the source goes through.
+
+    `out` is for a device format; a plain one becomes a view.
+    """
     permutation = _permutation(plain, target)
     if source in DEVICE_FORMATS:
         of_plain = (
             None if wanted is None else tuple(wanted[target.index(axis)] for axis in plain) if plain != "ND" else wanted
         )
-        order = permutation if plain != target else None
-        result = DEVICE_FORMATS[source].to_plain(array, of_plain, groups, order)
-        require_plain_shape(result.shape, plain)
+        result = DEVICE_FORMATS[source].to_plain(array, of_plain, groups, _for_plain(plain, permutation, out))
     else:
         require_plain_shape(array.shape, plain)
         result = array

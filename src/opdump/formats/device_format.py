@@ -18,17 +18,22 @@ CUBE = 16
 """Rows of a fractal, and the channels of a block where nothing else is said (the side of the device's matrix unit)."""
 
 
-class ToPlain(Protocol):
-    def __call__(self, array: Array, shape: Shape | None, groups: int, order: Shape | None, /) -> Array:
-        """The elements in plain order, without padding if `shape` (of the plain format) is given.
+class Memory(Protocol):
+    def __call__(self, shape: Shape, dtype: np.dtype[Any], /) -> Array:
+        """An array for the result, called once, when everything else is known to be right.
 
-        `order` names the axes of the result from the outermost to the innermost in memory, for a caller who goes on to
-        transpose it; None is as they come. A hint: only speed depends on it.
+        Of a plain format its axes may lie in memory in another order, for a caller who goes on to transpose it, and its
+        elements are to be written. Of a device format it is C-contiguous, and where padding will be it is zero.
         """
 
 
+class ToPlain(Protocol):
+    def __call__(self, array: Array, shape: Shape | None, groups: int, memory: Memory, /) -> Array:
+        """The elements in plain order, without padding if `shape` (of the plain format) is given."""
+
+
 class FromPlain(Protocol):
-    def __call__(self, array: Array, c0: int, groups: int, /) -> Array:
+    def __call__(self, array: Array, c0: int, groups: int, memory: Memory, /) -> Array:
         """The elements as the device holds them, in blocks of `c0` channels, zeros for padding."""
 
 
@@ -82,12 +87,6 @@ def require_plain_shape(shape: Shape, plain: str) -> None:
         raise FormatShapeError(f"a shape in {plain} has {len(plain)} dimensions; found {text(shape)}")
     if any(size < 0 for size in shape):
         raise FormatShapeError(f"no dimension is negative; found {text(shape)}")
-
-
-def zeros(shape: Shape, dtype: np.dtype[Any]) -> Array:
-    """A device's array before it is filled."""
-    require_possible(shape, dtype)
-    return np.zeros(shape, dtype)
 
 
 def require_possible(shape: Shape, dtype: np.dtype[Any]) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 
 from opdump.errors import FormatShapeError
-from opdump.formats.blocks import empty_plain, from_blocks, into_blocks
-from opdump.formats.device_format import CUBE, Array, DeviceFormat, Shape, ceil_div, require_same, text, zeros
+from opdump.formats.blocks import from_blocks, into_blocks
+from opdump.formats.device_format import CUBE, Array, DeviceFormat, Memory, Shape, ceil_div, require_same, text
 
 
-def to_nd(array: Array, shape: Shape | None, _groups: int, order: Shape | None) -> Array:
+def to_nd(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> Array:
     """(..., N1, M1, M0, C0) to (..., M, N); without a shape M is M1 * M0 and N is N1 * C0.
 
     Leading axes of the shape may be split otherwise than those of the array; of one axis (N,) it is that of (1, N).
@@ -35,19 +35,19 @@ def to_nd(array: Array, shape: Shape | None, _groups: int, order: Shape | None) 
         require_same(array.shape, expected, "FRACTAL_NZ", "ND", shape)
     require_same(array.shape[-4:], expected[-4:], "FRACTAL_NZ", "ND", shape)
     if len(shape) > 1 and tuple(leading) == shape[:-2]:
-        plain = empty_plain(shape, array, order)
+        plain = memory(shape, array.dtype)
         from_blocks(array, _axes(len(leading)), plain)
     else:
-        plain = empty_plain(shape, array, None)
+        plain = memory(shape, array.dtype)
         if plain.size:
             from_blocks(array.reshape(batch, n1, m1, m0, c0), _axes(1), plain.reshape(batch, *matrix[-2:]))
     return plain
 
 
-def from_nd(array: Array, c0: int, _groups: int) -> Array:
+def from_nd(array: Array, c0: int, _groups: int, memory: Memory) -> Array:
     """(..., M, N) to (..., N1, M1, M0, C0); a vector (N,) becomes a matrix of one row."""
     matrix = array if array.ndim > 1 else array.reshape(1, -1)
-    device = zeros(_device_shape(matrix.shape, CUBE, c0), array.dtype)
+    device = memory(_device_shape(matrix.shape, CUBE, c0), array.dtype)
     into_blocks(matrix, device, _axes(matrix.ndim - 2))
     return device
 

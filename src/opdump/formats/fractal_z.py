@@ -20,19 +20,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from opdump.errors import FormatShapeError
-from opdump.formats.blocks import empty_plain, from_blocks, into_blocks
+from opdump.formats.blocks import from_blocks, into_blocks
 from opdump.formats.device_format import (
     CUBE,
     Array,
     DeviceFormat,
+    Memory,
     Shape,
     ceil_div,
     require_rank,
     require_same,
-    zeros,
 )
 
 # Of one share with its loops apart: (D, C1, H, W, N1, N0, C0), to (N, C, D, H, W).
@@ -76,16 +78,19 @@ def _device_shape(shape: Shape, n0: int, c0: int, groups: int) -> Shape:
     return sharing.shares * d * sharing.c1 * h * w, sharing.n1, n0, c0
 
 
-def to_ncdhw(array: Array, shape: Shape | None, groups: int, order: Shape | None) -> Array:
+def to_ncdhw(array: Array, shape: Shape | None, groups: int, memory: Memory) -> Array:
     """(D * C1 * H * W, N1, N0, C0) to (N, C, D, H, W): the shape is needed, it alone tells C1 from D, H and W."""
     needed = _required(array, "FRACTAL_Z_3D", "D * C1 * H * W", shape)
-    return _to_plain(array, needed, groups, order, "FRACTAL_Z_3D", "NCDHW")
+    return _to_plain(array, needed, groups, memory, "FRACTAL_Z_3D", "NCDHW")
 
 
-def to_nchw(array: Array, shape: Shape | None, groups: int, order: Shape | None) -> Array:
+def to_nchw(array: Array, shape: Shape | None, groups: int, memory: Memory) -> Array:
     """(C1 * H * W, N1, N0, C0) to (N, C, H, W): the shape is needed, it alone tells C1 from H and W."""
     n, c, h, w = _required(array, "FRACTAL_Z", "C1 * H * W", shape)
-    with_depth = None if order is None else (2, *(axis + (axis > 1) for axis in order))
+
+    def with_depth(shape: Shape, dtype: np.dtype[Any]) -> Array:
+        return memory((*shape[:2], *shape[3:]), dtype)[:, :, None]
+
     return _to_plain(array, (n, c, 1, h, w), groups, with_depth, "FRACTAL_Z", "NCHW")[:, :, 0]
 
 
@@ -99,29 +104,29 @@ def _required(array: Array, name: str, first_axis: str, shape: Shape | None) -> 
     return shape
 
 
-def _to_plain(array: Array, shape: Shape, groups: int, order: Shape | None, name: str, plain_name: str) -> Array:
+def _to_plain(array: Array, shape: Shape, groups: int, memory: Memory, name: str, plain_name: str) -> Array:
     n0, c0 = array.shape[2:]
     logical = shape if len(plain_name) == 5 else (*shape[:2], *shape[3:])
     require_same(array.shape, _device_shape(shape, n0, c0, groups), name, plain_name, logical, groups)
-    plain = empty_plain(shape, array, order)
+    plain = memory(shape, array.dtype)
     if plain.size:
         for weights, share, starts in _parts(plain, array, groups):
             from_blocks(share, _AXES, weights, starts)
     return plain
 
 
-def from_ncdhw(array: Array, c0: int, groups: int) -> Array:
+def from_ncdhw(array: Array, c0: int, groups: int, memory: Memory) -> Array:
     """(N, C, D, H, W) to (D * C1 * H * W, N1, N0, C0)."""
-    device = zeros(_device_shape(array.shape, CUBE, c0, groups), array.dtype)
+    device = memory(_device_shape(array.shape, CUBE, c0, groups), array.dtype)
     if array.size:
         for weights, share, starts in _parts(array, device, groups):
             into_blocks(weights, share, _AXES, starts)
     return device
 
 
-def from_nchw(array: Array, c0: int, groups: int) -> Array:
+def from_nchw(array: Array, c0: int, groups: int, memory: Memory) -> Array:
     """(N, C, H, W) to (C1 * H * W, N1, N0, C0)."""
-    return from_ncdhw(array[:, :, None], c0, groups)
+    return from_ncdhw(array[:, :, None], c0, groups, memory)
 
 
 FRACTAL_Z = DeviceFormat("FRACTAL_Z", "NCHW", to_nchw, from_nchw)

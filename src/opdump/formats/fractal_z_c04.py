@@ -9,17 +9,17 @@ Source: the usual definition of the format. The specification has none, and no d
 from __future__ import annotations
 
 from opdump.errors import FormatShapeError
-from opdump.formats.blocks import empty_plain, from_blocks, into_blocks
+from opdump.formats.blocks import from_blocks, into_blocks
 from opdump.formats.device_format import (
     CUBE,
     Array,
     DeviceFormat,
+    Memory,
     Shape,
     ceil_div,
     require_rank,
     require_same,
     text,
-    zeros,
 )
 
 _CHANNELS = 4
@@ -27,7 +27,7 @@ _CHANNELS = 4
 _AXES = ((1, 2), (4,), (0, 3))
 
 
-def to_nchw(array: Array, shape: Shape | None, _groups: int, _order: Shape | None) -> Array:
+def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> Array:
     """(K1, N1, N0, C0) to (N, C, H, W): the shape is needed."""
     require_rank(array, "FRACTAL_Z_C04", "K1 N1 N0 C0")
     if shape is None:
@@ -35,14 +35,15 @@ def to_nchw(array: Array, shape: Shape | None, _groups: int, _order: Shape | Non
     _, _, n0, c0 = array.shape
     require_same(array.shape, _device_shape(shape, n0, c0), "FRACTAL_Z_C04", "NCHW", shape)
     n, c, h, w = shape
-    plain = empty_plain((n, c, h * w), array, None)
-    from_blocks(_places_apart(array), _AXES, plain)
-    return plain.reshape(shape)
+    plain = memory(shape, array.dtype)
+    # H and W lie side by side in every plain format, so that this is a view.
+    from_blocks(_places_apart(array), _AXES, plain.reshape(n, c, h * w))
+    return plain
 
 
-def from_nchw(array: Array, c0: int, _groups: int) -> Array:
+def from_nchw(array: Array, c0: int, _groups: int, memory: Memory) -> Array:
     """(N, C, H, W), C <= 4, to (K1, N1, N0, C0)."""
-    device = zeros(_device_shape(array.shape, CUBE, c0), array.dtype)
+    device = memory(_device_shape(array.shape, CUBE, c0), array.dtype)
     n, c, h, w = array.shape
     into_blocks(array.reshape(n, c, h * w), _places_apart(device), _AXES)
     return device

@@ -9,27 +9,27 @@ confirmed.
 
 from __future__ import annotations
 
-from opdump.formats.blocks import empty_plain, from_blocks, into_blocks
-from opdump.formats.device_format import Array, DeviceFormat, Shape, ceil_div, require_rank, require_same, zeros
+from opdump.formats.blocks import from_blocks, into_blocks
+from opdump.formats.device_format import Array, DeviceFormat, Memory, Shape, ceil_div, require_rank, require_same
 
 _AXES = ((0,), (1, 4), (2,), (3,))
 
 
-def to_nchw(array: Array, shape: Shape | None, _groups: int, order: Shape | None) -> Array:
+def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> Array:
     """(N, C1, H, W, C0) to (N, C, H, W); without a shape C is C1 * C0."""
     require_rank(array, "NC1HWC0", "N C1 H W C0")
     n, c1, h, w, c0 = array.shape
     if shape is None:
         shape = (n, c1 * c0, h, w)
     require_same(array.shape, _device_shape(shape, c0), "NC1HWC0", "NCHW", shape)
-    plain = empty_plain(shape, array, order)
+    plain = memory(shape, array.dtype)
     from_blocks(array, _AXES, plain)
     return plain
 
 
-def from_nchw(array: Array, c0: int, _groups: int) -> Array:
+def from_nchw(array: Array, c0: int, _groups: int, memory: Memory) -> Array:
     """(N, C, H, W) to (N, C1, H, W, C0)."""
-    device = zeros(_device_shape(array.shape, c0), array.dtype)
+    device = memory(_device_shape(array.shape, c0), array.dtype)
     into_blocks(array, device, _AXES)
     return device
 

@@ -1,7 +1,7 @@
 """Which layout a path holds, and its ranks.
 
 Asked in this order: a {time} with devices below it, or above the path, is a device's dump (unless `rank_N` directories beside it
-hold tensors); then MindSpore's synchronous layout; then directories that were copied out of a device's dump. A loose directory
+hold npy files), and so are `rank_N` directories that hold dump files, as older versions of MindSpore wrote them; then MindSpore's synchronous layout; then directories that were copied out of a device's dump. A loose directory
 that both could read is a device's where it holds a dump file, and a synchronous one where it holds npy files alone.
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opdump.errors import UnknownLayoutError
 from opdump.layouts.ascend.places import EXPECTED, Found, find_devices, find_loose, is_time
+from opdump.layouts.ascend.rank_places import find_in_ranks
 from opdump.layouts.mindspore_sync import read_tree
 from opdump.layouts.mindspore_sync.files import find_places
 from opdump.layouts.rank import Rank, RunChoice
@@ -45,8 +47,9 @@ def read_ranks(path: Path, *, run: RunChoice = "latest") -> tuple[Rank, ...]:
             f"{path}: cannot be listed ({error.strerror}); a directory of a dump was expected"
         ) from error
     found = Found((), ()) if _is_part_of_rank(real) else find_devices(real)
-    if found.devices and not _ranks_hold_tensors(real):
-        return _devices(path, found, run)
+    in_ranks = find_in_ranks(real)
+    if in_ranks.devices or (found.devices and not _ranks_hold_tensors(real)):
+        return _devices(path, _together(found, in_ranks), run)
     loose = Found((), ()) if _names_ranks(real) else find_loose(real)
     if _holds_dump_files(loose):
         return _devices(path, loose, run)
@@ -57,6 +60,15 @@ def read_ranks(path: Path, *, run: RunChoice = "latest") -> tuple[Rank, ...]:
             return _devices(path, loose, run)
         seen = "".join(f". {problem}" for problem in (*found.problems, *loose.problems)[:3])
         raise UnknownLayoutError(f"{error}. {EXPECTED}{seen}{_hint(real)}") from error
+
+
+def _together(one: Found, other: Found) -> Found:
+    """The places of both, device by device."""
+    devices = {device.rank_id: device for device in one.devices}
+    for device in other.devices:
+        known = devices.get(device.rank_id)
+        devices[device.rank_id] = device if known is None else replace(known, places=(*known.places, *device.places))
+    return Found(tuple(devices[rank] for rank in sorted(devices)), (*one.problems, *other.problems))
 
 
 def _hint(path: Path) -> str:

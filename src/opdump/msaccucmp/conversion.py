@@ -18,7 +18,6 @@ from opdump.msaccucmp.dump_source import OPDEBUG_PREFIX, read_source
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.ffts import slices_of
 from opdump.msaccucmp.journal import log
-from opdump.msaccucmp.opdebug_files import convert_opdebug
 from opdump.msaccucmp.original_elements import check_data_type, decode, dtype_in_name, original_shape_of
 from opdump.msaccucmp.original_formats import (
     Stored,
@@ -65,6 +64,8 @@ def convert_file(path: str, settings: Settings, scripts: Mapping[tuple[str, str]
     if settings.target:
         return _Reformatted(path, name, _checked(name, file), settings, scripts).run()
     if name.startswith(OPDEBUG_PREFIX):
+        from opdump.msaccucmp.opdebug_files import convert_opdebug
+
         convert_opdebug(path, file, settings.output)
         return Outcome(path)
     write_plainly(path, name, _checked(name, file), settings)

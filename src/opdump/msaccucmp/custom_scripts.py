@@ -60,13 +60,15 @@ def _convert_function(path: str) -> Callable[..., Any] | None:
         source = file.read()
     module = ModuleType(os.path.basename(path)[:-3])
     module.__file__ = path
-    sys.path.insert(0, os.path.dirname(path))
+    folder = os.path.dirname(path)
+    sys.path.insert(0, folder)
     try:
         exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102  # the option runs the user's own program
     except Exception as error:
         raise AbortError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.pop(0)
+        if folder in sys.path:  # the script may have changed it
+            sys.path.remove(folder)
     convert: object = getattr(module, "convert", None)
     if not callable(convert):
         log("WARNING", f"{path} has no function convert and is left out")

@@ -7,7 +7,6 @@ original converted.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,8 @@ def slices_of(name: str, file: DumpFile) -> DumpFile:
     """
     if not file.attributes:
         return file
+    import json
+
     try:
         described = json.loads(file.attributes[0][1])
         if not described.get("threadMode"):

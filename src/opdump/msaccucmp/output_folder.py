@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +33,8 @@ class OutputFolder:
     def place(self, name: str) -> str:
         """Where a file of that name goes. One of 255 characters or more gets a digest as name, and a line in `mapping.csv`."""
         if len(name) > _LONGEST_NAME:
+            import uuid  # few names are long
+
             short = uuid.uuid3(uuid.NAMESPACE_DNS, name).hex + os.path.splitext(name)[1]
             self.append(MAPPING_FILE, f"{short},{name}\n")
             name = short

@@ -64,6 +64,11 @@ class Printer:
                 widths[number] = max(min(_LEAST, widths[number]), widths[number] - excess)
 
 
+def printable(text: str) -> str:
+    """A name of a file that nobody vouches for, without the characters that move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+
+
 def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
     laid_out = []
     for text, column, width in zip(cells, columns, widths, strict=True):

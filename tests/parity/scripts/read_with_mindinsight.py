@@ -1,6 +1,6 @@
 """read_with_mindinsight.py DUMP XLSX_DIRECTORY QUERY...: what the DumpParser of MindSpore Insight finds, as JSON.
 
-operators: full name -> type and source lines.   queries: query -> full name -> step -> input and output files.
+operators: full name -> type and source lines.   queries: query -> full name -> rank -> step -> input and output files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main(dump: str, directory: str, *queries: str) -> None:
             for operator in parser._operators
         },
         "queries": {
-            query: {name: paths.to_dict()["rank_0"] for name, paths in parser.get_tensor_files(query).items()}
+            query: {name: paths.to_dict() for name, paths in parser.get_tensor_files(query).items()}
             for query in queries
         },
         "xlsx": parser.export_xlsx(directory),

@@ -8,7 +8,7 @@
         statistic.csv                                                      statistics of all operators
         mapping.csv                                                        long names
 
-Sources: seed 003 (asynchronous dump), section 4 of the dump specification.
+Sources: MindSpore's guide to dumps (asynchronous dump), section 4 of the dump specification.
 
 `places` and `payload` are imported wherever a dump is opened; the rest where there is such a dump, which
 keeps the commands quick to start.

@@ -34,6 +34,8 @@ class ExecutionFiles:
     dump: str | None = None
     statistics: str | None = None
     tensors: dict[tuple[IO, int], tuple[ConvertedName, str]] = field(default_factory=dict)
+    copies: list[tuple[str, str]] = field(default_factory=list)
+    """Further files of a tensor (converted once more), each with the one that is read."""
     overflow: str | None = None
     """The JSON of an overflow."""
 
@@ -81,6 +83,12 @@ def list_place(root: Path, place: Place) -> PlaceFiles:
             executions[path] = ExecutionFiles(None, dump=path)
         elif parsed is not None:
             _add(executions, parsed, path)
+    problems.extend(
+        CorruptDumpError(f"{root / path}: holds the same tensor as {read}, which is read; it is left out")
+        for execution in executions.values()
+        if execution.dump is None  # else all of them are copies
+        for path, read in execution.copies
+    )
     statistics = prefix + STATISTIC_NAME if STATISTIC_NAME in names else None
     return PlaceFiles(tuple(executions.values()), statistics, tuple(problems))
 
@@ -105,7 +113,9 @@ def _add(executions: dict[DumpName | ExceptionName | str, ExecutionFiles], parse
     elif not isinstance(parsed.dump, str):
         execution = ExecutionFiles(parsed.dump)
         if parsed.suffix == "npy" and parsed.part in ("input", "output"):
-            key = (parsed.part, parsed.slot)
-            executions.setdefault(parsed.dump, execution).tensors.setdefault(key, (parsed, path))
+            execution = executions.setdefault(parsed.dump, execution)
+            _, read = execution.tensors.setdefault((parsed.part, parsed.slot), (parsed, path))
+            if read != path:
+                execution.copies.append((path, read))
         elif parsed.suffix == "json" and isinstance(parsed.dump, DumpName) and parsed.dump.is_overflow:
             executions.setdefault(parsed.dump, execution).overflow = path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ OVERFLOW_FILE = "file"
 """The argument of the record of an overflow that names its file."""
 
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
+# Where a converter had to bring a tensor into a format, it wrote the shape and not the format in its name.
+_SHAPE_IN_NAME = re.compile(r"[0-9]+(?:x[0-9]+)*", re.ASCII)
 _ORDER_OF_IO = {"input": 0, "output": 1}
 
 
@@ -206,7 +209,7 @@ class PlaceReader:
             slot=key[1],
             dtype=dtype or "unknown",
             shape=shape,
-            format=format_ or "DefaultFormat",
+            format="DefaultFormat" if not format_ or _SHAPE_IN_NAME.fullmatch(format_) else format_,
             payload=payload,
             data_size=bytes_of(dtype, math.prod(shape)),
         )

@@ -3,7 +3,7 @@ r"""File names of the synchronous layout: one grammar, for writing and for readi
     mindspore-2.3   Conv2D.Conv2D-op12.0.0.1623124369613540.output.0.DefaultFormat.npy
     mindspore-2.10  MatMul.Default_fc-Dense_MatMul-op0.0.0.1795247154245448.input.1.DefaultFormat.Float32.npy
 
-Sources: seed 003 (synchronous dump files) for the first, runs of MindSpore 2.7 and 2.10 for the second. The first names an
+Sources: MindSpore's guide to dumps for the first, runs of MindSpore 2.7 and 2.10 for the second. The first names an
 operator by the last component of its full name, the second by all of it, with `/`, `\`, `.` and space written as `_`, and
 appends the element type.
 """

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from opdump.errors import CorruptDumpError
 from opdump.sink.npy import NpyHeader, read_npy, read_npy_header
 
-# Types that numpy lacks, by what a npy file holds in their stead (seed 003: bfloat16 as float32; spec: int4 as int8).
+# Types that numpy lacks, by what a npy file holds in their stead (MindSpore's guide: bfloat16 as float32; spec: int4 as int8).
 _STORED_AS: Final = {
     "bfloat16": ("float32", "bfloat16"),
     "int4": ("int8",),

@@ -1,0 +1,24 @@
+"""What is wrong with numbers: pure functions over what an operator read and wrote, or over the records of a dump.
+
+overflow_status("matmul", "aten::matmul", {}, inputs, outputs)      # 0x400: the status bits of one executed operator
+Checks(Thresholds()).findings(op, tensors)                          # NaN, Inf, all zero, extremes of a recorded operator
+"""
+
+from __future__ import annotations
+
+from opdump.checks.finding import CheckName, Finding, Thresholds
+from opdump.checks.overflow import OVERFLOW_KINDS, overflow_kind, overflow_status
+from opdump.checks.registry import CHECKS, Checks
+from opdump.checks.seen import Seen
+
+__all__ = [
+    "CHECKS",
+    "OVERFLOW_KINDS",
+    "CheckName",
+    "Checks",
+    "Finding",
+    "Seen",
+    "Thresholds",
+    "overflow_kind",
+    "overflow_status",
+]

@@ -1,0 +1,14 @@
+"""A tensor of floats without any element but zero."""
+
+from __future__ import annotations
+
+from opdump.checks.facts import Facts
+from opdump.checks.finding import Thresholds
+from opdump.checks.seen import INTEGERS
+
+
+def all_zero(facts: Facts, dtype: str, thresholds: Thresholds) -> str:
+    """`6 elements`; empty for integers and bool, of which many are rightly zero, and for fewer than `zeros` elements."""
+    if dtype in INTEGERS or dtype == "bool" or facts.count < thresholds.zeros:
+        return ""
+    return f"{facts.count} elements" if facts.zero == facts.count else ""

@@ -1,0 +1,79 @@
+"""Facts: what the checks need to know of a tensor, from its statistics, or from a summary of its elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opdump.kernels import Summary
+from opdump.records import StatisticValue
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A count is None where the statistics say nothing of it, and -1 where they say that there are some, but not how many."""
+
+    count: int
+    nan: int | None
+    inf: int | None
+    zero: int | None
+    max: float | None
+    """The largest element; NaN and infinite ones as the writer of the dump counted them."""
+    min: float | None
+
+
+def facts_of(statistics: Mapping[str, StatisticValue], count: int) -> Facts | None:
+    """The facts that statistics of a dump give, whichever were asked for; None where they give none of them.
+
+    Without `nan count`, a NaN shows in max, min, avg or l2norm. Without the counts of infinities these show in max and min; there a
+    NaN hides them.
+    """
+    maximum, minimum = _number(statistics, "max"), _number(statistics, "min")
+    norm = _number(statistics, "l2norm")
+    nan, zero = _count(statistics, "nan count"), _count(statistics, "zero count")
+    known = [value for value in (maximum, minimum, norm) if value is not None]
+    if nan is None and known:
+        nan = -1 if any(math.isnan(value) for value in known) else 0
+    positive, negative = _count(statistics, "positive inf count"), _count(statistics, "negative inf count")
+    inf: int | None
+    if positive is not None and negative is not None:
+        inf = positive + negative
+    else:
+        shown = [value for value in (maximum, minimum) if value is not None]
+        there = bool(positive) or bool(negative) or any(math.isinf(value) for value in shown)
+        inf = -1 if there and count else 0 if len(shown) == 2 else None
+    if zero is None:
+        zero = _zeros(maximum, minimum, norm, count)
+    if nan is None and inf is None and zero is None and not known:
+        return None
+    return Facts(count, nan, inf, zero, maximum, minimum)
+
+
+def facts_of_summary(summary: Summary) -> Facts:
+    return Facts(
+        count=int(summary.count),
+        nan=int(summary.nan),
+        inf=int(summary.positive_inf + summary.negative_inf),
+        zero=int(summary.zero),
+        max=summary.max,
+        min=summary.min,
+    )
+
+
+def _zeros(maximum: float | None, minimum: float | None, norm: float | None, count: int) -> int | None:
+    if maximum is not None and minimum is not None:
+        return count if maximum == minimum == 0 else -1
+    return None if norm is None else count if norm == 0 else -1
+
+
+def _number(statistics: Mapping[str, StatisticValue], name: str) -> float | None:
+    value = statistics.get(name)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _count(statistics: Mapping[str, StatisticValue], name: str) -> int | None:
+    value = statistics.get(name)
+    if not isinstance(value, (int, float)) or value != value:  # noqa: PLR0124  NaN stands for a count that a writer lacked
+        return None
+    return int(value)

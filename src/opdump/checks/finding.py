@@ -1,0 +1,60 @@
+"""Findings: what a check says of one tensor, or of one operator, of a dump."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from opdump.records import IO
+
+CheckName = Literal["nan", "inf", "overflow", "all zero", "extreme"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing found. `step` and `rank` are None where the dump does not tell them; `slot` is None for a whole operator.
+
+    `origin`: the first operator of the step that gave NaN or infinities without having read any.
+    `inherited`: the operator read NaN or infinities, so that its own are no news.
+    """
+
+    check: CheckName
+    text: str
+    op_name: str
+    op_type: str = ""
+    net_name: str = ""
+    rank: int | None = None
+    step: int | None = None
+    order: int = 0
+    occurrence: int = 0
+    source: str = ""
+    """The line of the program, `train.py:175`; empty where unknown."""
+    io: IO | None = None
+    slot: int | None = None
+    argument: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    status: int = 0
+    """The status word of an overflow."""
+    file: str = ""
+    """The overflow file; empty for what was found in numbers."""
+    origin: bool = False
+    inherited: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """What counts as found. `extreme` is a fraction of the largest number of the element type; `zeros` the fewest elements, all of
+    which must be zero.
+    """
+
+    extreme: float = 0.9
+    zeros: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.extreme <= 1:
+            raise ValueError(
+                f"extreme is {self.extreme}; expected a fraction of the type's largest number, above 0 and up to 1"
+            )
+        if self.zeros < 1:
+            raise ValueError(f"zeros is {self.zeros}; expected a number of elements, 1 or more")

@@ -1,0 +1,13 @@
+"""Any infinity."""
+
+from __future__ import annotations
+
+from opdump.checks.facts import Facts
+from opdump.checks.finding import Thresholds
+
+
+def inf(facts: Facts, _dtype: str, _thresholds: Thresholds) -> str:
+    """`3 of 6 elements`; empty where there is none, or nothing is known."""
+    if not facts.inf:
+        return ""
+    return f"{facts.inf} of {facts.count} elements" if facts.inf > 0 else f"some of {facts.count} elements"

@@ -1,0 +1,13 @@
+"""Any NaN."""
+
+from __future__ import annotations
+
+from opdump.checks.facts import Facts
+from opdump.checks.finding import Thresholds
+
+
+def nan(facts: Facts, _dtype: str, _thresholds: Thresholds) -> str:
+    """`3 of 6 elements`; empty where there is none, or nothing is known."""
+    if not facts.nan:
+        return ""
+    return f"{facts.nan} of {facts.count} elements" if facts.nan > 0 else f"some of {facts.count} elements"

@@ -1,0 +1,123 @@
+"""Which kind of work an operator does, as far as overflow is concerned.
+
+    moves    makes or moves elements and computes none: it cannot overflow
+    casts    changes the element type
+    cube     multiplies matrices: on a device the CUBE unit does it, and reports for itself
+    computes everything else, an operator that nobody knows among them
+
+Names are those of PyTorch, ONNX and whatever else op_types knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from opdump.op_types import bare_name, rows_of
+
+OperatorClass = Literal["moves", "casts", "cube", "computes"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_CUBE_CONCEPTS: Final = _words(
+    """
+    Conv1D Conv2D Conv3D DepthwiseConv2dNative Conv2DTranspose Conv3DTranspose Conv2DBackpropInput Conv2DBackpropFilter
+    Conv3DBackpropInput Conv3DBackpropFilter DepthwiseConv2dNativeBackpropFilter DeformableConv2d MatMul BatchMatMul Dense Gemm
+    Einsum TensorDot GroupedMatmul FlashAttentionScore FlashAttentionScoreGrad
+    """
+)
+# Further names of the same, in lower case.
+_CUBE_NAMES: Final = _words(
+    """
+    _conv_depthwise2d_backward _convolution_double_backward _int_mm _native_multi_head_attention _scaled_dot_product_attention
+    _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_fused_attention_overrideable_backward
+    _transformer_encoder_layer_fwd _trilinear _weight_int4pack_mm _weight_int8pack_mm addbmm bilinear chain_matmul conv_tbc
+    conv_tbc_backward conv_transpose1d conv_depthwise3d convolution_backward_overrideable convolution_overrideable
+    cudnn_convolution_add_relu inner linalg_matmul linalg_multi_dot linalg_vecdot linear_backward
+    matmul_backward matrix_power linalg_matrix_power mkldnn_convolution_backward mkldnn_linear_backward
+    mkldnn_linear_backward_input mkldnn_linear_backward_weights multi_head_attention_forward
+    slow_conv_dilated2d slow_conv_dilated3d slow_conv3d_forward sspaddmm thnn_conv2d vdot
+    attentionlstm biasgelufusedmatmul convinteger fusedconv fusedgemm fusedmatmul fusedmatmulactivation groupqueryattention
+    matmulbnb4 matmulinteger matmulintegertofloat matmulnbits multiheadattention nhwcfusedconv nhwcconv packedattention
+    packedmultiheadattention qattention qlinearconv qlinearmatmul transposematmul decodermaskedmultiheadattention
+    decodermaskedselfattention longformerattention dynamicquantizematmul qgemm
+    """
+)
+_CASTS: Final = frozenset({"_to_copy", "to", "cast", "castlike", "copy", "type", "float", "half", "bfloat16", "double"})
+
+_MOVE_CONCEPTS: Final = _words(
+    """
+    TensorMove Concat Stack Unstack Split StridedSlice Transpose Reshape Flatten ExpandDims Squeeze BroadcastTo Tile Pad
+    ReflectionPad2D ReplicationPad2D Roll ReverseV2 Tril Triu Diag Meshgrid PixelShuffle PixelUnshuffle Im2Col Fill ZerosLike
+    OnesLike Eye RandomNormal RandomUniform RandomInteger Bernoulli Multinomial Randperm Select SelectView NanToNum ClipByValue
+    MaxPool MaxPool3D MaxUnpool2D AdaptiveMaxPool2D FractionalMaxPool TopK Sort Unique Cummax Cummin Argmax Argmin AllGather
+    Broadcast AlltoAll
+    """
+)
+_MOVE_NAMES: Final = _words(
+    """
+    _adaptive_max_pool3d _copy_from _copy_from_and_resize _efficientzerotensor _empty_affine_quantized
+    _empty_per_channel_affine_quantized _local_scalar_dense _reshape_copy _resize_output _to_dense adaptive_max_pool1d
+    adaptive_max_pool3d alias alias_copy as_strided as_strided_copy as_strided_scatter atleast_1d block_diag cauchy
+    clone column_stack complex constant detach detach_copy diagonal diagonal_copy diagonal_scatter embedding empty
+    empty_like empty_permuted empty_quantized empty_strided expand_copy exponential fractional_max_pool3d from_file gather
+    geometric index index_copy index_fill index_put index_select lift lift_fresh lift_fresh_copy log_normal masked_fill
+    masked_scatter masked_select max_pool1d max_pool1d_with_indices max_pool3d mode movedim narrow narrow_copy new_empty
+    new_empty_strided new_full permute_copy poisson polar put quantized_max_pool1d real imag repeat_interleave
+    reflection_pad1d reflection_pad3d replication_pad1d replication_pad3d resize resize_as rot90 scalar_tensor scatter
+    select_copy select_scatter set slice_scatter standard_gamma swapaxes swapdims take take_along_dim
+    unfold_copy unsqueeze_copy view_as view_as_complex view_as_real view_copy view_dtype vstack hstack dstack
+    binomial kthvalue max_unpool3d _unsafe_index _unsafe_index_put _unsafe_masked_index copysign tensor
+    broadcast wait_tensor all_gather_into_tensor recv recv_any_source send
+    arrayfeatureextractor bitcast compress constantofshape depthtospace eyelike gatherelements gathernd globalmaxpool
+    if loop scan maxroipool nonmaxsuppression onehot optional optionalgetelement optionalhaselement reversesequence
+    scatterelements scatternd sequenceat sequenceconstruct sequenceempty sequenceerase sequenceinsert sequencemap shape size
+    concatfromsequence splittosequence spacetodepth tensorscatter centercroppad memcpyfromhost memcpytohost
+    reorderinput reorderoutput
+    """
+)
+# Operators that add where several elements meet; on a device these are atomic additions.
+_ATOMIC: Final = _words(
+    """
+    scatter_add index_add embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward scatter_reduce
+    index_reduce segment_reduce
+    """
+)
+# Moves as they stand, additions where an argument says so.
+_ATOMIC_WHEN_ASKED: Final = _words(
+    "index_put put _unsafe_index_put _index_put_impl scatter scatterelements scatternd tensorscatter"
+)
+
+
+@lru_cache(maxsize=4096)
+def class_of(op_type: str) -> OperatorClass:
+    """The class of an operator by its type, in the spelling of any framework, in-place forms included."""
+    name = bare_name(op_type).lower()
+    concepts = {row.concept for row in rows_of(op_type)}
+    if name in _CASTS:
+        return "casts"
+    if name in _CUBE_NAMES or not concepts.isdisjoint(_CUBE_CONCEPTS):
+        return "cube"
+    if name in _MOVE_NAMES or name in _ATOMIC_WHEN_ASKED or not concepts.isdisjoint(_MOVE_CONCEPTS):
+        return "moves"
+    return "computes"
+
+
+@lru_cache(maxsize=4096)
+def _adds(op_type: str) -> bool | None:
+    """Whether an operator adds atomically; None where its arguments tell."""
+    name = bare_name(op_type).lower()
+    return None if name in _ATOMIC_WHEN_ASKED else name in _ATOMIC
+
+
+def adds_atomically(op_type: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a device would do the operator with atomic additions (`scatter_add`, `index_put` with `accumulate`)."""
+    adds = _adds(op_type)
+    if adds is not None:
+        return adds
+    reduction = arguments.get("reduce", arguments.get("reduction", "none"))
+    return bool(arguments.get("accumulate")) or reduction not in (None, "none", "")

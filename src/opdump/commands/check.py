@@ -1,0 +1,157 @@
+"""`opdump check`: what in a dump looks wrong, and the configuration that dumps it in detail.
+
+opdump check /data/dump
+opdump check /data/dump --emit-config data_dump.json
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opdump.commands import EXIT_USAGE
+from opdump.errors import OpdumpError
+
+if TYPE_CHECKING:
+    from opdump.catalog import Catalog
+    from opdump.configs.second_config import SecondDialect
+    from opdump.reports.findings import Checked
+
+EXIT_FOUND = 1
+EXIT_NOT_CHECKED = EXIT_USAGE
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  opdump check /data/dump                               NaN, Inf, overflow, zeros, extremes
+  opdump check /data/dump --step 3 --json | jq .        one step, for a program
+  opdump check /data/dump --emit-config data_dump.json  then: opdump run -c data_dump.json ...
+
+\b
+Ends with 0 where nothing was found; with 1 where something was; with 2 for a
+wrong command line, where PATH holds no dump, and where nothing was found but
+a file is damaged or the configuration cannot be written.""",
+)
+@click.argument("path")
+@click.option("--emit-config", metavar="FILE", help="Write the configuration that dumps the suspicious operators.")
+@click.option(
+    "--dialect", type=click.Choice(["acl", "mindspore"]), help="Of FILE.  [default: by its name, else as the dump]"
+)
+@click.option("--path", "directory", metavar="DIR", help="Where the second run dumps.  [default: where the first did]")
+@click.option("--rank", type=int, metavar="N", help="This rank alone.")
+@click.option("--step", type=int, metavar="N", help="This step alone.")
+@click.option(
+    "--extreme",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.9,
+    show_default=True,
+    metavar="FRACTION",
+    help="Of the type's largest number.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Rows to show; 0 for all."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(
+    *,
+    path: str,
+    emit_config: str | None,
+    dialect: SecondDialect | None,
+    directory: str | None,
+    rank: int | None,
+    step: int | None,
+    extreme: float,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Say what in the dump in PATH looks wrong."""
+    if emit_config is None and (dialect is not None or directory is not None):
+        raise click.UsageError("--dialect and --path say what --emit-config writes; add --emit-config FILE")
+    try:
+        code = _check(path, emit_config, dialect, directory, rank, step, extreme, limit, as_json)
+    except OpdumpError as error:
+        click.echo(f"opdump: error: {error}", err=True)
+        code = EXIT_NOT_CHECKED
+    sys.exit(code)
+
+
+def _check(
+    path: str,
+    emit_config: str | None,
+    dialect: SecondDialect | None,
+    directory: str | None,
+    rank: int | None,
+    step: int | None,
+    extreme: float,
+    limit: int,
+    as_json: bool,
+) -> int:
+    from opdump.catalog import open_dump
+    from opdump.checks import Thresholds
+    from opdump.errors import NotInDumpError
+    from opdump.reports.findings import check_dump, findings_json, print_findings
+    from opdump.reports.table import Printer
+
+    catalog = open_dump(path)
+    if step is not None and step not in (catalog.steps if rank is None else catalog.steps_of(rank)):
+        held = ", ".join(map(str, catalog.steps[:20])) or "none"
+        raise NotInDumpError(f"{path}: holds no step {step}; it holds {held}")
+    checked = check_dump(catalog, Thresholds(extreme=extreme), rank=rank, step=step)
+    if as_json:
+        click.echo(findings_json(catalog, checked))
+    else:
+        print_findings(Printer(), checked, limit=limit)
+    for problem in checked.problems:
+        click.echo(f"opdump: problem: {problem}", err=True)
+    if emit_config is not None:
+        _emit(catalog, checked, Path(emit_config), dialect, directory)
+    return EXIT_FOUND if checked.findings else EXIT_NOT_CHECKED if checked.problems else 0
+
+
+def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect | None, directory: str | None) -> None:
+    from opdump.configs.second_config import Suspect, second_config
+    from opdump.errors import ConfigError
+    from opdump.reports.second_run import dump_path, first_config
+
+    if not checked.findings:
+        click.echo(f"opdump: nothing was found, so {file} was not written", err=True)
+        return
+    if file.suffix != ".json":
+        raise ConfigError(f"invalid json file name: {str(file)!r}; it must end in .json, write {file}.json")
+    # What an operator handed on tells nothing of it: where it came from does.
+    found = [each for each in checked.findings if each.op_name]
+    suspicious = [each for each in found if not each.inherited] or found
+    suspects = [Suspect(each.op_name, each.net_name, each.step) for each in suspicious]
+    chosen = dialect or _dialect_of(catalog, file)
+    text = second_config(
+        chosen,
+        suspects,
+        path=directory or dump_path(catalog),
+        first=first_config(catalog),
+        recorded_steps=catalog.steps,
+    )
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror or error}; name a file that can be written") from error
+    operators = len({each.op_name for each in suspects})
+    noun = "operator" if operators == 1 else "operators"
+    click.echo(f"opdump: wrote {file} ({operators:,} {noun}); next: opdump run -c {file} ...", err=True)
+
+
+def _dialect_of(catalog: Catalog, file: Path) -> SecondDialect:
+    name = file.name.lower()
+    if "data_dump" in name:
+        return "mindspore"
+    if "acl" in name:
+        return "acl"
+    plans: list[Any] = [run.plan for run in catalog.runs if run.plan]
+    is_acl = any(str(plan.get("layout", "")) == "acl" for plan in plans)
+    # A dump of which nobody says how it was configured, and which has no rank directories, is one of a device.
+    is_device = not plans and not any((catalog.path / part).is_dir() for part in (".dump_metadata", "rank_0"))
+    return "acl" if is_acl or is_device else "mindspore"

@@ -1,0 +1,193 @@
+"""A tensor in another format, part by part: the parts, written one after the other, are the whole.
+
+A part is a range of each axis of the tensor's own shape. Where a device has an axis in blocks, a range is one of whole blocks, or lies
+within one block: what holds it is then an array of the same format, with fewer or with smaller blocks, and is converted as such.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy.typing as npt
+
+from opdump.formats import DEVICE_FORMATS
+
+_Array = npt.NDArray[Any]
+_Shape = tuple[int, ...]
+_Ranges = tuple[tuple[int, int], ...]
+
+_LOOPS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
+    {
+        "NC1HWC0": ("NCHWc", 1),
+        "NC1HWC0_C04": ("NCHWc", 1),
+        "NDC1HWC0": ("NDCHWc", 1),
+        "C1HWNCoC0": ("CHWNcc", 1),
+        "FRACTAL_Z": ("CHWNnc", 3),
+        "FRACTAL_Z_3D": ("DCHWNnc", 4),
+    }
+)
+"""Format -> the axes that the loops of its memory run over, small letters within a block; how many of the first are one axis."""
+_ROWS_OF_BLOCK: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """How an array lies in memory: the axis of the tensor that each loop runs over, the last `inner` of them within a block."""
+
+    axes: _Shape
+    inner: int = 0
+    joined: int = 1
+    """How many of the first loops are one axis of the array."""
+
+    @property
+    def outer(self) -> _Shape:
+        return self.axes[: len(self.axes) - self.inner]
+
+    @property
+    def within(self) -> _Shape:
+        return self.axes[len(self.axes) - self.inner :]
+
+    def loops(self, shape: _Shape, blocks: Mapping[int, int]) -> _Shape:
+        """How often each loop but the inner ones runs."""
+        return tuple(-(-shape[axis] // blocks.get(axis, 1)) for axis in self.outer)
+
+    def shape_of(self, loops: _Shape, places: _Shape) -> _Shape:
+        """The shape of the array."""
+        return (math.prod(loops[: self.joined]), *loops[self.joined :], *places) if loops else places
+
+
+@dataclass(frozen=True, slots=True)
+class Slabs:
+    """How a tensor is cut; `parts` gives the arrays to convert, each with the shape wanted of it."""
+
+    shape: _Shape
+    """Of the result."""
+    _apart: _Array
+    _memory: _Memory
+    _blocks: Mapping[int, int]
+    _ranges: tuple[_Ranges, ...]
+
+    def parts(self) -> Iterator[tuple[_Array, _Shape]]:
+        for ranges in self._ranges:
+            yield self._part(ranges), tuple(stop - start for start, stop in ranges)
+
+    def _part(self, ranges: _Ranges) -> _Array:
+        index = []
+        for axis in self._memory.outer:
+            start, stop = ranges[axis]
+            block = self._blocks.get(axis, 1)
+            index.append(slice(start // block, -(-stop // block)))
+        for axis in self._memory.within:
+            start, stop = ranges[axis]
+            block = self._blocks[axis]
+            within = start // block == (stop - 1) // block
+            index.append(slice(start % block, (stop - 1) % block + 1) if within else slice(None))
+        part = self._apart[tuple(index)]
+        joined = self._memory.joined
+        return part.reshape(math.prod(part.shape[:joined]), *part.shape[joined:]) if joined > 1 else part
+
+
+def slabs_of(array: _Array, source: str, target: str, shape: _Shape | None, most: int) -> Slabs | None:
+    """Parts of at most `most` elements of the result, where one element of the outermost axes is not more.
+
+    `shape` is as in `convert_format`. None where the tensor is not to be cut or cannot be: a shape that the array does not have,
+    one and the same format, a format without a table above.
+    """
+    order = _order(source, target)
+    if source == target or order is None:
+        return None
+    rank = len(order) if order != "ND" else len(shape) if shape is not None else _rank_in_matrices(array, source)
+    reading, writing = _memory(source, order, rank), _memory(target, order, rank)
+    if reading is None or writing is None or array.ndim < reading.inner + 1 or 0 in array.shape:
+        return None
+    places = array.shape[array.ndim - reading.inner :]
+    blocks = dict(zip(reading.within, places, strict=True))
+    if source == "FRACTAL_NZ" and shape is not None and math.prod(shape[:-2]) == math.prod(array.shape[:-4]):
+        array = array.reshape(*shape[:-2], *array.shape[-4:])  # leading axes may be split otherwise
+    if shape is None:
+        if reading.joined > 1 or array.ndim != len(reading.axes):
+            return None
+        sizes = dict(zip(reading.outer, array.shape, strict=False))
+        shape = tuple(sizes[axis] * blocks.get(axis, 1) for axis in range(rank))
+    if len(shape) != rank or min(shape) < 1:
+        return None
+    loops = reading.loops(shape, blocks)
+    if reading.shape_of(loops, places) != array.shape:
+        return None
+    c0 = DEVICE_FORMATS[target].c0 if target in DEVICE_FORMATS else 1
+    units = dict.fromkeys(writing.within, _ROWS_OF_BLOCK) | dict.fromkeys(writing.within[-1:], c0)
+    ranges = tuple(_cut(tuple((0, size) for size in shape), writing.outer, units, blocks, most))
+    if len(ranges) < 2:
+        return None
+    result = writing.shape_of(writing.loops(shape, units), tuple(units[axis] for axis in writing.within))
+    return Slabs(result, array.reshape(*loops, *places), reading, blocks, ranges)
+
+
+def _order(source: str, target: str) -> str | None:
+    """The axes in the order that `convert_format` takes a shape in."""
+    plain, wanted = (DEVICE_FORMATS[name].plain if name in DEVICE_FORMATS else name for name in (source, target))
+    if "ND" in (plain, wanted):
+        return plain if wanted == "ND" else wanted
+    return wanted if sorted(plain) == sorted(wanted) else None
+
+
+def _rank_in_matrices(array: _Array, source: str) -> int:
+    return array.ndim - 2 if source == "FRACTAL_NZ" else array.ndim
+
+
+def _memory(name: str, order: str, rank: int) -> _Memory | None:
+    if name == "FRACTAL_NZ":
+        rows, columns = rank - 2, rank - 1
+        return _Memory((*range(rows), columns, rows, rows, columns), inner=2) if rows >= 0 else None
+    if name in _LOOPS:
+        loops, joined = _LOOPS[name]
+        if any(letter not in order for letter in loops.upper()):
+            return None
+        return _Memory(
+            tuple(order.index(letter.upper()) for letter in loops), sum(map(str.islower, loops)), joined=joined
+        )
+    if name in DEVICE_FORMATS:
+        return None
+    return _Memory(tuple(range(rank)) if "ND" in (name, order) else tuple(order.index(letter) for letter in name))
+
+
+def _cut(
+    ranges: _Ranges, loops: _Shape, units: Mapping[int, int], blocks: Mapping[int, int], most: int
+) -> Iterator[_Ranges]:
+    """The ranges in the order of the result's memory, whose loops run over the axes `loops` in steps of `units`."""
+    if not loops or _elements(ranges, units) <= most:
+        yield ranges
+        return
+    axis, rest = loops[0], loops[1:]
+    unit, block = units.get(axis, 1), blocks.get(axis, 1)
+    start, stop = ranges[axis]
+    of_one = _elements((*ranges[:axis], (0, unit), *ranges[axis + 1 :]), units)
+    step = _step(max(1, most // of_one), unit, block)
+    for at in range(start, stop, step):
+        part = (*ranges[:axis], (at, min(at + step, stop)), *ranges[axis + 1 :])
+        if step == unit:
+            yield from _cut(part, rest, units, blocks, most)
+        else:
+            yield part
+
+
+def _step(count: int, unit: int, block: int) -> int:
+    """At most `count` units that are whole blocks or lie within one; more where there is no such number."""
+    whole = math.lcm(unit, block)
+    if count * unit >= whole:
+        return count * unit // whole * whole
+    for units in range(count, 0, -1):
+        if block % (units * unit) == 0:
+            return units * unit
+    return whole
+
+
+def _elements(ranges: _Ranges, units: Mapping[int, int]) -> int:
+    """Of the result, padding included."""
+    return math.prod(
+        -(-(stop - start) // units.get(axis, 1)) * units.get(axis, 1) for axis, (start, stop) in enumerate(ranges)
+    )

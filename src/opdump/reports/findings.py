@@ -1,0 +1,181 @@
+"""What the checks say of a whole dump: findings step by step, from statistics where the dump has them, and its overflow files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from opdump.catalog import Catalog, Execution
+from opdump.checks import Checks, Finding, Thresholds
+from opdump.checks.facts import Facts, facts_of, facts_of_summary
+from opdump.conversion.overflow import Overflow, find_overflows
+from opdump.errors import OpdumpError
+from opdump.kernels import DTYPE_CODES, summarise
+from opdump.layouts.ascend.payload import DamagedPayload
+from opdump.layouts.ascend.records import OVERFLOW_FILE
+from opdump.records import OpRecord, TensorRecord
+from opdump.reports import amounts
+from opdump.reports.table import Column, Printer, printable
+
+
+@dataclass(slots=True)
+class Checked:
+    """What was found, in the order of ranks, steps and execution. `unknown` counts tensors of which the dump tells nothing."""
+
+    findings: list[Finding] = field(default_factory=list)
+    tensors: int = 0
+    unknown: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def check_dump(
+    catalog: Catalog, thresholds: Thresholds, *, rank: int | None = None, step: int | None = None
+) -> Checked:
+    """Run every check over a dump, or a rank or a step of it. One step is in memory at a time, and elements are read of tensors
+    without statistics alone.
+
+    What cannot be read is told among `problems`, those of the catalog too. Raises NotInDumpError for a rank that is not there.
+    """
+    checked = Checked()
+    overflow_ops: list[OpRecord] = []
+    for number in catalog.ranks if rank is None else (rank,):
+        for one in catalog.steps_of(number):
+            if step not in (None, one):
+                continue
+            checks = Checks(thresholds)
+            for execution in catalog.executions(step=one, rank=number):
+                if OVERFLOW_FILE in execution.op.arguments and not execution.tensors:
+                    overflow_ops.append(execution.op)
+                    continue
+                checked.findings += checks.findings(execution.op, list(_facts(execution, checked)))
+    _add_overflows(catalog, checked, overflow_ops, is_whole=rank is None and step is None)
+    checked.problems += [str(problem) for problem in catalog.problems]
+    checked.findings.sort(
+        key=lambda each: (each.rank is None, each.rank or 0, each.step is None, each.step or 0, each.order)
+    )
+    return checked
+
+
+def _facts(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecord, Facts]]:
+    for record in execution.tensors:
+        checked.tensors += 1
+        try:
+            facts = _facts_of(record)
+        except OpdumpError as error:
+            checked.problems.append(str(error))
+            facts = None
+        if facts is None:
+            checked.unknown += 1
+        else:
+            yield record, facts
+
+
+def _facts_of(record: TensorRecord) -> Facts | None:
+    facts = facts_of(record.statistics, math.prod(record.shape)) if record.statistics else None
+    if facts is not None or record.payload is None or isinstance(record.payload, DamagedPayload):
+        return facts
+    array = record.payload.to_host()
+    if np.iscomplexobj(array):
+        array = np.ascontiguousarray(array).view(array.real.dtype)
+    return facts_of_summary(summarise(array)) if array.dtype.name in DTYPE_CODES else None
+
+
+def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OpRecord], *, is_whole: bool) -> None:
+    """The overflow files below the dump. The catalog knows rank and step of those that it lists; others count for the whole dump."""
+    search = find_overflows([str(catalog.path)])
+    checked.problems += [f"{each.path}: {each.reason}" for each in search.failures]
+    by_file = {str(op.arguments[OVERFLOW_FILE]).rpartition("/")[2]: op for op in ops}
+    for overflow in search.overflows:
+        op = by_file.get(overflow.path.rpartition("/")[2])
+        if op is not None and overflow.path.endswith(str(op.arguments[OVERFLOW_FILE])):
+            checked.findings.append(_overflow_finding(overflow, op))
+        elif is_whole:
+            checked.findings.append(_overflow_finding(overflow, None))
+
+
+def _overflow_finding(overflow: Overflow, op: OpRecord | None) -> Finding:
+    report = overflow.report
+    return Finding(
+        check="overflow",
+        text="; ".join(report.words),
+        op_name=overflow.operator,
+        op_type=overflow.op_type,
+        net_name="" if op is None else op.net_name,
+        rank=None if op is None else op.rank_id,
+        step=None if op is None else op.step,
+        order=0 if op is None else op.order,
+        status=report.statuses[0],
+        file=overflow.path,
+    )
+
+
+def print_findings(printer: Printer, checked: Checked, *, limit: int) -> None:
+    """One row for each finding, `limit` at most (0 for all), and how many there are of each kind."""
+    shown = checked.findings[:limit] if limit else checked.findings
+    if shown:
+        columns = (
+            Column("rank", right=True),
+            Column("step", right=True),
+            Column("operator", gives_way=True),
+            Column("type"),
+            Column("source"),
+            Column("tensor"),
+            Column("dtype"),
+            Column("shape"),
+            Column("check"),
+            Column("what was found"),
+            Column(""),
+        )
+        printer.table(columns, [_row(finding) for finding in shown])
+        left = len(checked.findings) - len(shown)
+        if left:
+            printer.text(f"... and {amounts.count(left, 'finding')} more (--limit 0 shows all)")
+        printer.text()
+    printer.text(_summary(checked))
+
+
+def _summary(checked: Checked) -> str:
+    looked = f"{amounts.count(checked.tensors - checked.unknown, 'tensor')} looked at"
+    if checked.unknown:
+        looked += f", {checked.unknown:,} of which the dump tells nothing"
+    if not checked.findings:
+        return f"no findings ({looked})"
+    counts = Counter(finding.check for finding in checked.findings)
+    listed = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+    return f"{amounts.count(len(checked.findings), 'finding')}: {listed} ({looked})"
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    tensor = "" if finding.io is None else f"{finding.io}:{finding.slot}"
+    return (
+        "" if finding.rank is None else str(finding.rank),
+        "" if finding.step is None else str(finding.step),
+        printable(finding.op_name) or "(not dumped)",
+        printable(finding.op_type),
+        printable(os.path.basename(finding.source)),
+        tensor,
+        finding.dtype,
+        "" if finding.io is None else "x".join(map(str, finding.shape)) or "()",
+        finding.check,
+        (f"0x{finding.status:x} " if finding.status else "") + finding.text,
+        "origin" if finding.origin else "inherited" if finding.inherited else "",
+    )
+
+
+def findings_json(catalog: Catalog, checked: Checked) -> str:
+    """The same as JSON."""
+    content: dict[str, Any] = {
+        "path": str(catalog.path),
+        "tensors": checked.tensors,
+        "unknown": checked.unknown,
+        "findings": [asdict(finding) for finding in checked.findings],
+        "problems": checked.problems,
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False)

@@ -1,0 +1,193 @@
+"""Whatever the sources hold, a conversion ends, tells of each of them, and leaves whole files in OUT and nothing anywhere else."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opdump.conversion import Conversion, ConversionPlan, FileType, convert
+from opdump.dump_file import DumpBlob, DumpFile, DumpTensor
+from opdump.formats import FORMATS
+from tests.conversion.dump_files import TIME, overflow_record
+from tests.dump_file.samples import DEVICE, NanoTensor, encoded, nano_file
+
+NAME = f"Add.add.1.2.{TIME}"
+_MOST_MEMORY = 16 << 20
+
+
+def _samples() -> list[bytes]:
+    blocks = DumpTensor.of("output", 0, np.ones((1, 2, 2, 2, 16), np.float16), format="NC1HWC0")
+    weights = DumpTensor.of(
+        "input", 0, np.ones((8, 1, 16, 16), np.int8), format="FRACTAL_Z", original_shape=(5, 20, 2, 2)
+    )
+    matrix = DumpTensor.of(
+        "output", 1, np.ones((2, 1, 16, 16), np.float32), format="FRACTAL_NZ", original_shape=(9, 20)
+    )
+    packed = DumpTensor.of("output", 2, np.arange(6, dtype=np.int8), data_type="INT4")
+    record = np.frombuffer(overflow_record(task=1, stream=2, status=8), np.uint8)
+    file = DumpFile(
+        inputs=(weights,),
+        outputs=(replace(blocks, original_shape=(1, 20, 2, 2)), matrix, packed),
+        buffers=(DumpBlob(matrix.data),),
+        op_name="net/add",
+    )
+    return [
+        encoded(file),
+        encoded(replace(file, variant="1.0", version="1.0")),
+        encoded(DumpFile(outputs=(DumpTensor.of("output", 0, record),))),
+        nano_file([NanoTensor(1, (2,), b"abcd")], [NanoTensor(4, (1, 1), b"e", name="conv")]),
+        *(path.read_bytes() for path in DEVICE if path.stat().st_size < 4096),
+    ]
+
+
+SAMPLES = _samples()
+_CHANGES = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), max_size=4)
+_LENGTHS = st.none() | st.integers(0, 2**64 - 1) | st.integers(0, 300)
+_NAMES = st.sampled_from(
+    [NAME, "7", f"Opdebug.Node_OpDebug.9.{TIME}", f"OpDebug.Node_Opdebug.9.5.{TIME}", "plain", "x" * 250, f"é{NAME}"]
+)
+_MAPPINGS = (
+    st.none()
+    | st.binary(max_size=60)
+    | st.sampled_from(
+        [
+            b"7,../../out\n",
+            b"7,a/b\n",
+            b"7,..\n",
+            b"7,\n",
+            b"7,Add\0\n",
+            b"7," + NAME.encode() + b"\n",
+            b"7," + b"n" * 400,
+        ]
+    )
+)
+_PLANS = st.builds(
+    ConversionPlan,
+    file_type=st.sampled_from(["npy", "bin", "txt"]).map(lambda name: cast(FileType, name)),
+    format=st.sampled_from(["", *FORMATS]),
+)
+
+
+def _changed(data: bytes, changes: list[tuple[float, int, bytes]], length: int | None) -> bytes:
+    for where, dropped, put in changes:
+        position = int(where * len(data))
+        data = data[:position] + put + data[position + dropped :]
+    return data if length is None else struct.pack("<Q", length) + data[8:]
+
+
+def _converted(root: Path, files: dict[str, bytes], mapping: bytes | None, plan: ConversionPlan) -> Conversion:
+    """What a conversion of these files does, after what it must never do has been looked for."""
+    source, out = root / "in", root / "out"
+    source.mkdir()
+    for name, data in files.items():
+        (source / name).write_bytes(data)
+    if mapping is not None:
+        (source / "mapping.csv").write_bytes(mapping)
+    before = _everything(root)
+    tracemalloc.start()
+    try:
+        done = convert([str(source)], out, plan, jobs=1)
+        assert tracemalloc.get_traced_memory()[1] < _MOST_MEMORY
+    finally:
+        tracemalloc.stop()
+    after = _everything(root)
+    assert before.items() <= after.items()
+    new = {path for path in after.keys() - before.keys() if path != "out"}
+    written = {f"out/{name}" for name in done.names}
+    assert new - {"out/mapping.csv"} == written
+    failed = {each.path for each in done.failures}
+    told = failed | {result.path for result in done.results if result.outputs} | set(done.skipped)
+    # A file may hold no tensor: it is converted, and nothing comes of it.
+    empty = {result.path for result in done.results if not result.outputs and not result.failures}
+    assert {str(source / name) for name in files} <= told | empty
+    assert done.converted == sum(not result.failures for result in done.results)
+    for name in done.names:
+        if name.endswith(".npy"):
+            np.load(out / name)  # whole: the header agrees with the size
+    return done
+
+
+def _everything(root: Path) -> dict[str, bytes]:
+    """Every file below, by its path; directories are empty files."""
+    found = {}
+    for folder, folders, names in os.walk(root):
+        for name in (*folders, *names):
+            path = Path(folder, name)
+            found[str(path.relative_to(root))] = path.read_bytes() if path.is_file() else b""
+    return found
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.tuples(_NAMES, st.sampled_from(SAMPLES), _CHANGES, _LENGTHS), min_size=1, max_size=3),
+    _MAPPINGS,
+    _PLANS,
+)
+def test_files_that_were_tampered_with_are_converted_or_told(
+    drawn: list[tuple[str, bytes, list[tuple[float, int, bytes]], int | None]],
+    mapping: bytes | None,
+    plan: ConversionPlan,
+) -> None:
+    files = {name: _changed(data, changes, length) for name, data, changes, length in drawn}
+    with tempfile.TemporaryDirectory() as folder:
+        _converted(Path(folder), files, mapping, plan)
+
+
+_SIZES = st.lists(st.integers(0, 40) | st.sampled_from([2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]), max_size=6).map(tuple)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(sorted(FORMATS)),
+    st.sampled_from(["float16", "int8", "bfloat16", "INT4", "UINT1", "FLOAT6_E2M3"]),
+    _SIZES,
+    _SIZES,
+    st.integers(-(2**31), 2**31 - 1) | st.integers(0, 4),
+    _PLANS,
+)
+def test_any_shapes_and_groups_are_converted_or_told(
+    format_name: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    original_shape: tuple[int, ...],
+    groups: int,
+    plan: ConversionPlan,
+) -> None:
+    tensor = DumpTensor.of("output", 0, np.zeros(1 << 12, np.float32), data_type=dtype, format=format_name)
+    odd = replace(tensor, shape=shape, original_shape=original_shape, sub_format=groups)
+    with tempfile.TemporaryDirectory() as folder:
+        _converted(Path(folder), {NAME: encoded(DumpFile(outputs=(odd,)))}, None, plan)
+
+
+@pytest.mark.parametrize("sample", range(len(SAMPLES)))
+def test_a_file_cut_off_anywhere_is_converted_or_told(sample: int, tmp_path: Path) -> None:
+    data = SAMPLES[sample]
+    for number, length in enumerate(range(0, len(data), max(1, len(data) // 40))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        _converted(folder, {NAME: data[:length]}, None, ConversionPlan(format="NCHW"))
+
+
+def test_a_small_table_of_names_takes_little_memory(tmp_path: Path) -> None:
+    """Found above: a read of at most 100 MiB made room for as many."""
+    done = _converted(tmp_path, {"7": SAMPLES[0]}, b"7,Add.add.1.2.3\n", ConversionPlan())
+    assert done.failures == []
+    assert "Add.add.1.2.3.output.0.npy" in done.names
+    long = _converted(_below(tmp_path), {"7": SAMPLES[0]}, b"7," + b"n" * 400 + b"\n", ConversionPlan())
+    assert long.failures == []
+    assert (tmp_path / "more" / "out" / "mapping.csv").is_file()
+
+
+def _below(directory: Path) -> Path:
+    (directory / "more").mkdir()
+    return directory / "more"
