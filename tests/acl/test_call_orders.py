@@ -135,7 +135,9 @@ def test_a_second_set_dump_replaces_the_first(files: _Files, dump: Path, tmp_pat
     assert places(dump) == ["transformer/2/0"]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"dump": {}}', '{"dump": {"dump_path": "DUMP", "dump_list": [{"model_name": "x"}]}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"dump": {}}', '{"dump": {"dump_path": "DUMP", "dump_list": [{"model_name": "x"}]}}']
+)
 def test_a_second_set_dump_that_enables_nothing_ends_the_first(
     files: _Files, dump: Path, tmp_path: Path, text: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +27,7 @@ class _Received:
         return 0
 
 
-def _run(tmp_path: Path, dump: Path, received: _Received, *, after_init_dump: bool = False, **keys: object) -> None:
+def _run(tmp_path: Path, dump: Path, received: _Received, *, after_init_dump: bool = False, **keys: Any) -> None:
     ok(acl.init())
     if not after_init_dump:
         ok(acl.dump.reg_callback(received, 0))

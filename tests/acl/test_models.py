@@ -149,11 +149,14 @@ def test_an_output_that_no_buffer_holds_is_refused_before_the_run(tmp_path: Path
 def test_a_scalar_and_an_empty_tensor(tmp_path: Path) -> None:
     path = _write(
         tmp_path / "sum.onnx",
-        [helper.make_node("ReduceSum", ["x"], ["y"], "sum", keepdims=0), helper.make_node("Relu", ["x"], ["z"], "relu")],
+        [
+            helper.make_node("ReduceSum", ["x"], ["y"], "sum", keepdims=0),
+            helper.make_node("Relu", ["x"], ["z"], "relu"),
+        ],
         {"x": (1, ("N",))},
         {"y": (1, ()), "z": (1, ("N",))},
     )
-    y, z = execute(load(path), {"x": np.array([2], np.float32)})
+    y, _ = execute(load(path), {"x": np.array([2], np.float32)})
     assert y.shape == ()
     assert float(y) == 2
 

@@ -159,7 +159,7 @@ def test_update_params_makes_a_model_ready(tmp_path: Path) -> None:
 
 def test_every_kind_of_attribute_can_be_set() -> None:
     attr = acl.op.create_attr()
-    for call, value in (
+    calls: list[tuple[Any, Any]] = [
         (acl.op.set_attr_bool, True),
         (acl.op.set_attr_int, 1),
         (acl.op.set_attr_float, 1.0),
@@ -168,7 +168,7 @@ def test_every_kind_of_attribute_can_be_set() -> None:
         (acl.op.set_attr_list_int, [1]),
         (acl.op.set_attr_list_float, [1.0]),
         (acl.op.set_attr_list_string, ["a"]),
-    ):
-        code: int = call(attr, "name", value)  # type: ignore[operator]  # each takes its own kind of value
-        assert code == 0
-        assert call(attr + 1, "name", value) == Code.INVALID_PARAM  # type: ignore[operator]  # as above
+    ]
+    for call, value in calls:
+        assert call(attr, "name", value) == 0
+        assert call(attr + 1, "name", value) == Code.INVALID_PARAM

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from opdump.errors import IncompleteCaptureError
+from opdump.errors import CaptureStateError, IncompleteCaptureError
 from opdump.onnx.recording import Recording
 from opdump.onnx.settings import plan_of
 from opdump.plan import Dialect, DumpPlan
@@ -40,7 +40,14 @@ class ModelDump:
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any | None = None
     ) -> list[Any]:
-        """What `InferenceSession.run` gives for the same arguments; the run is dumped where the plan takes this step."""
+        """What `InferenceSession.run` gives for the same arguments; the run is dumped where the plan takes this step.
+
+        Raises CaptureStateError after the block.
+        """
+        if self.report is not None:
+            raise CaptureStateError(
+                f"the session of {self.name!r} is over; call run inside `with opdump.onnx.session(...) as s`"
+            )
         try:
             return self._model.run(output_names, feeds, run_options)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import onnx
@@ -37,6 +37,7 @@ class _Builder:
         self._values = _value_types(self._model)
         self._makers: dict[str, str] = {}
         self._origins: Mapping[str, GeOrigin] = {}
+        self._fusions: Mapping[str, tuple[str, ...]] = {}
         self._taken = {node.name for top in session.nodes for node in top.with_bodies}
         self._constants: set[str] = set()
 
@@ -50,7 +51,10 @@ class _Builder:
         self._constants |= initializers
         for node in self._session.nodes:
             self._makers.update((value, f"{node.name}:{slot}") for slot, value in enumerate(node.outputs) if value)
-        self._origins = _origins(self._session)
+        if self._session.ran is not self._session.model:
+            originals = nodes_of(self._session.model.proto)
+            self._origins = _origins(originals)
+            self._fusions = fusions(originals, self._session.nodes, set(self._makers))
         operators += [self._operator(node) for node in self._session.nodes]
         given = [value.name for value in self._session.model.proto.graph.output]
         operators.append(
@@ -98,7 +102,7 @@ class _Builder:
                 self._origins.get(value, GeOrigin(node.name, slot)) if value else None
                 for slot, value in enumerate(node.outputs)
             ),
-            original_names=node.original_names or (node.name,),
+            original_names=self._fusions.get(node.name, (node.name,)),
             attributes=node.arguments,
             runs=not node.skip,
         )
@@ -110,16 +114,40 @@ class _Builder:
         return name
 
 
-def _origins(session: OnnxSession) -> Mapping[str, GeOrigin]:
+def fusions(
+    originals: Sequence[ModelNode], nodes: Sequence[ModelNode], values: Collection[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """For each node of an optimised model, the nodes of the original one that it does the work of, in their order.
+
+    These are those that make its outputs, and whatever leads to them from `values`, which the optimised model has too, but for
+    constants. A node
+    that an optimiser added, to change the order of elements, names the one whose output it passes on.
+    """
+    makers = {value: node for node in originals if node.skip != "constant" for value in node.outputs if value}
+    named = {node.name: node for node in originals}
+    claims = {name: node.name for node in nodes for name in node.original_names}
+    order = {node.name: place for place, node in enumerate(originals)}
+    found = {}
+    for node in nodes:
+        waiting = [makers[value] for value in node.outputs if value in makers]
+        waiting += [named[name] for name in node.original_names if name in named]
+        done: set[str] = set()
+        while waiting:
+            original = waiting.pop()
+            if original.name in done:
+                continue
+            done.add(original.name)
+            for value in original.reads:
+                maker = makers.get(value)
+                if maker is not None and value not in values and claims.get(maker.name, node.name) == node.name:
+                    waiting.append(maker)
+        found[node.name] = tuple(sorted(done, key=order.__getitem__)) or (node.name,)
+    return found
+
+
+def _origins(originals: Sequence[ModelNode]) -> Mapping[str, GeOrigin]:
     """For each value of the original model, who makes it there."""
-    if session.ran is session.model:
-        return {}
-    return {
-        value: GeOrigin(node.name, slot)
-        for node in nodes_of(session.model.proto)
-        for slot, value in enumerate(node.outputs)
-        if value
-    }
+    return {value: GeOrigin(node.name, slot) for node in originals for slot, value in enumerate(node.outputs) if value}
 
 
 def _value_types(model: ModelProto) -> dict[str, GeTensor]:
