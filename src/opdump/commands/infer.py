@@ -114,14 +114,16 @@ def _infer(
 
     from opdump.commands.progress import progress_lines
     from opdump.onnx import session
+    from opdump.onnx.random_inputs import outputs_for_numpy
 
     result, dump = EXIT_OK, None
     try:
         with session(model, replace(plan, warnings=()), **options) as dump:
             feeds = _feeds(dump, files, shapes, seed)
             with progress_lines(dump):
+                names = outputs_for_numpy(dump.outputs)
                 for _ in range(repeat):
-                    dump.run(None, feeds)
+                    dump.run(names, feeds)
     except OpdumpError:
         _tell(dump, as_json=as_json)
         raise
@@ -133,7 +135,8 @@ def _infer(
         where = "cannot be loaded by ONNX Runtime" if dump is None else "its run failed"
         click.echo(f"opdump: error: {model}: {where}: {error}", err=True)
         result = EXIT_ERROR
-    _tell(dump, as_json=as_json)
+    if result == EXIT_OK or (dump is not None and dump.operators):
+        _tell(dump, as_json=as_json)
     return result
 
 

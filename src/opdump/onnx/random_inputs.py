@@ -1,4 +1,4 @@
-"""Inputs of a model: read from a file, or random ones of the right element type and shape."""
+"""Inputs of a model: read from a file, or random ones of the right element type and shape; and its outputs."""
 
 from __future__ import annotations
 
@@ -71,6 +71,14 @@ def load_input(value: Any, path: Path) -> Any:
         array = array.astype(dtype)
     _check_shape(value.name, dims, array.shape)
     return array
+
+
+def outputs_for_numpy(values: Sequence[Any]) -> list[str] | None:
+    """Names of the outputs that ONNX Runtime gives as arrays; None, which asks for all, where there is none of these."""
+    known = adapter_module("feeds").dtype_and_dims
+    return [
+        value.name for value in values if not known(value)[0].startswith((*_NARROW, "int4", "uint4", "float4"))
+    ] or None
 
 
 def _check_shape(name: str, dims: Sequence[int], shape: Sequence[int]) -> None:
