@@ -78,7 +78,7 @@ def test_what_the_config_names_and_the_model_lacks_is_said(dump: Path, tmp_path:
     assert model.report is not None
     assert [warning.partition(";")[0] for warning in model.report.warnings] == [
         "dump_list: no loaded model is called 'smal'",
-        "dump_list: no node of a loaded model is called 'thrid'",
+        "no operator is called thrid: nothing of it is dumped (upper and lower case differ)",
     ]
     assert nodes_dumped(dump) == {"first"}
 

@@ -38,15 +38,15 @@ class Recording:
     def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
         return self.session.run(names, feeds)
 
-    def tensors(self, name: str) -> dict[tuple[str, int], TensorRecord]:
+    def tensors(self, name: str, occurrence: int = 0) -> dict[tuple[str, int], TensorRecord]:
         """The tensors of the operator of that name, by side and slot."""
-        found = [record for record in self.writer.tensors if record.op.op_name == name]
+        found = [r for r in self.writer.tensors if (r.op.op_name, r.op.occurrence) == (name, occurrence)]
         by_place: dict[tuple[str, int], TensorRecord] = {(record.io, record.slot): record for record in found}
         assert len(by_place) == len(found), "the operator ran more than once"
         return by_place
 
-    def elements(self, name: str, io: str, slot: int = 0) -> Array:
-        record = self.tensors(name)[io, slot]
+    def elements(self, name: str, io: str, slot: int = 0, occurrence: int = 0) -> Array:
+        record = self.tensors(name, occurrence)[io, slot]
         assert record.payload is not None
         return record.payload.to_host()
 

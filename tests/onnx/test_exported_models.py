@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from opdump.adapters.onnxruntime.differences import same_bits
 
-from .recording import Recording, plain_run
+from .recording import FLOAT, Recording, model_of, numbers, plain_run
 from .torch_models import exported
 
 assert torch is not None  # the exporter lives there; without PyTorch this file is left out
@@ -132,3 +132,19 @@ def test_weights_in_files_of_their_own_stay_there(tmp_path: Path, level: str) ->
             assert same_bits(record.payload.to_host(), written[name])
     assert all(op.net_name == "net" for op in recording.writer.ops)
     assert sorted(each.name for each in path.parent.iterdir()) == ["net.onnx", "weights.bin"]
+
+
+def test_what_is_loaded_of_a_model_with_weights_in_files_stays_small(tmp_path: Path) -> None:
+    weight = np.arange(1_000_000, dtype=np.float32).reshape(1000, 1000)
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["a"], name="product"),
+        onnx.helper.make_node("Neg", ["a"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (FLOAT, [1, 1000])}, {"y": (FLOAT, [1, 1000])}, {"w": weight})
+    onnx.save_model(model, tmp_path / "net.onnx", save_as_external_data=True, location="weights.bin")
+    recording = Recording(tmp_path / "net.onnx")
+    feeds = {"x": numbers(1, 1000)}
+    assert same_bits(recording.run(feeds), plain_run(tmp_path / "net.onnx", feeds))
+    assert same_bits(recording.elements("product", "input", 1), weight)
+    assert len(recording.session.model.with_outputs(["a"])) < 2000
+    assert len(recording.session.model.proto.SerializeToString()) < 2000

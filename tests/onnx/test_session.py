@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from onnx import TensorProto, helper
 from opdump.adapters.onnxruntime.differences import same_bits
 from opdump.adapters.onnxruntime.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
-from opdump.errors import ModelFileError
+from opdump.errors import CaptureStateError, ModelFileError
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import Exclusion, ModelSelection, OperatorRange
-from opdump.recorder import GatheringRecorder
+from opdump.recorder import GatheringRecorder, Taken
+from opdump.records import OpRecord
 from opdump.testing import CollectingWriter
 
 from .recording import FLOAT, INT64, Recording, model_of, numbers, plain_run
@@ -268,3 +270,47 @@ def test_watched_outputs_are_told_after_each_chosen_operator() -> None:
         assert same_bits(payload.to_host(), -x if name.endswith("C") else x)
     assert {record.io for record in writer.tensors} == {"output"}
     assert "cannot be seen" in session.notes[0]
+
+
+def test_the_judge_of_overflows_gets_all_tensors_of_an_operator() -> None:
+    seen: dict[str, list[str]] = {}
+
+    def judge(op: OpRecord, taken: Sequence[Taken]) -> int:
+        seen[op.op_name] = [entry.io for entry in taken]
+        return 0x20 if op.op_name == "relu" else 0
+
+    plan = DumpPlan(path=Path("dump"), captures="overflow", saved_data="full")
+    writer = CollectingWriter()
+    recorder = GatheringRecorder(plan, writer, NumpyReader.of_plan(plan), judge)
+    session = OnnxSession(chain(), recorder=recorder, plan=plan, model_id=1)
+    x = numbers(4)
+    session.run(None, {"x": x})
+    assert seen == {"add": ["input", "input", "output"], "relu": ["input", "output"], "neg": ["input", "output"]}
+    assert [op.op_name for op in writer.ops] == ["relu"]
+    assert (recorder.executed, recorder.captured, recorder.skipped) == (3, 1, {"no overflow": 2})
+    assert [record.statistics["max"] for record in writer.tensors] == [
+        float((x + np.float32(0.5)).max()),
+        float((x + np.float32(0.5)).max()),
+    ]
+
+
+def test_a_layer_that_no_operator_is_called_by_is_told() -> None:
+    recording = Recording(chain(), {"models": (ModelSelection(layers=("relu", "Relu")),)})
+    recording.run({"x": numbers(3)})
+    assert recording.captured == ["relu"]
+    assert recording.session.notes == [
+        "no operator is called Relu: nothing of it is dumped (upper and lower case differ)"
+    ]
+
+
+def test_a_closed_session_does_not_run_unrecorded() -> None:
+    recording = Recording(chain(), level="all")
+    recording.run({"x": numbers(3)})
+    folder = recording.session._ran.folder
+    assert folder is not None
+    assert folder.is_dir()
+    recording.session.close()
+    assert not folder.exists()
+    with pytest.raises(CaptureStateError, match="the session of graph is closed"):
+        recording.run({"x": numbers(3)})
+    recording.session.close()

@@ -7,7 +7,7 @@ from typing import Final
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from .model_graph import bodies_of
+from .model_graph import ModelNode, bodies_of
 
 _RANDOM_OPERATORS: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
@@ -35,6 +35,11 @@ def has_half_precision(model: ModelProto) -> bool:
     """
     graph = model.graph
     return _has_half_values(graph) or any(_has_half_attributes(node) for node in _nodes_of_model(model))
+
+
+def is_random(node: ModelNode) -> bool:
+    """Whether a second run of a node, or of what is in its bodies, may give something else."""
+    return any(each.op_type in _RANDOM_OPERATORS for each in node.with_bodies)
 
 
 def _nodes_of_model(model: ModelProto) -> Iterable[NodeProto]:

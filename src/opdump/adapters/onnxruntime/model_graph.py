@@ -208,14 +208,16 @@ def in_running_order(nodes: Sequence[ModelNode]) -> tuple[ModelNode, ...]:
 
 def values_read(node: NodeProto) -> set[str]:
     """The values that a node needs, those that its bodies take from outside included."""
-    read = {value for value in node.input if value}
-    for body in bodies_of(node):
-        inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-        inside.update(tensor.values.name for tensor in body.sparse_initializer)
-        inside.update(value for inner in body.node for value in inner.output)
-        needed = {value.name for value in body.output}.union(*(values_read(inner) for inner in body.node))
-        read |= needed - inside
-    return read
+    return {value for value in node.input if value}.union(*(values_read_in(body) for body in bodies_of(node)))
+
+
+def values_read_in(body: GraphProto) -> set[str]:
+    """The values that a body takes from outside."""
+    inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+    inside.update(tensor.values.name for tensor in body.sparse_initializer)
+    inside.update(value for inner in body.node for value in inner.output)
+    needed = {value.name for value in body.output}.union(*(values_read(inner) for inner in body.node))
+    return needed - inside
 
 
 def bodies_of(node: NodeProto) -> Iterator[GraphProto]:

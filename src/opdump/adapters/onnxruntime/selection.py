@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opdump.plan import DumpPlan
@@ -23,10 +23,12 @@ class ChosenNode:
     skip: SkipReason
     inputs: Slots = field(default=())
     outputs: Slots = field(default=())
+    around: tuple[str, ...] = ()
+    """Of a control operator: the values that its bodies are run with once more."""
 
     @property
     def values(self) -> tuple[str, ...]:
-        return tuple(value for _, _, value, _ in (*self.inputs, *self.outputs))
+        return (*(value for _, _, value, _ in (*self.inputs, *self.outputs)), *self.around)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
     """What `plan` and the entries of its `dump_list` for this model take. `sources` tells who makes a value."""
     held = model_filter.in_ranges([node.name for node in nodes])
     watches = plan.captures == "watch"
+    # Whether an operator overflowed, its inputs and outputs tell together.
+    inputs, outputs = (wanted or plan.captures == "overflow" for wanted in (plan.inputs, plan.outputs))
     watched_names = {name for entry in model_filter.entries for name in entry.watcher_nodes} if watches else set[str]()
     matched: set[str] = set()
     chosen, watched = [], []
@@ -73,11 +77,45 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
             ChosenNode(
                 node,
                 "",
-                slots_of(node.inputs, node.input_arguments, sources, left_out_inputs) if plan.inputs else (),
-                slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if plan.outputs else (),
+                slots_of(node.inputs, node.input_arguments, sources, left_out_inputs) if inputs else (),
+                slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if outputs else (),
             )
         )
     return Choice(tuple(chosen), frozenset(matched), tuple(watched))
+
+
+def unmatched_layers(nodes: Sequence[ModelNode], model_filter: ModelFilter) -> list[str]:
+    """What to warn of: names in the `dump_list` that no operator of the model has, as sentences."""
+    known = {name for top in nodes for node in top.with_bodies for name in (node.name, *node.original_names)}
+    wanted = [name for entry in model_filter.entries for name in (*(entry.layers or ()), *entry.watcher_nodes)]
+    return [
+        f"no operator is called {name}: nothing of it is dumped (upper and lower case differ)"
+        for name in dict.fromkeys(wanted)
+        if name not in known
+    ]
+
+
+def chosen_within(
+    node: ModelNode, plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]
+) -> dict[str, ChosenNode]:
+    """What is taken of the nodes in the bodies of a control operator, at any depth, by name; nothing where none leaves data."""
+    if plan.captures == "watch":
+        return {}
+    found: dict[str, ChosenNode] = {}
+    for body in node.bodies:
+        inside = {
+            **sources,
+            **{value: f"{inner.name}:{slot}" for inner in body for slot, value in enumerate(inner.outputs) if value},
+        }
+        found.update((chosen.node.name, chosen) for chosen in choose(body, plan, model_filter, inside).nodes)
+        for inner in body:
+            deeper = chosen_within(inner, plan, model_filter, inside)
+            found.update(deeper or {each.name: ChosenNode(each, "not selected") for each in _within(inner)})
+    return found if any(not chosen.skip for chosen in found.values()) else {}
+
+
+def _within(node: ModelNode) -> Iterable[ModelNode]:
+    return (each for each in node.with_bodies if each is not node)
 
 
 def slots_of(

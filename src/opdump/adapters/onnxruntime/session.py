@@ -13,9 +13,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,19 +22,21 @@ from typing import Any, Literal
 import onnxruntime
 from onnx import ModelProto
 
+from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import ModelFilter
-from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
-from opdump.records import OpRecord
+from opdump.recorder import Recorder
 
+from .bodies import BodyReplay, values_around
 from .chunks import chunks_of
 from .differences import largest_difference, same_bits
 from .failures import FailureSearch
-from .hazards import has_half_precision, has_random_operators
+from .hazards import has_half_precision, has_random_operators, is_random
 from .host_tensor import HostTensor
 from .model_file import ModelFile, load_model, open_session, optimized
 from .model_graph import ModelNode, nodes_of, producers
-from .selection import ChosenNode, Slots, choose, slots_of
+from .selection import choose, chosen_within, slots_of, unmatched_layers
+from .telling import NOT_SHOWN, NodeTeller
 from .tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 
 Level = Literal["disable", "basic", "extended", "all"]
@@ -92,17 +93,46 @@ class OnnxSession:
             self._ran = optimized(self.model, level, Path(folder), self._options, self._providers)
         self.nodes: tuple[ModelNode, ...] = nodes_of(self._ran.proto, originals)
         """The nodes that run, in an order in which they can run."""
-        self._is_single_operator = is_single_operator
         if is_single_operator:
-            # It has no counter of steps, so that none of its runs is one that was asked for by number.
+            # No API was called, and it has no counter of steps: none of its runs is one that was asked for by number.
+            self.nodes = tuple(replace(node, kernel=node.op_type) for node in self.nodes)
             wanted = plan.single_operators and plan.steps == StepSet.all()
             model_filter = ModelFilter.of_single_operators(plan.models) if wanted else ModelFilter(())
         else:
             model_filter = ModelFilter.of(plan.models, self.model.names)
-        self._constants = self._ran.constants()
-        self._fixed: Tensors = {}
-        self._sources = self._value_sources()
-        self._choice = choose(self.nodes, plan, model_filter, self._sources)
+            self.notes += unmatched_layers(self.nodes, model_filter)
+        constants = self._ran.constants()
+        self._sources = self._value_sources(constants)
+        choice = choose(self.nodes, plan, model_filter, self._sources)
+        chosen_in_bodies = {
+            node.name: within
+            for node in self.nodes
+            if node.bodies and (within := chosen_within(node, plan, model_filter, self._sources))
+        }
+        for node in self.nodes:
+            if node.name in chosen_in_bodies and is_random(node):
+                del chosen_in_bodies[node.name]
+                self.notes.append(NOT_SHOWN.format(node.name, "a second run of random operators gives other values"))
+        self._choice = replace(
+            choice,
+            nodes=tuple(
+                replace(chosen, around=tuple(values_around(chosen.node)))
+                if chosen.node.name in chosen_in_bodies
+                else chosen
+                for chosen in choice.nodes
+            ),
+        )
+        self._teller = NodeTeller(
+            recorder,
+            plan,
+            self._ran,
+            "" if is_single_operator else self.model.name,
+            0 if is_single_operator else model_id,
+            self._choice,
+            chosen_in_bodies,
+            BodyReplay(self._ran, lambda: self._options, self._providers),
+            self.notes,
+        )
         self._records_data = plan.captures != "exception" and not model_filter.is_empty
         recorder.matched_kernels.update(self._choice.matched_kernels)
         self._is_random = has_random_operators(self._ran.proto)
@@ -116,7 +146,7 @@ class OnnxSession:
                 "recorded, so an operator that overwrites another's result cannot be seen"
             )
         made = {value for node in self.nodes for value in node.outputs}
-        self._wanted = tuple(value for value in self._choice.values if value in made and value not in self._constants)
+        self._wanted = tuple(value for value in self._choice.values if value in made and value not in constants)
         self._recorded_session: onnxruntime.InferenceSession | None = None
         self._plain_session: onnxruntime.InferenceSession | None = None
         if self._records_data:
@@ -130,8 +160,7 @@ class OnnxSession:
         self.inputs: tuple[Any, ...] = tuple(session.get_inputs())
         self.outputs: tuple[Any, ...] = tuple(session.get_outputs()[:own])
         self._next_step = plan.initial_iteration
-        self._timestamp = 0
-        self._listed = False
+        self._closed = False
         self._answers_may_differ = has_half_precision(self.model.proto)
         """Whatever an earlier run showed."""
         on_host = self._providers == ["CPUExecutionProvider"]
@@ -151,6 +180,8 @@ class OnnxSession:
     ) -> list[Any]:
         """What `InferenceSession.run` gives for the same arguments. The run is recorded where the plan takes this step."""
         with self._lock:
+            if self._closed:
+                raise CaptureStateError(f"the session of {self.model.name} is closed; open another one to run it")
             step = self._next_step
             self._next_step += 1
             if step not in self._plan.steps:
@@ -173,8 +204,8 @@ class OnnxSession:
     def close(self) -> None:
         """Frees the sessions and what was saved of the optimised model."""
         with self._lock:
+            self._closed = True
             self._recorded_session = self._plain_session = None
-            self._fixed.clear()
             self._remove_folder()
 
     def _plain(self) -> onnxruntime.InferenceSession:
@@ -211,6 +242,7 @@ class OnnxSession:
             # Whatever is wrong with the model or with what was fed, a plain run says it in its own words.
             plain = self.run_plain(output_names, feeds, run_options)
             self.notes.append(f"run {step} was not recorded: {failure.error}")
+            self._recorder.end_step(step)  # what was told of it before it failed
             return plain
         return self._compared(answer, output_names, feeds, run_options) if self._compares else answer
 
@@ -240,6 +272,7 @@ class OnnxSession:
     ) -> list[Any]:
         answer: list[Any] | None = None
         given: Tensors = {}
+        self._teller.begin()
         private = self._plan.saves_tensors
         for first, last in self._chunks(feeds):
             chosen = self._choice.nodes[first:last]
@@ -258,9 +291,8 @@ class OnnxSession:
                 self._sizes.update(
                     (name, tensor.size) for name, tensor in tensors.items() if isinstance(tensor, HostTensor)
                 )
-            self._tell(chosen, first, {**given, **tensors}, step)
+            self._teller.tell(chosen, first, {**given, **tensors}, step)
         assert answer is not None
-        self._listed = True
         self._recorder.end_step(step)
         return answer
 
@@ -270,75 +302,10 @@ class OnnxSession:
             return whole
         return chunks_of(self._choice.nodes, self._wanted, self._memory_limit, self._ran.proto, feeds, self._sizes)
 
-    def _tell(self, nodes: Sequence[ChosenNode], first: int, tensors: Tensors, step: int) -> None:
-        """Hands the nodes to the recorder, one after the other."""
-        recorder = self._recorder
-        for order, chosen in enumerate(nodes, first):
-            if chosen.skip:
-                self._tell_skipped(chosen, step, order)
-                continue
-            op = self._operator(chosen.node, step, order)
-            opened = recorder.before_op(op, self._live(chosen.inputs, tensors))
-            recorder.after_op(opened, self._live(chosen.outputs, tensors))
-            if isinstance(recorder, GatheringRecorder) and self._choice.watched:
-                self._tell_watched(recorder, chosen, tensors, step, order)
-
-    def _tell_watched(
-        self, recorder: GatheringRecorder, after: ChosenNode, tensors: Tensors, step: int, order: int
-    ) -> None:
-        """What the outputs of the watched nodes that have run by then hold, after a node that is not watched itself."""
-        watched = {chosen.node.name: chosen for chosen in self._choice.watched}
-        if after.node.name in watched:
-            return
-        for other in self._choice.nodes[:order]:
-            if other.node.name in watched:
-                op = replace(self._operator(other.node, step, order), op_name=f"{after.node.name}_To_{other.node.name}")
-                recorder.watched(op, self._live(watched[other.node.name].outputs, tensors))
-
-    def _tell_skipped(self, chosen: ChosenNode, step: int, order: int) -> None:
-        for node in chosen.node.with_bodies:
-            reason = chosen.skip if node is chosen.node else "control flow"
-            if self._listed:
-                self._recorder.count_op(reason)
-            else:
-                self._recorder.skip_op(self._operator(node, step, order, reason))
-
-    def _operator(self, node: ModelNode, step: int, order: int, skip: Any = "") -> OpRecord:
-        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
-        return OpRecord(
-            op_type=node.op_type,
-            op_name=node.name,
-            timestamp=self._timestamp,
-            step=step,
-            net_name="" if self._is_single_operator else self.model.name,
-            graph_id=0 if self._is_single_operator else self.model_id,
-            order=order,
-            # No API was called: it is a model of one operator.
-            kernel=node.op_type if self._is_single_operator else node.kernel,
-            arguments=node.arguments,
-            skip=skip,
-        )
-
-    def _live(self, slots: Slots, tensors: Tensors) -> list[LiveTensor]:
-        lives: list[LiveTensor] = []
-        for slot, argument, value, source in slots:
-            tensor = tensors.get(value)
-            if tensor is None:
-                tensor = self._constant(value)
-            lives.append((slot, argument, tensor, source, "opaque" if tensor.__class__ is str else ""))
-        return lives
-
-    def _constant(self, name: str) -> HostTensor | str:
-        if name not in self._fixed:
-            written = self._constants.get(name)
-            # What is neither made, fed nor dense is a sparse initialiser, or an optional input that nothing was fed to.
-            self._fixed[name] = "undefined" if written is None else self._ran.fixed_tensor(written)
-        return self._fixed[name]
-
-    def _value_sources(self) -> dict[str, str]:
+    def _value_sources(self, constants: Iterable[str]) -> dict[str, str]:
         """Who makes a value: `{op_name}:{slot}`, `Parameter.{name}` of an initialiser, `{name}:0` of an input of the model."""
         sources = {value.name: f"{value.name}:0" for value in self._ran.proto.graph.input}
-        sources.update((name, f"Parameter.{name}") for name in self._constants)
+        sources.update((name, f"Parameter.{name}") for name in constants)
         for node in self.nodes:
             sources.update((value, f"{node.name}:{slot}") for slot, value in enumerate(node.outputs) if value)
         return sources
@@ -368,8 +335,9 @@ class OnnxSession:
         node = failure.node
         tensors = {**fed_tensors(self._plain(), feeds), **failure.inputs}
         slots = slots_of(node.inputs, node.input_arguments, self._sources)
-        op = self._operator(node, step, self.nodes.index(node))
-        self._recorder.failed_op(op, error, self._live(slots, tensors))
+        self._teller.begin()
+        op = replace(self._teller.operator(node, step), order=self.nodes.index(node))
+        self._recorder.failed_op(op, error, self._teller.live(slots, tensors))
 
 
 def _nothing() -> None:

@@ -1,0 +1,169 @@
+"""Tells a recorder what ran, node by node, as if the nodes had run one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from opdump.plan import DumpPlan
+from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
+from opdump.records import OpRecord, SkipReason
+
+from .bodies import BodyReplay, BodyRun
+from .host_tensor import HostTensor
+from .model_file import ModelFile
+from .model_graph import ModelNode
+from .selection import Choice, ChosenNode, Slots
+from .tensors_of_run import Tensors
+
+NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
+
+
+class NodeTeller:
+    """What a session tells its recorder of one model after another run.
+
+    `model` is what runs, `model_name` and `model_id` stand in the records, `choice` and `within` (by the name of a control
+    operator) are what is taken, `notes` gets what the dump lacks.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        plan: DumpPlan,
+        model: ModelFile,
+        model_name: str,
+        model_id: int,
+        choice: Choice,
+        within: Mapping[str, Mapping[str, ChosenNode]],
+        replay: BodyReplay,
+        notes: list[str],
+    ) -> None:
+        self._constants = model.constants()
+        self._recorder = recorder
+        self._plan = plan
+        self._model = model
+        self._model_name = model_name
+        self._model_id = model_id
+        self._choice = choice
+        self._within = within
+        self._replay = replay
+        self._notes = notes
+        self._fixed: Tensors = {}
+        self._listed: set[str] = set()
+        """Nodes that leave no data and were listed."""
+        self._timestamp = 0
+        self._order = 0
+        self._told: Counter[str] = Counter()
+        """How often a node was told in the current run."""
+
+    def begin(self) -> None:
+        """Another run."""
+        self._order = 0
+        self._told.clear()
+
+    def tell(self, nodes: Sequence[ChosenNode], first: int, tensors: Tensors, step: int) -> None:
+        """Hands the nodes to the recorder, one after the other."""
+        for place, chosen in enumerate(nodes, first):
+            if chosen.skip:
+                if not (chosen.around and self._tell_bodies(chosen, tensors, step)):
+                    self._tell_skipped(chosen.node.with_bodies, chosen.skip, step)
+                continue
+            self._tell_node(chosen, tensors, step)
+            if isinstance(self._recorder, GatheringRecorder) and self._choice.watched:
+                self._tell_watched(self._recorder, chosen, tensors, step, place)
+
+    def _tell_node(self, chosen: ChosenNode, tensors: Tensors, step: int) -> None:
+        op = self.operator(chosen.node, step)
+        opened = self._recorder.before_op(op, self.live(chosen.inputs, tensors))
+        self._recorder.after_op(opened, self.live(chosen.outputs, tensors))
+
+    def _tell_bodies(self, chosen: ChosenNode, tensors: Tensors, step: int) -> bool:
+        """Tells what ran within a control operator; whether that is known."""
+        node = chosen.node
+        around = {name: tensors[name] if name in tensors else self._constant(name) for name in chosen.around}
+        try:
+            runs = self._replay.runs(node, around)
+        except Exception as problem:  # noqa: BLE001  the runtime's errors have no class of their own; the note says which it was
+            note = NOT_SHOWN.format(node.name, problem)
+            if note not in self._notes:
+                self._notes.append(note)
+            return False
+        self._tell_skipped([node], chosen.skip, step)
+        self._tell_runs(runs, self._within[node.name], step)
+        return True
+
+    def _tell_runs(self, runs: Sequence[BodyRun], within: Mapping[str, ChosenNode], step: int) -> None:
+        for run in runs:
+            for node in run.nodes:
+                chosen = within[node.name]
+                if chosen.skip:
+                    self._tell_skipped([node], chosen.skip, step)
+                else:
+                    self._tell_node(chosen, run.tensors, step)
+                self._tell_runs(run.within.get(node.name, ()), within, step)
+
+    def _tell_watched(
+        self, recorder: GatheringRecorder, after: ChosenNode, tensors: Tensors, step: int, place: int
+    ) -> None:
+        """What the outputs of the watched nodes that have run by then hold, after a node that is not watched itself."""
+        watched = {chosen.node.name: chosen for chosen in self._choice.watched}
+        if after.node.name in watched:
+            return
+        for other in self._choice.nodes[:place]:
+            if other.node.name in watched:
+                name = f"{after.node.name}_To_{other.node.name}"
+                op = replace(self.operator(other.node, step), op_name=name, occurrence=0)
+                recorder.watched(op, self.live(watched[other.node.name].outputs, tensors))
+
+    def _tell_skipped(self, nodes: Iterable[ModelNode], reason: SkipReason, step: int) -> None:
+        """Lists nodes that leave no data, the first time; then counts them. A mode that may leave nothing lists nothing."""
+        for node in nodes:
+            if node.name in self._listed or self._plan.captures != "data":
+                self._count(node)
+                self._recorder.count_op(reason)
+            else:
+                self._listed.add(node.name)
+                self._recorder.skip_op(self.operator(node, step, reason))
+
+    def operator(self, node: ModelNode, step: int, skip: SkipReason = "") -> OpRecord:
+        """The node as the operator that runs next."""
+        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
+        order, occurrence = self._order, self._told[node.name]
+        self._count(node)
+        return OpRecord(
+            op_type=node.op_type,
+            op_name=node.name,
+            timestamp=self._timestamp,
+            step=step,
+            net_name=self._model_name,
+            graph_id=self._model_id,
+            order=order,
+            occurrence=occurrence,
+            kernel=node.kernel,
+            arguments=node.arguments,
+            skip=skip,
+        )
+
+    def _count(self, node: ModelNode) -> None:
+        self._order += 1
+        self._told[node.name] += 1
+
+    def live(self, slots: Slots, tensors: Tensors) -> list[LiveTensor]:
+        """The values in these slots, for the recorder."""
+        lives: list[LiveTensor] = []
+        for slot, argument, value, source in slots:
+            tensor = tensors.get(value)
+            if tensor is None:
+                tensor = self._constant(value)
+            lives.append((slot, argument, tensor, source, "opaque" if tensor.__class__ is str else ""))
+        return lives
+
+    def _constant(self, name: str) -> HostTensor | str:
+        if name not in self._fixed:
+            written = self._constants.get(name)
+            # What is neither made, fed nor dense is a sparse initialiser, or an optional input that nothing was fed to.
+            self._fixed[name] = "undefined" if written is None else self._model.fixed_tensor(written)
+        return self._fixed[name]
