@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .errors import OpdumpError
     from .plan import DumpPlan
     from .records import OpRecord, TensorRecord
-    from .session import CaptureReport, Dump, capture, set_dump, start, stop
+    from .session import CaptureReport, Dump, capture, name_model, set_dump, start, stop, watch
 
 _HOMES = {
     "Catalog": ("catalog", "Catalog"),
@@ -39,11 +39,13 @@ _HOMES = {
     "OpdumpError": ("errors", "OpdumpError"),
     "TensorRecord": ("records", "TensorRecord"),
     "capture": ("session", "capture"),
+    "name_model": ("session", "name_model"),
     "open": ("catalog", "open_dump"),
     "read_dump_file": ("dump_file", "read_dump_file"),
     "set_dump": ("session", "set_dump"),
     "start": ("session", "start"),
     "stop": ("session", "stop"),
+    "watch": ("session", "watch"),
     "write_dump_file": ("dump_file", "write_dump_file"),
 }
 
@@ -63,12 +65,14 @@ __all__ = [
     "__version__",
     "acl",
     "capture",
+    "name_model",
     "onnx",
     "open",
     "read_dump_file",
     "set_dump",
     "start",
     "stop",
+    "watch",
     "write_dump_file",
 ]
 

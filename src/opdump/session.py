@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import itertools
 import logging
 import os
 import sys
@@ -15,8 +16,11 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from .adapters.settings import Adapter, Clock, DumpComplete, Marks, Settings, Steps
-from .configs.mindspore import load_plan, plan_from_keywords
+from .adapters.settings import Adapter, Clock, DumpComplete, Marks, Settings, Steps, SupportsWatch
+from .configs.acl_path import exception_directory
+from .configs.dialects import load_plan
+from .configs.mindspore import plan_from_keywords
+from .configs.modes import chosen_mode, plan_in_mode
 from .errors import CaptureStateError, ConfigError, FrameworkMissingError, IncompleteCaptureError
 from .layouts.mindspore_sync.index_writer import RunFacts, own_version
 from .layouts.writing import RankWriter, open_writer
@@ -100,7 +104,7 @@ class Dump:
             path=self.plan.path,
             rank_id=self.rank_id,
             seconds=time.monotonic() - self._started,
-            warnings=tuple(f"kernels: {text!r} matched no operator" for text in unused),
+            warnings=(*(f"kernels: {text!r} matched no operator" for text in unused), *recorder.warnings),
         )
 
 
@@ -112,6 +116,10 @@ class _Session:
         self.dump: Dump | None = None
         self.modules: dict[int, Any] = {}
         self.functions: set[CodeType] = set()
+        self.numbers = itertools.count()
+        """Of watched tensors without a name."""
+        self.model_names: dict[int, tuple[Any, str]] = {}
+        """Names that the program gave to modules, by their identity, with the module, so that it stays theirs."""
 
     def marks(self) -> Marks:
         return Marks(tuple(self.modules.values()), frozenset(self.functions))
@@ -129,11 +137,14 @@ def capture(
     stop_after_dump: bool = False,
     strict: bool = False,
     steps: Steps = "auto",
+    overflow: bool = False,
+    on_exception: bool = False,
+    watch: Any = None,
     **settings: Any,
 ) -> Iterator[Dump]:
     """Records what every operator reads and writes while the block runs.
 
-    `config` is the path of a data_dump.json, a `DumpPlan`, or None: then the keyword arguments are the plan (`path=...`,
+    `config` is the path of a data_dump.json or an acl.json, a `DumpPlan`, or None: then the keyword arguments are the plan (`path=...`,
     `saved_data="full"`, `iteration="0|5-8"`, `kernels=["conv"]`: every key of the config and every field of `DumpPlan`), and
     without any of them MINDSPORE_DUMP_CONFIG names the file. With a config, keyword arguments override its values.
 
@@ -141,19 +152,29 @@ def capture(
     stop_after_dump  raise `DumpComplete` once the last wanted step is on disk
     strict           unknown keys, and operators that left no data for another reason than the plan, are errors
     steps            "manual": only `dump.step()` ends an iteration
+    overflow         file the operators that overflow, and how, and no others
+    on_exception     file the inputs of an operator that raises; without a path, as ASCEND_WORK_PATH says, or here
+    watch            file what these tensors, and the outputs of operators with these names, hold after each operator
 
     Raises ConfigError before anything runs, DumpPathError where the directory cannot be written, CaptureStateError where a
     capture is running already.
     """
     if _SESSION.running is not None:
         raise CaptureStateError("a capture is running in this process already; end it (opdump.stop()) before the next")
+    nodes, tensors = _watched_of(watch, _SESSION.numbers)
+    mode = chosen_mode(overflow=overflow, on_exception=on_exception, watch=bool(nodes or tensors))
+    if mode == "exception" and config is None and "path" not in settings:
+        settings["path"] = exception_directory(None, os.environ, Path.cwd(), [])
     plan = resolve_plan(config, strict=strict, **settings)
+    plan = plan_in_mode(plan, mode, as_device=config is None and "layout" not in settings, nodes=nodes)
     options = Settings(
         rank_id=rank_of(os.environ),
         eager=eager,
         stop_after_dump=stop_after_dump,
         steps=steps,
         marks=_SESSION.marks(),
+        model_names={key: name for key, (_, name) in _SESSION.model_names.items()},
+        watch=tensors,
     )
     adapter = _adapter("torch")
     with ExitStack() as stack:
@@ -217,6 +238,52 @@ def set_dump(target: Any, enabled: bool = True) -> None:
         _SESSION.modules.pop(id(target), None)
 
 
+def name_model(module: Any, name: str) -> None:
+    """Gives a root module the name by which `model_name` in an acl.json means it; without one that is its class's.
+
+    Call it before the capture begins. Raises MarkError for what is no module, and for a name that is no text or empty.
+    """
+    if not hasattr(module, "named_modules"):
+        raise MarkError(f"name_model: {module!r} is no PyTorch module")
+    if not name:
+        raise MarkError(f"name_model: the name is {name!r}, expected a name")
+    _SESSION.model_names[id(module)] = (module, name)
+
+
+def watch(*what: Any) -> None:
+    """Watches memory from now on, in a capture in watch mode that runs: `opdump.capture(watch=..., path=...)`.
+
+    Each of `what` is a tensor, the name of an operator or module, a mapping from names to tensors, or a sequence of these.
+    Raises CaptureStateError where no such capture runs.
+    """
+    if _SESSION.dump is None:
+        raise CaptureStateError("watch: no capture runs; begin one with opdump.capture(watch=[...], path=...)")
+    clock = _SESSION.dump._clock
+    if not isinstance(clock, SupportsWatch):
+        raise CaptureStateError(f"watch: captures of {type(clock).__name__} cannot watch memory")
+    clock.watch(*_watched_of(what, _SESSION.numbers))
+
+
+def _watched_of(what: Any, numbers: Iterator[int]) -> tuple[list[str], dict[str, Any]]:
+    """The names and the tensors among what is to be watched; tensors without a name are `tensor0`, `tensor1`, ..."""
+    nodes: list[str] = []
+    tensors: dict[str, Any] = {}
+
+    def add(item: Any) -> None:
+        if isinstance(item, str):
+            nodes.append(item)
+        elif isinstance(item, Mapping):
+            tensors.update(item)
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            for each in item:
+                add(each)
+        elif item is not None:
+            tensors[f"tensor{next(numbers)}"] = item
+
+    add(what)
+    return nodes, tensors
+
+
 class MarkError(TypeError, ValueError):
     """`set_dump` was given something that it cannot mark."""
 
@@ -229,7 +296,13 @@ def resolve_plan(
         return replace(config, **settings)
     if config is None and settings:
         return plan_from_keywords(environ=os.environ, strict=strict, **settings)
-    return load_plan(config, environ=os.environ, strict=strict, **settings)
+    return load_plan(config, environ=os.environ, strict=strict, program_directory=_program_directory(), **settings)
+
+
+def _program_directory() -> str | None:
+    """Where the running script lies: what a relative `dump_path` starts from. None in an interactive interpreter."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return None if file is None else os.path.dirname(os.path.abspath(file))
 
 
 def rank_of(environ: Mapping[str, str]) -> int:
@@ -255,6 +328,7 @@ atexit.register(_stop_at_exit)
 def _clear_session() -> None:
     _SESSION.running = None
     _SESSION.dump = None
+    _SESSION.numbers = itertools.count()
 
 
 def _adapter(name: str) -> Adapter:

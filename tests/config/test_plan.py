@@ -59,6 +59,7 @@ def test_the_json_holds_every_field_but_text_and_warnings() -> None:
         file_format="bin",
         stream_in_names=False,
         step_level=True,
+        kernel_by_kernel=True,
         dialect="acl",
     )
     shown = json.loads(plan.to_json())

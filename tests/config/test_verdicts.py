@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from opdump.errors import ConfigError, DumpPathError, NotSupportedYetError, OpdumpError
+from opdump.errors import ConfigError, DumpPathError, OpdumpError
 from opdump.plan import DumpPlan
 from tests.config.verdicts import load, run, says
 
@@ -23,7 +23,6 @@ class Difference(NamedTuple):
 
 NOTHING_MATCHES = Difference(ConfigError, "an iteration item that can match nothing is an error")
 UNWRITABLE = Difference(DumpPathError, "an unwritable path stops at once")
-NOT_YET = Difference(NotSupportedYetError, "op_debug_mode other than 0 is refused by name as not supported yet")
 MARKED = Difference(None, "dump_mode 2 works on every device")
 STATISTICS = Difference(None, "statistics work where MindSpore's CPU writer has none")
 NO_CONFIG = Difference(
@@ -36,9 +35,6 @@ REAL_RUNS: Mapping[str, Difference] = MappingProxyType(
         "iter_dash_edges": NOTHING_MATCHES,
         "iter_huge": NOTHING_MATCHES,
         "iter_reversed": NOTHING_MATCHES,
-        "opdebug3_mode1": NOT_YET,
-        "opdebug_3": NOT_YET,
-        "overflow_number_m3": NOT_YET,
         "path_is_file": UNWRITABLE,
         "path_unwritable": UNWRITABLE,
     }
@@ -52,14 +48,6 @@ OBSERVED: Mapping[str, Difference] = MappingProxyType(
         **{
             f"iter {text!r}": NOTHING_MATCHES
             for text in ("|", "||", "-", "1-", "-1", "1-0", "18446744073709551616", "0-1-2", "0--1")
-        },
-        **{f"opdebug {mode}{number}": NOT_YET for mode in (1, 2, 3, 2**32 + 3) for number in ("", " ov")},
-        "opdebug 4": NOT_YET,
-        "ov 0 m3": NOT_YET,
-        "ov 4294967296 m3": NOT_YET,
-        **{
-            f"saved {text!r} od4": NOT_YET
-            for text in ("tensor", "statistic", "full", "Tensor", "", "stat", "TENSOR", " tensor")
         },
     }
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from hypothesis.extra import numpy as arrays
 
 from opdump.catalog import open_dump
 from opdump.kernels import summarise
+from opdump.layouts.ascend.writer import AscendWriter
 from opdump.layouts.mindspore_sync import StepRecords
+from opdump.layouts.mindspore_sync.index_writer import RunFacts
+from opdump.layouts.writing import open_writer
 from opdump.plan import DumpPlan
 from opdump.records import Frame, HostPayload, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
@@ -82,6 +86,43 @@ def test_whatever_an_adapter_makes_comes_back(layout: str, step: tuple[list[OpRe
         writer = new_writer(DumpPlan(path=root, saved_data="full", layout=layout))  # type: ignore[arg-type]
         files = [writer.write_payload(record) for record in tensors]
         writer.end_step(StepRecords(0, ops, tensors, list(files)))
+        writer.close({})
+        catalog = open_dump(root)
+        assert list(catalog.ops()) == ops
+        found = list(catalog)
+        assert found == tensors
+        for record, origin in zip(found, tensors, strict=True):
+            assert record.payload is not None
+            assert origin.payload is not None
+            assert_same_bits(record.payload.to_host(), origin.payload.to_host())
+        assert not catalog.problems
+
+
+_DEVICE_FORMS: tuple[dict[str, Any], ...] = (
+    {"layout": "mindspore-async", "file_format": "npy"},
+    {"layout": "mindspore-async", "file_format": "bin"},
+    {"layout": "mindspore-async", "file_format": "bin", "step_level": True, "kernel_by_kernel": True},
+    {"layout": "acl", "file_format": "bin"},
+)
+
+
+@pytest.mark.parametrize("form", _DEVICE_FORMS, ids=str)
+@settings(max_examples=30)
+@given(step=_steps())
+def test_whatever_an_adapter_makes_comes_back_from_a_device_dump(
+    form: dict[str, Any], step: tuple[list[OpRecord], list[TensorRecord]]
+) -> None:
+    ops, tensors = step
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        writer = open_writer(
+            DumpPlan(path=root, saved_data="full", **form), RunFacts(0, "CPU", "fake", "1.2", "0", (), "{}")
+        )
+        assert isinstance(writer, AscendWriter)
+        files: list[str | None] = []
+        for op in ops:
+            files += writer.write_operator(op, [tensor for tensor in tensors if tensor.op is op])
+        writer.write_step(0, ops, tensors, files, {})
         writer.close({})
         catalog = open_dump(root)
         assert list(catalog.ops()) == ops

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from opdump.plan import DumpPlan
 from opdump.recorder import Reader, Recorder
@@ -37,15 +38,29 @@ class Settings:
     stop_after_dump: bool = False
     steps: Steps = "auto"
     marks: Marks = field(default_factory=Marks)
+    model_names: Mapping[int, str] = field(default_factory=dict)
+    """Names that the program gave to its models, by the identity of the module."""
+    watch: Mapping[str, Any] = field(default_factory=dict)
+    """Tensors of the program to watch from the start, by name (watch mode)."""
 
 
 class Clock(Protocol):
     """The half of an attached adapter that a program may drive."""
 
-    step: int
+    @property
+    def step(self) -> int:
+        """The iteration that the program is in."""
 
     def manual_step(self) -> None:
         """Ends the current iteration; from the first call on nothing else ends one."""
+
+
+@runtime_checkable
+class SupportsWatch(Protocol):
+    """A clock of an adapter that watches memory."""
+
+    def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
+        """Watches the outputs of operators by their names, and tensors of the program, from now on."""
 
 
 class Adapter(Protocol):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Examples:
   opdump run -c data_dump.json train.py --lr 0.1
   opdump run -c data_dump.json -m package.train --lr 0.1
+  opdump run -c acl.json infer.py
   MINDSPORE_DUMP_CONFIG=data_dump.json opdump run train.py
   torchrun --nproc-per-node 2 -m opdump run -c data_dump.json train.py
 
@@ -40,7 +41,10 @@ a config that cannot be used ends with 1 before the script starts, a wrong
 command line with 2.""",
 )
 @click.option(
-    "-c", "--config", metavar="FILE", help="The data_dump.json; without it, what MINDSPORE_DUMP_CONFIG names."
+    "-c",
+    "--config",
+    metavar="FILE",
+    help="The data_dump.json or acl.json; without it, what MINDSPORE_DUMP_CONFIG names.",
 )
 @click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.option("--path", metavar="DIR", help="Dump into DIR instead of the config's path.")
@@ -80,7 +84,7 @@ def run(
         overrides["class_names_in_scope"] = False
     file = _config_file(config)
     program = _load(script, arguments, as_module=as_module)
-    plan = _plan(file, strict=strict, overrides=overrides)
+    plan = _plan(file, strict=strict, directory=program.import_path, overrides=overrides)
     rank = _rank(os.environ)
     if rank in (None, 0):
         for warning in plan.warnings:
@@ -101,11 +105,11 @@ def _config_file(config: str | None) -> str:
     return file
 
 
-def _plan(file: str, *, strict: bool, overrides: Mapping[str, Any]) -> DumpPlan:
-    """Read the config and make its directory; the first thing that may touch the disk."""
-    from opdump.configs.mindspore import load_plan
+def _plan(file: str, *, strict: bool, directory: str, overrides: Mapping[str, Any]) -> DumpPlan:
+    """Read the config and make its directory; the first thing that may touch the disk. `directory` is the script's."""
+    from opdump.configs.dialects import load_plan
 
-    return load_plan(file, environ=os.environ, strict=strict, **overrides)
+    return load_plan(file, environ=os.environ, strict=strict, program_directory=directory, **overrides)
 
 
 def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Program:

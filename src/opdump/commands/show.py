@@ -7,6 +7,7 @@ opdump show /data/dump --source train.py:175
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import click
 from opdump.commands import EXIT_ERROR
 
 if TYPE_CHECKING:
+    from opdump.catalog import Catalog
     from opdump.layouts.rank import RunChoice
 
 
@@ -27,6 +29,7 @@ Examples:
   opdump show /data/dump --op convolution-op7      one operator: inputs, outputs, files
   opdump show /data/dump --op Conv2D --step 0      every convolution of step 0
   opdump show /data/dump --source train.py:175     what a line of the script became
+  opdump show /data/dump --watch                   who wrote into watched memory
   opdump show /data/dump --json --limit 0 | jq .   all of it for a program
 
 \b
@@ -40,6 +43,7 @@ rank is not in it, or a file of it is damaged; with 2 for a wrong command line."
 @click.option("--rank", type=int, metavar="N", help="This rank alone.")
 @click.option("--run", metavar="N|all", default="latest", show_default=True, help="Which of several runs into PATH.")
 @click.option("--skipped", is_flag=True, help="Also the operators that left no data, with the reason.")
+@click.option("--watch", is_flag=True, help="Who first changed each watched output (a dump of watch mode).")
 @click.option(
     "--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Rows to show; 0 for all."
 )
@@ -53,6 +57,7 @@ def show(
     rank: int | None,
     run: str,
     skipped: bool,
+    watch: bool,
     limit: int,
     as_json: bool,
 ) -> None:
@@ -64,6 +69,10 @@ def show(
     from opdump.reports.table import Printer
 
     catalog = open_dump(path, run=_run_choice(run))
+    if watch:
+        _show_watch(catalog, step=step, rank=rank, limit=limit, as_json=as_json)
+        _tell_problems(catalog)
+        return
     named = op is not None or source is not None
     selection = Selection(op=op, source=source, step=step, rank=rank, include_skipped=skipped, limit=limit)
     executions = selected(catalog, selection)
@@ -80,6 +89,27 @@ def show(
             print_steps(printer, catalog, rank=rank, limit=limit)
             printer.text()
         print_operators(printer, executions, limit=limit)
+    _tell_problems(catalog)
+
+
+def _show_watch(catalog: Catalog, *, step: int | None, rank: int | None, limit: int, as_json: bool) -> None:
+    from opdump.errors import NotInDumpError
+    from opdump.reports.table import Printer
+    from opdump.reports.watch import print_watch, watch_json, watched_outputs
+
+    outputs = watched_outputs(catalog.executions(step=step, rank=rank, include_skipped=True))
+    if not outputs:
+        raise NotInDumpError(
+            f"{catalog!r}: no operator is named A_To_C, as watch mode names what it files; "
+            "opdump.capture(watch=[...], path=...) makes such a dump"
+        )
+    if as_json:
+        click.echo(json.dumps(watch_json(outputs), indent=2))
+    else:
+        print_watch(Printer(), outputs, limit=limit)
+
+
+def _tell_problems(catalog: Catalog) -> None:
     for problem in catalog.problems:
         click.echo(f"opdump: problem: {problem}", err=True)
     if catalog.problems:

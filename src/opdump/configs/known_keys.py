@@ -39,7 +39,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "sample_mode",
             "sample_num",
         ),
-        OWN: ("layout", "class_names_in_scope", "trailing_comma"),
+        OWN: ("layout", "class_names_in_scope", "trailing_comma", "jit_level"),
     }
 )
 # A section of MindSpore 1.x; today's MindSpore passes over it.

@@ -1,4 +1,4 @@
-"""data_dump.json, MindSpore's configuration of the synchronous dump, resolved to a DumpPlan.
+"""data_dump.json, MindSpore's configuration of the synchronous and the asynchronous dump, resolved to a DumpPlan.
 
     plan = load_plan("data_dump.json", environ=os.environ)
 
@@ -22,6 +22,8 @@ from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 
 CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
+ACL_VARIABLE = "MS_ACL_DUMP_CFG_PATH"
+_ACL_ALONE = "1"  # the form of ACL for the file that CONFIG_VARIABLE names
 
 
 def load_plan(
@@ -29,25 +31,46 @@ def load_plan(
 ) -> DumpPlan:
     """Reads a config file, checks it whole, makes its dump directory, and returns the plan.
 
-    `path` None means the file that MINDSPORE_DUMP_CONFIG names. `overrides` are keys of the config, of any section, or
+    `path` None means the file that MINDSPORE_DUMP_CONFIG names, or MS_ACL_DUMP_CFG_PATH; where the second names the file that is
+    read, its dump is asynchronous and in the form of ACL. `overrides` are keys of the config, of any section, or
     fields of DumpPlan; they replace what the file says (`saved_data="full"`, `iteration="0-2"`, `layout="mindspore-2.10"`,
     `inputs=False`). An override of None is none, and `path` may be any directory. With `strict` an unknown key is an
     error.
 
-    Raises ConfigError, NotSupportedYetError for an `op_debug_mode` other than 0, and DumpPathError.
+    Raises ConfigError and DumpPathError.
     """
     if path is None:
-        path = environ.get(CONFIG_VARIABLE, "")
-        if not path:
-            raise ConfigError(
-                f"no configuration: name a data_dump.json, or set {CONFIG_VARIABLE} to one; "
-                f"`opdump config new` writes a first one"
-            )
+        path = named_file(environ)
     data = _read_file(path)
     where = os.fspath(path)
     config, warnings = read_json(data, where)
-    source = _Source(where, text=data.decode("utf-8-sig"), warnings=tuple(warnings))
+    source = _Source(
+        where, text=data.decode("utf-8-sig"), warnings=tuple(warnings), acl_form=_is_acl_form(path, environ)
+    )
     return _plan_of(config, source, environ, strict, overrides)
+
+
+def named_file(environ: Mapping[str, str]) -> str:
+    """The file that the environment names. Raises ConfigError where it names none, or two."""
+    path, acl = environ.get(CONFIG_VARIABLE, ""), environ.get(ACL_VARIABLE, "")
+    if acl not in ("", _ACL_ALONE):
+        if path and not _is_acl_form(path, environ):
+            raise ConfigError(
+                f"{CONFIG_VARIABLE} names {path!r} and {ACL_VARIABLE} names {acl!r}, expected the same file or one of them "
+                f"alone: unset {ACL_VARIABLE} for the first, {CONFIG_VARIABLE} for the second"
+            )
+        path = path or acl
+    if not path:
+        raise ConfigError(
+            f"no configuration: name a data_dump.json, or set {CONFIG_VARIABLE} to one; "
+            f"`opdump config new` writes a first one"
+        )
+    return path
+
+
+def _is_acl_form(path: str | os.PathLike[str], environ: Mapping[str, str]) -> bool:
+    acl = environ.get(ACL_VARIABLE, "")
+    return acl == _ACL_ALONE or (acl != "" and os.path.realpath(acl) == os.path.realpath(path))
 
 
 def plan_from_keywords(*, environ: Mapping[str, str], strict: bool = False, **keys: Any) -> DumpPlan:
@@ -68,6 +91,7 @@ class _Source:
     text: str = ""
     complete: bool = True
     warnings: tuple[str, ...] = ()
+    acl_form: bool = False
 
 
 def _plan_of(
@@ -77,7 +101,15 @@ def _plan_of(
     directory, fields = _override(sections, overrides)
     warnings = [*source.warnings, *obsolete_sections(sections, source.where)]
     unknown = unknown_keys(sections, source.where)
-    plan = resolve(sections, source.where, environ, directory=directory, complete=source.complete, warnings=warnings)
+    plan = resolve(
+        sections,
+        source.where,
+        environ,
+        directory=directory,
+        complete=source.complete,
+        acl_form=source.acl_form,
+        warnings=warnings,
+    )
     if strict and unknown:
         raise ConfigError("; ".join(unknown).replace(" is ignored", " is an error under strict"))
     make_writable(plan.path)
@@ -85,7 +117,7 @@ def _plan_of(
 
 
 # Fields of DumpPlan that no key of the config stands for as it is.
-_PLAN_FIELDS = ("inputs", "outputs", "selection", "devices")
+_PLAN_FIELDS = ("inputs", "outputs", "selection", "devices", "step_level", "kernel_by_kernel")
 
 
 def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
@@ -97,6 +129,8 @@ def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[P
         given["iteration"] = given.pop("steps")
     if "kernels" in given:
         given.setdefault("dump_mode", 1)  # who names kernels wants these
+    if "file_format" in given:
+        given.setdefault("enable", False)  # who names a file format wants the dump that has one
     if "sample_num" in given:
         given.setdefault("sample_mode", 1)
     for key, value in given.items():

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast, get_args
 
+from opdump.configs import asynchronous as async_dump
+from opdump.configs.debug_modes import Debug, debug_settings
 from opdump.configs.known_keys import COMMON, E2E, OWN
 from opdump.configs.section import Section
-from opdump.errors import ConfigError, NotSupportedYetError
+from opdump.errors import ConfigError
 from opdump.plan import (
     DumpPlan,
     KernelPattern,
+    LayoutName,
     SavedData,
     Selection,
     StatCalcMode,
@@ -28,7 +31,6 @@ DIAGNOSTIC_VARIABLE = "MS_DIAGNOSTIC_DATA_PATH"
 _REQUIRED = ("dump_mode", "net_name", "iteration", "input_output", "kernels", "support_device")
 _PATH_ALPHABET = re.compile(r"[A-Za-z0-9_/-]*")
 _NET_NAME_ALPHABET = re.compile(r"[A-Za-z0-9_-]+")
-_OP_DEBUG_MODES = {3: "dump only operators that overflow", 4: "dump only the inputs of the operator that fails"}
 
 
 class _DeviceSettings(TypedDict):
@@ -46,16 +48,23 @@ def resolve(
     *,
     directory: Path | None,
     complete: bool,
+    acl_form: bool,
     warnings: list[str],
 ) -> DumpPlan:
     """The plan that a config's sections stand for; adds to `warnings` what was coerced or passed over.
 
     `directory` takes the place of the config's `path`, without its limits. With `complete` the keys that MindSpore
-    requires must be there; without it a missing `support_device` means every device.
+    requires must be there; without it a missing `support_device` means every device. `acl_form`: MS_ACL_DUMP_CFG_PATH asks
+    for the asynchronous dump in the form of ACL.
 
-    Raises ConfigError for the first value that cannot be used, then NotSupportedYetError.
+    Raises ConfigError for the first value that cannot be used.
     """
-    device = _device_settings(config, where, warnings)
+    e2e, own = _section(config, E2E, where), _section(config, OWN, where)
+    is_async = async_dump.is_asynchronous(e2e, _section(config, COMMON, where), own, acl_form=acl_form)
+    device = _device_settings(e2e)
+    warnings += async_dump.without_effect(e2e) if is_async else _enabled_anyway(config, e2e, where)
+    if is_async:
+        device |= {"save_kernel_args": False, "sample_num": None, "stat_calc_mode": "host"}
     if COMMON not in config:
         advice = "`opdump config new` writes a whole file"
         if "dump" in config:
@@ -73,10 +82,22 @@ def resolve(
         raise common.wrong("input_output", "0 for inputs and outputs, 1 for inputs or 2 for outputs")
     kernels = _kernels(common, mode, warnings)
     devices = _devices(common, warnings)
-    op_debug_mode = _op_debug_mode(common)
-    overflow_number = _overflow_number(common, op_debug_mode)
-    saved_data = _saved_data(common, op_debug_mode)
+    debug = debug_settings(common)
+    filed = async_dump.asynchronous(common, own, acl_form=acl_form) if is_async else None
+    overflow_number = _overflow_number(common, debug)
+    saved_data = _saved_data(common, debug)
     initial_iteration = _initial_iteration(common, steps, warnings)
+    if filed is not None:
+        if debug.captures == "data":
+            async_dump.refuse_marks(common, mode)
+        if debug.captures == "overflow":
+            async_dump.refuse_single_steps(common, steps)
+        async_dump.refuse_binary_statistics(common, filed.file_format, saved_data)
+    warnings += debug.coerced(common, steps, mode, input_output, device["sample_num"])
+    if debug.captures != "data":
+        mode, kernels, input_output = 0, (), 0
+    if debug.captures == "exception":
+        steps, device["sample_num"] = StepSet.all(), None
     if saved_data != "statistic" and device["stat_calc_mode"] == "device":
         warnings.append(
             f'{where}: stat_calc_mode is taken as "host": the device computes statistics only where saved_data is '
@@ -84,12 +105,11 @@ def resolve(
         )
         device["stat_calc_mode"] = "host"
     categories = _categories(common, saved_data, device["stat_calc_mode"], warnings)
-    if "file_format" in common.values:
+    if filed is None and "file_format" in common.values:
         warnings.append(
             f"{common.where}.file_format belongs to the asynchronous dump and is ignored: tensors are written as npy"
         )
-    own = _section(config, OWN, where)
-    plan = DumpPlan(
+    return DumpPlan(
         path=path,
         net_name=net_name,
         steps=steps,
@@ -101,18 +121,18 @@ def resolve(
         devices=devices,
         statistic_category=categories,
         initial_iteration=initial_iteration,
+        op_debug_mode=debug.mode,
+        captures=debug.captures,
+        overflow_kinds=debug.overflow_kinds,
         overflow_number=overflow_number,
-        layout=_layout(own),
+        layout=_layout(own, is_async=is_async),
+        file_format="npy" if filed is None else filed.file_format,
+        step_level=filed is not None and filed.step_level,
+        kernel_by_kernel=filed is not None and filed.kernel_by_kernel,
         class_names_in_scope=own.boolean("class_names_in_scope") if own.has("class_names_in_scope") else True,
         trailing_comma=own.boolean("trailing_comma") if own.has("trailing_comma") else False,
         **device,
     )
-    if op_debug_mode:
-        raise NotSupportedYetError(
-            f"{common.where}.op_debug_mode is {common.values['op_debug_mode']} ({_OP_DEBUG_MODES[op_debug_mode]}): "
-            f"op_debug_mode {op_debug_mode} is not supported yet; 0 works now and dumps every selected operator"
-        )
-    return plan
 
 
 def is_dump_path(text: str) -> bool:
@@ -128,18 +148,26 @@ def _section(config: Mapping[str, Any], name: str, where: str) -> Section:
     return Section(f"{where}: {name}", values if isinstance(values, Mapping) else {})
 
 
-def _device_settings(config: Mapping[str, Any], where: str, warnings: list[str]) -> _DeviceSettings:
-    e2e = _section(config, E2E, where)
+def _enabled_anyway(config: Mapping[str, Any], e2e: Section, where: str) -> list[str]:
+    """What to say where nothing enables the synchronous dump, which is made all the same."""
     if E2E not in config:
-        warnings.append(
+        text = (
             f"{where}: {E2E} is missing; the dump is synchronous with its defaults (on Ascend, MindSpore would dump "
             f'asynchronously); add "{E2E}": {{"enable": true}} to be clear'
         )
-    if e2e.has("enable") and not e2e.boolean("enable"):
-        warnings.append(
-            f"{e2e.where}.enable is false, and the dump is made all the same, as MindSpore does on CPU and GPU; "
-            f"to dump nothing, run without a configuration"
+        return [text]
+    if e2e.values.get("enable") is False:
+        text = (
+            f"{e2e.where}.enable is false, and the dump is made all the same, as MindSpore does on CPU and GPU; to dump "
+            'nothing, run without a configuration; to dump asynchronously, add "file_format"'
         )
+        return [text]
+    return []
+
+
+def _device_settings(e2e: Section) -> _DeviceSettings:
+    if e2e.has("enable"):
+        e2e.boolean("enable")
     trans_flag = e2e.boolean("trans_flag") if e2e.has("trans_flag") else True
     save_kernel_args = e2e.boolean("save_kernel_args") if e2e.has("save_kernel_args") else False
     stat_calc_mode, precision = "host", "high"
@@ -266,20 +294,10 @@ def _devices(common: Section, warnings: list[str]) -> frozenset[int] | None:
     return frozenset(devices)
 
 
-def _op_debug_mode(common: Section) -> int:
-    if not common.has("op_debug_mode"):
-        return 0
-    meaning = "0 to dump as selected (3 and 4, for overflow and failure, are planned)"
-    mode = common.unsigned("op_debug_mode", meaning)
-    if mode > 4:
-        raise common.wrong("op_debug_mode", f"op_debug_mode 0, 3 or 4: {meaning}")
-    return 3 if mode in (1, 2) else mode
-
-
-def _overflow_number(common: Section, op_debug_mode: int) -> int:
+def _overflow_number(common: Section, debug: Debug) -> int:
     if not common.has("overflow_number"):
         return 0
-    if op_debug_mode != 3:
+    if debug.captures != "overflow":
         raise ConfigError(
             f"{common.where}.overflow_number only has a meaning where op_debug_mode is 3, found op_debug_mode "
             f"{common.values.get('op_debug_mode', 0)}; take overflow_number out"
@@ -287,10 +305,10 @@ def _overflow_number(common: Section, op_debug_mode: int) -> int:
     return common.unsigned("overflow_number", "overflows to dump, 0 for all")
 
 
-def _saved_data(common: Section, op_debug_mode: int) -> SavedData:
+def _saved_data(common: Section, debug: Debug) -> SavedData:
     if not common.has("saved_data"):
         return "tensor"
-    if op_debug_mode == 4:  # keeps tensors whatever is said here
+    if debug.captures == "exception":  # keeps tensors whatever is said here
         common.text("saved_data", '"tensor"')
         return "tensor"
     return cast(SavedData, common.choice("saved_data", get_args(SavedData)))
@@ -333,7 +351,7 @@ def _categories(common: Section, saved_data: SavedData, calculated_on: str, warn
     return tuple(dict.fromkeys(canonical_category(name) for name in kept))
 
 
-def _layout(own: Section) -> SyncLayoutName:
-    if not own.has("layout"):
-        return "mindspore-2.3"
-    return cast(SyncLayoutName, own.choice("layout", get_args(SyncLayoutName)))
+def _layout(own: Section, *, is_async: bool) -> LayoutName:
+    if own.has("layout"):
+        return cast(LayoutName, own.choice("layout", (*get_args(SyncLayoutName), async_dump.LAYOUT)))
+    return async_dump.LAYOUT if is_async else "mindspore-2.3"

@@ -13,7 +13,7 @@ system takes is replaced by digits, and `mapping.csv` beside it has the long one
 
 Single-operator calls (aclnn) write the operator's name before its type. The name alone does not tell the two orders apart:
 `in_true_order` decides by the name in the file's header, which, written as in files, equals one of the two parts. Without a header
-(npy, csv) a first part that begins with `aclnn` is the name.
+(npy, csv) a first part that begins with `aclnn` is the name, and so is one that ends as MindSpore's names do (`-op7`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ UNKNOWN_ID: Final = 65535
 
 _LARGEST_MAPPING: Final = 100 << 20
 _REPLACED = str.maketrans(dict.fromkeys("/\\. ", "_"))
-_ACLNN = r"aclnn[A-Z0-9_]"
+# What begins the name of a call of a single operator, and what ends the name of an operator of MindSpore's: no type has either.
+_IS_NAME = re.compile(r"aclnn[A-Z0-9_].*|.*-op[0-9]+", re.ASCII | re.DOTALL)
 _CALENDAR_DIGITS: Final = 17
 
 _NUMBER = r"[0-9]{1,20}"
@@ -106,12 +107,13 @@ class DumpName:
     def in_true_order(self, true_name: str = "") -> DumpName:
         """The same name with type and name told apart by the operator's true name; see the module's docstring.
 
-        Where the true name equals neither part or both, or is empty, only a part that begins with `aclnn` tells.
+        Where the true name equals neither part or both, or is empty, only a part that begins with `aclnn` or ends with `-op7`
+        tells.
         """
         if not self.name_first:
             written = sanitise(true_name) if true_name else ""
             first, second = self.op_type == written, self.op_name == written
-            swapped = first if first != second else bool(_compiled(_ACLNN).match(self.op_type)) and not second
+            swapped = first if first != second else _is_name(self.op_type, self.op_name) and not second
             if swapped:
                 return replace(self, op_type=self.op_name, op_name=self.op_type, name_first=True)
         return self
@@ -251,6 +253,11 @@ def parse_converted_name(name: str) -> ConvertedName | None:
 def sanitise(name: str) -> str:
     r"""`name` as files call it: each of space, `.`, `/` and `\` as `_`."""
     return name.translate(_REPLACED)
+
+
+def _is_name(part: str, other: str) -> bool:
+    """Whether a part of a file name is the operator's name by its form; not where the other part has that of MindSpore's names."""
+    return _IS_NAME.fullmatch(part) is not None and ("-op" not in part or _IS_NAME.fullmatch(other) is None)
 
 
 def microseconds_of(timestamp: int) -> int:

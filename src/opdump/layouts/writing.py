@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from opdump.graph import Graph
+from opdump.layouts.ascend.async_writer import AsyncWriter
 from opdump.layouts.ascend.writer import AscendWriter
 from opdump.layouts.mindspore_sync import SyncWriter
 from opdump.layouts.mindspore_sync.index_writer import RunFacts
@@ -33,8 +34,10 @@ class RankWriter(Protocol):
 
 def open_writer(plan: DumpPlan, run: RunFacts) -> RankWriter:
     """A writer in the layout of the plan."""
-    if plan.layout in ("acl", "mindspore-async"):
-        return AscendWriter(plan, run)
+    if plan.layout == "mindspore-async":
+        return AsyncWriter(plan, run, device_id=run.rank_id)
+    if plan.layout == "acl":
+        return AscendWriter(plan, run, device_id=run.rank_id)
     return SyncWriter(
         plan,
         rank_id=run.rank_id,

@@ -40,6 +40,7 @@ _PRINTED_IF_SET = (
     "file_format",
     "stream_in_names",
     "step_level",
+    "kernel_by_kernel",
     "dialect",
 )
 
@@ -92,6 +93,9 @@ class DumpPlan:
     """False for the older names `{op_type}.{op_name}.{task_id}.{timestamp}` (acl layout)."""
     step_level: bool = False
     """A `{step_id}` directory above `{time}` (asynchronous layout in the form of ACL)."""
+    kernel_by_kernel: bool = False
+    """Operators are tasks of their own, not of a model: their files lie in `{device_id}/` (asynchronous layout in the form of
+    ACL, `jit_level` O0 and O1)."""
     dialect: Dialect = "mindspore"
     """The kind of configuration that it came from."""
     class_names_in_scope: bool = True
@@ -111,6 +115,11 @@ class DumpPlan:
             raise ConfigError(f"DumpPlan: sample_num is {self.sample_num}, expected 1 or more, or None")
         if self.selection == "kernels" and not self.kernels:
             raise ConfigError('DumpPlan: selection is "kernels" but `kernels` is empty; give patterns or write "all"')
+
+    @property
+    def saves_values(self) -> bool:
+        """Whether what no operator made is filed too, parameters and inputs: in the synchronous layouts alone."""
+        return self.captures == "data" and self.layout not in ("acl", "mindspore-async")
 
     @property
     def saves_tensors(self) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from opdump.plan import DumpPlan
 from opdump.recorder.gathering import GatheringRecorder, Judge
+from opdump.recorder.overflow_judge import judge_by_data
 from opdump.recorder.recorder import GAPS, Recorder
 from opdump.recorder.taken import Live, LiveTensor, PendingArray, Reader, Taken
 from opdump.recorder.writers import (
@@ -45,7 +46,12 @@ __all__ = [
 
 
 def make_recorder(plan: DumpPlan, writer: StepWriter, reader: Reader, judge: Judge | None = None) -> Recorder:
-    """The recorder for a plan and a layout. `judge` says what is wrong with an operator that has run (overflow mode)."""
+    """The recorder for a plan and a layout.
+
+    `judge` says how an operator that has run overflowed; without one, overflow mode judges by the operator's data.
+    """
     if plan.captures == "data" and not isinstance(writer, SupportsOperatorFiles):
         return Recorder(plan, writer, reader)
+    if judge is None and plan.captures == "overflow":
+        judge = judge_by_data(plan)
     return GatheringRecorder(plan, writer, reader, judge)

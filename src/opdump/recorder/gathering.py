@@ -6,7 +6,7 @@ overflowed, it failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,6 +25,9 @@ from opdump.statistics import SummaryStatistics
 
 Judge = Callable[[OpRecord, Sequence[Taken]], int]
 """Status bits of how an operator that has run overflowed; 0 where it did not. Statistics and elements are there to look at."""
+
+
+_DROPS: Mapping[str, SkipReason] = {"exception": "no exception", "watch": "not watched"}
 
 
 class _Finished(NamedTuple):
@@ -49,7 +52,7 @@ class GatheringRecorder(Recorder):
         """What was taken of operators that run now, by identity."""
         self._held: list[_Finished] = []
         """Operators that have run and of which nobody knows yet to which step they belong."""
-        self._drops: SkipReason = "no exception" if plan.captures == "exception" else "not watched"
+        self._drops: SkipReason = _DROPS.get(plan.captures, "no overflow")
 
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor]) -> OpRecord:
         """Reads the inputs of an operator that is about to run."""
@@ -67,6 +70,8 @@ class GatheringRecorder(Recorder):
             if self.plan.captures in ("exception", "watch"):
                 self._drop(self._drops)
                 return
+            if self.plan.captures == "overflow" and self._judge is None:
+                raise ValueError("overflow mode needs a judge; make the recorder with make_recorder")
             if self.plan.outputs or self._judge is not None:
                 taken += self._read(op, "output", outputs)
             status = 0
@@ -80,15 +85,22 @@ class GatheringRecorder(Recorder):
     def failed_op(self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor]) -> None:
         """Files the inputs of an operator that raised, with what it said; all of it is on disk when this returns.
 
-        `inputs` are read where `before_op` was not called for the operator: one that changes none of its inputs need not be
-        looked at before it fails.
+        What `before_op` has read stands as it was read; the others among `inputs` are read now: what the operator does not
+        write into need not be looked at before it fails. In other modes than that of failures, the file of a wanted operator
+        holds what was read before.
         """
         with self._lock:
-            taken = self._open.pop(id(op), None)
-            if self.plan.captures != "exception":
+            taken = self._open.pop(id(op), [])
+            if self.plan.captures == "data":
+                if taken:
+                    self._close(_Finished(op, taken))
                 return
-            if taken is None:
-                taken = self._read(op, "input", inputs)
+            if self.plan.captures != "exception":
+                self._drop(self._drops)
+                return
+            known = {entry.slot for entry in taken}
+            taken += self._read(op, "input", (live for live in inputs if live[0] not in known))
+            taken.sort(key=lambda entry: entry.slot)
             self.failures += 1
             self._reader.finish_step()
             self._settle(taken)
@@ -103,10 +115,36 @@ class GatheringRecorder(Recorder):
             if isinstance(self._writer, SupportsFlush):
                 self._writer.flush()
 
+    def abandoned_op(self, op: OpRecord) -> None:
+        """Forgets what was read of an operator that turned out to be none, or that somebody cut off."""
+        with self._lock:
+            self._open.pop(id(op), None)
+            self._forget_rows()
+
+    def skip_op(self, op: OpRecord) -> None:
+        """Lists an operator that leaves no data; in the modes that file few operators it is counted alone."""
+        if self.plan.captures == "data":
+            super().skip_op(op)
+        else:
+            self.count_op(op.skip)
+
+    def watch_begins(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
+        """Notes in the index what the outputs of a watched operator were when it had run: their digests, and no file."""
+        with self._lock:
+            taken = self._read(op, "output", outputs)
+            self._reader.finish_step()
+            self._settle(taken)
+            for entry in taken:
+                entry.skip = entry.skip or "not watched"
+            self._enter(op, taken, [None] * len(taken))
+
     def watched(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Files what the outputs of a watched operator hold now; `op` is named for it and for the operator that ran (`A_To_C`)."""
         with self._lock:
-            self._close(_Finished(op, self._read(op, "output", outputs)))
+            taken = self._read(op, "output", outputs)
+            self._reader.finish_step()
+            self._settle(taken)
+            self._file(_Finished(op, taken))
 
     def release(self) -> None:
         """The held operators belong to the step that they name."""
@@ -134,6 +172,21 @@ class GatheringRecorder(Recorder):
             self._held = []
             super().discard()
 
+    def _end_step(self, step: int) -> None:
+        # The rows of the step go; operators that run in other threads have some of them.
+        if any(self._open.values()):
+            self._reader.finish_step()
+            for taken in self._open.values():
+                self._settle(taken)
+        # A call that others ran in is filed after them, and began before.
+        self._ops.sort(key=lambda op: op.timestamp)
+        super()._end_step(step)
+
+    def _count(self, steps: Iterable[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
+        super()._count(steps, ops, entries)
+        if self.plan.captures == "watch":
+            self.executed -= len(ops)  # looks, and no operators: those are counted
+
     def _read(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> list[Taken]:
         found = []
         for slot, argument, tensor, source, skip in lives:
@@ -156,9 +209,11 @@ class GatheringRecorder(Recorder):
         """Sets the statistics now: who looks at an operator does not wait for the end of the step."""
         for entry, summary in zip(taken, self._reader.summaries(taken), strict=True):
             if summary is not None:
-                entry.statistics = SummaryStatistics(summary, entry.digests)
+                entry.statistics = SummaryStatistics(summary, entry.digests, entry.extremes)
                 entry.table = None
                 entry.row = -1
+            elif entry.digests and not entry.statistics:
+                entry.statistics = dict(entry.digests)
         self._forget_rows()
 
     def _drop(self, reason: SkipReason) -> None:

@@ -54,6 +54,8 @@ class Recorder:
         self.holding = False
         self.matched_kernels: set[str] = set()
         """Entries of the plan's `kernels` that matched some operator."""
+        self.warnings: list[str] = []
+        """What an adapter has to say at the end of the run."""
         self._writer = writer
         self._files_of = writer if isinstance(writer, SupportsTensorFiles) else None
         """The same writer where its layout has a file for each tensor."""
@@ -96,6 +98,9 @@ class Recorder:
 
     def failed_op(self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor]) -> None:
         """An operator raised. What was read of it before stays; only exception mode files more."""
+
+    def abandoned_op(self, op: OpRecord) -> None:
+        """An operator turned out to be none, or was cut off. What was read of it before stays."""
 
     def hold(self) -> None:
         """From now on nobody knows yet which step the operators belong to: keeps their files back until `release`."""
@@ -149,7 +154,7 @@ class Recorder:
             self._constants[key] = data_id
         facts = self._reader.skip(live.tensor, "not selected")
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
-        if self.plan.saves_tensors and self._files_of is not None:
+        if self.plan.saves_tensors and self._files_of is not None and self.plan.captures == "data":
             taken = self._reader.take(live.tensor)
             taken.belongs(op, "output", 0, "", "")
             if taken.array is not None and not taken.skip:
@@ -173,7 +178,7 @@ class Recorder:
         self._ops, self._entries, self._counted = [], [], Counter()
         for entry, summary in zip(entries, self._reader.summaries(entries), strict=True):
             if summary is not None:
-                entry.statistics = SummaryStatistics(summary, entry.digests)
+                entry.statistics = SummaryStatistics(summary, entry.digests, entry.extremes)
         steps = {op.step for op in ops}
         steps.update([entry.op.step for entry in entries])
         if counted:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from opdump.kernels import Summary
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
+from opdump.statistics import Extremes
 
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
@@ -26,7 +27,7 @@ class Taken:
     The reader fills in what it read, the recorder where it belongs; one object, since there are thousands in a step.
     """
 
-    __slots__ = ("argument", "array", "data_size", "digests", "dtype", "file", "io", "op", "row", "shape", "skip", "slot",
+    __slots__ = ("argument", "array", "data_size", "digests", "dtype", "extremes", "file", "io", "op", "row", "shape", "skip", "slot",
                  "source", "statistics", "table")  # fmt: skip
 
     format = "DefaultFormat"
@@ -45,9 +46,11 @@ class Taken:
         self.table: Any = None
         self.array: npt.NDArray[Any] | PendingArray | None = None
         self.digests: dict[str, str] | None = None
+        self.extremes: Extremes | None = None
+        """Max and min by the rules of a device, for the layout that needs them (`device_extremes`)."""
         self.file: str | None = None
         self.statistics: Mapping[str, StatisticValue] = _NO_STATISTICS
-        """Set at the end of the step."""
+        """Set at the end of the step, unless the reader set it."""
 
     def belongs(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> None:
         """Sets whose tensor it is."""

@@ -10,6 +10,7 @@ from opdump.statistics.categories import (
     category_of_heading,
     format_statistic,
 )
+from opdump.statistics.device_extremes import Extremes, device_extremes
 from opdump.statistics.digests import digest, digests_of
 from opdump.statistics.summary_statistics import SummaryStatistics
 
@@ -17,9 +18,11 @@ __all__ = [
     "CATEGORIES",
     "DEFAULT_CATEGORIES",
     "Category",
+    "Extremes",
     "SummaryStatistics",
     "canonical_category",
     "category_of_heading",
+    "device_extremes",
     "digest",
     "digests_of",
     "format_statistic",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from opdump.records import StatisticValue
 from opdump.statistics.categories import canonical_category
+from opdump.statistics.device_extremes import Extremes
 
 if TYPE_CHECKING:
     from opdump.kernels import Summary
@@ -49,10 +50,14 @@ class SummaryStatistics(Mapping[str, StatisticValue]):
     `digests` has the keys `md5` and `hash`, whichever were taken.
     """
 
-    __slots__ = ("digests", "summary")
+    __slots__ = ("digests", "extremes", "summary")
 
-    def __init__(self, summary: Summary, digests: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, summary: Summary, digests: Mapping[str, str] | None = None, extremes: Extremes | None = None
+    ) -> None:
+        """`extremes` are max and min by the rules of a device where they differ; they are no part of the mapping."""
         self.summary: Final = summary
+        self.extremes: Final = extremes
         self.digests: Final[Mapping[str, str]] = (
             {canonical_category(name): value for name, value in digests.items()} if digests else _NO_DIGESTS
         )

@@ -145,6 +145,8 @@ class _Sample:
 
 def _array(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> npt.NDArray[Any]:
     values = random.integers(0, 2 if dtype == "bool" else 100, size=shape)
+    if dtype.startswith("float8"):
+        values %= 16  # every number up to here is one of the type
     if dtype == "bfloat16" or dtype.startswith("float8"):
         return values.astype("float32")
     return (values + 1j * values[::-1]).astype(dtype) if dtype.startswith("complex") else values.astype(dtype)

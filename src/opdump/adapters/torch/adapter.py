@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -21,13 +21,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump import kernels
 from opdump.adapters.settings import DumpComplete, Settings
+from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 
+from .calls import CallMode
 from .compiled import CompiledCall, CompiledRegions
 from .composites import ExactOperators
 from .dispatch import CaptureMode
+from .failures import FunctionFailures
 from .mode_stack import put_on, take_off
+from .models import Models
 from .reader import TensorReader
 from .threads import ThreadEntry
 from .training import TrainingObserver
@@ -50,20 +54,21 @@ class TorchAdapter:
     def reader(self, plan: DumpPlan) -> TensorReader:
         """A reader that takes what the plan wants of a tensor."""
         return TensorReader(
-            statistics=plan.saves_statistics,
+            statistics=plan.saves_statistics or plan.captures == "overflow",
             elements=plan.saves_tensors,
-            digests=plan.statistic_category if plan.saves_statistics else (),
+            digests=_digests(plan),
             sample=plan.sample_num,
+            device_extremes=plan.layout == "acl" and plan.saves_statistics,
             low_precision_on_device=plan.stat_calc_mode == "device" and plan.device_stat_precision_mode == "low",
         )
 
     @contextmanager
-    def attach(self, recorder: Recorder, settings: Settings) -> Iterator[TrainingObserver]:
+    def attach(self, recorder: Recorder, settings: Settings) -> Iterator[_Capture]:
         """Captures while the block runs; what was begun is filed at its end, and nothing is left behind in torch."""
         capture = _Capture(recorder, settings)
         capture.open()
         try:
-            yield capture.observer
+            yield capture
         finally:
             capture.close()
 
@@ -82,16 +87,34 @@ class _Capture(SilentListener):
             class_names=plan.class_names_in_scope,
             marked=settings.marks.modules,
             first_step=plan.initial_iteration,
+            around=self._around if plan.layout == "acl" and plan.captures == "data" else None,
         )
+        data, as_device = plan.captures == "data", plan.layout == "acl"
+        self._models = Models(plan, settings.model_names) if as_device and data else None
         self._mode = CaptureMode(
-            plan, recorder, self.observer, rank_id=settings.rank_id, marked_functions=settings.marks.functions
+            plan,
+            recorder,
+            self.observer,
+            rank_id=settings.rank_id,
+            marked_functions=settings.marks.functions,
+            models=self._models,
+            calls_only=self._models is not None and plan.dump_level == "op",
         )
+        self._calls: CallMode | None = None
+        records = self._models is not None and plan.dump_level != "kernel"
+        fails = plan.captures == "exception"
+        if records or fails:
+            self._calls = CallMode(self._mode, recorder, records=records, fails=fails)
+        self._functions = FunctionFailures(self._mode.record_failure) if fails else None
+        self._waits = data and not as_device
+        """Whether what runs after a step may still turn out to belong to it; elsewhere operators are filed at once."""
         self._regions = CompiledRegions(self._run_compiled, eager=settings.eager)
         self._exact = ExactOperators(self._mode, self._mode)
-        self._threads = ThreadEntry(self._mode.on, forked=self._leave_child)
+        self._threads = ThreadEntry(self._inside, forked=self._leave_child)
         self._on = False
         self._thread = threading.get_ident()
         self._process = os.getpid()
+        self._watched_first = settings.watch
         self._networks: dict[int, nn.Module] = {}
         """The networks that ran in the current step, by graph number; after its end, until another one runs."""
         self._updated: set[int] = set()
@@ -107,17 +130,23 @@ class _Capture(SilentListener):
         if not os.environ.get("OPDUMP_THREADS"):
             # As many threads as the program gave torch: one that keeps to one core stays on it.
             kernels.set_threads(torch.get_num_threads())
+        _check_watched(self._watched_first)
         with ExitStack() as undo:
-            for part in (self._exact, self._regions, self._threads, self.observer):
+            for part in self._parts():
                 part.attach()
                 undo.callback(part.detach)
             undo.pop_all()
+        if self._watched_first:
+            self.watch((), self._watched_first)
 
     def close(self) -> None:
-        for part in (self.observer, self._threads, self._regions, self._exact):
+        for part in reversed(self._parts()):
             part.detach()
         self._switch(False)
         self._mode.closed = True
+        for found in (self._models, self._mode.watches):
+            if found is not None:
+                self._recorder.warnings += found.unmatched()
         if not self._recorder.holding:
             self._file_step(self.observer.step)
         elif self._filed == self.observer.step - 1:
@@ -126,12 +155,51 @@ class _Capture(SilentListener):
             self._file_step(self._filed)
         else:
             self._recorder.discard()
-        self._recorder.matched_kernels |= self._mode.matched_kernels
+        self._recorder.matched_kernels |= self._mode.naming.matched_kernels
+
+    @property
+    def step(self) -> int:
+        """The iteration that the program is in."""
+        return self.observer.step
+
+    def manual_step(self) -> None:
+        """Ends the current iteration here."""
+        self.observer.manual_step()
+
+    def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
+        """Watches operators by name and tensors of the program from now on. Raises CaptureStateError in another mode."""
+        watches = self._mode.watches
+        if watches is None:
+            raise CaptureStateError(
+                f"the running capture has the mode {self._plan.captures!r} and watches nothing; begin it with "
+                "opdump.capture(watch=[...], path=...)"
+            )
+        _check_watched(tensors)
+        if nodes:
+            watches.add_nodes(nodes)
+        if tensors:
+            watches.add_tensors(tensors, self._mode.naming.here())
+
+    def _parts(self) -> list[Any]:
+        parts = [self._exact, self._regions, self._threads, self.observer]
+        return parts + [part for part in (self._calls, self._functions) if part is not None]
+
+    def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return call if self._calls is None else self._calls.around(call)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(self._mode.on())
+            if self._calls is not None:
+                stack.enter_context(self._calls.on())
+            yield
 
     def step_begins(self, step: int) -> None:
-        wanted = step in self._plan.steps
+        # Executions of models are counted apart, so there the operators themselves are asked.
+        wanted = self._models is not None or step in self._plan.steps
         self._switch(wanted)
-        if wanted and step > self._plan.initial_iteration:
+        if wanted and step > self._plan.initial_iteration and self._waits:
             # Whether another step follows at all, the next forward will tell.
             self._recorder.hold()
 
@@ -153,10 +221,13 @@ class _Capture(SilentListener):
 
     def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
         # Not earlier: until a network runs again, a second optimizer may still belong to the last wanted step.
-        if self._last_ended and self._stop_after_dump and not self._mode.recording:
+        models = self._models
+        if self._last_ended and self._stop_after_dump and (models is not None or not self._mode.recording):
             raise DumpComplete
         if not self._mode.recording:
             return
+        if models is not None:
+            models.begins(module, graph_id)
         if self._between:
             self._between = False
             self._networks.clear()
@@ -216,6 +287,20 @@ class _Capture(SilentListener):
         self._mode.closed = True
         self._mode.recording = False
         take_off(self._mode)
+        if self._calls is not None:
+            self._calls.detach()
+
+
+def _check_watched(tensors: Mapping[str, Any]) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"watch: {name} is {tensor!r}, expected a torch.Tensor or the name of an operator")
+
+
+def _digests(plan: DumpPlan) -> Sequence[str]:
+    if plan.captures == "watch":
+        return ("md5",)  # by which a change is found
+    return plan.statistic_category if plan.saves_statistics else ()
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

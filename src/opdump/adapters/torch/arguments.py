@@ -60,6 +60,17 @@ def arguments_of(
     return site.arguments
 
 
+def numbers_for_tensors(schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers that were given in the place of tensors, `other` of `x + 1`, as JSON values."""
+    given = len(args)
+    found = {}
+    for index, argument in schema.tensors:
+        value = args[index] if index < given else kwargs.get(argument)
+        if isinstance(value, (int, float, complex)):
+            found[argument] = json_value(value)
+    return found
+
+
 def _are_comparable(values: Iterable[Any]) -> bool:
     return all(
         value.__class__ in _COMPARABLE and (value.__class__ not in (list, tuple) or _are_comparable(value))

@@ -7,55 +7,37 @@ to the recorder, lets the operator run, and hands over the outputs.
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from types import CodeType, FrameType
-from typing import Any, TypeVar
+from types import CodeType
+from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from opdump.dump_file.names import UNKNOWN_ID
-from opdump.graph import PARAMETER_PREFIX, GraphInput, GraphNode, GraphOutput, GraphValue
+from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.plan import DumpPlan
-from opdump.recorder import Live, LiveTensor, Recorder
-from opdump.records import Frame, OpRecord, Phase, SkipReason
+from opdump.recorder import GatheringRecorder, Live, LiveTensor, Recorder
+from opdump.records import OpRecord, SkipReason
 
-from .arguments import arguments_of
-from .forward_links import ForwardLinks
-from .mode_stack import RecordingMode, put_on, take_off
+from .arguments import json_value
+from .description import dtype_name, node_of, shape_of
+from .failures import records_failures
+from .mode_stack import RecordingMode, put_on, suspended, take_off
+from .models import Models
+from .naming import Link, Naming, holds_tensors
 from .provenance import Provenance
 from .schemas import Found, OperatorSchema, nested_tensors, schema_of, tensors_among, tensors_returned
-from .sites import GRADIENTS, Site, Sites
-from .stacks import StackReader, is_recomputing
+from .sites import Site
 from .training import TrainingObserver
 from .training_scopes import RootScopes
-
-Described = TypeVar("Described", GraphInput, GraphOutput)
-
+from .watching import Watches
 
 PARAMETER = "Parameter"
 """op_type of what is recorded without an operator."""
 _NO_ARGUMENTS: Mapping[str, Any] = {}
-
-
-class _Link:
-    """What a backward operator inherits from its forward operator."""
-
-    __slots__ = ("gradient_scope", "graph_id", "marked", "op_name", "stack", "views")
-
-    def __init__(self, op_name: str, scope: str, graph_id: int, stack: tuple[Frame, ...], marked: bool) -> None:
-        self.op_name = op_name
-        self.gradient_scope = GRADIENTS + scope
-        self.graph_id = graph_id
-        self.stack = stack
-        self.marked = marked
-        self.views: dict[int, int] = {}
-        """The operators without a kernel that its gradient ran, by their schema; and the step in which they ran first."""
 
 
 class _Running:
@@ -63,7 +45,7 @@ class _Running:
 
     __slots__ = ("inputs", "link", "op", "site")
 
-    def __init__(self, op: OpRecord, site: Site, link: _Link | None) -> None:
+    def __init__(self, op: OpRecord, site: Site, link: Link | None) -> None:
         self.op = op
         self.site = site
         self.link = link
@@ -81,31 +63,34 @@ class CaptureMode(RecordingMode):
         *,
         rank_id: int = 0,
         marked_functions: Collection[CodeType] = (),
+        models: Models | None = None,
+        calls_only: bool = False,
     ) -> None:
         super().__init__()
         self.recording = False
         self._plan = plan
         self._recorder = recorder
         self._observer = observer
-        self._rank_id = rank_id
-        self._task_id = UNKNOWN_ID if plan.layout in ("acl", "mindspore-async") else 0
-        """Of tasks and streams, which only a device has."""
-        self._marked_functions = frozenset(marked_functions)
         self._schemas: dict[int, tuple[OperatorSchema, Any]] = {}
-        self._sites = Sites()
-        self._stacks = StackReader()
+        self.naming = Naming(
+            plan, recorder, observer, rank_id=rank_id, marked_functions=marked_functions, models=models
+        )
+        self.models = models
         self._provenance = Provenance()
-        self._links: ForwardLinks[_Link] = ForwardLinks()
         self._foreign: dict[type, bool] = {}
-        self._order = 0
-        self._timestamp = 0
-        self._lock = threading.Lock()
-        self._parameter_scopes: dict[int, str] = {}
         self._parameter_names: dict[int, str] = {}
         self._unwritten: set[str] = set()
         """Outputs of allocations: whoever reads such memory reads what happened to be there."""
-        self.matched_kernels: set[str] = set()
+        self.watches: Watches | None = None
+        if plan.captures == "watch":
+            assert isinstance(recorder, GatheringRecorder), "make_recorder gives one for every mode"
+            self.watches = Watches(plan, recorder, self.naming.now)
+        self._calls_only = calls_only
+        self._reads_all = plan.captures in ("data", "overflow")
+        self.launched = threading.local()
+        """`count`: operators with a kernel that this thread has run."""
 
+    @records_failures
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -121,14 +106,26 @@ class CaptureMode(RecordingMode):
             return NotImplemented
         schema = self._schema(func) if known is None else known[0]
         if schema.kind:
-            result = func(*args, **kwargs)
-            self._skipped(schema, args, kwargs, result)
+            try:
+                result = func(*args, **kwargs)
+            except Exception as error:
+                self.record_failure(schema.op_type, args, kwargs, error)
+                raise
+            if not self._calls_only:
+                self._skipped(schema, args, kwargs, result)
             return result
+        if self._calls_only:
+            self._launches()
+            return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs))
             if running.link is not None:
-                self._links.begins(running.link)
-        result = func(*args, **kwargs)
+                self.naming.links.begins(running.link)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            self._fails(running, error)
+            raise
         with torch._C.DisableTorchFunction():
             self._end(running, schema, tensors_returned(schema, args, kwargs, result))
         return result
@@ -166,6 +163,35 @@ class CaptureMode(RecordingMode):
             outputs,
         )
 
+    def record_failure(
+        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception, kernel: str = ""
+    ) -> None:
+        """Files an operator that raised before it was recorded (exception mode; nothing in others): its inputs as they are."""
+        if self._plan.captures != "exception":
+            return
+        schema = OperatorSchema(name, kernel, "", (), (), ())
+        with suspended(), torch._C.DisableTorchFunction():
+            op, _, _ = self.naming.identify(schema, (), {})
+            assert op is not None
+            others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+            arguments = {key: json_value(value) for key, value in others.items() if not holds_tensors(value)}
+            found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
+            lives: list[LiveTensor] = [
+                (slot, path, tensor, self._provenance.source(tensor), "") for slot, (path, tensor) in enumerate(found)
+            ]
+            self._recorder.failed_op(replace(op, arguments=arguments), error, lives)
+
+    def _fails(self, running: _Running, error: BaseException) -> None:
+        with torch._C.DisableTorchFunction():
+            if isinstance(error, Exception):
+                self._recorder.failed_op(running.op, error, running.inputs)
+            else:
+                self._recorder.abandoned_op(running.op)
+
+    def _launches(self) -> None:
+        self.launched.count = getattr(self.launched, "count", 0) + 1
+
+    @records_failures
     def _run_outside(
         self,
         schema: OperatorSchema,
@@ -178,10 +204,14 @@ class CaptureMode(RecordingMode):
         first = torch._C._autograd._get_sequence_nr()
         with torch._C.DisableTorchFunction():
             running = self._begin(schema, args, kwargs, tensors)
-        result = call()
+        try:
+            result = call()
+        except BaseException as error:
+            self._fails(running, error)
+            raise
         # Above autograd the nodes are made inside the call, and there may be several.
         if running.link is not None:
-            self._links.made(first, running.link)
+            self.naming.links.made(first, running.link)
         with torch._C.DisableTorchFunction():
             self._end(running, schema, outputs(result))
         return result
@@ -204,10 +234,10 @@ class CaptureMode(RecordingMode):
 
     def next_step(self) -> None:
         """Forgets what belongs to one step: occurrences, sources, links to forward operators."""
-        self._sites.next_step()
+        self.naming.sites.next_step()
         self._provenance.clear()
-        self._links.next_step()
-        self._order = 0
+        self.naming.links.next_step()
+        self.naming.restart_order()
 
     def seed_parameters(self, module: torch.nn.Module, graph_id: int, scopes: RootScopes | None) -> None:
         """Tells the parameters of a root module apart from constants, and gives each the scope of its owner."""
@@ -219,8 +249,8 @@ class CaptureMode(RecordingMode):
                     continue  # it has no shape and no memory before the first forward
                 full_name = f"{prefix}.{name}" if prefix else name
                 self._provenance.note(parameter, f"{PARAMETER_PREFIX}{full_name}")
-                graph.add_parameter(GraphValue(full_name, _dtype(parameter), tuple(parameter.shape)))
-                self._parameter_scopes[id(parameter)] = scope
+                graph.add_parameter(GraphValue(full_name, dtype_name(parameter), tuple(parameter.shape)))
+                self.naming.parameter_scopes[id(parameter)] = scope
                 self._parameter_names[id(parameter)] = full_name
 
     def seed_optimizer_state(self, optimizer: torch.optim.Optimizer, graph_id: int) -> None:
@@ -233,33 +263,33 @@ class CaptureMode(RecordingMode):
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
                     self._provenance.note(value, f"{PARAMETER_PREFIX}{key}.{owner}")
-                    graph.add_parameter(GraphValue(f"{key}.{owner}", _dtype(value), _shape(value)))
+                    graph.add_parameter(GraphValue(f"{key}.{owner}", dtype_name(value), shape_of(value)))
 
     def record_root_input(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records an input of a root module that no operator of this step made, as MindSpore does: as a parameter."""
         if not self._provenance.source(tensor):
             self._provenance.note(tensor, f"{PARAMETER_PREFIX}{name}")
-            self._recorder.graph(graph_id).add_parameter(GraphValue(name, _dtype(tensor), _shape(tensor)))
+            self._recorder.graph(graph_id).add_parameter(GraphValue(name, dtype_name(tensor), shape_of(tensor)))
             self.record_value(name, graph_id, tensor)
 
     def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records a value that is no operator's: a parameter after its update, an input of the root module."""
-        if is_lazy(tensor):
-            return
         plan = self._plan
-        site = self._sites.value(graph_id, name)
-        if not plan.outputs or plan.selection == "marked" or not self._is_selected(site, PARAMETER):
+        if is_lazy(tensor) or not plan.saves_values:
+            return
+        site = self.naming.sites.value(graph_id, name)
+        if not plan.outputs or plan.selection == "marked" or not self.naming.is_selected(site, PARAMETER):
             return
         op = OpRecord(
             op_type=PARAMETER,
             op_name=name,
-            timestamp=self._now(),
+            timestamp=self.naming.now(),
             step=self._observer.step,
-            net_name=self._plan.net_name,
+            net_name=self.naming.net_name,
             graph_id=graph_id,
-            rank_id=self._rank_id,
-            order=self._next_order(),
-            occurrence=site.next_occurrence(self._sites.step),
+            rank_id=self.naming.rank_id,
+            order=self.naming.next_order(),
+            occurrence=site.next_occurrence(self.naming.sites.step),
             phase="optimizer",
         )
         self._recorder.before_op(op, ())
@@ -268,7 +298,7 @@ class CaptureMode(RecordingMode):
     def _begin(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Found]
     ) -> _Running:
-        op, site, link = self._identify(schema, args, kwargs)
+        op, site, link = self.naming.identify(schema, args, kwargs)
         assert op is not None, "only operators without a kernel go without a record"
         running = _Running(op, site, link)
         if not running.op.skip and self._plan.devices is not None:
@@ -278,17 +308,23 @@ class CaptureMode(RecordingMode):
         op = running.op
         selected = not op.skip
         provenance, unwritten = self._provenance, self._unwritten
+        data = self._plan.captures == "data"
         lives = running.inputs
         for slot, argument, tensor in inputs:
             source = provenance.source(tensor)
-            if not source and selected:
+            if not source and selected and data:
                 source = self._recorder.constant(op, Live(slot, argument, tensor))
                 provenance.note(tensor, source)
             lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))
-        if selected:
-            self._recorder.before_op(op, lives)
-        else:
+        if not selected:
             self._recorder.skip_op(op)
+        elif self._reads_all:
+            if self.models is not None:
+                lives = list(self.models.without_excluded(op, "input", lives))
+            self._recorder.before_op(op, lives)
+        elif schema.changes and self._plan.captures == "exception":
+            # What it writes into is looked at now, the rest where it fails.
+            self._recorder.before_op(op, [live for live in lives if live[1].partition("[")[0] in schema.changes])
         return running
 
     def _end(self, running: _Running, schema: OperatorSchema, outputs: list[Found]) -> None:
@@ -297,20 +333,28 @@ class CaptureMode(RecordingMode):
             self._provenance.note(tensor, site.source(slot))
         if not op.skip:
             skip: SkipReason = "in flight" if schema.asynchronous else ""
-            self._recorder.after_op(op, [(slot, argument, tensor, "", skip) for slot, argument, tensor in outputs])
+            lives: Sequence[LiveTensor] = ()
+            if self._reads_all:
+                lives = [(slot, argument, tensor, "", skip) for slot, argument, tensor in outputs]
+                if self.models is not None:
+                    lives = self.models.without_excluded(op, "output", lives)
+            self._recorder.after_op(op, lives)
+            if self.models is not None:
+                self._launches()
+        if self.watches is not None:
+            self.watches.ran(op, outputs, collective=schema.asynchronous)
         if not site.described:
             self._describe(running, schema, outputs)
 
     def _skipped(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Lists an operator that launches no kernel, the first time that it runs; counts it from then on."""
         if self._is_known_in_gradient(schema):
-            with self._lock:
-                self._order += 1
+            self.naming.next_order()
             self._recorder.count_op(schema.kind)
             return
-        op, site, link = self._identify(schema, args, kwargs)
+        op, site, link = self.naming.identify(schema, args, kwargs)
         if link is not None:
-            self._links.begins(link)
+            self.naming.links.begins(link)
         if op is None:
             self._recorder.count_op(schema.kind)
         else:
@@ -337,103 +381,10 @@ class CaptureMode(RecordingMode):
         node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
         if node is None or self._observer.current().recomputing:
             return False
-        link = self._links.find(node, task)
+        link = self.naming.links.find(node, task)
         if link is None:
             return False
-        return link.views.setdefault(id(schema), self._sites.step) < self._sites.step
-
-    def _identify(
-        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[OpRecord | None, Site, _Link | None]:
-        """Names the operator that is about to run, decides whether it is wanted, and says what its gradient inherits.
-
-        There is no record of an operator without a kernel that was listed before, and no gradient comes of what has no link.
-        """
-        observer, plan = self._observer, self._plan
-        position = observer.current()
-        task = torch._C._current_graph_task_id()
-        frame = sys._getframe(2)
-        phase: Phase = position.phase
-        call = position.call_id
-        link = None
-        gradients = True
-        if self._recorder.holding and (task >= 0 or position.root is not None or phase == "optimizer"):
-            self._recorder.release()
-        scope, graph_id = position.scope, position.graph_id
-        if task >= 0:
-            gradients = torch.is_grad_enabled()
-            if position.recomputing or (gradients and is_recomputing(frame)):
-                phase = "recomputation"
-                gradients = True
-            else:
-                phase = "backward"
-                call = ~task  # negative: no call of a network has such a number
-                # None between two nodes, where the engine adds up gradients.
-                node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
-                link = None if node is None else self._links.find(node, task)
-                if link is None:
-                    variable = getattr(node, "variable", None)
-                    scope = GRADIENTS + self._parameter_scopes.get(id(variable), "Default")
-        forward_op = ""
-        where: object
-        if link is not None:
-            scope, graph_id, stack, forward_op = link.gradient_scope, link.graph_id, link.stack, link.op_name
-            marked = link.marked
-            where = forward_op
-        else:
-            stack, where = self._stacks.read(frame, position.running)
-            marked = plan.selection != "marked" or position.marked or self._in_marked_function(frame)
-        with self._lock:
-            site = self._sites.next(graph_id, scope, schema.op_type, call, phase, where)
-            occurrence = site.next_occurrence(self._sites.step)
-            timestamp = time.time_ns() // 1000
-            if timestamp <= self._timestamp:
-                timestamp = self._timestamp + 1
-            self._timestamp = timestamp
-            order = self._order
-            self._order = order + 1
-        known: _Link | None = None
-        if gradients:
-            known = site.link
-            if known is None or known.stack is not stack or known.marked != marked:
-                known = site.link = _Link(site.name, scope, graph_id, stack, marked)
-        skip = schema.kind
-        if skip and site.described:
-            return None, site, known
-        if not skip and not (marked and (site.selected or self._is_selected(site, schema.op_type))):
-            skip = "not selected"
-        # By position, in the order of the fields: names would take as long again, and this runs for every operator.
-        op = OpRecord(
-            schema.op_type,
-            site.name,
-            timestamp,
-            observer.step,
-            plan.net_name,
-            graph_id,
-            self._rank_id,
-            0,
-            self._task_id,
-            self._task_id,
-            order,
-            occurrence,
-            phase,
-            schema.kernel,
-            forward_op,
-            stack,
-            arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
-            skip,
-        )
-        return op, site, known
-
-    def _in_marked_function(self, frame: FrameType) -> bool:
-        return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
-
-    def _is_selected(self, site: Site, op_type: str) -> bool:
-        if site.selected is None:
-            site.selected = self._plan.selects(site.name, op_type)
-            if site.selected and self._plan.selection == "kernels":
-                self.matched_kernels.update(self._plan.matching_kernels(site.name, op_type))
-        return site.selected
+        return link.views.setdefault(id(schema), self.naming.sites.step) < self.naming.sites.step
 
     def _is_wanted_device(self, device: torch.device) -> bool:
         return self._plan.wants_device(device.type, device.index or 0)
@@ -442,27 +393,8 @@ class CaptureMode(RecordingMode):
         """Adds the operator to its graph, the first time that it runs."""
         op = running.op
         running.site.described = True
-        self._recorder.graph(op.graph_id).add(
-            GraphNode(
-                op_name=op.op_name,
-                op_type=op.op_type,
-                phase=op.phase,
-                inputs=_by_slot(
-                    {
-                        slot: GraphInput(source, _dtype(tensor), _shape(tensor))
-                        for slot, _, tensor, source, _ in running.inputs
-                    },
-                    GraphInput(),
-                ),
-                outputs=_by_slot(
-                    {slot: GraphOutput(_dtype(tensor), _shape(tensor)) for slot, _, tensor in outputs},
-                    GraphOutput("", ()),
-                ),
-                attributes=op.arguments,
-                stack=op.stack,
-                runs_kernel=not schema.kind,
-            )
-        )
+        node = node_of(op, running.inputs, outputs, runs_kernel=not schema.kind)
+        self._recorder.graph(op.graph_id).add(node)
 
     def _any_foreign(self, types: Sequence[type]) -> bool:
         for cls in types:
@@ -475,24 +407,3 @@ class CaptureMode(RecordingMode):
             if foreign:
                 return True
         return False
-
-    def _now(self) -> int:
-        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
-        return self._timestamp
-
-    def _next_order(self) -> int:
-        self._order += 1
-        return self._order - 1
-
-
-def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:
-    """The values at their slots; `nothing` in a slot that holds no tensor."""
-    return tuple(values.get(slot, nothing) for slot in range(max(values, default=-1) + 1))
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    return () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)

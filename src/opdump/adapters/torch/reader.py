@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
-from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
+from opdump.kernels import DTYPE_CODES, Summary, SummaryTable, summarise
 from opdump.recorder import Taken
 from opdump.records import SkipReason
-from opdump.statistics import canonical_category, digests_of
+from opdump.statistics import SummaryStatistics, canonical_category, device_extremes, digests_of
 
 from .device import DeviceSummaries, PendingCopy
 
@@ -47,7 +47,7 @@ class TensorReader:
     """Takes the summary and, where asked, a copy of the elements of live tensors.
 
     `digests` names the digests to take of every tensor ("md5", "hash"). `sample` limits a tensor to its first elements
-    (row-major), as `sample_num` does. Summaries of one step are collected in tables until `clear`.
+    (row-major), as `sample_num` does. `device_extremes` takes max and min by the rules of a device too, on the host. Summaries of one step are collected in tables until `clear`.
     """
 
     def __init__(
@@ -57,16 +57,18 @@ class TensorReader:
         elements: bool,
         digests: Sequence[str] = (),
         sample: int | None = None,
+        device_extremes: bool = False,
         low_precision_on_device: bool = False,
     ) -> None:
         self._statistics = statistics
         self._elements = elements
         self._digests = tuple(sorted({canonical_category(name) for name in digests} & {"md5", "hash"}))
         self._sample = sample
+        self._device_extremes = device_extremes
         self._table = SummaryTable(4096)
         self._undigested: list[tuple[Taken, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device)
-        self._plain = statistics and not elements and not self._digests and sample is None
+        self._plain = statistics and not elements and not self._digests and sample is None and not device_extremes
 
     def take(self, tensor: torch.Tensor) -> Taken:
         """Reads one tensor as it is now."""
@@ -152,7 +154,9 @@ class TensorReader:
 
     def _take_host(self, dense: torch.Tensor, taken: Taken) -> None:
         code = _CODES.get(dense.dtype)
-        if self._statistics and code is not None:
+        if self._device_extremes and code is not None:
+            self._take_extremes(dense, taken)
+        elif self._statistics and code is not None:
             taken.table = self._table
             if dense.is_contiguous():
                 taken.row = self._table.add(dense.data_ptr(), code, dense.numel())
@@ -164,6 +168,15 @@ class TensorReader:
                 taken.digests = digests_of(raw, self._digests)
             if self._elements:
                 taken.array = _widen(raw) if dense.dtype is torch.bfloat16 else raw
+
+    def _take_extremes(self, dense: torch.Tensor, taken: Taken) -> None:
+        """The summary now, while the elements that it may not be enough for are there."""
+        elements = _elements_of(dense)
+        name = _NAMES[dense.dtype]
+        summary = summarise(elements, name)
+        extremes = device_extremes(_widen(elements) if name == "bfloat16" else elements, summary)
+        digests = digests_of(_copy_elements(dense), self._digests) if self._digests else None
+        taken.statistics = SummaryStatistics(summary, digests, extremes)
 
     def _take_device(self, dense: torch.Tensor, taken: Taken) -> None:
         if self._statistics and dense.dtype in _CODES:
@@ -225,13 +238,17 @@ def _first_elements(dense: torch.Tensor, count: int) -> torch.Tensor:
 
 def _copy_elements(dense: torch.Tensor) -> npt.NDArray[Any]:
     """A C-contiguous copy of the memory; bfloat16 stays in its 16 raw bits."""
+    return np.array(_elements_of(dense), order="C", copy=True)
+
+
+def _elements_of(dense: torch.Tensor) -> npt.NDArray[Any]:
+    """The memory itself, which lives as long as the tensor."""
     dtype = np.dtype(_NUMPY[dense.dtype])
     shape, strides = tuple(dense.shape), dense.stride()
     extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     memory = (ctypes.c_char * (extent * dtype.itemsize)).from_address(dense.data_ptr())
     flat: npt.NDArray[Any] = np.frombuffer(memoryview(memory), dtype)
-    view = np.lib.stride_tricks.as_strided(flat, shape, tuple(stride * dtype.itemsize for stride in strides))
-    return np.array(view, order="C", copy=True)
+    return np.lib.stride_tricks.as_strided(flat, shape, tuple(stride * dtype.itemsize for stride in strides))
 
 
 def _widen(raw: npt.NDArray[Any]) -> npt.NDArray[Any]:

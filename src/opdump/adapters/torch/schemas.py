@@ -32,6 +32,8 @@ class OperatorSchema:
     """Position and name of the arguments that the operator writes into and does not return."""
     asynchronous: bool = False
     """Whether its results are still being written when it returns (collectives)."""
+    changes: frozenset[str] = frozenset()
+    """Names of the arguments that the operator writes into, returned or not."""
     pickers: dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = field(default_factory=dict)
     """What takes the arguments of `others` from so many positional ones."""
 
@@ -57,8 +59,18 @@ def schema_of(func: Any) -> OperatorSchema:
     op_type, kernel = true_name(func)
     names = {argument.name: index for index, argument in enumerate(arguments)}
     returned = sum(1 for value in func._schema.returns if value.alias_info is not None and value.alias_info.is_write)
-    written = tuple((names[name], name) for name in writes_of(func)) if not returned else _unreturned(func, names)
-    return OperatorSchema(op_type, kernel, kind_of(func), tuple(tensors), tuple(others), written, is_asynchronous(func))
+    writes = writes_of(func)
+    written = tuple((names[name], name) for name in writes) if not returned else _unreturned(func, names)
+    return OperatorSchema(
+        op_type,
+        kernel,
+        kind_of(func),
+        tuple(tensors),
+        tuple(others),
+        written,
+        is_asynchronous(func),
+        frozenset(writes),
+    )
 
 
 def _picker(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:

@@ -48,7 +48,8 @@ class TrainingObserver:
 
     `steps="manual"` counts iterations by `manual_step` alone. `class_names=False` leaves class names out of scopes.
     `marked` holds module instances and classes (with their subclasses): below them `Position.marked` is true.
-    `first_step` is the number of the first iteration.
+    `first_step` is the number of the first iteration. `around` gets `nn.Module.__call__` and returns what is called in its place,
+    inside the scope of the module.
 
     `step` is the current iteration; `graphs` the (name, training) of every graph so far, `graph_id` being its index.
     """
@@ -61,6 +62,7 @@ class TrainingObserver:
         class_names: bool = True,
         marked: Collection[object] = (),
         first_step: int = 0,
+        around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
         self.listener: TrainingListener = SilentListener() if listener is None else listener
         self.networks = Networks(class_names=class_names)
@@ -81,6 +83,7 @@ class TrainingObserver:
         self._calls = 0
         self._backwards = 0
         self._process = os.getpid()
+        self._around = around
         self._undo: Callable[[], None] | None = None
 
     # What the program does now
@@ -207,11 +210,14 @@ class TrainingObserver:
         is_compiling = torch.compiler.is_compiling
         local, current, marks = self._local, self.current, self._marks
         outside, get_frame = self._call_outside, sys._getframe
+        plain = original
+        if self._around is not None:
+            original = self._around(original)
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             # Compilers trace through this function; asked first, nothing of ours enters their graphs.
             if is_compiling() or not alive[0]:
-                return original(module, *args, **kwargs)
+                return plain(module, *args, **kwargs)
             try:
                 position: Position = local.position
             except AttributeError:

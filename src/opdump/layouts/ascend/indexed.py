@@ -5,7 +5,9 @@ A dump of a device has none, and is read from its files.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
+from typing import Final, cast
 
 from opdump.errors import CorruptDumpError
 from opdump.layouts.ascend.payload import DumpPayload
@@ -14,7 +16,11 @@ from opdump.layouts.mindspore_sync.index_reader import BatchRecords, IndexReader
 from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
 from opdump.layouts.mindspore_sync.metadata import METADATA
 from opdump.layouts.mindspore_sync.payload import FilePayload, inside
+from opdump.layouts.rank import Run
 from opdump.records import IO, Payload
+
+_LATER_THAN_ANY: Final = 1 << 63
+_PART_OF_FILE: Final = re.compile(r"(?P<file>.+)#(?P<io>input|output):(?P<number>[0-9]{1,9})", re.ASCII | re.DOTALL)
 
 
 class Indexes:
@@ -23,6 +29,7 @@ class Indexes:
     def __init__(self, root: Path, places: tuple[Place, ...], problems: list[CorruptDumpError]) -> None:
         self._readers: dict[str, IndexReader] = {}
         self._home_of: dict[Place, str] = {}
+        self._newest: dict[str, int] = {}
         refused: set[str] = set()
         for place in places:
             for above in (place.relative, *map(str, PurePosixPath(place.relative or ".").parents)):
@@ -51,22 +58,35 @@ class Indexes:
         """The steps that an index lists."""
         return {batch.step for batch in self._readers[home].batches}
 
-    def read(self, home: str, step: int, problems: list[CorruptDumpError]) -> list[BatchRecords]:
-        """What an index lists of a step; nothing where it is damaged, which is added to `problems`."""
+    def runs(self, home: str) -> tuple[Run, ...]:
+        """The runs that an index tells of."""
+        return self._readers[home].runs
+
+    def newest(self, home: str, problems: list[CorruptDumpError]) -> int:
+        """The latest time stamp of an operator that an index lists; -1 where it lists none.
+
+        Of a damaged index, which is added to `problems`, later than any file: what it lists must not be read twice.
+        """
+        if home not in self._newest:
+            try:
+                self._newest[home] = self._readers[home].newest_timestamp()
+            except CorruptDumpError as error:
+                problems.append(error)
+                self._newest[home] = _LATER_THAN_ANY
+        return self._newest[home]
+
+    def read(self, home: str, step: int, problems: list[CorruptDumpError]) -> list[BatchRecords] | None:
+        """What an index lists of a step; None where it is damaged, which is added to `problems`."""
         reader = self._readers[home]
         try:
             return [reader.read(batch) for batch in reader.batches if batch.step == step]
         except CorruptDumpError as error:
             problems.append(error)
-            return []
+            return None
 
 
 def _open_payload(root: Path, file: str, dtype: str, shape: tuple[int, ...]) -> Payload:
-    path, hash_sign, place = file.rpartition("#")
-    if not hash_sign:
+    part = _PART_OF_FILE.fullmatch(file)
+    if part is None:
         return FilePayload(root, file, dtype, shape)
-    io, _, number = place.partition(":")
-    if io not in ("input", "output") or not number.isdecimal() or len(number) > 9:
-        raise CorruptDumpError(f"the index gives {file[:200]!r} for a tensor; expected the form 'FILE#input:0'")
-    side: IO = "input" if io == "input" else "output"
-    return DumpPayload(root, path, side, int(number))
+    return DumpPayload(root, part["file"], cast(IO, part["io"]), int(part["number"]))

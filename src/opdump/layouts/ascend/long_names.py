@@ -5,6 +5,7 @@ Source: section 4 of the dump specification (long names, with its vectors): a 64
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 _MASK: Final = 2**64 - 1
@@ -18,7 +19,7 @@ def hashed_name(path: str) -> str:
     >>> hashed_name("abc")
     '3663726644998027833'
     """
-    data = path.encode()
+    data = os.fsencode(path)
     whole = len(data) & ~7
     value = _SEED ^ (len(data) * _MULTIPLIER & _MASK)
     for start in range(0, whole, 8):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from opdump.dump_file.data_types import BY_NAME
+from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
 from opdump.errors import CorruptDumpError
 from opdump.records import IO, FiledTensor, StatisticValue
 from opdump.statistics import category_of_heading
@@ -49,6 +50,8 @@ _CLASSIC_TYPES: Final = frozenset(
     ("float32", "float16", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
 _LAST_CLASSIC_NAME: Final = 25
+_LAST_CLASSIC_FORMAT: Final = 40
+_LAST_FORMAT: Final = 254
 _MOST_CHOSEN_DIMENSIONS: Final = 25
 
 
@@ -88,13 +91,11 @@ def _classic_row(tensor: FiledTensor, names: Sequence[str]) -> str:
     kind = BY_NAME.get(tensor.dtype)
     dtype = f"DT_{kind.name}" if kind is not None and kind.number <= _LAST_CLASSIC_NAME else "-"
     shape = "x".join(map(str, tensor.shape)) or "-"
-    statistics = tensor.statistics
-    if tensor.dtype in _CLASSIC_TYPES and statistics:
-        whole = not tensor.dtype.startswith("float")
-        cells = [_number(statistics[name], whole=whole and name in ("max", "min")) for name in names]
+    if tensor.dtype in _CLASSIC_TYPES and tensor.statistics:
+        cells = _cells(tensor, names, whole=not tensor.dtype.startswith("float"))
     else:
         cells = [""] * len(names)
-    return ",".join((str(tensor.data_size), dtype, _format_of(tensor), shape, *cells))
+    return ",".join((str(tensor.data_size), dtype, _format_of(tensor, _LAST_CLASSIC_FORMAT, "-"), shape, *cells))
 
 
 def _chosen_row(tensor: FiledTensor, names: Sequence[str]) -> str:
@@ -105,24 +106,32 @@ def _chosen_row(tensor: FiledTensor, names: Sequence[str]) -> str:
         shape = "NA"
     statistics = tensor.statistics
     if statistics:
-        whole = not tensor.dtype.startswith(("float", "bfloat"))
-        cells = [str(int(cast(int, statistics["count"])))]
-        cells += [_number(statistics[name], whole=whole and name in ("max", "min")) for name in names]
+        count = str(math.prod(tensor.shape))
+        cells = [count, *_cells(tensor, names, whole=not tensor.dtype.startswith(("float", "bfloat", "hifloat")))]
     else:
         cells = ["NA"] * len(names)
-    return ",".join((str(tensor.data_size), dtype, _format_of(tensor), shape, *cells))
+    return ",".join((str(tensor.data_size), dtype, _format_of(tensor, _LAST_FORMAT, "UNKNOW"), shape, *cells))
 
 
-def _format_of(tensor: FiledTensor) -> str:
-    return "ND" if tensor.format == "DefaultFormat" else tensor.format
+def _cells(tensor: FiledTensor, names: Sequence[str], *, whole: bool) -> list[str]:
+    """The numbers of a tensor; max and min by the rules of a device where a reader took them, as whole numbers with `whole`."""
+    statistics: dict[str, StatisticValue] = {name: tensor.statistics[name] for name in names}
+    extremes = getattr(tensor.statistics, "extremes", None)
+    if extremes is not None:
+        statistics.update((name, value) for name, value in zip(("max", "min"), extremes, strict=True) if name in names)
+    return [_number(value, whole=whole and name in ("max", "min")) for name, value in statistics.items()]
+
+
+def _format_of(tensor: FiledTensor, last: int, unknown: str) -> str:
+    name = "ND" if tensor.format == "DefaultFormat" else tensor.format
+    return name if FORMAT_NUMBERS.get(name, last + 1) <= last else unknown
 
 
 def _number(value: StatisticValue, *, whole: bool) -> str:
     if whole and isinstance(value, float) and math.isfinite(value):
         return str(int(value))
-    if isinstance(value, float):
-        return "nan" if math.isnan(value) else f"{value:g}"
-    return str(value)
+    # C++ prints a double with six digits, as %g does.
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def decode_operator_csv(data: bytes, *, where: str) -> list[OperatorRow]:

@@ -13,6 +13,7 @@ import numpy as np
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type
 from opdump.dump_file.data_types import BY_NAME
 from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
+from opdump.errors import UndecodableTensorError
 from opdump.records import IO, OpRecord, TensorRecord
 
 if TYPE_CHECKING:
@@ -84,7 +85,12 @@ def _entry(record: TensorRecord, slot: int) -> DumpTensor:
             data=HeldBytes(contiguous.reshape(-1).view(np.uint8).data if contiguous.size else b""),
             original_shape=array.shape,
         )
-    return DumpTensor.of(record.io, slot, array, data_type=kind.name, format=format_name, original_shape=array.shape)
+    try:
+        return DumpTensor.of(
+            record.io, slot, array, data_type=kind.name, format=format_name, original_shape=array.shape
+        )
+    except UndecodableTensorError:  # values between those of the type, which some program computed: kept as they are
+        return DumpTensor.of(record.io, slot, array, format=format_name, original_shape=array.shape)
 
 
 def _widens(dtype: str, array: npt.NDArray[Any]) -> bool:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from opdump.errors import CorruptDumpError
+from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
+from opdump.layouts.mindspore_sync.metadata import METADATA
 from opdump.layouts.mindspore_sync.payload import inside
 
 _TIME: Final = re.compile(r"[12][0-9]{13}", re.ASCII)
@@ -49,6 +51,11 @@ class Place:
     def step(self) -> int:
         """`step_id` where there is that level, else `data_index`, else 0."""
         return self.step_id if self.step_id is not None else self.data_index or 0
+
+    @property
+    def has_step(self) -> bool:
+        """Whether its directories say which step it is of."""
+        return self.step_id is not None or self.data_index is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +197,12 @@ class _Walk:
                 self._places.setdefault(rank, []).append(place)
             if len(words) < _MOST_LEVELS:
                 pending.extend((_joined(directory, name), (*words, name)) for name in reversed(directories))
+        if not any(_is_within(place, relative) for place in self._places.get(rank, ())) and self._has_index(relative):
+            # Operators that left no file, all of them.
+            self._places.setdefault(rank, []).append(Place(relative, like.time, like.step_id))
+
+    def _has_index(self, relative: str) -> bool:
+        return (self.path / relative / METADATA / INDEX_NAME).is_file()
 
     def _may_hold_times(self, relative: str) -> bool:
         """A quick look: a {step_id} holds times and little else, and a directory of data may have very many files."""
@@ -244,6 +257,10 @@ def _is_directory(root: Path, relative: str, entry: os.DirEntry[str]) -> bool | 
         return error
     except OSError as error:
         return CorruptDumpError(f"{entry.path}: cannot be looked at ({error.strerror})")
+
+
+def _is_within(place: Place, relative: str) -> bool:
+    return place.relative == relative or place.relative.startswith(_joined(relative, "") if relative else "")
 
 
 def is_time(name: str) -> bool:

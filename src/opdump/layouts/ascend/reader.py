@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from opdump.dump_file.names import DumpName
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
-from opdump.layouts.ascend.files import PlaceFiles, list_place
+from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles, list_place
 from opdump.layouts.ascend.indexed import Indexes
 from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started
 from opdump.layouts.ascend.records import Executed, PlaceReader
@@ -61,10 +62,10 @@ class DeviceTree:
     @property
     def steps(self) -> tuple[int, ...]:
         """The steps of the chosen run or runs that have a file, ascending."""
-        places = [place for place in self._places if self._is_chosen(place) and not self._files(place).is_empty]
+        places = [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
         homes = {self._indexes.home(place) for place in places}
         listed = {step for home in homes if home is not None for step in self._indexes.steps(home)}
-        return tuple(sorted({place.step for place in places} | listed))
+        return tuple(sorted({place.step for place in places if not self._unlisted(place).is_empty} | listed))
 
     @property
     def graph_ids(self) -> tuple[int, ...]:
@@ -73,30 +74,55 @@ class DeviceTree:
         return tuple(sorted({*beside, *(place.graph_id for place in self._places)}))
 
     def step(self, step: int) -> StepContent:
-        """The records of a step; none where the chosen run has no such step."""
-        places = [place for place in self._places if self._is_chosen(place) and not self._files(place).is_empty]
+        """The records of a step; none where the chosen run has no such step.
+
+        What opdump's index lists is taken from there; the rest, all that a killed run or a device left, from the files.
+        """
+        places = [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
         homes = {place: self._indexes.home(place) for place in places}
-        places = [
-            place
-            for place, home in homes.items()
-            if place.step == step or (home is not None and step in self._indexes.steps(home))
-        ]
+        indexed = {home for home in homes.values() if home is not None and step in self._indexes.steps(home)}
+        places = [place for place, home in homes.items() if place.step == step or home in indexed]
         if self._run == "latest" and places:
             last = max(self._run_of[place] for place in places)
             places = [place for place in places if self._run_of[place] == last]
+        indexed &= {homes[place] for place in places}
         problems: list[CorruptDumpError] = []
+        listed = {home: self._indexes.read(home, step, problems) for home in sorted(indexed)}
+        batches = [batch for found in listed.values() if found is not None for batch in found]
+        stamps = {op.timestamp for batch in batches for op in batch.ops}
         reader = PlaceReader(self.root, self.rank_id, problems)
-        executed = [
-            execution
-            for place in places
-            if homes[place] is None
-            for execution in reader.read(place, self._files(place), self._true_names(place.graph_id))
-        ]
-        content = _content(executed)
-        for home in sorted({home for place in places if (home := homes[place]) is not None}):
-            content = _with_index(content, self._indexes.read(home, step, problems))
+        executed = []
+        for place in places:
+            home = homes[place]
+            is_damaged = home in listed and listed[home] is None
+            if place.step == step:
+                files = self._files(place) if is_damaged else self._unlisted(place)
+                executed += reader.read(place, files, self._true_names(place.graph_id))
+            if home in indexed and not place.has_step:
+                # Of single operators: the index knows in which step they overflowed.
+                files = _overflows(self._files(place), stamps)
+                executed += reader.read(replace(place, data_index=step), files, self._true_names(place.graph_id))
+        content = _with_index(_content(executed), batches)
         self._note(*problems)
         return content
+
+    def _unlisted(self, place: Place) -> PlaceFiles:
+        """The files of a place that no index lists: they came later, or say how an operator overflowed."""
+        files = self._files(place)
+        home = self._indexes.home(place)
+        if home is None:
+            return files
+        problems: list[CorruptDumpError] = []
+        newest = self._indexes.newest(home, problems)
+        self._note(*problems)
+        left = [
+            execution
+            for execution in files.executions
+            if execution.name is None
+            or execution.name.microseconds > newest
+            or (place.has_step and _is_overflow(execution))
+        ]
+        return PlaceFiles(tuple(left), None, files.problems)
 
     def constants(self) -> tuple[TensorRecord, ...]:
         """None: a device files what operators read and wrote."""
@@ -113,6 +139,9 @@ class DeviceTree:
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
         """The operators of a graph, from an execution order beside the dump."""
         return self._graphs.execution_order(graph_id) if self._graphs is not None else ()
+
+    def _has_records(self, place: Place) -> bool:
+        return not self._files(place).is_empty or self._indexes.home(place) == place.relative
 
     def _is_chosen(self, place: Place) -> bool:
         return not isinstance(self._run, int) or self._run_of[place] == self._run
@@ -137,11 +166,15 @@ class DeviceTree:
 
     def _described(self) -> tuple[Run, ...]:
         times: dict[int, int] = {}
+        told: dict[int, dict[str, tuple[Run, ...]]] = {}
         for place, run in self._run_of.items():
             moment = started(place.time) if place.time else self._first_stamp(place)
             times[run] = min(times.get(run, moment), moment)
+            home = self._indexes.home(place)
+            if home is not None:
+                told.setdefault(run, {})[home] = self._indexes.runs(home)
         return tuple(
-            Run(id=run, rank_id=self.rank_id, started=moment, device_target="Ascend")
+            _described(run, self.rank_id, moment, [each for runs in told.get(run, {}).values() for each in runs])
             for run, moment in sorted(times.items())
         )
 
@@ -191,13 +224,51 @@ def _runs_of_places(places: Sequence[Place]) -> dict[Place, int]:
     return {place: run_of_time[place.time, place.step_id] for place in places}
 
 
+def _described(number: int, rank_id: int, moment: int, told: Sequence[Run]) -> Run:
+    """A run as the indexes in its directories tell of it: one, or one for each step."""
+    if not told:
+        return Run(id=number, rank_id=rank_id, started=moment, device_target="Ascend")
+    last = max(told, key=lambda run: run.started)
+    ends = [run.ended for run in told]
+    return replace(
+        last,
+        id=number,
+        rank_id=rank_id,
+        started=min(run.started for run in told),
+        ended=None if None in ends else max(end for end in ends if end is not None),
+    )
+
+
+def _is_overflow(execution: ExecutionFiles) -> bool:
+    return isinstance(execution.name, DumpName) and execution.name.is_overflow
+
+
+def _overflows(files: PlaceFiles, stamps: Collection[int]) -> PlaceFiles:
+    """What operators of these time stamps left where they overflowed."""
+    found = [
+        execution
+        for execution in files.executions
+        if _is_overflow(execution) and execution.name is not None and execution.name.microseconds in stamps
+    ]
+    return PlaceFiles(tuple(found), None, ())
+
+
 def _with_index(content: StepContent, batches: Sequence[BatchRecords]) -> StepContent:
     ops, tensors, counted = list(content.ops), list(content.tensors), Counter(content.counted)
+    listed = [op for batch in batches for op in batch.ops]
+    # What the index does not know came after what it knows.
+    first = max((op.order for op in listed), default=-1) + 1
+    later = {id(op): replace(op, order=first + number) for number, op in enumerate(ops)}
     for batch in batches:
-        ops += batch.ops
-        tensors += batch.tensors
         counted.update(batch.counted)
-    return StepContent(tuple(ops), tuple(tensors), counted)
+    return StepContent(
+        (*listed, *later.values()),
+        (
+            *(tensor for batch in batches for tensor in batch.tensors),
+            *(replace(tensor, op=later[id(tensor.op)]) for tensor in tensors),
+        ),
+        counted,
+    )
 
 
 def _content(executed: Sequence[Executed]) -> StepContent:

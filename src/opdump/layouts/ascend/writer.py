@@ -3,6 +3,7 @@
     {dump_path}/{time}/{device_id}/                                    single operators
     {dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/   a model's
         {op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}          all its tensors, or .csv with their statistics
+        {api}_{number}_L2.{api}.{task_id}.{stream_id}.{timestamp}      a kernel of a single operator: its inputs; its outputs
         Opdebug.Node_OpDebug.{task_id}.{stream_id}.{timestamp}         how an operator overflowed
         mapping.csv                                                    long names
     {dump_path}/extra-info/data-dump/{device_id}/                      the operator that failed
@@ -13,6 +14,7 @@ made before there is something to file: no overflow, no directory. Source: secti
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -21,15 +23,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from opdump.dump_file import DumpFile
-from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName, sanitise
+from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
 from opdump.dump_file.writing import encode_dump_file
 from opdump.errors import DumpPathError
 from opdump.graph import Graph
+from opdump.layouts.ascend.api_names import api_name
 from opdump.layouts.ascend.long_names import hashed_name
 from opdump.layouts.ascend.operator_csv import encode_operator_csv
 from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
+from opdump.layouts.ascend.overflow_files import overflow_file_of
 from opdump.layouts.mindspore_sync.index_writer import IndexWriter, RunFacts
 from opdump.layouts.mindspore_sync.metadata import METADATA
+from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink, make_directory
@@ -51,42 +56,48 @@ class AscendWriter:
         self.plan = plan
         self.root = Path(plan.path)
         self.sink = DirectorySink(self.root, file_mode=_FILE_MODE, lazy=True)
-        self.time = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
+        self.time = _unused_time(self.root, device_id, time.time() if started is None else started)
         self._device_id = device_id
         self._run = run
         self._process = os.getpid()
         self._indexes: dict[str, IndexWriter] = {}
         self._appending = threading.Lock()
         self._closed = False
+        self._failed = 0
+        """Millisecond of the last operator that failed."""
+        self._calls = itertools.count()
 
     def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
         """Queue the file of an operator; for each tensor where it is, relative to the index: `{file}#{io}:{number}`."""
         if not any(record.data_size for record in tensors if is_filed(record)):
             return [None] * len(tensors)
-        name = DumpName(sanitise(op.op_type), sanitise(op.op_name), op.task_id, op.stream_id, op.timestamp)
-        if not self.plan.stream_in_names:
-            name = replace(name, stream_id=None)
-        return self._write(self._directory(op), str(name), operator_file(op, tensors), op, tensors)
+        directory, name = self._directory(op), self._name(op)
+        if not self._is_api_call(op):
+            return self._write(directory, str(name), operator_file(op, tensors), op, tensors)
+        # Of a call of a single operator's API the inputs are one file and the outputs another, of a later moment. The later is
+        # that of the index: a file after all that the index lists would be taken for one that it lacks.
+        files: dict[int, str | None] = {}
+        for earlier, io in ((1, "input"), (0, "output")):
+            side = [record for record in tensors if record.io == io]
+            if any(record.data_size for record in side if is_filed(record)):
+                named = replace(name, timestamp=op.timestamp - earlier)
+                written = self._write(directory, str(named), operator_file(op, side), op, side)
+                files.update((id(record), file) for record, file in zip(side, written, strict=True))
+        return [files.get(id(record)) for record in tensors]
 
     def write_overflow(self, op: OpRecord, status: int) -> None:
         """Queue the overflow file of an operator, beside its dump."""
-        from opdump.dump_file.opdebug import overflow_dump_file
-
         # Its task is another one than the operator's, whose number is in the payload.
         name = DumpName("Opdebug", "Node_OpDebug", UNKNOWN_ID, op.stream_id, op.timestamp)
-        file = overflow_dump_file(
-            model_id=op.graph_id,
-            stream_id=op.stream_id,
-            task_id=op.task_id,
-            status=status,
-            dump_time=op.timestamp,
-        )
+        file = overflow_file_of(op, status)
         self._write_file(self._directory(op), str(name), file)
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
         """Queue the file of an operator that failed: its inputs, and what it said."""
-        moment = op.timestamp / 1_000_000
-        stamp = int(f"{time.strftime('%Y%m%d%H%M%S', time.localtime(moment))}{op.timestamp // 1000 % 1000:03d}")
+        with self._appending:
+            # The name tells failures apart by their millisecond alone.
+            self._failed = moment = max(self._failed + 1, op.timestamp // 1000)
+        stamp = int(f"{time.strftime('%Y%m%d%H%M%S', time.localtime(moment / 1000))}{moment % 1000:03d}")
         if self.plan.exception_detail == "norm":
             name = str(DumpName(sanitise(op.op_type), sanitise(op.op_name), op.task_id, None, stamp))
         else:
@@ -146,7 +157,10 @@ class AscendWriter:
     ) -> list[str | None]:
         stored = self._write_file(directory, name, file)
         relative = os.path.relpath(f"{directory}/{stored}", self._home(op))
-        return [None if place is None else f"{relative}#{place[0]}:{place[1]}" for place in places(tensors)]
+        return [
+            None if place is None or record.payload is None else f"{relative}#{place[0]}:{place[1]}"
+            for place, record in zip(places(tensors), tensors, strict=True)
+        ]
 
     def _write_file(self, directory: str, name: str, file: DumpFile) -> str:
         stored = self._stored(directory, name)
@@ -170,14 +184,24 @@ class AscendWriter:
                 continue
             op = group[0].op
             directory = self._directory(op)
-            name = DumpName(sanitise(op.op_type), sanitise(op.op_name), op.task_id, op.stream_id, op.timestamp)
-            if not self.plan.stream_in_names:
-                name = replace(name, stream_id=None)
-            text = f"{name}.csv"
+            text = f"{self._name(op)}.csv"
             stored = self._stored(directory, text)
             if stored != text:
                 self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{text}\n")
             self.sink.write_parts(f"{directory}/{stored}", [encode_operator_csv(group, self.plan.statistic_category)])
+
+    def _name(self, op: OpRecord) -> DumpName:
+        if self._is_api_call(op):
+            api = api_name(op.kernel)
+            op_type, op_name = f"{api}_{next(self._calls)}_L2", api
+        else:
+            op_type, op_name = sanitise(op.op_type), sanitise(op.op_name)
+        stream_id = op.stream_id if self.plan.stream_in_names else None
+        return DumpName(op_type, op_name, op.task_id, stream_id, op.timestamp)
+
+    def _is_api_call(self, op: OpRecord) -> bool:
+        """Whether it is a dispatched operator of an eager framework outside of every model: `aten::add.Tensor`."""
+        return self.plan.dialect == "acl" and self.plan.captures == "data" and not op.net_name and "::" in op.kernel
 
     def _home(self, op: OpRecord) -> str:
         """The directory of the device, which has the index."""
@@ -222,3 +246,12 @@ class AscendWriter:
 
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self._process
+
+
+def _unused_time(root: Path, device_id: int, started: float) -> str:
+    """The {time} of a run: a later second where another run of the same one has filed something of the device."""
+    while True:
+        text = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
+        if not (root / text / str(device_id)).exists() and not any(root.glob(f"[0-9]*/{text}/{device_id}")):
+            return text
+        started += 1

@@ -102,6 +102,12 @@ class IndexReader:
         with self._named():
             return self._read(batch)
 
+    def newest_timestamp(self) -> int:
+        """The latest time stamp of an operator; -1 where no batch has one."""
+        with self._named(), self._database() as database:
+            stamps = [_whole_numbers(text) for (text,) in database.execute("SELECT timestamps FROM batches")]
+        return max((max(each, default=-1) for each in stamps), default=-1)
+
     def _read(self, batch: Batch) -> BatchRecords:
         with self._database() as database:
             row = database.execute(

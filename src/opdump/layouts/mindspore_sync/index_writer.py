@@ -161,7 +161,8 @@ class IndexWriter:
             self._held.clear()
             self._last = None  # its keys have identities too
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Give back the memory of what was stored once; a batch that comes later stores it again."""
         for known in (self._operators, self._operators_by_identity, self._arguments, self._signatures, self._patterns):
             known.clear()
         self._held.clear()
@@ -235,7 +236,7 @@ class IndexWriter:
             finally:
                 database.close()
         except BaseException as error:
-            self._forget()  # what is known of this transaction is not in the file: it failed, or Ctrl-C cut it off
+            self.forget()  # what is known of this transaction is not in the file: it failed, or Ctrl-C cut it off
             if not isinstance(error, sqlite3.Error):
                 raise
             self.failed = True

@@ -39,7 +39,7 @@ from opdump.layouts.mindspore_sync.names import (
     op_name_in_files,
     sanitise,
 )
-from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
+from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
 from opdump.layouts.ms_graph import encode_execution_order, encode_ir, encode_pb
 from opdump.plan import DumpPlan, SyncLayoutName
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
@@ -47,7 +47,6 @@ from opdump.sink import FILE_MODE, DirectorySink, make_directory
 
 CONSTANTS = "constants"
 MAPPING_NAME = "mapping.csv"
-STATISTIC_NAME = "statistic.csv"
 
 
 class StepRecords(NamedTuple):
@@ -94,14 +93,13 @@ class SyncWriter:
         )
         self.run_id = self._index.run_id
         self._write_metadata(device_target, framework, framework_version, opdump_version)
-        self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
+        self._statistics = StatisticFiles(plan, self.root, self.sink)
         self._full_names_in_csv = self._layout == "mindspore-2.10"
         self._names: dict[tuple[str, str], str] = {}
         self._types: dict[str, str] = {}
         self._directories: dict[tuple[str, int], str] = {}
         self._tokens: dict[str, str] = {}
         self._constants: list[Constant] = []
-        self._csv: dict[str, bytes] = {}
         self._history: set[tuple[int, int]] = set()
         self._closed = False
         self._appending = threading.Lock()
@@ -162,7 +160,7 @@ class SyncWriter:
         if self._is_elsewhere():
             return
         if self.plan.saves_statistics:
-            self._write_statistics(tensors)
+            self._statistics.write(tensors, directory_of=self._step_directory, written_as=self._in_statistics)
         self._write_history(step, ops)
         # Taken only when they are filed: another thread may add a constant meanwhile.
         constants = self._constants[:]
@@ -207,29 +205,8 @@ class SyncWriter:
         )
         self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
 
-    def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
-        tables: dict[str, tuple[list[str], list[FiledTensor]]] = {}
-        name, start = self._op_name, self._encoder.start
-        op = None
-        for tensor in tensors:
-            if tensor.op is not op:
-                op = tensor.op
-                begin = start(op, op.op_name if self._full_names_in_csv else name(op))
-                starts, kept = tables.setdefault(self._step_directory(op), ([], []))
-            if not (tensor.skip or op.skip):
-                starts.append(begin)
-                kept.append(tensor)
-        written = {}
-        for directory, (starts, kept) in tables.items():
-            rows = self._encoder.text(starts, kept)
-            if not rows:
-                continue
-            path = f"{directory}/{STATISTIC_NAME}"
-            earlier = self._csv[path] if path in self._csv else _read_if_there(self.root / path)
-            written[path] = merge_statistic_csv(earlier, self._encoder.header, rows, where=str(self.root / path))
-            self.sink.write_bytes(path, written[path])
-        # The next call is for the same step or for a later one: older texts are not needed again.
-        self._csv = written
+    def _in_statistics(self, op: OpRecord) -> tuple[OpRecord, str]:
+        return op, op.op_name if self._full_names_in_csv else self._op_name(op)
 
     def _write_history(self, step: int, ops: Sequence[OpRecord]) -> None:
         for graph_id in {op.graph_id for op in ops if not op.skip}:
@@ -332,13 +309,6 @@ def _constant_op(data_id: int, reader: OpRecord) -> OpRecord:
         rank_id=reader.rank_id,
         device_id=reader.device_id,
     )
-
-
-def _read_if_there(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
 
 
 def _refuse_unwritable(root: Path) -> None:

@@ -1,0 +1,235 @@
+"""What the program called: functions of PyTorch's interface and modules of its library, each as one operator.
+
+    x + 1, torch.relu(x), functional.cross_entropy(x, y)    a function, in a scope: Default/network-Net/relu-call0
+    self.fc(x), nn.TransformerEncoderLayer(...)(x)          a module whose code is PyTorch's: Default/network-Net/fc-Linear
+
+A function mode of PyTorch sees them. What they call in turn was not called by the program and is not seen; code of the program (its own
+modules, containers) is looked into. PyTorch takes other roads through some of its modules while a function mode is on, and
+`torch.compile` compiles other code, so the mode is off inside both: the answer is that of a run without it.
+
+Gradients are called by no one. Calls inside functions given to `torch.compile` are not seen either.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from opdump.recorder import LiveTensor, Recorder
+from opdump.records import OpRecord
+
+from .dispatch import CaptureMode
+from .dynamo_frames import never_compile
+from .failures import records_failures, was_recorded
+from .mode_stack import recording_here, suspended
+from .replacements import Replacements
+from .schemas import nested_tensors
+
+_NO_OPERATORS = frozenset(
+    {
+        *(
+            "__get__",
+            "__set__",
+            "__len__",
+            "__iter__",
+            "__array__",
+            "__repr__",
+            "__format__",
+            "__hash__",
+            "__contains__",
+        ),
+        *("__bool__", "__int__", "__float__", "__index__", "__deepcopy__", "__reduce_ex__", "__dir__", "__setstate__"),
+        *(
+            "numpy",
+            "tolist",
+            "item",
+            "data_ptr",
+            "untyped_storage",
+            "storage",
+            "size",
+            "dim",
+            "stride",
+            "numel",
+            "element_size",
+        ),
+        *("backward", "grad", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad"),
+        *("is_complex", "is_floating_point", "is_contiguous", "get_device", "share_memory_", "_set_grad_enabled"),
+    }
+)
+"""Functions of the interface that compute nothing, or run what others recorded."""
+_COMPILED = "compile_wrapper"
+"""The function that stands in for one that was given to `torch.compile`."""
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.DataParallel, nn.parallel.DistributedDataParallel)
+_WRAPPERS = ("torch._dynamo.", "torch.fx.", "torch.jit.", "torch.distributed.", "torch.nn.parallel.", "torch.ao.")
+
+
+class CallMode(TorchFunctionMode):
+    """Sees the calls of the threads that it is on in. `records`: each is an operator; `fails`: one that raises is."""
+
+    def __init__(self, mode: CaptureMode, recorder: Recorder, *, records: bool, fails: bool) -> None:
+        super().__init__()
+        self._mode = mode
+        self._recorder = recorder
+        self._records = records
+        self._fails = fails
+        self._away = threading.local()
+        self._replacements = Replacements()
+
+    def attach(self) -> None:
+        """On in the calling thread, and off wherever compiled code runs, until `detach`."""
+        from torch._dynamo import eval_frame
+
+        original = eval_frame._maybe_set_eval_frame
+
+        def switching(callback: Any) -> Any:
+            # The wrapper of a compiled function calls it with a compiler on the way in, and with what was before on the way out.
+            # Others call it too, on the way in and out of what is not to be compiled inside.
+            if sys._getframe(1).f_code.co_name != _COMPILED:
+                return original(callback)
+            if callable(callback):
+                self._leave_for_compiled()
+                return original(callback)
+            previous = original(callback)
+            self._return_from_compiled()
+            return previous
+
+        never_compile(switching.__code__)
+        self._replacements.replace(eval_frame, "_maybe_set_eval_frame", switching)
+        _push(self)
+
+    def detach(self) -> None:
+        self._replacements.restore()
+        take_off(self)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """On in the calling thread for the length of the block."""
+        _push(self)
+        try:
+            yield
+        finally:
+            take_off(self)
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in for `nn.Module.__call__`, inside the scope of the module."""
+
+        def module_call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if not _is_of_library(module) or not self._mode.recording or not recording_here() or not take_off(self):
+                return call(module, *args, **kwargs)
+            try:
+                return self._run(
+                    type(module).__name__,
+                    self._mode.naming.scope(),
+                    lambda: call(module, *args, **kwargs),
+                    args,
+                    kwargs,
+                )
+            finally:
+                _push(self)
+
+        return module_call
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _NO_OPERATORS or not self._mode.recording or not recording_here():
+            return func(*args, **kwargs)
+        return self._run(name.strip("_") or name, "", lambda: func(*args, **kwargs), args, kwargs)
+
+    @records_failures
+    def _run(
+        self, name: str, op_name: str, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        try:
+            return self._recorded(name, op_name, call, args, kwargs) if self._records else call()
+        except Exception as error:
+            if self._fails and not was_recorded(error):
+                self._mode.record_failure(name, args, kwargs, error)
+            raise
+
+    def _recorded(
+        self, op_type: str, op_name: str, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        mode, recorder = self._mode, self._recorder
+        with suspended(), torch._C.DisableTorchFunction():
+            op = mode.naming.name_call(op_type, op_name, args, kwargs)
+            if not op.skip:
+                recorder.before_op(
+                    op, self._lives(op, (*nested_tensors(args, ""), *nested_tensors(kwargs, "")), "input")
+                )
+        launched = getattr(mode.launched, "count", 0)
+        try:
+            result = call()
+        except BaseException as error:
+            with suspended(), torch._C.DisableTorchFunction():
+                if isinstance(error, Exception):
+                    recorder.failed_op(op, error, ())
+                else:
+                    recorder.abandoned_op(op)
+            raise
+        with suspended(), torch._C.DisableTorchFunction():
+            if op.skip or getattr(mode.launched, "count", 0) == launched:
+                recorder.abandoned_op(op)  # it looked at tensors, and ran nothing
+            else:
+                # What writes into its first argument may return nothing: x[0] = y.
+                returned = (args[:1] if result is None else (result,)) if args else (result,)
+                recorder.after_op(op, self._lives(op, tuple(nested_tensors(returned, "")), "output"))
+        return result
+
+    def _lives(self, op: OpRecord, found: tuple[tuple[str, Any], ...], io: Any) -> list[LiveTensor]:
+        lives: list[LiveTensor] = [(slot, path, tensor, "", "") for slot, (path, tensor) in enumerate(found)]
+        models = self._mode.models
+        return lives if models is None else list(models.without_excluded(op, io, lives))
+
+    def _leave_for_compiled(self) -> None:
+        if take_off(self):
+            self._away.here = True
+
+    def _return_from_compiled(self) -> None:
+        if getattr(self._away, "here", False):
+            self._away.here = False
+            _push(self)
+
+
+def take_off(mode: TorchFunctionMode) -> bool:
+    """Switch `mode` off in the calling thread, wherever it stands; False where it is not on."""
+    above = []
+    found = False
+    while torch._C._len_torch_function_stack() and not found:
+        top = torch._C._pop_torch_function_stack()
+        found = top is mode
+        if not found:
+            above.append(top)
+    for other in reversed(above):
+        torch._C._push_on_torch_function_stack(other)
+    return found
+
+
+def _push(mode: TorchFunctionMode) -> None:
+    torch._C._push_on_torch_function_stack(mode)
+
+
+def _is_of_library(module: nn.Module) -> bool:
+    """Whether all that runs in a module is PyTorch's code."""
+    if isinstance(module, _CONTAINERS) or not _is_plain(module):
+        return False
+    return all(_is_plain(part) for part in module.modules()) if module._modules else True
+
+
+def _is_plain(module: nn.Module) -> bool:
+    home = getattr(getattr(type(module), "forward", None), "__module__", "") or ""
+    hooks = module._forward_hooks or module._forward_pre_hooks  # code of the program
+    return home.startswith("torch.") and not home.startswith(_WRAPPERS) and "forward" not in vars(module) and not hooks
+
+
+for _method in (CallMode.__torch_function__, CallMode._run, CallMode._recorded):
+    never_compile(_method.__code__)

@@ -1,0 +1,52 @@
+"""What a graph says of an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from opdump.graph import GraphInput, GraphNode, GraphOutput
+from opdump.recorder import LiveTensor
+from opdump.records import OpRecord
+
+from .schemas import Found
+
+Described = TypeVar("Described", GraphInput, GraphOutput)
+
+
+def node_of(op: OpRecord, inputs: Sequence[LiveTensor], outputs: Sequence[Found], *, runs_kernel: bool) -> GraphNode:
+    """The node of an operator that has run."""
+    return GraphNode(
+        op_name=op.op_name,
+        op_type=op.op_type,
+        phase=op.phase,
+        inputs=_by_slot(
+            {slot: GraphInput(source, dtype_name(tensor), shape_of(tensor)) for slot, _, tensor, source, _ in inputs},
+            GraphInput(),
+        ),
+        outputs=_by_slot(
+            {slot: GraphOutput(dtype_name(tensor), shape_of(tensor)) for slot, _, tensor in outputs},
+            GraphOutput("", ()),
+        ),
+        attributes=op.arguments,
+        stack=op.stack,
+        runs_kernel=runs_kernel,
+    )
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """`float32` for torch.float32."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape; empty where the tensor has none yet, or no single one."""
+    return () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
+
+
+def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:
+    """The values at their slots; `nothing` in a slot that holds no tensor."""
+    return tuple(values.get(slot, nothing) for slot in range(max(values, default=-1) + 1))

@@ -1,0 +1,103 @@
+"""Failures that no dispatched operator is to blame for: a function of `torch.autograd.Function` that raises.
+
+    Function.apply        the forward raised: the operator is the function, its inputs what `apply` was given
+    the backward of it    the same, with the gradients
+
+An error is recorded where it comes from. On its way up it passes others that look for failures, who know by its traceback that it
+was recorded: a frame of a function that records is among its frames.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import Any, Protocol
+
+import torch
+
+from .mode_stack import recording_here
+from .replacements import Replacements
+
+
+class RecordFailure(Protocol):
+    """Files the operator of that name as one that failed, with the tensors among its arguments."""
+
+    def __call__(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> None: ...
+
+
+_RECORDING: set[CodeType] = set()
+
+
+def records_failures(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a function that records every error that passes through it."""
+    _RECORDING.add(function.__code__)
+    return function
+
+
+def was_recorded(error: BaseException) -> bool:
+    """Whether a function that was marked stands between where the error came from and the caller's own frame."""
+    traceback = error.__traceback__
+    traceback = None if traceback is None else traceback.tb_next  # the first frame is the caller's
+    while traceback is not None:
+        if traceback.tb_frame.f_code in _RECORDING:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+class FunctionFailures:
+    """Watches the functions of `torch.autograd.Function` from `attach` to `detach`."""
+
+    def __init__(self, record: RecordFailure) -> None:
+        self._record = record
+        self._replacements = Replacements()
+
+    def attach(self) -> None:
+        apply = torch.autograd.Function.__dict__["apply"].__func__
+        backward = torch.autograd.function.BackwardCFunction.__dict__["apply"]
+        record = self._record
+
+        @records_failures
+        def watched_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return apply(cls, *args, **kwargs)
+            except Exception as error:
+                if recording_here() and not was_recorded(error):
+                    record(cls.__name__, args, kwargs, error)
+                raise
+
+        @records_failures
+        def watched_backward(node: Any, *args: Any) -> Any:
+            try:
+                return backward(node, *args)
+            except Exception as error:
+                if recording_here() and not was_recorded(error):
+                    record(type(node).__name__, args, {}, error)
+                raise
+
+        replace = self._replacements.replace
+        replace(torch.autograd.Function, "apply", classmethod(functools.wraps(apply)(watched_apply)))
+        replace(torch.autograd.function.BackwardCFunction, "apply", functools.wraps(backward)(watched_backward))
+
+        boxed = torch.autograd.function.BackwardCFunction.__dict__.get("apply_boxed")
+        if boxed is not None:  # newer releases, for functions that ask for a list of their gradients
+            replace(torch.autograd.function.BackwardCFunction, "apply_boxed", self._boxed(boxed))
+
+    def _boxed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @records_failures
+        @functools.wraps(original)
+        def watched_boxed(node: Any, *args: Any) -> Any:
+            # The backward may empty the list while it runs.
+            given = tuple(tuple(each) if isinstance(each, list) else each for each in args)
+            try:
+                return original(node, *args)
+            except Exception as error:
+                if recording_here() and not was_recorded(error):
+                    self._record(type(node).__name__, given, {}, error)
+                raise
+
+        return watched_boxed
+
+    def detach(self) -> None:
+        self._replacements.restore()

@@ -1,0 +1,255 @@
+"""Names operators: where in the program each of them runs, which one it is there, and whether it is wanted.
+
+`Naming` reads the position of the calling thread (`TrainingObserver`), the stack of the program, and in backward the forward operator
+through autograd's sequence numbers. It makes the records that a recorder gets.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from opdump.dump_file.names import UNKNOWN_ID
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder
+from opdump.records import Frame, OpRecord, Phase
+
+from .arguments import arguments_of, json_value, numbers_for_tensors
+from .forward_links import ForwardLinks
+from .models import Models
+from .schemas import OperatorSchema, nested_tensors
+from .sites import GRADIENTS, Site, Sites
+from .stacks import StackReader, is_recomputing
+from .training import TrainingObserver
+
+_NO_ARGUMENTS: Mapping[str, Any] = {}
+
+
+class Link:
+    """What a backward operator inherits from its forward operator."""
+
+    __slots__ = ("gradient_scope", "graph_id", "marked", "op_name", "stack", "views")
+
+    def __init__(self, op_name: str, scope: str, graph_id: int, stack: tuple[Frame, ...], marked: bool) -> None:
+        self.op_name = op_name
+        self.gradient_scope = GRADIENTS + scope
+        self.graph_id = graph_id
+        self.stack = stack
+        self.marked = marked
+        self.views: dict[int, int] = {}
+        """The operators without a kernel that its gradient ran, by their schema; and the step in which they ran first."""
+
+
+class Naming:
+    """Makes the records of operators, of all threads."""
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        recorder: Recorder,
+        observer: TrainingObserver,
+        *,
+        rank_id: int = 0,
+        marked_functions: Collection[CodeType] = (),
+        models: Models | None = None,
+    ) -> None:
+        self.rank_id = rank_id
+        self.net_name = "" if plan.layout == "acl" else plan.net_name
+        self.sites = Sites()
+        self.links: ForwardLinks[Link] = ForwardLinks()
+        self.parameter_scopes: dict[int, str] = {}
+        """Scopes of the owners of parameters, by the identity of the parameter."""
+        self.matched_kernels: set[str] = set()
+        """Entries of the plan's `kernels` that matched some operator."""
+        self._plan = plan
+        self._recorder = recorder
+        self._observer = observer
+        self._task_id = UNKNOWN_ID if plan.layout in ("acl", "mindspore-async") else 0
+        """Of tasks and streams, which only a device has."""
+        self._marked_functions = frozenset(marked_functions)
+        self._models = models
+        """Places operators in models, in the layout of devices."""
+        self._stacks = StackReader()
+        self._order = 0
+        self._timestamp = 0
+        self._lock = threading.Lock()
+
+    def identify(
+        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[OpRecord | None, Site, Link | None]:
+        """Names the operator that is about to run, decides whether it is wanted, and says what its gradient inherits.
+
+        There is no record of an operator without a kernel that was listed before, and no gradient comes of what has no link.
+        """
+        observer, plan = self._observer, self._plan
+        position = observer.current()
+        task = torch._C._current_graph_task_id()
+        frame = sys._getframe(2)
+        phase: Phase = position.phase
+        call = position.call_id
+        link = None
+        gradients = True
+        if self._recorder.holding and (task >= 0 or position.root is not None or phase == "optimizer"):
+            self._recorder.release()
+        scope, graph_id = position.scope, position.graph_id
+        if task >= 0:
+            gradients = torch.is_grad_enabled()
+            if position.recomputing or (gradients and is_recomputing(frame)):
+                phase = "recomputation"
+                gradients = True
+            else:
+                phase = "backward"
+                call = ~task  # negative: no call of a network has such a number
+                # None between two nodes, where the engine adds up gradients.
+                node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+                link = None if node is None else self.links.find(node, task)
+                if link is None:
+                    variable = getattr(node, "variable", None)
+                    scope = GRADIENTS + self.parameter_scopes.get(id(variable), "Default")
+        forward_op = ""
+        where: object
+        if link is not None:
+            scope, graph_id, stack, forward_op = link.gradient_scope, link.graph_id, link.stack, link.op_name
+            marked = link.marked
+            where = forward_op
+        else:
+            stack, where = self._stacks.read(frame, position.running)
+            marked = plan.selection != "marked" or position.marked or self._in_marked_function(frame)
+        with self._lock:
+            site = self.sites.next(graph_id, scope, schema.op_type, call, phase, where)
+            occurrence = site.next_occurrence(self.sites.step)
+            timestamp = time.time_ns() // 1000
+            if timestamp <= self._timestamp:
+                timestamp = self._timestamp + 1
+            self._timestamp = timestamp
+            order = self._order
+            self._order = order + 1
+        known: Link | None = None
+        if gradients:
+            known = site.link
+            if known is None or known.stack is not stack or known.marked != marked:
+                known = site.link = Link(site.name, scope, graph_id, stack, marked)
+        skip = schema.kind
+        if skip and site.described:
+            return None, site, known
+        if not skip and not (marked and (site.selected or self.is_selected(site, schema.op_type))):
+            skip = "not selected"
+        # By position, in the order of the fields: names would take as long again, and this runs for every operator.
+        op = OpRecord(
+            schema.op_type,
+            site.name,
+            timestamp,
+            observer.step,
+            self.net_name,
+            graph_id,
+            self.rank_id,
+            0,
+            self._task_id,
+            self._task_id,
+            order,
+            occurrence,
+            phase,
+            schema.kernel,
+            forward_op,
+            stack,
+            arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
+            skip,
+        )
+        if plan.captures == "overflow":
+            numbers = numbers_for_tensors(schema, args, kwargs)
+            if numbers:
+                op = replace(op, arguments={**op.arguments, **numbers})
+        if self._models is not None:
+            inside = position.root is not None or link is not None or phase == "recomputation"
+            op = self._models.placed(op, inside=inside and phase != "optimizer")
+        return op, site, known
+
+    def scope(self) -> str:
+        """The scope of the innermost running module of this thread."""
+        return self._observer.current().scope
+
+    def here(self) -> OpRecord:
+        """A record that says where the program is, of no operator."""
+        position = self._observer.current()
+        stack, _ = self._stacks.read(sys._getframe(1), position.running)
+        return OpRecord(
+            op_type="",
+            op_name="",
+            timestamp=self.now(),
+            step=self._observer.step,
+            rank_id=self.rank_id,
+            task_id=self._task_id,
+            stream_id=self._task_id,
+            order=self.next_order(),
+            stack=stack,
+        )
+
+    def name_call(self, op_type: str, op_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpRecord:
+        """Names what the program is about to call (`dump_level` op); without `op_name` it is named by its scope."""
+        observer = self._observer
+        position = observer.current()
+        stack, where = self._stacks.read(sys._getframe(1), position.running)
+        with self._lock:
+            if op_name:
+                site = self.sites.value(~position.graph_id, op_name)
+            else:
+                # Numbers of their own, so that operators are numbered as they are without calls.
+                site = self.sites.next(
+                    ~position.graph_id, position.scope, op_type, position.call_id, position.phase, where
+                )
+            occurrence = site.next_occurrence(self.sites.step)
+            timestamp, order = self.now(), self.next_order()
+        others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+        op = OpRecord(
+            op_type=op_type,
+            op_name=op_name or site.name.replace("-op", "-call"),
+            timestamp=timestamp,
+            step=observer.step,
+            graph_id=position.graph_id,
+            rank_id=self.rank_id,
+            task_id=self._task_id,
+            stream_id=self._task_id,
+            order=order,
+            occurrence=occurrence,
+            phase=position.phase,
+            stack=stack,
+            arguments={key: json_value(value) for key, value in others.items() if not holds_tensors(value)},
+        )
+        assert self._models is not None, "calls are recorded in the layout of devices alone"
+        return self._models.placed(op, inside=position.root is not None and position.phase != "optimizer")
+
+    def _in_marked_function(self, frame: FrameType) -> bool:
+        return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
+
+    def is_selected(self, site: Site, op_type: str) -> bool:
+        if site.selected is None:
+            site.selected = self._plan.selects(site.name, op_type)
+            if site.selected and self._plan.selection == "kernels":
+                self.matched_kernels.update(self._plan.matching_kernels(site.name, op_type))
+        return site.selected
+
+    def now(self) -> int:
+        """A timestamp that no other record has."""
+        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
+        return self._timestamp
+
+    def next_order(self) -> int:
+        """The next place in the execution order of the step."""
+        self._order += 1
+        return self._order - 1
+
+    def restart_order(self) -> None:
+        """A step begins."""
+        self._order = 0
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether an argument is a tensor, or has one in it."""
+    return next(nested_tensors((value,), ""), None) is not None

@@ -1,0 +1,138 @@
+"""Watch mode: after each operator A, what the outputs of the watched operators C hold now, as `A_To_C`.
+
+What is looked at is memory, not the program's variables: a write through a view, an alias, `.data`, numpy or a kernel of somebody
+else's shows up at the next operator. The memory of an output stays until its operator runs again, or the capture ends, so that
+nobody else gets it in between.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from opdump.plan import DumpPlan, ModelSelection
+from opdump.recorder import GatheringRecorder, LiveTensor
+from opdump.records import OpRecord
+
+from .operator_names import names_of
+from .schemas import Found
+
+TENSOR = "Tensor"
+"""op_type of a watched tensor that the program named itself."""
+
+
+class _Held:
+    """A tensor whose memory is watched."""
+
+    __slots__ = ("_alias", "_original")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._original = weakref.ref(tensor)
+        with torch.no_grad():
+            self._alias = tensor.detach()
+
+    def now(self) -> torch.Tensor:
+        """The tensor as the program sees it while it has it (`.data` may give it other memory), else its memory."""
+        original = self._original()
+        return self._alias if original is None else original
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A watched operator that has run."""
+
+    op_type: str
+    node: str
+    op_name: str
+    tensors: tuple[tuple[int, str, _Held], ...]
+
+    def lives(self) -> list[LiveTensor]:
+        return [(slot, argument, held.now(), "", "") for slot, argument, held in self.tensors]
+
+
+class Watches:
+    """Follows the `watcher_nodes` of a plan through a run. `now` gives a new timestamp."""
+
+    def __init__(self, plan: DumpPlan, recorder: GatheringRecorder, now: Callable[[], int]) -> None:
+        self._entries: list[ModelSelection] = [entry for entry in plan.models or () if entry.watcher_nodes]
+        self._recorder = recorder
+        self._now = now
+        self._steps = plan.steps
+        self._watched: dict[str, _Watched] = {}
+        """By the name of the watched node."""
+        self._tensors: dict[str, _Watched] = {}
+        self._lock = threading.Lock()
+        self.matched: set[str] = set()
+        """Names in the plan that some operator had."""
+
+    def add_tensors(self, tensors: Mapping[str, torch.Tensor], op: OpRecord) -> None:
+        """Watches tensors of the program from now on; `op` says where they are."""
+        with self._lock, _disable_current_modes():
+            for name, tensor in tensors.items():
+                watched = _Watched(TENSOR, name, name, ((0, "", _Held(tensor)),))
+                self._tensors[name] = watched
+                first = replace(op, op_type=TENSOR, op_name=name, timestamp=self._now(), kernel="")
+                self._recorder.watch_begins(first, watched.lives())
+
+    def add_nodes(self, nodes: Sequence[str]) -> None:
+        """Watches the outputs of more operators, after every other operator."""
+        with self._lock:
+            self._entries.append(ModelSelection(watcher_nodes=tuple(nodes)))
+
+    def ran(self, op: OpRecord, outputs: Iterable[Found], *, collective: bool) -> None:
+        """An operator that launches a kernel has run."""
+        if op.step not in self._steps:
+            return
+        names = names_of(op.op_name)
+        with self._lock, _disable_current_modes():
+            mine = {node for entry in self._entries for node in entry.watcher_nodes if node in names}
+            if mine:
+                self.matched |= mine
+                if op.phase == "forward":
+                    self._begin(mine, op, list(outputs))
+                return
+            if collective or op.op_type.startswith("Hcom"):
+                return
+            done: set[str] = set()
+            for entry in self._entries:
+                known = entry.layers is None or next((name for name in entry.layers if name in names), None)
+                if not known:
+                    continue
+                after = op.op_name if entry.layers is None else str(known)
+                if entry.layers is not None:
+                    self.matched.add(after)
+                for node in entry.watcher_nodes:
+                    watched = self._watched.get(node)
+                    if watched is not None and node not in done:
+                        done.add(node)
+                        self._file(op, after, watched)
+            for watched in self._tensors.values():
+                self._file(op, op.op_name, watched)
+
+    def unmatched(self) -> list[str]:
+        """What the plan names and no operator had."""
+        named = {node for entry in self._entries for node in entry.watcher_nodes}
+        named.update(name for entry in self._entries for name in entry.layers or ())
+        return [f"watch: {name!r} is no operator and no module that ran" for name in sorted(named - self.matched)]
+
+    def _begin(self, nodes: Iterable[str], op: OpRecord, outputs: Sequence[Found]) -> None:
+        held = tuple((slot, argument, _Held(tensor)) for slot, argument, tensor in outputs)
+        for node in nodes:
+            watched = self._watched[node] = _Watched(op.op_type, node, op.op_name, held)
+            self._recorder.watch_begins(replace(op, op_name=node, timestamp=self._now()), watched.lives())
+
+    def _file(self, op: OpRecord, after: str, watched: _Watched) -> None:
+        record = replace(
+            op,
+            op_type=watched.op_type,
+            op_name=f"{after}_To_{watched.node}",
+            timestamp=self._now(),
+            forward_op="",
+            skip="",
+        )
+        self._recorder.watched(record, watched.lives())

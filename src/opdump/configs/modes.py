@@ -1,0 +1,50 @@
+"""The modes of a dump that code asks for without a file: overflow, failures, watched memory.
+
+A plan of keyword arguments gets the layout of devices, which has files of its own for them, unless the caller chose another; the plan
+of a file keeps its layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from opdump.errors import ConfigError
+from opdump.plan import Captures, DumpPlan, ModelSelection
+
+
+def chosen_mode(*, overflow: bool, on_exception: bool, watch: bool) -> Captures:
+    """The mode that these arguments of `opdump.capture` ask for. Raises ConfigError for more than one."""
+    chosen: list[tuple[str, Captures]] = []
+    if overflow:
+        chosen.append(("overflow=True", "overflow"))
+    if on_exception:
+        chosen.append(("on_exception=True", "exception"))
+    if watch:
+        chosen.append(("watch=...", "watch"))
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(name for name, _ in chosen)} were given; a capture has one mode, choose one")
+    return chosen[0][1] if chosen else "data"
+
+
+def plan_in_mode(plan: DumpPlan, mode: Captures, *, as_device: bool, nodes: Sequence[str] = ()) -> DumpPlan:
+    """The plan in a mode; `as_device` changes to the layout of devices. `nodes` are the names of watched operators.
+
+    Raises ConfigError for a file of another mode, and for the watch mode in a layout that has no files for it.
+    """
+    if mode == "data":
+        return plan
+    if plan.captures not in ("data", mode):
+        raise ConfigError(
+            f"the configuration asks for the mode {plan.captures!r}, the arguments for {mode!r}; choose one"
+        )
+    if as_device:
+        plan = replace(plan, layout="acl", file_format="bin", dialect="acl")
+    if mode == "watch":
+        if plan.layout != "acl":
+            raise ConfigError(
+                f'watch mode writes files of the layout "acl", not of {plan.layout!r}; leave `layout` out'
+            )
+        models = (*(plan.models or ()), *((ModelSelection(watcher_nodes=tuple(nodes)),) if nodes else ()))
+        return replace(plan, captures=mode, models=models, saved_data="tensor", inputs=False, outputs=True)
+    return replace(plan, captures=mode, models=None, inputs=True, outputs=mode == "overflow")

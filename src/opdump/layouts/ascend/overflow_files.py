@@ -1,0 +1,36 @@
+"""What an overflow file says of an operator.
+
+Source: section 6 of the dump specification: an atomic addition is told by another accelerator, and in other bits, than all else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdump.checks.overflow import overflow_kind
+from opdump.dump_file import DumpFile
+from opdump.dump_file.opdebug import OpdebugRecord, atomic_status, overflow_dump_file, overflow_record
+from opdump.records import OpRecord
+
+_ATOMIC = "DHA Atomic Add"
+
+
+def overflow_of(op: OpRecord, status: int) -> OpdebugRecord:
+    """The record of an operator that overflowed; `status` has the bits of the AI Core."""
+    return overflow_record(**_told(op, status))
+
+
+def overflow_file_of(op: OpRecord, status: int) -> DumpFile:
+    """The dump file of that record."""
+    return overflow_dump_file(**_told(op, status), dump_time=op.timestamp)
+
+
+def _told(op: OpRecord, status: int) -> dict[str, Any]:
+    is_atomic = overflow_kind(op.op_type, op.arguments) == "atomic"
+    return {
+        "status": atomic_status(_ATOMIC) if is_atomic else status,
+        "accelerator": _ATOMIC if is_atomic else "AI Core",
+        "model_id": op.graph_id,
+        "stream_id": op.stream_id,
+        "task_id": op.task_id,
+    }

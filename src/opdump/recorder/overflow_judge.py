@@ -1,0 +1,45 @@
+"""How an operator overflowed, judged by what was taken of its inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from opdump.checks.overflow import overflow_status
+from opdump.checks.seen import Seen
+from opdump.plan import DumpPlan
+from opdump.recorder.gathering import Judge
+from opdump.recorder.recorder import array_of
+from opdump.recorder.taken import Taken
+from opdump.records import OpRecord
+from opdump.statistics import SummaryStatistics
+
+
+def judge_by_data(plan: DumpPlan) -> Judge:
+    """The judge of overflow mode: status bits of an operator, 0 where its data prove no overflow of the plan's kinds.
+
+    It looks at tensors with settled statistics, the inputs as they were before the operator ran.
+    """
+
+    def judge(op: OpRecord, taken: Sequence[Taken]) -> int:
+        return overflow_status(
+            op.op_type,
+            op.kernel,
+            op.arguments,
+            [_seen(entry) for entry in taken if entry.io == "input"],
+            [_seen(entry) for entry in taken if entry.io == "output"],
+            plan.overflow_kinds,
+        )
+
+    return judge
+
+
+def _seen(entry: Taken) -> Seen:
+    statistics = entry.statistics
+    return Seen(
+        dtype=entry.dtype,
+        shape=entry.shape,
+        argument=entry.argument,
+        summary=statistics.summary if isinstance(statistics, SummaryStatistics) else None,
+        elements=None if entry.array is None else partial(array_of, entry),
+    )

@@ -1,0 +1,161 @@
+"""Who wrote into watched memory: the first operator after which the bytes of a watched output were others.
+
+A dump of watch mode holds `A_To_C` for each look: what an output of C held after A. The index also says what it held when C had run
+itself; in a dump without an index the first look takes its place, and a change by the very first operator is not seen.
+
+Looks are compared one after the other, and no more than one digest for each watched output is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from opdump.catalog import Execution
+from opdump.records import OpRecord, TensorRecord
+from opdump.reports import amounts
+from opdump.reports.dump_tables import source_of
+from opdump.reports.table import Column, Printer
+
+_TO = "_To_"
+
+
+@dataclass(slots=True)
+class WatchedOutput:
+    """One output of one execution of a watched operator."""
+
+    node: str
+    slot: int
+    step: int
+    rank_id: int
+    digest: str
+    looks: int = 0
+    writer: OpRecord | None = None
+    """The record of the look that found the first change; its name is `A_To_C`."""
+    changes: int = 0
+
+    @property
+    def writer_name(self) -> str:
+        """The operator after which the bytes were others; empty where they stayed."""
+        return "" if self.writer is None else self.writer.op_name.removesuffix(f"{_TO}{self.node}")
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """The watched outputs of a rank that are looked at now."""
+
+    known: dict[tuple[str, int], WatchedOutput] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def node_of(self, op_name: str) -> str | None:
+        """C of `A_To_C`; None where the name is no such name. Names of nodes that began are known, others are the last part."""
+        parts = op_name.split(_TO)
+        for place in range(1, len(parts)):
+            node = _TO.join(parts[place:])
+            if node in self.names:
+                return node
+        return parts[-1] if len(parts) > 1 else None
+
+
+def watched_outputs(executions: Iterable[Execution]) -> list[WatchedOutput]:
+    """Every watched output of a dump, in the order in which they were first looked at; executions in their order, none left out."""
+    found: list[WatchedOutput] = []
+    ranks: dict[int, _Nodes] = {}
+    for execution in executions:
+        op = execution.op
+        nodes = ranks.setdefault(op.rank_id, _Nodes())
+        is_begin = any(record.skip == "not watched" for record in execution.tensors)
+        node = op.op_name if is_begin else nodes.node_of(op.op_name)
+        if node is None:
+            continue
+        if is_begin:
+            nodes.names.add(node)
+        for record in execution.tensors:
+            digest = _digest(record)
+            if digest is None:
+                continue
+            watched = nodes.known.get((node, record.slot))
+            if is_begin or watched is None:
+                watched = WatchedOutput(node, record.slot, op.step, op.rank_id, digest)
+                nodes.known[node, record.slot] = watched
+                found.append(watched)
+            if is_begin:
+                continue
+            watched.looks += 1
+            if digest != watched.digest:
+                watched.digest = digest
+                watched.changes += 1
+                watched.writer = watched.writer or op
+    return found
+
+
+def print_watch(printer: Printer, outputs: list[WatchedOutput], *, limit: int) -> None:
+    """A row for each watched output that changed, and how many did not."""
+    changed = [output for output in outputs if output.writer is not None]
+    columns = (
+        Column("rank", right=True),
+        Column("step", right=True),
+        Column("watched"),
+        Column("output", right=True),
+        Column("first changed after", gives_way=True),
+        Column("kernel"),
+        Column("source"),
+        Column("changes", right=True),
+        Column("looks", right=True),
+    )
+    if changed:
+        printer.table(columns, [_row(output) for output in (changed[:limit] if limit else changed)])
+        if limit and len(changed) > limit:
+            printer.text(f"... and {amounts.count(len(changed) - limit, 'output')} more (--limit 0 shows all)")
+    looks = sum(output.looks for output in outputs)
+    printer.text(
+        f"{amounts.count(len(outputs), 'watched output')}, {amounts.count(looks, 'look')}: "
+        + (f"{len(changed)} changed" if changed else "none changed")
+    )
+
+
+def watch_json(outputs: list[WatchedOutput]) -> list[dict[str, object]]:
+    """The same for a program; `first_changed_after` is None where the bytes stayed."""
+    return [
+        {
+            "rank": output.rank_id,
+            "step": output.step,
+            "watched": output.node,
+            "output": output.slot,
+            "first_changed_after": output.writer_name or None,
+            "kernel": output.writer.kernel if output.writer is not None else None,
+            "source": source_of(output.writer) if output.writer is not None else None,
+            "changes": output.changes,
+            "looks": output.looks,
+        }
+        for output in outputs
+    ]
+
+
+def _row(output: WatchedOutput) -> list[str]:
+    writer = output.writer
+    assert writer is not None
+    return [
+        str(output.rank_id),
+        str(output.step),
+        output.node,
+        str(output.slot),
+        output.writer_name,
+        writer.kernel or writer.op_type,
+        source_of(writer),
+        str(output.changes),
+        str(output.looks),
+    ]
+
+
+def _digest(record: TensorRecord) -> str | None:
+    known = record.statistics.get("md5")
+    if known is not None:
+        return str(known)
+    if record.payload is None:
+        return None
+    flat = np.ascontiguousarray(record.payload.to_host()).reshape(-1).view(np.uint8)
+    return hashlib.md5(flat.data, usedforsecurity=False).hexdigest()

@@ -1,0 +1,60 @@
+"""Max and min as a device computes them, where its statistics stand in the place of a tensor.
+
+A device begins with the first element and replaces it by each later one that compares greater (less). So a NaN at the start
+stays, a later one is passed over, and of zeros of either sign the first one counts; whole numbers keep all their digits.
+Source: section 4.1 of the dump specification.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy.typing as npt
+
+    from opdump.kernels import Summary
+
+_EXACT_IN_FLOAT64 = 2**53
+_LOOKED_AT = 1 << 14
+
+Extremes = tuple[float | int, float | int]
+"""Max and min. An int where a float64 cannot hold the number."""
+
+
+def device_extremes(array: npt.NDArray[Any], summary: Summary) -> Extremes | None:
+    """Max and min of an array of any shape, whose summary is given; None where they are those of the summary.
+
+    None for no elements. bfloat16 comes widened to float32.
+    """
+    if not array.size:
+        return None
+    if array.dtype.kind != "f":
+        if max(abs(summary.max), abs(summary.min)) < _EXACT_IN_FLOAT64:
+            return None
+        return int(array.max()), int(array.min())
+    if not summary.nan and summary.max != 0 and summary.min != 0:
+        return None
+    flat = array.reshape(-1)
+    if np.isnan(flat[0]):
+        return float("nan"), float("nan")
+    numbers = flat[~np.isnan(flat)] if summary.nan else flat
+    greatest, least = (float(numbers.max()), float(numbers.min())) if summary.nan else (summary.max, summary.min)
+    if greatest == 0 or least == 0:
+        zero = _first_zero(numbers)
+        greatest, least = greatest or zero, least or zero
+    return greatest, least
+
+
+def _first_zero(flat: npt.NDArray[Any]) -> float:
+    """The first zero, with its sign; after a rectifier it is not far."""
+    for start in range(0, flat.size, _LOOKED_AT):
+        part = flat[start : start + _LOOKED_AT]
+        places = part == 0
+        place = int(places.argmax())
+        if places[place]:
+            return float(part[place])
+    return 0.0

@@ -1,0 +1,61 @@
+"""`opdump run -c acl.json script.py`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+import opdump
+from opdump.commands.run import run
+
+SCRIPT = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.fc(x).relu()
+
+net = Net()
+for _ in range(2):
+    net(torch.ones(1, 3))
+"""
+
+
+def _run(tmp_path: Path, script: str, **dump: object) -> tuple[int, str]:
+    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "acl.json").write_text(json.dumps({"dump": dump}))
+    done = CliRunner().invoke(run, ["-c", str(tmp_path / "acl.json"), str(tmp_path / "script.py")])
+    return done.exit_code, done.output
+
+
+def test_a_model_of_the_script_under_an_acl_json(tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    # A relative path lies under the directory of the script.
+    code, _ = _run(tmp_path, SCRIPT, dump_path="output", dump_list=[{"model_name": "Net"}], dump_level="kernel")
+    assert code == 0
+    executions = list(opdump.open(tmp_path / "output").executions())
+    assert [execution.op.op_type for execution in executions] == ["addmm", "relu"] * 2
+    assert {execution.op.net_name for execution in executions} == {"Net"}
+
+
+def test_a_failing_script_under_an_exception_scene_keeps_its_traceback(tmp_path: Path) -> None:
+    script = "import torch\ntorch.ones(2) + torch.ones(3)\n"
+    code, output = _run(tmp_path, script, dump_scene="lite_exception", dump_path=str(tmp_path))
+    assert code == 1
+    assert "RuntimeError: The size of tensor a (2) must match" in output
+    assert "line 2, in <module>\n    torch.ones(2) + torch.ones(3)" in output
+    assert "opdump/adapters" not in output
+    assert list(tmp_path.glob("extra-info/data-dump/0/exception_info.*"))
+
+
+def test_a_file_that_enables_nothing_says_so(tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    code, output = _run(tmp_path, SCRIPT, dump_path="output")
+    assert code == 0
+    assert "valid, but enables nothing" in output

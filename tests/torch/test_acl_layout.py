@@ -1,0 +1,303 @@
+"""PyTorch under an acl.json: models, single operators, and what the program called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import opdump
+from opdump.plan import DumpPlan, Exclusion, ModelSelection, OperatorRange, StepSet
+
+
+class LeNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 2, 3)
+        self.block = nn.Sequential(nn.ReLU(), nn.Flatten())
+        self.fc = nn.Linear(2 * 4 * 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.softmax(self.fc(self.block(self.conv1(x))), -1)
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.out(x)
+        return result
+
+
+IMAGES = torch.ones(1, 1, 6, 6)
+
+
+def acl_plan(path: Path, *models: ModelSelection, level: Any = "kernel", **fields: Any) -> DumpPlan:
+    fields.setdefault("single_operators", not models)
+    return DumpPlan(
+        path=path,
+        models=models or None,
+        dump_level=level,
+        layout="acl",
+        file_format="bin",
+        dialect="acl",
+        **fields,
+    )
+
+
+def files(path: Path) -> list[str]:
+    """Below `{time}/{device}`, without the numbers at the end of a name."""
+    found = [file for file in path.rglob("*") if file.is_file() and ".dump_metadata" not in file.parts]
+    parts = sorted("/".join(file.relative_to(path).parts[2:]).rsplit(".", 3)[0] for file in found)
+    return [part.partition("Default_network-")[0] + part.rpartition("_")[2] for part in parts]
+
+
+def kinds(path: Path) -> list[str]:
+    return [execution.op.op_type for execution in opdump.open(path).executions()]
+
+
+def test_a_named_root_module_is_a_model_and_what_runs_outside_is_not(tmp_path: Path) -> None:
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, ModelSelection(model_name="LeNet"))):
+        Head()(LeNet()(IMAGES))
+        torch.ones(2).neg()
+    directories = {file.parent.relative_to(tmp_path).parts[1:] for file in tmp_path.rglob("*.65535.65535.*")}
+    assert directories == {("0", "LeNet", "1", "0")}
+    assert kinds(tmp_path) == ["convolution", "relu", "addmm", "_softmax"]
+
+
+def test_every_execution_of_a_model_has_the_next_data_index(tmp_path: Path) -> None:
+    net = LeNet()
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, ModelSelection(model_name="LeNet"))):
+        for _ in range(3):
+            net(IMAGES)
+    found = [execution.op.step for execution in opdump.open(tmp_path).executions()]
+    assert found == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_dump_step_counts_executions_of_the_model(tmp_path: Path) -> None:
+    net = LeNet()
+    plan = acl_plan(tmp_path, ModelSelection(model_name="LeNet"), steps=StepSet.parse("0|2-3"))
+    with torch.no_grad(), opdump.capture(plan):
+        for _ in range(6):
+            net(IMAGES)
+    assert sorted(int(file.name) for file in next(tmp_path.rglob("LeNet/1")).iterdir()) == [0, 2, 3]
+
+
+def test_two_models_have_two_numbers_and_count_apart(tmp_path: Path) -> None:
+    first, second, head = LeNet(), LeNet(), Head()
+    entries = ModelSelection(model_name="LeNet"), ModelSelection(model_name="Head")
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, *entries)):
+        first(IMAGES)
+        head(second(IMAGES))
+        first(IMAGES)
+    (home,) = tmp_path.glob("*/0")
+    found = {str(file.parent.relative_to(home)) for file in home.rglob("*.65535.65535.*")}
+    assert found == {"LeNet/1/0", "LeNet/1/1", "LeNet/2/0", "Head/3/0"}
+
+
+def test_a_model_may_have_a_name_that_the_program_gave_it(tmp_path: Path) -> None:
+    net = LeNet()
+    opdump.name_model(net, "ResNet-50 v1.5")
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, ModelSelection(model_name="ResNet-50 v1.5"))):
+        net(IMAGES)
+        LeNet()(IMAGES)
+    (home,) = tmp_path.glob("*/0")
+    assert {str(file.parent.relative_to(home)) for file in home.rglob("*.65535.65535.*")} == {"ResNet-50_v1_5/1/0"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        (("conv1",), ["convolution"]),
+        (("block",), ["relu"]),
+        (("block.0", "fc"), ["relu", "addmm"]),
+        (("Default/network-LeNet/fc-Linear",), ["addmm"]),
+        (("_softmax-op5",), ["_softmax"]),
+        (("Default/network-LeNet/conv1-Conv2d/convolution-op0",), ["convolution"]),
+        (("Conv1", "convolution"), []),
+    ],
+)
+def test_layer_takes_full_names_last_components_scopes_and_paths_of_modules(
+    layers: Sequence[str], expected: list[str], tmp_path: Path
+) -> None:
+    plan = acl_plan(tmp_path, ModelSelection(model_name="LeNet", layers=tuple(layers)))
+    net = LeNet()
+    with torch.no_grad(), opdump.capture(plan) as dump:
+        net(IMAGES)
+    assert dump.report is not None
+    if not expected:
+        assert len(dump.report.warnings) == len(layers)
+        assert not list(tmp_path.rglob("*.65535.*"))
+        return
+    assert kinds(tmp_path) == expected
+    assert dump.report.warnings == ()
+
+
+def test_gradients_belong_to_the_model_and_the_optimizer_does_not(tmp_path: Path) -> None:
+    net = LeNet()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with opdump.capture(acl_plan(tmp_path, ModelSelection(model_name="LeNet"))):
+        for _ in range(2):
+            net(IMAGES).sum().backward()
+            optimizer.step()
+    executions = list(opdump.open(tmp_path).executions())
+    assert {execution.op.phase for execution in executions} == {"forward", "backward"}
+    assert {execution.op.step for execution in executions if execution.op.phase == "backward"} == {0, 1}
+    assert not any(execution.op.op_type == "Parameter" for execution in executions)
+
+
+def test_blacklists_leave_out_inputs_and_outputs_by_type_and_by_name(tmp_path: Path) -> None:
+    entry = ModelSelection(
+        model_name="LeNet",
+        type_exclusions=(Exclusion("convolution", inputs=frozenset({1, 2})),),
+        name_exclusions=(Exclusion("fc", outputs=frozenset({0})),),
+    )
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, entry)):
+        LeNet()(IMAGES)
+    by_type = {execution.op.op_type: execution for execution in opdump.open(tmp_path).executions()}
+    assert list(by_type["convolution"].inputs) == [0]
+    assert list(by_type["convolution"].outputs) == [0]
+    assert len(by_type["addmm"].inputs) == 3
+    assert not by_type["addmm"].outputs
+
+
+def test_a_range_holds_its_ends_and_what_lies_between(tmp_path: Path) -> None:
+    entry = ModelSelection(model_name="LeNet", ranges=(OperatorRange("block.0", "fc"),))
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, entry)):
+        net = LeNet()
+        net(IMAGES)
+        net(IMAGES)
+    assert kinds(tmp_path) == ["relu", "addmm"] * 2
+
+
+def test_kernels_of_single_operators_have_names_of_the_api_and_two_files(tmp_path: Path) -> None:
+    x = torch.arange(3.0)
+    with opdump.capture(acl_plan(tmp_path)):
+        x + 1
+        x.mul_(2)
+    (home,) = tmp_path.glob("*/0")
+    names = sorted(file.name for file in home.iterdir() if file.is_file())
+    assert [name.split(".")[:4] for name in names] == [
+        ["aclnnAdd_0_L2", "aclnnAdd", "65535", "65535"],
+        ["aclnnAdd_0_L2", "aclnnAdd", "65535", "65535"],
+        ["aclnnInplaceMul_1_L2", "aclnnInplaceMul", "65535", "65535"],
+        ["aclnnInplaceMul_1_L2", "aclnnInplaceMul", "65535", "65535"],
+    ]
+    dumped = [opdump.read_dump_file(home / name) for name in names]
+    assert [(len(file.inputs), len(file.outputs)) for file in dumped] == [(1, 0), (0, 1)] * 2
+    held = [file.tensors[0].to_host().tolist() for file in dumped]
+    assert held == [[0, 1, 2], [1, 2, 3], [0, 1, 2], [0, 2, 4]]
+    assert kinds(tmp_path) == ["add", "mul_"]
+
+
+def test_the_level_op_is_what_the_program_called(tmp_path: Path) -> None:
+    net = LeNet()
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, level="op")):
+        result = net(IMAGES)
+        loss = functional.cross_entropy(result, torch.tensor([1]))
+        result[0, 0] = 3
+    executions = list(opdump.open(tmp_path).executions())
+    assert [execution.op.op_type for execution in executions] == [
+        *("Conv2d", "ReLU", "Linear", "softmax", "cross_entropy", "setitem")
+    ]
+    assert executions[0].op.op_name == "Default/network-LeNet/conv1-Conv2d"
+    assert executions[3].op.op_name.startswith("Default/network-LeNet/softmax-call")
+    payload = executions[4].outputs[0].payload
+    assert payload is not None
+    assert payload.to_host() == loss.numpy()
+    (before,) = [record for record in executions[5].inputs.values() if record.payload is not None][:1]
+    assert before.payload is not None
+    assert before.payload.to_host()[0, 0] != 3
+    assert all(execution.op.stack[0].file == __file__ for execution in executions)
+
+
+def test_the_level_all_is_both(tmp_path: Path) -> None:
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, ModelSelection(model_name="LeNet"), level="all")):
+        LeNet()(IMAGES)
+    assert sorted(kinds(tmp_path)) == sorted(
+        ["Conv2d", "ReLU", "Linear", "softmax", "convolution", "relu", "addmm", "_softmax"]
+    )
+
+
+def test_attention_takes_the_road_that_it_takes_without_capture(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    x = torch.randn(2, 5, 16)
+    with torch.inference_mode():
+        plain = layer(x)
+        with opdump.capture(acl_plan(tmp_path, level="all")):
+            captured = layer(x)
+    assert torch.equal(plain, captured)
+    assert kinds(tmp_path)[0] == "TransformerEncoderLayer"
+    assert "_transformer_encoder_layer_fwd" in kinds(tmp_path)
+
+
+def test_statistics_are_one_table_for_each_operator(tmp_path: Path) -> None:
+    plan = acl_plan(
+        tmp_path,
+        ModelSelection(model_name="LeNet", layers=("fc",)),
+        saved_data="statistic",
+        statistic_category=("max", "min", "avg", "nan count", "negative inf count", "positive inf count"),
+    )
+    net = LeNet()
+    with torch.no_grad(), opdump.capture(plan):
+        net(IMAGES)
+    (table,) = tmp_path.rglob("*.csv")
+    lines = table.read_text().splitlines()
+    assert lines[0].startswith("Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value")
+    assert [line.split(",")[0] for line in lines[1:]] == ["Input", "Input", "Input", "Output"]
+    assert table.name.startswith("addmm.Default_network-LeNet_fc-Linear_addmm-op4.65535.65535.")
+
+
+def test_a_file_of_the_dialect(tmp_path: Path) -> None:
+    config = {
+        "dump": {
+            "dump_path": str(tmp_path / "output"),
+            "dump_list": [{"model_name": "LeNet", "layer": ["fc"]}],
+            "dump_mode": "all",
+            "dump_level": "kernel",
+            "dump_op_switch": "off",
+        }
+    }
+    (tmp_path / "output").mkdir()
+    file = tmp_path / "acl.json"
+    file.write_text(json.dumps(config))
+    net = LeNet()
+    with torch.no_grad(), opdump.capture(file):
+        result = net.fc(net.block(net.conv1(IMAGES)))
+        net(IMAGES)
+    (executed,) = opdump.open(tmp_path / "output").executions()
+    payload = executed.outputs[0].payload
+    assert payload is not None
+    assert np.array_equal(payload.to_host(), result.numpy())
+
+
+def test_the_sample_for_single_operators_dumps_all_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "acl.json"
+    (tmp_path / "output").mkdir()
+    config = {"dump_path": str(tmp_path / "output"), "dump_list": [], "dump_op_switch": "on", "dump_data": "tensor"}
+    file.write_text(json.dumps({"dump": config}))
+    with opdump.capture(file):
+        torch.ones(3) + 1
+    (home,) = (tmp_path / "output").glob("*/0")
+    assert {name.name.split(".")[1] for name in home.iterdir() if name.is_file()} >= {"aclnnAdd"}
+
+
+def test_stop_after_dump_ends_with_the_next_call(tmp_path: Path) -> None:
+    net = LeNet()
+    plan = acl_plan(tmp_path, ModelSelection(model_name="LeNet"), steps=StepSet.parse("0-1"))
+    calls = 0
+    with torch.no_grad(), opdump.capture(plan, stop_after_dump=True):
+        for _ in range(10):
+            net(IMAGES)
+            calls += 1
+    assert calls == 2

@@ -1,0 +1,113 @@
+"""Overflow mode: operators that overflow are filed whole, with how they overflowed, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import opdump
+from opdump.catalog import Execution
+from opdump.dump_file.opdebug import decode_opdebug
+from opdump.plan import DumpPlan
+
+
+def statuses(path: Path) -> list[int]:
+    found = []
+    for file in sorted(path.rglob("Opdebug.Node_OpDebug.*"), key=lambda file: int(file.name.rpartition(".")[2])):
+        (payload,) = opdump.read_dump_file(file).outputs
+        reports = {report.accelerator: report for report in decode_opdebug(payload.to_host().tobytes()).reports}
+        found.append(reports["AI Core"].statuses[0])
+    return found
+
+
+def overflowing(path: Path) -> list[Execution]:
+    """The operators, without the files that say how they overflowed."""
+    return [found for found in opdump.open(path).executions() if found.op.op_type != "Opdebug"]
+
+
+def test_an_operator_that_overflows_is_filed_with_its_status(tmp_path: Path) -> None:
+    half = torch.full((3,), 6e4).half()
+    with opdump.capture(overflow=True, path=tmp_path) as dump:
+        half + 1
+        half * 4
+        torch.full((2,), 1e38) * torch.full((2,), 1e38)
+    first, second = overflowing(tmp_path)
+    assert (first.op.op_type, second.op.op_type) == ("mul", "mul")
+    payload = first.inputs[0].payload
+    assert payload is not None
+    assert payload.to_host().tolist() == half.tolist()
+    assert statuses(tmp_path) == [0x20, 0x20]
+    assert dump.report is not None
+    assert dump.report.captured == 2
+    assert dump.report.skipped["no overflow"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("cast", 0x100), ("negated", 0x8), ("integers", 0x10), ("product", 0x400), ("unsigned", 0x80)]
+)
+def test_the_status_bits_of_each_kind(kind: str, status: int, tmp_path: Path) -> None:
+    big = torch.full((2, 2), 1e38)
+    with opdump.capture(overflow=True, path=tmp_path):
+        if kind == "cast":
+            big.half()
+        elif kind == "negated":
+            -torch.tensor([-128], dtype=torch.int8)
+        elif kind == "integers":
+            torch.tensor([2**31 - 1], dtype=torch.int32) + 1
+        elif kind == "product":
+            big @ big
+        else:
+            torch.tensor([-1.0]).to(torch.uint8)
+    assert statuses(tmp_path) == [status]
+
+
+def test_an_operator_in_place_is_judged_and_filed_by_what_it_read(tmp_path: Path) -> None:
+    x = torch.full((2,), 1e38)
+    with opdump.capture(overflow=True, path=tmp_path):
+        x.mul_(x)
+        x.mul_(2)  # its input is infinite already
+    (failed,) = overflowing(tmp_path)
+    before, after = failed.inputs[0].payload, failed.outputs[0].payload
+    assert before is not None
+    assert after is not None
+    assert before.to_host().tolist() == torch.full((2,), 1e38).tolist()
+    assert after.to_host().tolist() == [float("inf")] * 2
+
+
+def test_without_an_overflow_there_is_no_directory(tmp_path: Path) -> None:
+    with opdump.capture(overflow=True, path=tmp_path / "dump"):
+        layer = torch.nn.Linear(3, 3)
+        layer(torch.ones(2, 3)).relu().sum().backward()
+        torch.ones(2, 3).masked_fill(torch.tensor([True, False, False]), float("-inf")).softmax(-1)
+    assert list((tmp_path / "dump").iterdir()) == []
+
+
+def test_a_gradient_that_overflows(tmp_path: Path) -> None:
+    x = torch.full((2,), 1e30, requires_grad=True)
+    with opdump.capture(overflow=True, path=tmp_path):
+        (x * 1e20).backward(torch.full((2,), 1e30))
+    phases = [execution.op.phase for execution in overflowing(tmp_path)]
+    assert phases == ["forward", "backward"]
+
+
+def test_only_as_many_as_the_plan_wants(tmp_path: Path) -> None:
+    plan = DumpPlan(
+        path=tmp_path, captures="overflow", overflow_number=1, layout="acl", file_format="bin", dialect="acl"
+    )
+    with opdump.capture(plan):
+        for _ in range(3):
+            torch.full((2,), 1e38) * 1e38
+    assert len(statuses(tmp_path)) == 1
+
+
+def test_the_synchronous_layout(tmp_path: Path) -> None:
+    with opdump.capture(overflow=True, path=tmp_path, layout="mindspore-2.3"):
+        torch.ones(2) + 1
+        torch.full((2,), 1e38) * torch.full((2,), 1e38)
+    names = sorted(file.name.rpartition(".0.")[2] or file.name for file in tmp_path.rglob("mul.*.npy"))
+    assert len(names) == 3
+    assert not [file for file in tmp_path.rglob("*.npy") if not file.name.startswith("mul.")]
+    (found,) = opdump.open(tmp_path).executions()
+    assert found.op.op_type == "mul"
