@@ -30,7 +30,7 @@ _SCHEMA = {
     "AttrDef": "list 1 |ListValue, s 2 |bytes, i 3 |int64, f 4 |float, b 5 |bool",
     "ListValue": "s 2 *bytes, i 3 *int64, f 4 *float, b 5 *bool, val_type 20 #ListValueType",
 }
-_DATA_TYPES = ("UNDEFINED", "FLOAT", "FLOAT16", "INT8", "UINT8", "INT16", "UINT16", "INT32", "INT64")
+_DATA_TYPES = ("UNDEFINED", "FLOAT", "FLOAT16", "INT8", "UINT8", "INT16", "UINT16", "INT32", "INT64", "UINT32", "UINT64", "BOOL")
 _LIST_TYPES = ("NONE", "STRING", "INT", "FLOAT", "BOOL")
 
 
