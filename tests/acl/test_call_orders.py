@@ -110,6 +110,7 @@ def test_a_model_that_was_loaded_before_set_dump_is_not_affected(files: _Files, 
     execute(two, feeds_of("transformer"))
     ok(acl.mdl.finalize_dump())
     assert places(dump) == ["transformer/2/0"]
+    assert [path.name for path in sorted(dump.rglob("ge_proto_*.txt"))] == ["ge_proto_00002_Build.txt"]
 
 
 def test_a_model_that_is_loaded_again_after_set_dump_is_dumped(files: _Files, dump: Path, tmp_path: Path) -> None:

@@ -30,7 +30,20 @@ _SCHEMA = {
     "AttrDef": "list 1 |ListValue, s 2 |bytes, i 3 |int64, f 4 |float, b 5 |bool",
     "ListValue": "s 2 *bytes, i 3 *int64, f 4 *float, b 5 *bool, val_type 20 #ListValueType",
 }
-_DATA_TYPES = ("UNDEFINED", "FLOAT", "FLOAT16", "INT8", "UINT8", "INT16", "UINT16", "INT32", "INT64", "UINT32", "UINT64", "BOOL")
+_DATA_TYPES = (
+    "UNDEFINED",
+    "FLOAT",
+    "FLOAT16",
+    "INT8",
+    "UINT8",
+    "INT16",
+    "UINT16",
+    "INT32",
+    "INT64",
+    "UINT32",
+    "UINT64",
+    "BOOL",
+)
 _LIST_TYPES = ("NONE", "STRING", "INT", "FLOAT", "BOOL")
 
 
@@ -84,15 +97,18 @@ def _model_def() -> Any:
 
 
 def _graph(dump: Path) -> tuple[Any, dict[str, Any]]:
-    """The message of the only graph file below a directory, and the JSON beside it."""
+    """The first graph of the only graph file below a directory, and the same in the JSON beside it."""
+    model, beside = _model(dump)
+    return model.graph[0], beside["graph"][0]
+
+
+def _model(dump: Path) -> tuple[Any, dict[str, Any]]:
     (path,) = dump.rglob("ge_proto_*_Build.txt")
     # Every known reader finds a name of this form.
     assert re.fullmatch(r"ge_proto_([0-9]{5})_([A-Za-z0-9_-]+)\.txt", path.name)
     model = text_format.Parse(path.read_text(), _model_def())
-    (graph,) = model.graph
     assert model.name == ""
-    beside = json.loads(path.with_name(f"{path.name}.json").read_text())
-    return graph, beside["graph"][0]
+    return model, json.loads(path.with_name(f"{path.name}.json").read_text())
 
 
 def _attr(entry: Mapping[str, Any], name: str) -> Any:
@@ -181,9 +197,23 @@ def test_what_runs_no_task_is_marked(dump: Path, tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with session(model, dump_path=str(dump), dump_list=[{}]) as dumped:
         dumped.run(None, {"x": numbers(3)})
-    written, _ = _graph(dump)
+    model_def, as_json = _model(dump)
+    written, *bodies = model_def.graph
     without = {op.name for op in written.op if op.attr["_no_task"].b}
     assert without == {"x", "number", "either", "Node_Output"}
+    control = next(op for op in written.op if op.name == "either")
+    assert list(control.subgraph_name) == [graph.name for graph in bodies] == ["else", "then"]
+    assert [[op.name for op in graph.op if not op.attr["_no_task"].b] for graph in bodies] == [["else"], ["then"]]
+    for graph in bodies:
+        data, node, output = graph.op
+        assert data.type == "Data"
+        assert list(node.input) == [f"{data.name}:0"] == list(graph.input), "what is read from outside"
+        assert list(output.input) == [f"{node.name}:0"] == list(graph.output)
+        assert list(node.output_desc[0].shape.dim) == [3]
+    assert [graph["name"] for graph in as_json["graph"]] == ["graph", "else", "then"]
+    ran = {op.name for graph in model_def.graph for op in graph.op if not op.attr["_no_task"].b}
+    assert nodes_dumped(dump) <= ran
+    assert ran - nodes_dumped(dump) <= {"then", "else"}
     scalar = next(op for op in written.op if op.name == "sum").output_desc[0]
     assert list(scalar.shape.dim) == []
     assert "origin_shape" not in scalar.attr

@@ -43,10 +43,7 @@ class LoadedModel:
         """The outputs of one inference; dumped as long as the dump was not finalized."""
         if self.recording.report is not None:
             return self.session.run_plain(None, feeds)
-        try:
-            return self.session.run(None, feeds)
-        finally:
-            self.recording.after_run(self.model_id)
+        return self.recording.run(self.model_id, None, feeds)
 
 
 @dataclass(slots=True)
@@ -185,7 +182,11 @@ class Process:
         self.recording = self._open(plan)
 
     def _open(self, plan: DumpPlan) -> Recording:
-        recording = Recording(plan, writer=DeliveringWriter(plan, run_facts(plan), self.delivery))
+        recording = Recording(
+            plan,
+            writer=DeliveringWriter(plan, run_facts(plan), self.delivery),
+            may_write=lambda: not self.delivery.is_on,
+        )
         self.recordings.append(recording)
         return recording
 

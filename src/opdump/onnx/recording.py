@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opdump.errors import FrameworkMissingError
@@ -30,12 +31,16 @@ class _Loaded(NamedTuple):
 class Recording:
     """One capture of ONNX models: a plan, a writer in its layout, and the models that were loaded under it.
 
-    The `{time}` of its directory is the moment when it was made. `writer` is another one than that of the plan's layout.
+    The `{time}` of its directory is the moment when it was made. `writer` is another one than that of the plan's layout;
+    `may_write` says before the graph of a model is written whether anything may go to disk.
     Raises FrameworkMissingError where ONNX Runtime is not installed.
     """
 
-    def __init__(self, plan: DumpPlan, *, writer: RankWriter | None = None) -> None:
+    def __init__(
+        self, plan: DumpPlan, *, writer: RankWriter | None = None, may_write: Callable[[], bool] = lambda: True
+    ) -> None:
         self.plan = plan
+        self._may_write = may_write
         self.rank_id = rank_of(os.environ)
         self.writer = writer if writer is not None else open_writer(plan, run_facts(plan))
         self.recorder: Recorder = make_recorder(plan, self.writer, _reader(plan))
@@ -61,16 +66,30 @@ class Recording:
         self._model_names.update(session.model.names)
         return session
 
-    def after_run(self, model_id: int) -> None:
-        """Files the graph of a model once some of its operators have been filed."""
-        loaded = self._loaded.get(model_id)
-        if loaded is None or loaded.has_graph_file or self.writer.sink.files_written == 0:
+    def run(
+        self,
+        model_id: int,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        run_options: Any | None = None,
+    ) -> list[Any]:
+        """What `OnnxSession.run` gives; the graph of a model is filed after the first run of which something was dumped."""
+        before = self.recorder.captured
+        try:
+            return self._loaded[model_id].session.run(output_names, feeds, run_options)
+        finally:
+            if self.recorder.captured > before:
+                self._write_graph(model_id)
+
+    def _write_graph(self, model_id: int) -> None:
+        loaded = self._loaded[model_id]
+        if loaded.has_graph_file:
             return
         run_time = getattr(self.writer, "time", None)
-        if run_time is None or self.plan.captures == "exception":
+        if run_time is None or self.plan.captures == "exception" or not self._may_write():
             return
-        graph = adapter_module("ge_graph").ge_graph_of(loaded.session)
-        write_ge_graph(self.plan.path / run_time, model_id, graph)
+        graphs = adapter_module("ge_graph").ge_graphs_of(loaded.session)
+        write_ge_graph(self.plan.path / run_time, model_id, graphs)
         self._loaded[model_id] = loaded._replace(has_graph_file=True)
 
     def unload(self, model_id: int) -> None:

@@ -49,10 +49,9 @@ class ModelDump:
                 f"the session of {self.name!r} is over; call run inside `with opdump.onnx.session(...) as s`"
             )
         try:
-            return self._model.run(output_names, feeds, run_options)
+            return self._recording.run(self._model.model_id, output_names, feeds, run_options)
         finally:
             self.runs += 1
-            self._recording.after_run(self._model.model_id)
 
     @property
     def name(self) -> str:

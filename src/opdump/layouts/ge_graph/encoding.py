@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf import text_format
@@ -19,15 +19,16 @@ NO_TASK: Final = "_no_task"
 _INT64: Final = 2**63
 
 
-def model_of(graph: GeGraph) -> Any:
-    """The message. Its own name is empty, and it has one graph, as the graph engine writes it."""
+def model_of(graphs: Sequence[GeGraph]) -> Any:
+    """The message. Its own name is empty, and the root comes first of its graphs, as the graph engine writes it."""
     model = model_def()()
-    written = model.graph.add(name=graph.name)
-    written.input.extend(graph.inputs)
-    written.output.extend(graph.outputs)
-    readers = _readers(graph)
-    for number, operator in enumerate(graph.operators):
-        _fill(written.op.add(), operator, number, readers[operator.name])
+    for graph in graphs:
+        written = model.graph.add(name=graph.name)
+        written.input.extend(graph.inputs)
+        written.output.extend(graph.outputs)
+        readers = _readers(graph)
+        for number, operator in enumerate(graph.operators):
+            _fill(written.op.add(), operator, number, readers[operator.name])
     return model
 
 
@@ -75,6 +76,7 @@ def _fill(op: Any, operator: GeOperator, number: int, readers: list[tuple[str, i
         _describe(described, tensor)
         if origin is not None:
             _add_origin(described, tensor, origin)
+    op.subgraph_name.extend(operator.subgraphs)
     for name, value in operator.attributes.items():
         _add(op.attr, name, value)
     if operator.original_names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +17,13 @@ GRAPH_NAME: Final = "ge_proto_{:05d}_Build.txt"
 _MODE: Final = 0o600
 
 
-def write_ge_graph(directory: Path, number: int, graph: GeGraph) -> Path:
-    """Writes the text and the JSON of a graph into a directory, which is made; returns the path of the text.
+def write_ge_graph(directory: Path, number: int, graphs: Sequence[GeGraph]) -> Path:
+    """Writes the text and the JSON of a model's graphs into a directory, which is made; returns the path of the text.
 
     Raises DumpPathError where they cannot be written.
     """
     make_directory(directory)
-    model = model_of(graph)
+    model = model_of(graphs)
     path = directory / GRAPH_NAME.format(number)
     for file, text in ((path, encode_text(model)), (path.with_name(f"{path.name}.json"), encode_json(model))):
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")

@@ -46,6 +46,8 @@ class GeOperator:
     origins: tuple[GeOrigin | None, ...] = ()
     original_names: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    subgraphs: tuple[str, ...] = ()
+    """Names of the graphs of its bodies."""
     runs: bool = True
 
 

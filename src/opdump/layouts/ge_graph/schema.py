@@ -48,6 +48,7 @@ _MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
             ("is_input_const", 32, "*bool"),
             ("input_desc", 33, "*TensorDescriptor"),
             ("output_desc", 34, "*TensorDescriptor"),
+            ("subgraph_name", 35, "*string"),
         ),
         "TensorDescriptor": (
             ("name", 1, "string"),
