@@ -13,6 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from onnx import helper
 
 from opdump import acl
+from opdump.layouts.ge_graph import GeGraph, GeOperator, GeTensor, write_ge_graph
 from opdump.onnx import session
 from tests.acl.program import config, execute, feeds_of, load, nodes_dumped, numbers, ok, write_model
 
@@ -236,6 +237,36 @@ def test_an_unknown_operator_set_leaves_shapes_open(dump: Path) -> None:
     operators = {op.name: op for op in written.op}
     assert list(operators["x"].output_desc[0].shape.dim) == [-1, 3]
     assert list(operators["product"].output_desc[0].shape.dim) == [-2], "not even the number of dimensions is known"
+
+
+def test_attributes_of_every_kind_keep_their_values(tmp_path: Path) -> None:
+    attributes = {
+        "zero": 0, "float": 0.0, "false": False, "text": "ü", "numbers": [1, 2], "floats": [0.5], "flags": [True, False],
+        "texts": ["a"], "empty": [], "mixed": [1, "x"], "large": 2**70, "inf": float("inf"), "tensor": {"dtype": "int64"},
+    }  # fmt: skip
+    operator = GeOperator(
+        name="node", op_type="Relu", inputs=("", "x:0"), input_tensors=(GeTensor(), GeTensor("float32", ())),
+        outputs=(GeTensor("float16", (-1, 2)),), attributes=attributes,
+    )  # fmt: skip
+    path = write_ge_graph(tmp_path / "new", 7, [GeGraph(name="é", operators=(operator,))])
+    assert path.name == "ge_proto_00007_Build.txt"
+    graph, as_json = _graph(tmp_path)
+    found = graph.op[0].attr
+    assert (found["zero"].i, found["float"].f, found["false"].b) == (0, 0.0, False)
+    assert [found[name].WhichOneof("value") for name in ("zero", "float", "false", "empty")] == ["i", "f", "b", "list"]
+    assert found["text"].s.decode() == "ü"
+    assert (list(found["numbers"].list.i), list(found["floats"].list.f)) == ([1, 2], [0.5])
+    assert (list(found["flags"].list.b), list(found["texts"].list.s)) == ([True, False], [b"a"])
+    assert found["inf"].f == float("inf")
+    assert json.loads(found["mixed"].s) == [1, "x"]
+    assert json.loads(found["large"].s) == 2**70
+    assert json.loads(found["tensor"].s) == {"dtype": "int64"}
+    assert graph.name == as_json["name"] == "é"
+    assert _attr(as_json["op"][0], "zero") == {"i": 0}
+    assert _attr(as_json["op"][0], "false") == {"b": False}
+    assert _attr(as_json["op"][0], "inf") == {"f": "inf"}
+    assert list(graph.op[0].input) == ["", "x:0"]
+    assert graph.op[0].output_desc[0].size == 0, "a dimension is not known"
 
 
 def test_nothing_dumped_no_graph(dump: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from opdump.layouts.ge_graph.schema import model_def
 ORIGINAL_NAMES: Final = "_datadump_original_op_names"
 NO_TASK: Final = "_no_task"
 _INT64: Final = 2**63
+_LIST_TYPES: Final = {"s": 1, "i": 2, "f": 3, "b": 4}
 
 
 def model_of(graphs: Sequence[GeGraph]) -> Any:
@@ -120,30 +121,22 @@ def _add(attributes: Any, name: str, value: Any) -> None:
         attribute.f = value
     elif isinstance(value, str):
         attribute.s = value
-    elif isinstance(value, list | tuple) and _add_list(attribute.list, value):
-        return
+    elif isinstance(value, list | tuple) and (kind := _kind_of_list(value)) is not None:
+        getattr(attribute.list, kind).extend(value)
+        attribute.list.val_type = _LIST_TYPES[kind]
     else:
         attribute.s = json.dumps(value, ensure_ascii=False)
 
 
-def _add_list(written: Any, values: list[Any] | tuple[Any, ...]) -> bool:
-    """Fills a list of one kind; False for another list, of which nothing is then filled."""
-    written.SetInParent()
+def _kind_of_list(values: Sequence[Any]) -> str | None:
+    """The field for a list of one kind; None for another list."""
     if all(isinstance(value, str) for value in values):
-        written.s.extend(values)
-        written.val_type = 1
-    elif all(isinstance(value, bool) for value in values):
-        written.b.extend(values)
-        written.val_type = 4
-    elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-        written.i.extend(values)
-        written.val_type = 2
-    elif all(isinstance(value, float) for value in values):
-        written.f.extend(values)
-        written.val_type = 3
-    else:
-        return False
-    return True
+        return "s"
+    if all(isinstance(value, bool) for value in values):
+        return "b"
+    if all(isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64 for value in values):
+        return "i"
+    return "f" if all(isinstance(value, float) for value in values) else None
 
 
 def _as_json(message: Any) -> dict[str, Any]:
