@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from opdump.configs.dialects import load_plan as load_any_plan
 from opdump.configs.mindspore import load_plan, plan_from_keywords
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
@@ -182,3 +183,13 @@ def test_a_file_format_among_keywords_makes_it_asynchronous(tmp_path: Path) -> N
     assert (plan.step_level, plan.kernel_by_kernel) == (True, True)
     plan = plan_from_keywords(environ={}, path=tmp_path, layout="mindspore-async")
     assert (plan.layout, plan.file_format) == ("mindspore-async", "bin")
+
+
+def test_a_config_of_any_dialect_is_named_by_either_variable(root: Path) -> None:
+    file, other = str(_write(root)), str(_write(root, name="other.json"))
+    assert load_any_plan(None, environ={"MS_ACL_DUMP_CFG_PATH": file}).step_level
+    assert load_any_plan(None, environ={"MINDSPORE_DUMP_CONFIG": file, "MS_ACL_DUMP_CFG_PATH": "1"}).step_level
+    with pytest.raises(ConfigError, match="expected the same file"):
+        load_any_plan(None, environ={"MINDSPORE_DUMP_CONFIG": file, "MS_ACL_DUMP_CFG_PATH": other})
+    with pytest.raises(ConfigError, match="no configuration"):
+        load_any_plan(None, environ={"MS_ACL_DUMP_CFG_PATH": "1"})

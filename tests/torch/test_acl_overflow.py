@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,28 @@ def test_the_synchronous_layout(tmp_path: Path) -> None:
     assert not [file for file in tmp_path.rglob("*.npy") if not file.name.startswith("mul.")]
     (found,) = opdump.open(tmp_path).executions()
     assert found.op.op_type == "mul"
+
+
+def test_op_debug_mode_3_of_a_data_dump_json(tmp_path: Path) -> None:
+    common = {"dump_mode": 0, "path": str(tmp_path / "dump"), "net_name": "Net", "iteration": "all"}
+    config = {
+        "common_dump_settings": {**common, "input_output": 0, "kernels": [], "support_device": [0], "op_debug_mode": 3},
+        "e2e_dump_settings": {"enable": True},
+    }
+    (tmp_path / "data_dump.json").write_text(json.dumps(config))
+    with opdump.capture(tmp_path / "data_dump.json"):
+        torch.ones(2) + 1
+        torch.full((2,), 1e38) * torch.full((2,), 1e38)
+    (found,) = overflowing(tmp_path / "dump")
+    assert found.op.op_type == "mul"
+    assert len(list((tmp_path / "dump").rglob("mul.*.npy"))) == 3
+
+
+def test_dump_debug_of_an_acl_json(tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    (tmp_path / "acl.json").write_text(
+        json.dumps({"dump": {"dump_path": str(tmp_path / "output"), "dump_debug": "on"}})
+    )
+    with opdump.capture(tmp_path / "acl.json"):
+        torch.full((2,), 1e38) * 1e38
+    assert statuses(tmp_path / "output") == [0x20]

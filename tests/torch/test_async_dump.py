@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import opdump
+from opdump.dump_file.opdebug import decode_opdebug
 from opdump.layouts.mindspore_sync.metadata import METADATA
 from opdump.records import TensorRecord
 from opdump.testing.layout_tests import assert_same_bits
@@ -204,3 +205,84 @@ def test_without_its_index_it_opens_from_its_files(tmp_path: Path) -> None:
         assert record.payload is not None
         assert other.payload is not None
         assert_same_bits(record.payload.to_host(), other.payload.to_host())
+
+
+def _overflowing() -> None:
+    weight = torch.full((3,), 60000.0, dtype=torch.float16)
+    weight + 1
+    weight * 2  # the one that overflows
+    torch.zeros(4).scatter_add(0, torch.zeros(2, dtype=torch.int64), torch.full((2,), 3e38))
+
+
+@pytest.mark.parametrize("file_format", ["npy", "bin"])
+@pytest.mark.parametrize(
+    ("mode", "types", "statuses"),
+    [
+        (1, ["mul"], ["AI Core 0x20"]),
+        (2, ["scatter_add"], ["DHA Atomic Add 0x900"]),
+        (3, ["mul", "scatter_add"], ["AI Core 0x20", "DHA Atomic Add 0x900"]),
+    ],
+)
+def test_overflow_mode_dumps_what_overflowed_and_tells_how(
+    tmp_path: Path, file_format: str, mode: int, types: list[str], statuses: list[str]
+) -> None:
+    config = _config(tmp_path, file_format, op_debug_mode=mode)
+    with opdump.capture(config, path=tmp_path / "dump"):
+        _overflowing()
+    catalog = opdump.open(tmp_path / "dump")
+    assert [op.op_type for op in catalog.ops() if op.op_type != "Opdebug"] == types
+    told = [op for op in catalog.ops() if op.op_type == "Opdebug"]
+    assert len(told) == len(types)
+    found = []
+    for op in told:
+        path = tmp_path / "dump" / op.arguments["file"]
+        if file_format == "npy":
+            reports = json.loads(path.read_text(encoding="utf-8"))
+            found += [f"{name} {report['status']:#x}" for name, report in reports.items() if report["status"]]
+        else:
+            record = decode_opdebug(opdump.read_dump_file(path).outputs[0].data.read())
+            found += [f"{report.accelerator} {report.statuses[0]:#x}" for report in record.overflows]
+    assert found == statuses
+    shown = run_opdump("overflow", str(tmp_path / "dump"), cwd=tmp_path)
+    assert "mul" in shown.stdout or "scatter_add" in shown.stdout, shown.stdout + shown.stderr
+
+
+@pytest.mark.parametrize("file_format", ["npy", "bin"])
+def test_nothing_that_overflows_leaves_no_directory(tmp_path: Path, file_format: str) -> None:
+    config = _config(tmp_path, file_format, op_debug_mode=3)
+    with opdump.capture(config, path=tmp_path / "dump") as dump:
+        _train()
+    assert dump.report is not None
+    assert (dump.report.captured, list((tmp_path / "dump").iterdir())) == (0, [])
+
+
+@pytest.mark.parametrize("file_format", ["npy", "bin"])
+def test_exception_mode_keeps_the_inputs_of_the_operator_that_failed(tmp_path: Path, file_format: str) -> None:
+    config = _config(tmp_path, file_format, op_debug_mode=4)
+    one, other = torch.ones(2, 3), torch.ones(4, 5)
+
+    def program() -> None:
+        _train()
+        one @ other
+
+    with opdump.capture(config, path=tmp_path / "dump"), pytest.raises(RuntimeError, match="cannot be multiplied"):
+        program()
+    (path,) = (tmp_path / "dump" / "extra-info" / "data-dump" / "0").glob("exception_info.*")
+    file = opdump.read_dump_file(path)
+    assert [tensor.shape for tensor in file.inputs] == [(2, 3), (4, 5)]
+    assert "cannot be multiplied" in file.dfx_message
+    assert not [each for each in (tmp_path / "dump").iterdir() if each.name != "extra-info"]
+    (op,) = opdump.open(tmp_path / "dump").ops()
+    assert op.op_type == "mm"
+
+
+@pytest.mark.parametrize("mode", [1, 3, 4])
+def test_the_synchronous_dump_has_these_modes_too(tmp_path: Path, mode: int) -> None:
+    config = _config(tmp_path, "npy", {"layout": "mindspore-2.10"}, op_debug_mode=mode)
+    with opdump.capture(config, path=tmp_path / "dump"):
+        _overflowing()
+        with pytest.raises(RuntimeError):
+            torch.ones(2, 3) @ torch.ones(4, 5)
+    found = {1: ["mul"], 3: ["mul", "scatter_add"], 4: ["mm"]}[mode]
+    assert [op.op_type for op in opdump.open(tmp_path / "dump").ops()] == found
+    assert (tmp_path / "dump" / "rank_0").is_dir()

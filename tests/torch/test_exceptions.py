@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import traceback
 from collections.abc import Callable
@@ -302,6 +303,30 @@ def test_the_synchronous_layout(tmp_path: Path) -> None:
     assert dump.report.captured == 1
     (failed,) = failures(tmp_path)
     assert [record.shape for record in failed.inputs.values()] == [(2, 3), (2, 4)]
+
+
+def test_op_debug_mode_4_of_a_data_dump_json(tmp_path: Path) -> None:
+    config = {
+        "common_dump_settings": {
+            "dump_mode": 0,
+            "path": str(tmp_path / "dump"),
+            "net_name": "Net",
+            "iteration": "all",
+            "input_output": 0,
+            "kernels": [],
+            "op_debug_mode": 4,
+            "support_device": [0],
+        },
+        "e2e_dump_settings": {"enable": True},
+    }
+    (tmp_path / "data_dump.json").write_text(json.dumps(config))
+    with opdump.capture(tmp_path / "data_dump.json"):
+        torch.ones(3) * 2
+        with pytest.raises(RuntimeError):
+            shapes_of_a_sum()
+        assert len(list((tmp_path / "dump").rglob("*.npy"))) == 2
+    (failed,) = failures(tmp_path / "dump")
+    assert failed.op.op_type == "add"
 
 
 def test_without_a_path_the_variable_for_work_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,21 @@ def test_the_sample_of_the_documents_gives_exactly_its_four_files(tmp_path: Path
         assert np.array_equal(held, expected[file.name.split("_To_")[1][0]].numpy())
 
 
+def test_the_sample_as_a_file(tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    config = {
+        "dump_list": [{"layer": ["A", "B"], "watcher_nodes": ["C", "D"]}],
+        "dump_path": str(tmp_path / "output"),
+        "dump_mode": "output",
+        "dump_scene": "watcher",
+    }
+    (tmp_path / "acl.json").write_text(json.dumps({"dump": config}))
+    net = Net()
+    with torch.no_grad(), opdump.capture(tmp_path / "acl.json"):
+        net(torch.randn(2, 4))
+    assert len(list((tmp_path / "output").rglob("*_To_*"))) == 4
+
+
 def spoil_by_index(c: Tensor, a: Tensor) -> None:
     c[0, 0] = 7
 

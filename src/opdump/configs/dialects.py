@@ -30,7 +30,7 @@ def load_plan(
 ) -> DumpPlan:
     """The plan of a config file of any dialect; without `dialect` the file's content tells which.
 
-    `path` None means the file that MINDSPORE_DUMP_CONFIG names. `dialect_version` and `program_directory` are for acl.json
+    `path` None means the file that MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names. `dialect_version` and `program_directory` are for acl.json
     (see `load_acl_plan`); `overrides` are those of the dialect's own loader.
 
     Raises ConfigError, its own for a file of no or of two dialects, and what the dialect's loader raises.
@@ -38,7 +38,8 @@ def load_plan(
     if dialect is not None and dialect not in get_args(Dialect):
         raise ConfigError(f"dialect is {dialect!r}, expected one of {', '.join(map(repr, get_args(Dialect)))}")
     if path is None:
-        path = environ.get(mindspore.CONFIG_VARIABLE) or None
+        named = any(environ.get(variable) for variable in (mindspore.CONFIG_VARIABLE, mindspore.ACL_VARIABLE))
+        path = mindspore.named_file(environ) if named else None
     if dialect is None:
         dialect = "mindspore" if path is None else dialect_of(path)
     if dialect == "tensorflow":

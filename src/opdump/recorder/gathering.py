@@ -82,15 +82,20 @@ class GatheringRecorder(Recorder):
                     return
             self._close(_Finished(op, taken, status))
 
-    def failed_op(self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor]) -> None:
+    def failed_op(
+        self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
+    ) -> None:
         """Files the inputs of an operator that raised, with what it said; all of it is on disk when this returns.
 
         What `before_op` has read stands as it was read; the others among `inputs` are read now: what the operator does not
-        write into need not be looked at before it fails. In other modes than that of failures, the file of a wanted operator
+        write into need not be looked at before it fails. `opened` is the record that `before_op` was given, where that was another
+        one: an adapter may name an operator only once it failed. In other modes than that of failures, the file of a wanted operator
         holds what was read before.
         """
         with self._lock:
-            taken = self._open.pop(id(op), [])
+            taken = self._open.pop(id(opened or op), [])
+            for entry in taken:
+                entry.op = op
             if self.plan.captures == "data":
                 if taken:
                     self._close(_Finished(op, taken))

@@ -96,7 +96,9 @@ class Recorder:
             with self._lock:
                 self._take(op, "output", outputs)
 
-    def failed_op(self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor]) -> None:
+    def failed_op(
+        self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
+    ) -> None:
         """An operator raised. What was read of it before stays; only exception mode files more."""
 
     def abandoned_op(self, op: OpRecord) -> None:

@@ -1,8 +1,7 @@
 """The dispatch mode that sees every operator of its thread: forward, backward and optimizer.
 
-`CaptureMode` is pushed while a step is dumped and gone otherwise. For each operator it finds out where the operator belongs
-(graph, scope, line of the program, and in backward the forward operator through autograd's sequence numbers), hands the inputs
-to the recorder, lets the operator run, and hands over the outputs.
+`CaptureMode` is pushed while a step is dumped and gone otherwise. It has each operator named (`Naming`), hands the inputs to the
+recorder, lets the operator run, and hands over the outputs. In exception mode it only runs them, and names those that fail.
 """
 
 from __future__ import annotations
@@ -86,6 +85,7 @@ class CaptureMode(RecordingMode):
             assert isinstance(recorder, GatheringRecorder), "make_recorder gives one for every mode"
             self.watches = Watches(plan, recorder, self.naming.now)
         self._calls_only = calls_only
+        self._fails_only = plan.captures == "exception"
         self._reads_all = plan.captures in ("data", "overflow")
         self.launched = threading.local()
         """`count`: operators with a kernel that this thread has run."""
@@ -105,12 +105,12 @@ class CaptureMode(RecordingMode):
             # A subclass that dispatches by itself goes first; what it then runs on plain tensors comes here again.
             return NotImplemented
         schema = self._schema(func) if known is None else known[0]
+        if self._fails_only:
+            return self._guarded(
+                schema, lambda: func(*args, **kwargs), args, kwargs, lambda: tensors_among(schema.tensors, args, kwargs)
+            )
         if schema.kind:
-            try:
-                result = func(*args, **kwargs)
-            except Exception as error:
-                self.record_failure(schema.op_type, args, kwargs, error)
-                raise
+            result = func(*args, **kwargs)
             if not self._calls_only:
                 self._skipped(schema, args, kwargs, result)
             return result
@@ -181,6 +181,44 @@ class CaptureMode(RecordingMode):
             ]
             self._recorder.failed_op(replace(op, arguments=arguments), error, lives)
 
+    @records_failures
+    def _guarded(
+        self,
+        schema: OperatorSchema,
+        call: Callable[[], Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inputs: Callable[[], Iterable[Found]],
+    ) -> Any:
+        """Runs an operator of which a record is made if it fails (exception mode)."""
+        recorder = self._recorder
+        opened: OpRecord | None = None
+        if schema.changes and not schema.kind:
+            # What it writes into is looked at now, the rest where it fails.
+            with torch._C.DisableTorchFunction():
+                opened = OpRecord(schema.op_type, "", 0)
+                written = [found for found in inputs() if found[1].partition("[")[0] in schema.changes]
+                recorder.before_op(opened, [(slot, argument, tensor, "", "") for slot, argument, tensor in written])
+        self.naming.passes_by()
+        try:
+            result = call()
+        except Exception as error:
+            with torch._C.DisableTorchFunction():
+                op, _, _ = self.naming.identify(replace(schema, kind=""), args, kwargs)
+                assert op is not None, "only operators without a kernel go without a record"
+                lives: list[LiveTensor] = [(slot, argument, tensor, "", "") for slot, argument, tensor in inputs()]
+                recorder.failed_op(op, error, lives, opened)
+            raise
+        except BaseException:
+            if opened is not None:
+                recorder.abandoned_op(opened)
+            raise
+        if opened is not None:
+            recorder.after_op(opened, ())
+        else:
+            recorder.count_op(schema.kind or "no exception")
+        return result
+
     def _fails(self, running: _Running, error: BaseException) -> None:
         with torch._C.DisableTorchFunction():
             if isinstance(error, Exception):
@@ -201,6 +239,9 @@ class CaptureMode(RecordingMode):
         tensors: Iterable[Found],
         outputs: Callable[[Any], list[Found]],
     ) -> Any:
+        if self._fails_only:
+            found = list(tensors)
+            return self._guarded(schema, call, args, kwargs, lambda: found)
         first = torch._C._autograd._get_sequence_nr()
         with torch._C.DisableTorchFunction():
             running = self._begin(schema, args, kwargs, tensors)
@@ -322,9 +363,6 @@ class CaptureMode(RecordingMode):
             if self.models is not None:
                 lives = list(self.models.without_excluded(op, "input", lives))
             self._recorder.before_op(op, lives)
-        elif schema.changes and self._plan.captures == "exception":
-            # What it writes into is looked at now, the rest where it fails.
-            self._recorder.before_op(op, [live for live in lives if live[1].partition("[")[0] in schema.changes])
         return running
 
     def _end(self, running: _Running, schema: OperatorSchema, outputs: list[Found]) -> None:

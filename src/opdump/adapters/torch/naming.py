@@ -76,6 +76,7 @@ class Naming:
         self._marked_functions = frozenset(marked_functions)
         self._models = models
         """Places operators in models, in the layout of devices."""
+        self._passed: dict[tuple[int, str], Link] = {}
         self._stacks = StackReader()
         self._order = 0
         self._timestamp = 0
@@ -119,6 +120,8 @@ class Naming:
             scope, graph_id, stack, forward_op = link.gradient_scope, link.graph_id, link.stack, link.op_name
             marked = link.marked
             where = forward_op
+            if not stack:  # nobody read it when the forward operator passed by
+                stack, where = self._stacks.read(frame, position.running)
         else:
             stack, where = self._stacks.read(frame, position.running)
             marked = plan.selection != "marked" or position.marked or self._in_marked_function(frame)
@@ -162,7 +165,10 @@ class Naming:
             arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
             skip,
         )
-        if plan.captures == "overflow":
+        if plan.captures == "exception":
+            # Nobody counts the operators that do not fail, so there is no number.
+            op = replace(op, op_name=op.op_name.rpartition("-op")[0])
+        elif plan.captures == "overflow":
             numbers = numbers_for_tensors(schema, args, kwargs)
             if numbers:
                 op = replace(op, arguments={**op.arguments, **numbers})
@@ -227,6 +233,17 @@ class Naming:
 
     def _in_marked_function(self, frame: FrameType) -> bool:
         return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
+
+    def passes_by(self) -> None:
+        """A forward operator runs that gets no record: a gradient of it that fails knows the scope all the same."""
+        if torch._C._current_graph_task_id() >= 0:
+            return
+        position = self._observer.current()
+        key = position.graph_id, position.scope
+        link = self._passed.get(key)
+        if link is None:
+            link = self._passed[key] = Link("", position.scope, position.graph_id, (), True)
+        self.links.begins(link)
 
     def is_selected(self, site: Site, op_type: str) -> bool:
         if site.selected is None:

@@ -247,8 +247,10 @@ def _elements_of(dense: torch.Tensor) -> npt.NDArray[Any]:
     shape, strides = tuple(dense.shape), dense.stride()
     extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     memory = (ctypes.c_char * (extent * dtype.itemsize)).from_address(dense.data_ptr())
-    flat: npt.NDArray[Any] = np.frombuffer(memoryview(memory), dtype)
-    return np.lib.stride_tricks.as_strided(flat, shape, tuple(stride * dtype.itemsize for stride in strides))
+    elements: npt.NDArray[Any] = np.ndarray(
+        shape, dtype, memoryview(memory), strides=tuple(stride * dtype.itemsize for stride in strides)
+    )
+    return elements
 
 
 def _widen(raw: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -16,7 +16,6 @@ nobody knows are 65535. Source: seed 003 (directories and files of the asynchron
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -72,7 +71,7 @@ class AsyncWriter(AscendWriter):
         stored = self._mapped(directory, text)
         if not self._is_elsewhere():
             self.sink.write_array(f"{directory}/{stored}", record.payload.to_host())
-        return os.path.relpath(f"{directory}/{stored}", self._home(record.op))
+        return f"{directory}/{stored}"[len(self._home(record.op)) + 1 :]
 
     def _put(self, directory: str, name: str, parts: Sequence[bytes]) -> None:
         if not self._is_elsewhere():

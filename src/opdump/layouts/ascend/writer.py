@@ -156,7 +156,8 @@ class AscendWriter:
         self, directory: str, name: str, file: DumpFile, op: OpRecord, tensors: Sequence[TensorRecord]
     ) -> list[str | None]:
         stored = self._write_file(directory, name, file)
-        relative = os.path.relpath(f"{directory}/{stored}", self._home(op))
+        # Every directory of an operator is below its home, or is it.
+        relative = f"{directory}/{stored}"[len(self._home(op)) + 1 :]
         return [
             None if place is None or record.payload is None else f"{relative}#{place[0]}:{place[1]}"
             for place, record in zip(places(tensors), tensors, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from opdump.errors import DumpPathError
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord
@@ -62,3 +63,7 @@ def _read_if_there(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         return b""
+    except OSError as error:
+        raise DumpPathError(
+            f"{path}: cannot be read ({error.strerror}), and rows are to be added to it: set 'path' to another directory"
+        ) from error

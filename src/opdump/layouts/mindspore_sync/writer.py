@@ -177,6 +177,10 @@ class SyncWriter:
         order = f"execution_order/ms_execution_order_graph_{graph.graph_id}.csv"
         self.sink.write_bytes(order, encode_execution_order(graph))
 
+    def flush(self) -> None:
+        """Wait until everything queued is on disk."""
+        self.sink.flush()
+
     def close(self, totals: Mapping[str, int]) -> None:
         """Wait until every file is written, then note the totals in the index. Closing twice is allowed.
 
