@@ -16,7 +16,6 @@ from opdump import acl
 from opdump.acl.data_types import DTYPES
 from opdump.dump_file import read_dump_file
 from opdump.msaccucmp.command_line import run as msaccucmp
-from tests.onnx.torch_models import exported
 
 Array = npt.NDArray[Any]
 FLOAT = onnx.TensorProto.FLOAT
@@ -24,12 +23,16 @@ FLOAT = onnx.TensorProto.FLOAT
 
 def write_model(folder: Path, kind: str, name: str) -> Path:
     """A network exported from PyTorch, as a file."""
+    from tests.onnx.torch_models import exported  # PyTorch, which the other tests do without
+
     path = folder / name
     path.write_bytes(exported(kind)[0])
     return path
 
 
 def feeds_of(kind: str) -> dict[str, Array]:
+    from tests.onnx.torch_models import exported
+
     return exported(kind)[1]
 
 

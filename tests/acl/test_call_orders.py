@@ -24,6 +24,8 @@ from tests.acl.program import (
     write_model,
 )
 
+pytestmark = pytest.mark.torch  # the models are exported from it
+
 
 class _Files(NamedTuple):
     convnet: Path

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from onnx import helper
 
@@ -16,6 +17,8 @@ from opdump import acl
 from opdump.layouts.ge_graph import GeGraph, GeOperator, GeTensor, write_ge_graph
 from opdump.onnx import session
 from tests.acl.program import config, execute, feeds_of, load, nodes_dumped, numbers, ok, write_model
+
+pytestmark = pytest.mark.torch  # the models are exported from it
 
 # Message, then fields as "name number type"; "*" repeats, "map" is a map to that message, "|" is within the oneof `value`.
 _SCHEMA = {

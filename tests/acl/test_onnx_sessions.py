@@ -24,6 +24,8 @@ from tests.acl.program import (
     write_small,
 )
 
+pytestmark = pytest.mark.torch  # the models are exported from it
+
 
 def test_runs_of_the_block_are_dumped_and_reported(dump: Path, tmp_path: Path) -> None:
     path = write_model(tmp_path, "transformer", "net.onnx")

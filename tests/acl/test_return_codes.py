@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from opdump import acl
 from opdump.acl import Code
-from tests.acl.program import config, execute, load, numbers, ok, places, write_small
+from opdump.dump_file import read_dump_file
+from tests.acl.program import config, execute, load, numbers, ok, places, small_model, write_small
 
 
 def _raw(folder: Path, text: str | bytes) -> str:
@@ -167,6 +170,11 @@ def test_models_that_are_none(tmp_path: Path) -> None:
     assert acl.mdl.load_from_file(str(tmp_path / "none.onnx")) == (0, 100003)
     assert acl.mdl.load_from_file(_raw(tmp_path, "no model")) == (0, 100006)
     assert acl.mdl.load_from_mem(12345, 10) == (0, 100000)
+    unknown = small_model()
+    unknown.graph.node[0].op_type = "NoSuchOperator"
+    onnx.save(unknown, tmp_path / "unknown.onnx")
+    assert acl.mdl.load_from_file(str(tmp_path / "unknown.onnx")) == (0, 500000)
+    assert "NoSuchOperator" in acl.get_recent_err_msg()
     assert acl.mdl.unload(7) == Code.INVALID_MODEL_ID
     assert acl.mdl.execute(7, 0, 0) == Code.INVALID_MODEL_ID
     assert "no model 7" in acl.get_recent_err_msg()
@@ -230,6 +238,44 @@ def test_get_path_tells_the_path_of_what_is_on(name: str, dump: Path, tmp_path: 
         assert Path(path).parent == dump
         assert len(Path(path).name) == 14
         assert list(dump.iterdir()) == [], "made with the first file"
+
+
+def test_the_path_of_failures_is_written_into_memory(dump: Path, tmp_path: Path) -> None:
+    address = ok(acl.rt.malloc(4096, 0))
+    ok(acl.init())
+    assert acl.dump.get_exception_info_path(address, 4096) == 500001, "it is not on"
+    ok(acl.mdl.init_dump())
+    ok(acl.mdl.set_dump(str(config(tmp_path, dump, dump_scene="aic_err_norm_dump"))))
+    assert acl.dump.get_exception_info_path(0, 4096) == 100000
+    assert acl.dump.get_exception_info_path(address, 1) == 100000
+    wanted = f"{dump}/extra-info/data-dump/0/"
+    assert acl.dump.get_exception_info_path(address, len(wanted)) == 100000, "no place for the zero byte"
+    assert acl.dump.get_exception_info_path(address, len(wanted) + 1) == 0
+    assert acl.util.ptr_to_bytes(address, len(wanted) + 1) == wanted.encode() + b"\0"
+
+
+def test_tensors_of_the_program_are_saved_beside_failures(dump: Path, tmp_path: Path) -> None:
+    data = numbers(2, 3)
+    buffer = acl.create_data_buffer(acl.util.numpy_to_ptr(data), data.nbytes)
+    tensor = (acl.create_tensor_desc(0, [2, 3], 2), buffer)
+    deep = (acl.create_tensor_desc(0, [1] * 26, 2), buffer)
+    empty = (tensor[0], acl.create_data_buffer(0, 0))
+    ok(acl.init())
+    assert acl.dump.save_exception_info("here/mine", "tag", [tensor]) == 500001, "it is not on"
+    ok(acl.finalize())
+    ok(acl.init(str(config(tmp_path, dump, dump_scene="aic_err_norm_dump"))))
+    for name in (None, "", "../mine", "a/../../b", "/mine"):
+        assert acl.dump.save_exception_info(name, "tag", [tensor]) == 100000
+    for tensors in ([], [deep], [empty], [tensor, (0, buffer)]):
+        assert acl.dump.save_exception_info("mine", "tag", tensors) == 100000
+    assert list(dump.iterdir()) == []
+    assert acl.dump.save_exception_info("here/mine", "a tag", [tensor, tensor]) == 0
+    (path,) = (dump / "extra-info" / "data-dump" / "0" / "here").iterdir()
+    assert re.fullmatch(r"mine\.custom\.[0-9]{17}", path.name)
+    assert path.stat().st_mode & 0o777 == 0o400
+    file = read_dump_file(path)
+    assert (file.op_name, file.attributes) == ("mine", (("user_tag", "a tag"),))
+    assert [each.to_host().tobytes() for each in file.inputs] == [data.tobytes()] * 2
 
 
 def test_finalize_dump_does_not_switch_off_the_detailed_dump_of_failures(dump: Path, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from tests.acl.program import (
 )
 from tests.cli.programs import opdump
 
+pytestmark = pytest.mark.torch  # the models are exported from it
+
 Ended = subprocess.CompletedProcess[str]
 
 

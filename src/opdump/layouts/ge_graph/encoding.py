@@ -34,8 +34,8 @@ def model_of(graphs: Sequence[GeGraph]) -> Any:
 
 
 def encode_text(model: Any) -> str:
-    """The message in protobuf's text format."""
-    return text_format.MessageToString(model)
+    """The message in the text format of protobuf; UTF-8 stays as it is, whatever the version of protobuf."""
+    return str(text_format.MessageToString(model, as_utf8=True))
 
 
 def encode_json(model: Any) -> str:
