@@ -156,6 +156,37 @@ def test_a_run_that_fails_ends_with_1_and_its_node_is_on_disk(dump: Path, tmp_pa
     assert list((dump / "extra-info" / "data-dump" / "0").glob("exception_info.*"))
 
 
+def test_an_operator_that_overflows_is_dumped_and_none_is_said(dump: Path, tmp_path: Path) -> None:
+    write_small(tmp_path, "net.onnx")
+    config(tmp_path, dump, dump_list=None, dump_mode=None, dump_debug="on")
+    np.save(tmp_path / "x.npy", np.full((2, 3), 3e38, np.float32))
+    ended = opdump("infer", "net.onnx", "-c", "acl.json", "--seed", "1", cwd=tmp_path)
+    assert (ended.returncode, list(dump.iterdir())) == (0, [])
+    assert ended.stderr.endswith("opdump: net ran and no operator overflowed, so nothing was written\n")
+    ended = opdump("infer", "net.onnx", "-c", "acl.json", "--input", "x=x.npy", cwd=tmp_path)
+    assert ended.returncode == 0
+    assert "1 captured, 1 skipped (1 no overflow)" in ended.stderr
+    assert sorted(path.name.split(".")[0] for path in dump_files(dump)) == ["Add", "Opdebug"]
+    config(tmp_path, dump, dump_scene="lite_exception")
+    ended = opdump("infer", "net.onnx", "-c", "acl.json", cwd=tmp_path)
+    assert ended.stderr.endswith("opdump: net ran and no operator failed, so nothing was written\n")
+
+
+def test_a_data_dump_json_dumps_in_its_own_layout(dump: Path, tmp_path: Path) -> None:
+    write_small(tmp_path, "net.onnx")
+    common = {
+        "dump_mode": 0, "path": str(dump), "net_name": "Net", "iteration": "0", "saved_data": "full", "input_output": 0,
+        "kernels": [], "support_device": [0],
+    }  # fmt: skip
+    sections = {"common_dump_settings": common, "e2e_dump_settings": {"enable": True}}
+    (tmp_path / "data_dump.json").write_text(json.dumps(sections))
+    ended = opdump("infer", "net.onnx", "-c", "data_dump.json", "--repeat", "2", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    (folder,) = dump.glob("rank_0/net/*/0")
+    assert len(list(folder.glob("*.npy"))) == 5
+    assert "step 0" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape"),
     [(onnx.TensorProto.DataType.Value(name), (2, 3)) for name in ("FLOAT16", "BFLOAT16", "DOUBLE", "INT64", "UINT8", "BOOL")],

@@ -183,7 +183,11 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
         click.echo(
             f"opdump: outputs of the dumped run differ from those of a plain run by {difference:g} at most", err=True
         )
-    if report.executed == 0 and dump.plan.captures == "data":
+    verb = {"overflow": "overflowed", "exception": "failed"}.get(dump.plan.captures)
+    if report.captured == 0 and verb is not None:
+        click.echo(f"opdump: {dump.name} ran and no operator {verb}, so nothing was written", err=True)
+        return
+    if report.executed == 0:
         click.echo(
             f"opdump: {dump.name} ran and nothing of it was dumped; compare dump_list and dump_step of the config with the "
             f"model's name, {dump.name!r}, and its steps from {dump.plan.initial_iteration} to {dump.current_step - 1}",
