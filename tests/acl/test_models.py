@@ -15,6 +15,7 @@ from onnx import helper
 
 from opdump import acl
 from opdump.acl import Code
+from opdump.acl.process import process
 from tests.acl.program import execute, load, numbers, ok, write_small
 
 
@@ -208,6 +209,29 @@ def test_addresses_within_memory_count_and_those_behind_it_do_not() -> None:
     assert acl.util.ptr_to_numpy(address + 4, (2,), np.dtype(np.int32).num).size == 0
     for wrong in (address + 8, address - 1, 0, -1, 2**70):
         assert acl.util.ptr_to_bytes(wrong, 1) == b""
+
+
+def test_arrays_that_share_memory_are_each_known() -> None:
+    whole = numbers(100)
+    first, second = whole[:60], whole[40:]
+    addresses = [acl.util.numpy_to_ptr(array) for array in (first, second, whole[50:55])]
+    assert acl.util.ptr_to_bytes(addresses[0], first.nbytes) == first.tobytes()
+    assert acl.util.ptr_to_bytes(addresses[1], second.nbytes) == second.tobytes()
+    assert acl.util.ptr_to_bytes(addresses[2], 50 * 4) == whole[50:].tobytes(), "the memory is held by the whole"
+    assert acl.util.ptr_to_bytes(addresses[0], whole.nbytes) == b"", "nobody told of so much"
+    allocated = ok(acl.rt.malloc(80, 0))
+    inside = acl.util.ptr_to_numpy(allocated + 8, (4,), np.dtype(np.float32).num)
+    assert acl.util.numpy_to_ptr(inside) == allocated + 8
+    assert len(acl.util.ptr_to_bytes(allocated + 40, 40)) == 40
+    ok(acl.rt.memcpy(allocated, 80, addresses[0], 80, 1))
+    assert np.array_equal(inside, whole[2:6])
+
+
+def test_many_short_lived_arrays_leave_no_trace() -> None:
+    for number in range(1000):
+        array = np.full(number + 1, number)
+        assert acl.util.numpy_to_ptr(array)
+    assert len(process().memory._blocks) < 200
 
 
 def test_what_is_no_array_of_numbers_has_no_address() -> None:

@@ -6,6 +6,7 @@ than there are behind it. So a wrong number gives a return code where a device w
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import weakref
 from bisect import bisect_right, insort
@@ -22,6 +23,7 @@ from opdump.acl.failures import CallError
 Bytes = npt.NDArray[np.uint8]
 
 _ALIGNMENT: Final = 64
+_BETWEEN_LOOKS: Final = 64
 LARGEST: Final = 2**46
 
 
@@ -37,13 +39,14 @@ class _Block:
 
 
 class Memory:
-    """The blocks that a process has got, or has told of."""
+    """The blocks that a process has got, or has told of. They may lie within each other."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}
         self._held: dict[int, bytes] = {}
         """Bytes objects that the program told of, which have no weak references."""
+        self._next_look = _BETWEEN_LOOKS
 
     def allocate(self, size: Any) -> int:
         """The address of `size` new bytes, on a boundary of 64. Raises CallError for no size and where there is no memory."""
@@ -67,18 +70,28 @@ class Memory:
                 Code.INVALID_PARAM,
                 f"free: {address!r} is no address that malloc gave, or it was freed before; free what malloc returned, once",
             )
-        self._remove(block)
+        self._remove(address)
 
     def tell(self, array: npt.NDArray[Any]) -> int:
-        """The address of an array's elements; known as long as the array lives."""
-        address = int(array.ctypes.data)
-        reference = weakref.ref(array)
+        """The address of an array's elements; known as long as their memory is held."""
+        self._forget_the_dead()
+        address, size, writeable = int(array.ctypes.data), array.nbytes, bool(array.flags.writeable)
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        reference = weakref.ref(owner)
 
         def view() -> Bytes | None:
-            owner = reference()
-            return None if owner is None else owner.reshape(-1).view(np.uint8)
+            holder = reference()
+            if holder is None:
+                return None
+            memory = (ctypes.c_char * size).from_address(address)
+            memory.owner = holder  # type: ignore[attr-defined]  # a ctypes object takes attributes
+            elements: Bytes = np.frombuffer(memoryview(memory), np.uint8)
+            elements.flags.writeable = writeable
+            return elements
 
-        self._add(_Block(address, array.nbytes, view, is_ours=False))
+        self._add(_Block(address, size, view, is_ours=False))
         return address
 
     def tell_bytes(self, data: bytes) -> int:
@@ -97,51 +110,54 @@ class Memory:
         """
         if not isinstance(address, int) or not isinstance(size, int) or size < 0:
             raise CallError(Code.INVALID_PARAM, f"{where}: {address!r} and {size!r} are no address and size")
-        block = self._block(address)
-        view = None if block is None else block.view()
-        if block is None or view is None:
-            raise CallError(
-                Code.INVALID_PARAM,
-                f"{where}: {address:#x} is no address of acl.rt.malloc, acl.rt.malloc_host, acl.util.numpy_to_ptr or "
-                "acl.util.bytes_to_ptr, or its memory was freed: keep the array until the call is done",
-            )
-        start = address - block.address
-        if start + size > block.size:
-            raise CallError(
-                Code.INVALID_PARAM, f"{where}: {size} bytes were asked for and {block.size - start} are there"
-            )
-        if write and not view.flags.writeable:
-            raise CallError(Code.INVALID_PARAM, f"{where}: this memory is constant; write into memory of acl.rt.malloc")
-        return view[start : start + size]
-
-    def _block(self, address: int) -> _Block | None:
-        place = bisect_right(self._starts, address) - 1
-        if place < 0:
-            return None
-        block = self._blocks[self._starts[place]]
-        return block if address < block.address + max(block.size, 1) else None
+        most = -1
+        for place in range(bisect_right(self._starts, address) - 1, -1, -1):
+            block = self._blocks[self._starts[place]]
+            start = address - block.address
+            if start >= block.size:
+                continue
+            view = block.view()
+            if view is None:
+                continue
+            if start + size > block.size:
+                most = max(most, block.size - start)
+                continue
+            if write and not view.flags.writeable:
+                raise CallError(
+                    Code.INVALID_PARAM, f"{where}: this memory is constant; write into memory of acl.rt.malloc"
+                )
+            return view[start : start + size]
+        if most >= 0:
+            raise CallError(Code.INVALID_PARAM, f"{where}: {size} bytes were asked for and {most} are there")
+        raise CallError(
+            Code.INVALID_PARAM,
+            f"{where}: {address:#x} is no address of acl.rt.malloc, acl.rt.malloc_host, acl.util.numpy_to_ptr or "
+            "acl.util.bytes_to_ptr, or its memory was freed: keep the array until the call is done",
+        )
 
     def _add(self, block: _Block) -> None:
-        for known in self._overlapping(block):
-            if not known.is_ours or known.view() is None:
-                self._remove(known)  # its owner is gone, and the memory was given out anew; or it is told of again
-        if block.address not in self._blocks:
+        known = self._blocks.get(block.address)
+        if known is None:
             insort(self._starts, block.address)
-            self._blocks[block.address] = block
+        elif known.size >= block.size and known.view() is not None and (known.is_ours or not block.is_ours):
+            return
+        self._blocks[block.address] = block
 
-    def _overlapping(self, block: _Block) -> list[_Block]:
-        first = max(bisect_right(self._starts, block.address) - 1, 0)
-        last = bisect_right(self._starts, block.address + max(block.size - 1, 0))
-        near = [self._blocks[start] for start in self._starts[first:last]]
-        return [known for known in near if known.address + known.size > block.address or known.address == block.address]
+    def _remove(self, address: int) -> None:
+        del self._blocks[address]
+        self._starts.pop(bisect_right(self._starts, address) - 1)
+        self._held.pop(address, None)
 
-    def _remove(self, block: _Block) -> None:
-        del self._blocks[block.address]
-        self._starts.pop(bisect_right(self._starts, block.address) - 1)
-        self._held.pop(block.address, None)
+    def _forget_the_dead(self) -> None:
+        """Now and then, so that a program of many short-lived arrays leaves no trace of each."""
+        if len(self._blocks) < self._next_look:
+            return
+        for address in [address for address, block in self._blocks.items() if block.view() is None]:
+            self._remove(address)
+        self._next_look = 2 * len(self._blocks) + _BETWEEN_LOOKS
 
     def _forget_unused_bytes(self) -> None:
         for address in list(self._held):
             # Held here, by the view, and by this call: nobody else has it.
             if sys.getrefcount(self._held[address]) <= 3:
-                self._remove(self._blocks[address])
+                self._remove(address)
