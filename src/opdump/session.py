@@ -17,9 +17,10 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from .adapters.settings import Adapter, Clock, DumpComplete, Marks, Settings, Steps, SupportsWatch
+from .configs.acl import plan_from_environment
 from .configs.acl_path import exception_directory
 from .configs.dialects import load_plan
-from .configs.mindspore import plan_from_keywords
+from .configs.mindspore import CONFIG_VARIABLE, plan_from_keywords
 from .configs.modes import chosen_mode, plan_in_mode
 from .errors import CaptureStateError, ConfigError, FrameworkMissingError, IncompleteCaptureError
 from .layouts.mindspore_sync.index_writer import RunFacts, own_version
@@ -146,7 +147,7 @@ def capture(
 
     `config` is the path of a data_dump.json or an acl.json, a `DumpPlan`, or None: then the keyword arguments are the plan (`path=...`,
     `saved_data="full"`, `iteration="0|5-8"`, `kernels=["conv"]`: every key of the config and every field of `DumpPlan`), and
-    without any of them MINDSPORE_DUMP_CONFIG names the file. With a config, keyword arguments override its values.
+    without any of them MINDSPORE_DUMP_CONFIG names the file, or ASCEND_DUMP_SCENE asks for failures alone. With a config, keyword arguments override its values.
 
     eager            capture inside functions that `torch.compile` compiled, by running them eagerly
     stop_after_dump  raise `DumpComplete` once the last wanted step is on disk
@@ -294,6 +295,10 @@ def resolve_plan(
     """The plan that `capture` would use for these arguments."""
     if isinstance(config, DumpPlan):
         return replace(config, **settings)
+    if config is None and not settings and not os.environ.get(CONFIG_VARIABLE):
+        asked = plan_from_environment(os.environ)
+        if asked is not None:
+            return asked
     if config is None and settings:
         return plan_from_keywords(environ=os.environ, strict=strict, **settings)
     return load_plan(config, environ=os.environ, strict=strict, program_directory=_program_directory(), **settings)

@@ -59,3 +59,11 @@ def test_a_file_that_enables_nothing_says_so(tmp_path: Path) -> None:
     code, output = _run(tmp_path, SCRIPT, dump_path="output")
     assert code == 0
     assert "valid, but enables nothing" in output
+
+
+def test_variables_alone_ask_for_failures(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import torch\ntorch.ones(2) + torch.ones(3)\n")
+    environ = {"ASCEND_DUMP_SCENE": "aic_err_norm_dump", "ASCEND_WORK_PATH": str(tmp_path / "work")}
+    done = CliRunner().invoke(run, [str(tmp_path / "script.py")], env={**environ, "MINDSPORE_DUMP_CONFIG": None})
+    assert done.exit_code == 1
+    assert list((tmp_path / "work").glob("extra-info/data-dump/0/add.*"))

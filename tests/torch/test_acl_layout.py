@@ -301,3 +301,33 @@ def test_stop_after_dump_ends_with_the_next_call(tmp_path: Path) -> None:
             net(IMAGES)
             calls += 1
     assert calls == 2
+
+
+def test_an_operator_that_fails_leaves_what_was_read_of_it(tmp_path: Path) -> None:
+    with opdump.capture(acl_plan(tmp_path)), pytest.raises(RuntimeError):
+        torch.ones(2, 3) + torch.ones(2, 4)
+    failed = list(opdump.open(tmp_path).executions())[-1]
+    assert [record.shape for record in failed.inputs.values()] == [(2, 3), (2, 4)]
+    assert not failed.outputs
+
+
+def test_a_compiled_function_is_compiled_as_without_capture(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    graphs: list[int] = []
+
+    def counting(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        graphs.append(len(list(graph.graph.nodes)))
+        return graph.forward
+
+    @torch.compile(backend=counting, fullgraph=True)
+    def scaled(x: Tensor) -> Tensor:
+        return torch.sigmoid(x) * 3
+
+    plain = scaled(torch.ones(3))
+    with opdump.capture(acl_plan(tmp_path, level="all")):
+        captured = scaled(torch.ones(3))
+        called = captured + 1
+    assert torch.equal(plain, captured)
+    assert torch.equal(called, plain + 1)
+    assert len(graphs) == 1
+    assert [kind for kind in kinds(tmp_path) if kind != "ones"][-3:] == ["compiled_scaled", "add", "add"]

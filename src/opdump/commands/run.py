@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -82,7 +83,7 @@ def run(
         overrides["layout"] = layout
     if short_names:
         overrides["class_names_in_scope"] = False
-    file = _config_file(config)
+    file = _config_file(config, os.environ)
     program = _load(script, arguments, as_module=as_module)
     plan = _plan(file, strict=strict, directory=program.import_path, overrides=overrides)
     rank = _rank(os.environ)
@@ -95,20 +96,25 @@ def run(
     )
 
 
-def _config_file(config: str | None) -> str:
-    file = config or os.environ.get("MINDSPORE_DUMP_CONFIG")
-    if not file:
+def _config_file(config: str | None, environ: Mapping[str, str]) -> str | None:
+    """The file that the command line or the environment names; None where variables ask for failures without one."""
+    file = config or environ.get("MINDSPORE_DUMP_CONFIG")
+    if not file and not (environ.get("ASCEND_DUMP_SCENE") or environ.get("NPU_COLLECT_PATH")):
         raise click.UsageError(
             "no config: give -c data_dump.json or set MINDSPORE_DUMP_CONFIG. "
             "To write one: opdump config new data_dump.json"
         )
-    return file
+    return file or None
 
 
-def _plan(file: str, *, strict: bool, directory: str, overrides: Mapping[str, Any]) -> DumpPlan:
+def _plan(file: str | None, *, strict: bool, directory: str, overrides: Mapping[str, Any]) -> DumpPlan:
     """Read the config and make its directory; the first thing that may touch the disk. `directory` is the script's."""
+    from opdump.configs.acl import plan_from_environment
     from opdump.configs.dialects import load_plan
 
+    asked = plan_from_environment(os.environ) if file is None else None
+    if asked is not None:
+        return replace(asked, **{**overrides, **({"path": Path(overrides["path"])} if "path" in overrides else {})})
     return load_plan(file, environ=os.environ, strict=strict, program_directory=directory, **overrides)
 
 

@@ -77,6 +77,7 @@ class Naming:
         self._models = models
         """Places operators in models, in the layout of devices."""
         self._passed: dict[tuple[int, str], Link] = {}
+        self._adjusts = models is not None or plan.captures in ("exception", "overflow")
         self._stacks = StackReader()
         self._order = 0
         self._timestamp = 0
@@ -165,16 +166,9 @@ class Naming:
             arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
             skip,
         )
-        if plan.captures == "exception":
-            # Nobody counts the operators that do not fail, so there is no number.
-            op = replace(op, op_name=op.op_name.rpartition("-op")[0])
-        elif plan.captures == "overflow":
-            numbers = numbers_for_tensors(schema, args, kwargs)
-            if numbers:
-                op = replace(op, arguments={**op.arguments, **numbers})
-        if self._models is not None:
-            inside = position.root is not None or link is not None or phase == "recomputation"
-            op = self._models.placed(op, inside=inside and phase != "optimizer")
+        if self._adjusts:
+            within = position.root is not None or link is not None or phase == "recomputation"
+            op = self._adjusted(op, schema, args, kwargs, inside=within and phase != "optimizer")
         return op, site, known
 
     def scope(self) -> str:
@@ -233,6 +227,19 @@ class Naming:
 
     def _in_marked_function(self, frame: FrameType) -> bool:
         return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
+
+    def _adjusted(
+        self, op: OpRecord, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inside: bool
+    ) -> OpRecord:
+        """The record as a mode or a layout of its own wants it."""
+        if self._plan.captures == "exception":
+            # Nobody counts the operators that do not fail, so there is no number.
+            op = replace(op, op_name=op.op_name.rpartition("-op")[0])
+        elif self._plan.captures == "overflow":
+            numbers = numbers_for_tensors(schema, args, kwargs)
+            if numbers:
+                op = replace(op, arguments={**op.arguments, **numbers})
+        return op if self._models is None else self._models.placed(op, inside=inside)
 
     def passes_by(self) -> None:
         """A forward operator runs that gets no record: a gradient of it that fails knows the scope all the same."""
