@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from . import acl, onnx
     from .adapters.settings import DumpComplete
     from .catalog import Catalog
     from .catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
@@ -48,6 +49,8 @@ _HOMES = {
     "write_dump_file": ("dump_file", "write_dump_file"),
 }
 
+_MODULES = ("acl", "onnx")
+
 __all__ = [
     "CaptureReport",
     "Catalog",
@@ -60,8 +63,10 @@ __all__ = [
     "OpdumpError",
     "TensorRecord",
     "__version__",
+    "acl",
     "capture",
     "name_model",
+    "onnx",
     "open",
     "read_dump_file",
     "set_dump",
@@ -73,6 +78,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module 'opdump' has no attribute {name!r}")
     module, attribute = _HOMES[name]

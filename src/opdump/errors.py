@@ -67,5 +67,9 @@ class FrameworkMissingError(OpdumpError):
     """A capture needs a framework that is not installed."""
 
 
+class ModelInputError(OpdumpError):
+    """What a model is to be fed with does not fit it, or cannot be read."""
+
+
 class ModelFileError(OpdumpError):
     """A model file is not there, or holds no model that can be read."""

@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 Fields = tuple[tuple[str, int, str], ...]
-"""Name, number and type of each field; "*" before a type repeats it, a capital letter starts a message of the same table."""
+"""Name, number and type of each field; "*" before a type repeats it, a capital letter starts a message of the same table,
+"#" an enumeration."""
+Enums = Mapping[str, Mapping[str, int]]
+"""Names and numbers of enumerations; the first number is the default."""
 
 
 def message_class(
-    name: str, messages: Mapping[str, Fields], *, package: str, file: str, syntax: Literal["proto2", "proto3"]
+    name: str,
+    messages: Mapping[str, Fields],
+    *,
+    package: str,
+    file: str,
+    syntax: Literal["proto2", "proto3"],
+    enums: Enums = MappingProxyType({}),
 ) -> Any:
     """The class of the message `name`. Its descriptors live in a pool of their own, so that another library may load its copy.
 
     Repeated numbers are packed in proto3; either form is read.
     """
-    return message_classes(messages, package=package, file=file, syntax=syntax)[name]
+    return message_classes(messages, package=package, file=file, syntax=syntax, enums=enums)[name]
 
 
 def message_classes(
-    messages: Mapping[str, Fields], *, package: str, file: str, syntax: Literal["proto2", "proto3"]
+    messages: Mapping[str, Fields],
+    *,
+    package: str,
+    file: str,
+    syntax: Literal["proto2", "proto3"],
+    enums: Enums = MappingProxyType({}),
 ) -> Mapping[str, Any]:
     """The same for all messages, by their names.
 
     Who parses many messages holds them all: protobuf makes the class of an inner message anew each time that nobody holds it.
     """
     pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(_file_descriptor(messages, package, file, syntax).SerializeToString())
+    pool.AddSerializedFile(_file_descriptor(messages, package, file, syntax, enums).SerializeToString())
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
 def _file_descriptor(
-    messages: Mapping[str, Fields], package: str, file: str, syntax: str
+    messages: Mapping[str, Fields], package: str, file: str, syntax: str, enums: Enums
 ) -> descriptor_pb2.FileDescriptorProto:
     scalar = descriptor_pb2.FieldDescriptorProto
     types = {
@@ -46,8 +61,13 @@ def _file_descriptor(
         "double": scalar.TYPE_DOUBLE,
         "bool": scalar.TYPE_BOOL,
         "bytes": scalar.TYPE_BYTES,
+        "string": scalar.TYPE_STRING,
     }
     described = descriptor_pb2.FileDescriptorProto(name=file, package=package, syntax=syntax)
+    for enum_name, values in enums.items():
+        enum = described.enum_type.add(name=enum_name)
+        for value_name, number in values.items():
+            enum.value.add(name=value_name, number=number)
     for message_name, fields in messages.items():
         message = described.message_type.add(name=message_name)
         for name, number, kind in fields:
@@ -57,6 +77,6 @@ def _file_descriptor(
             if element in types:
                 field.type = types[element]
             else:
-                field.type = scalar.TYPE_MESSAGE
-                field.type_name = f".{package}.{element}"
+                field.type = scalar.TYPE_ENUM if element.startswith("#") else scalar.TYPE_MESSAGE
+                field.type_name = f".{package}.{element.lstrip('#')}"
     return described

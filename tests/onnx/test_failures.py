@@ -28,10 +28,12 @@ class FailureRecorder(GatheringRecorder):
         super().__init__(plan, CollectingWriter(), NumpyReader.of_plan(plan))
         self.failed: list[tuple[OpRecord, BaseException, list[LiveTensor]]] = []
 
-    def failed_op(self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor]) -> None:
+    def failed_op(
+        self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
+    ) -> None:
         given = list(inputs)
         self.failed.append((op, error, given))
-        super().failed_op(op, error, given)
+        super().failed_op(op, error, given, opened)
 
 
 def failing_run(model: onnx.ModelProto, feeds: dict[str, Any], **plan: Any) -> tuple[FailureRecorder, OnnxSession]:

@@ -27,6 +27,7 @@ class _Verb(NamedTuple):
 _VERBS = MappingProxyType(
     {
         "run": _Verb("opdump.commands.run", "Run a script or module and dump its operators."),
+        "infer": _Verb("opdump.commands.infer", "Run an ONNX model and dump its nodes."),
         "show": _Verb("opdump.commands.show", "Show what a dump holds."),
         "check": _Verb("opdump.commands.check", "Say what in a dump looks wrong."),
         "convert": _Verb("opdump.commands.convert", "Convert dump files of Ascend devices."),
@@ -85,6 +86,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
 Examples:
   opdump config new data_dump.json            write a starting configuration
   opdump run -c data_dump.json train.py       train under it
+  opdump infer resnet.onnx -c acl.json        run an offline model under it
   opdump show /tmp/dump                       what was dumped
   opdump show /tmp/dump --source train.py:175 the operators of one line""",
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from opdump.errors import ModelFileError
 from .element_types import BY_NUMBER
 from .host_tensor import HostTensor
 
+ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
 LEVELS: Final[Mapping[str, Any]] = {
     "disable": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,

@@ -23,7 +23,7 @@ import onnxruntime
 from onnx import ModelProto
 
 from opdump.errors import CaptureStateError
-from opdump.plan import DumpPlan
+from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import Recorder
 
@@ -50,7 +50,8 @@ class OnnxSession:
     `largest_difference` tells how far the outputs of the dumped run were from those of a plain run at that level, where the two
     were compared: at levels above `disable`, on devices, and for models with float16 or bfloat16. The answer is the plain one. `session_options` and
     `providers` are ONNX Runtime's own; the options' level belongs to this session. `memory_limit` (bytes) bounds the tensors
-    that are held at a time: more of them cost further runs of the model.
+    that are held at a time: more of them cost further runs of the model. `is_single_operator`: the model is one operator that
+    runs by itself, and is dumped as that: under no model's name.
 
     Every run is a step, numbered from the plan's `initial_iteration`. Calls from several threads are recorded one after the
     other. `notes` tells what the dump lacks beside operators that were skipped with a reason. Raises ModelFileError for what
@@ -68,6 +69,7 @@ class OnnxSession:
         providers: Sequence[Any] | None = None,
         session_options: onnxruntime.SessionOptions | None = None,
         memory_limit: int | None = None,
+        is_single_operator: bool = False,
     ) -> None:
         self.model: ModelFile = load_model(model)
         self.level: Level = level
@@ -91,7 +93,14 @@ class OnnxSession:
             self._ran = optimized(self.model, level, Path(folder), self._options, self._providers)
         self.nodes: tuple[ModelNode, ...] = nodes_of(self._ran.proto, originals)
         """The nodes that run, in an order in which they can run."""
-        model_filter = ModelFilter.of(plan.models, self.model.names)
+        if is_single_operator:
+            # No API was called, and it has no counter of steps: none of its runs is one that was asked for by number.
+            self.nodes = tuple(replace(node, kernel=node.op_type) for node in self.nodes)
+            wanted = plan.single_operators and plan.steps == StepSet.all()
+            model_filter = ModelFilter.of_single_operators(plan.models) if wanted else ModelFilter(())
+        else:
+            model_filter = ModelFilter.of(plan.models, self.model.names)
+            self.notes += unmatched_layers(self.nodes, model_filter)
         constants = self._ran.constants()
         self._sources = self._value_sources(constants)
         choice = choose(self.nodes, plan, model_filter, self._sources)
@@ -113,13 +122,12 @@ class OnnxSession:
                 for chosen in choice.nodes
             ),
         )
-        self.notes += unmatched_layers(self.nodes, model_filter)
         self._teller = NodeTeller(
             recorder,
             plan,
             self._ran,
-            self.model.name,
-            model_id,
+            "" if is_single_operator else self.model.name,
+            0 if is_single_operator else model_id,
             self._choice,
             chosen_in_bodies,
             BodyReplay(self._ran, lambda: self._options, self._providers),
@@ -158,6 +166,11 @@ class OnnxSession:
         on_host = self._providers == ["CPUExecutionProvider"]
         self._compares = self._answers_may_differ or level != "disable" or not on_host
         self._sizes: dict[str, int] = {}
+
+    @property
+    def ran(self) -> ModelFile:
+        """The model that runs: the optimised one, or the one that was given."""
+        return self._ran
 
     def run(
         self,

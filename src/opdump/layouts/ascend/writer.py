@@ -106,7 +106,7 @@ class AscendWriter:
         directory = f"{_EXCEPTIONS}/{self._device_id}"
         files = self._write(directory, name, file, op, tensors)
         self.flush()
-        os.chmod(self.root / directory / self._stored(directory, name), _EXCEPTION_MODE)
+        self._protect(f"{directory}/{self._stored(directory, name)}")
         return files
 
     def write_step(
@@ -171,6 +171,9 @@ class AscendWriter:
             self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{name}\n")
         self.sink.write_parts(f"{directory}/{stored}", list(encode_dump_file(file)))
         return stored
+
+    def _protect(self, relative: str) -> None:
+        os.chmod(self.root / relative, _EXCEPTION_MODE)
 
     def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
         by_operator: dict[int, list[FiledTensor]] = {}

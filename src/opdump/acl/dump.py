@@ -1,0 +1,93 @@
+"""What a program may ask about a dump (`acl.dump`): where it lies, and to get it itself.
+
+pyACL has no such calls; these are acldumpGetPath, acldumpRegCallback, acldumpUnregCallback, acldumpGetExceptionInfoPath and
+acldumpSaveExceptionInfo of the C interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from opdump.acl.codes import Code
+from opdump.acl.delivery import APPEND, Callback, DumpChunk
+from opdump.acl.failures import CallError, returns_code
+from opdump.acl.own_dumps import exception_root, save_tensors
+from opdump.acl.process import process
+from opdump.onnx.recording import Recording
+from opdump.sink import make_directory
+
+__all__ = [
+    "APPEND",
+    "DumpChunk",
+    "get_exception_info_path",
+    "get_path",
+    "reg_callback",
+    "save_exception_info",
+    "unreg_callback",
+]
+
+_DETAILS = {1: "brief", 2: "norm", 3: "detail"}
+_CAPTURES = {4: ("data", "watch"), 5: ("overflow",)}
+
+
+@returns_code
+def reg_callback(callback: Callback | None, flag: int = 0) -> None:
+    """From now on nothing goes to disk: `callback(chunk, length)` gets each piece of a file, and returns 0 or None.
+
+    500001 for no function, or another flag than 0. A second registration is ignored, and returns 0.
+    """
+    process().delivery.register(callback, flag)
+
+
+def unreg_callback() -> None:
+    """Files go to disk again."""
+    process().delivery.unregister()
+
+
+def get_path(dump_type: int) -> str | None:
+    """Where a kind of dump goes: 1, 2, 3 failing operators (brief, norm, detail), 4 data, 5 overflows; None where it is off.
+
+    The directory of failing operators is made.
+    """
+    recording = process().recording
+    if recording is None:
+        return None
+    plan = recording.plan
+    if plan.captures == "exception" and plan.exception_detail == _DETAILS.get(dump_type):
+        path = plan.path / "extra-info" / "data-dump"
+        make_directory(path)
+        return f"{path}/"
+    if plan.captures in _CAPTURES.get(dump_type, ()) and not plan.enables_nothing:
+        return f"{plan.path}/{_time(recording)}"
+    return None
+
+
+@returns_code
+def get_exception_info_path(address: int, size: int) -> None:
+    """Writes the directory of failing operators, and a zero byte, into memory.
+
+    100000 for no memory and for too little, 500001 where failing operators are not dumped.
+    """
+    where = "acl.dump.get_exception_info_path"
+    if not address or size <= 1:
+        raise CallError(Code.INVALID_PARAM, f"{where}: found address {address!r} and size {size!r}, expected memory")
+    text = f"{exception_root(process(), where)}/".encode("utf-8", "surrogateescape") + b"\0"
+    if len(text) > size:
+        raise CallError(Code.INVALID_PARAM, f"{where}: the path takes {len(text)} bytes, and {size} are there")
+    process().memory.at(address, len(text), where=where, write=True)[:] = np.frombuffer(text, np.uint8)
+
+
+@returns_code
+def save_exception_info(file: str | None, tag: str, tensors: Sequence[tuple[int, int]]) -> None:
+    """Writes tensors, pairs of a description and a buffer, to `{directory of failing operators}/{file}.custom.{time}`.
+
+    `tag` stands in the file as the attribute `user_tag`. 100000 for a name that is none or holds "..", for no tensors, more than 25
+    dimensions and no memory; 500001 where failing operators are not dumped.
+    """
+    save_tensors(process(), file, tag, tensors, "acl.dump.save_exception_info")
+
+
+def _time(recording: Recording) -> str:
+    return str(getattr(recording.writer, "time", ""))

@@ -1,0 +1,109 @@
+"""Between errors and return codes: inside of `acl` a mistake is raised, outside it is a number and a message.
+
+`acl.get_recent_err_msg()` gives the message of the last call that failed; the logger `opdump.acl` tells every one.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+from opdump.acl.codes import Code
+from opdump.configs.acl_error import AclConfigError
+from opdump.errors import ConfigError, OpdumpError
+
+LOG: Final = logging.getLogger("opdump.acl")
+
+Given = ParamSpec("Given")
+Value = TypeVar("Value")
+
+
+class CallError(Exception):
+    """A call cannot be done; `code` is what it returns."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = int(code)
+
+
+class Messages:
+    """The messages of calls that failed, until somebody asks for them."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def keep(self, message: str) -> None:
+        self._last = message
+
+    def take(self) -> str:
+        """The last message; empty where no call has failed since the last time."""
+        message, self._last = self._last, ""
+        return message
+
+
+MESSAGES: Final = Messages()
+
+
+def code_of(error: Exception) -> int:
+    """The return code of an error."""
+    if isinstance(error, CallError):
+        return error.code
+    if isinstance(error, AclConfigError):
+        return error.error_code
+    return Code.INVALID_DUMP_CONFIG if isinstance(error, ConfigError) else Code.INTERNAL_ERROR
+
+
+def returns_code(function: Callable[Given, None]) -> Callable[Given, int]:
+    """Turns a function that raises into a call that returns 0, or the code of what went wrong."""
+
+    @functools.wraps(function)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> int:
+        try:
+            function(*args, **kwargs)
+        except (CallError, OpdumpError) as error:
+            return _told(function.__qualname__, error)
+        return Code.SUCCESS.value
+
+    return call
+
+
+def returns_value(nothing: Any) -> Callable[[Callable[Given, Value]], Callable[Given, tuple[Any, int]]]:
+    """The same for a call that returns a value and the code: `nothing` stands for the value where it fails."""
+
+    def wrap(function: Callable[Given, Value]) -> Callable[Given, tuple[Any, int]]:
+        @functools.wraps(function)
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> tuple[Any, int]:
+            try:
+                return function(*args, **kwargs), Code.SUCCESS.value
+            except (CallError, OpdumpError) as error:
+                return nothing, _told(function.__qualname__, error)
+
+        return call
+
+    return wrap
+
+
+def returns_plain(nothing: Value) -> Callable[[Callable[Given, Value]], Callable[Given, Value]]:
+    """The same for a call without a code: it returns `nothing` where it fails."""
+
+    def wrap(function: Callable[Given, Value]) -> Callable[Given, Value]:
+        @functools.wraps(function)
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> Value:
+            try:
+                return function(*args, **kwargs)
+            except (CallError, OpdumpError) as error:
+                _told(function.__qualname__, error)
+                return nothing
+
+        return call
+
+    return wrap
+
+
+def _told(name: str, error: Exception) -> int:
+    code = code_of(error)
+    MESSAGES.keep(str(error))
+    LOG.error("%s returns %d: %s", name, code, error)
+    return code

@@ -1,0 +1,96 @@
+"""Objects behind integer handles: data buffers, data sets, descriptions of models and tensors, streams, contexts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from opdump.acl.codes import Code
+from opdump.acl.failures import CallError
+
+_FIRST = 0x5A000000
+_BETWEEN = 0x10
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(slots=True)
+class DataBuffer:
+    """Memory of a tensor; without any, a run allocates it and `owner` keeps it."""
+
+    address: int
+    size: int
+
+
+@dataclass(slots=True)
+class TensorDesc:
+    """Element type (number of aclDataType), shape and format of a tensor; a dimension of -1 is not known."""
+
+    data_type: int
+    dims: list[int]
+    format: int
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Dataset:
+    """Buffers of the inputs or outputs of a model, in its order, with the descriptions that were set for them."""
+
+    buffers: list[int] = field(default_factory=list)
+    descs: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ModelDesc:
+    """Which model is described; None before `get_desc`."""
+
+    model_id: int | None = None
+
+
+@dataclass(slots=True)
+class OpAttr:
+    """Attributes of a single operator."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Work is done when it is asked for: a stream has nothing to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Belongs to a device."""
+
+    device_id: int
+
+
+class Handles:
+    """Gives out handles and finds what they stand for."""
+
+    def __init__(self) -> None:
+        self._objects: dict[int, object] = {}
+        self._next = _FIRST
+
+    def add(self, thing: object) -> int:
+        handle = self._next
+        self._next += _BETWEEN
+        self._objects[handle] = thing
+        return handle
+
+    def get(self, handle: Any, kind: type[Kind], where: str) -> Kind:
+        """What a handle stands for. Raises CallError for one that was never given, was destroyed, or is of another kind."""
+        found = self._objects.get(handle) if isinstance(handle, int) else None
+        if not isinstance(found, kind):
+            what = "nothing" if found is None else f"a {type(found).__name__}"
+            raise CallError(
+                Code.INVALID_PARAM,
+                f"{where}: {handle!r} stands for {what}, expected a {kind.__name__} that still exists",
+            )
+        return found
+
+    def remove(self, handle: int, kind: type[Kind], where: str) -> Kind:
+        found = self.get(handle, kind, where)
+        del self._objects[handle]
+        return found

@@ -1,0 +1,236 @@
+"""Single operators (`acl.op`): each runs as a model of one node, which `dump_op_switch` dumps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from opdump.acl.codes import Code
+from opdump.acl.data_types import DTYPES, NUMBERS
+from opdump.acl.failures import CallError, returns_code
+from opdump.acl.handles import DataBuffer, OpAttr, TensorDesc
+from opdump.acl.process import LoadedModel, process
+from opdump.acl.rt import check_stream
+from opdump.acl.tensors import TensorFacts, array_over, check_outputs, write_outputs
+from opdump.errors import ModelFileError, OpdumpError
+from opdump.onnx.recording import adapter_module
+
+_DUMPS_ARGS = 0x1
+
+Signature = tuple[tuple[str, tuple[int, ...]], ...]
+Kind = TypeVar("Kind")
+
+
+@returns_code
+def execute_v2(
+    op_type: str,
+    input_descs: Sequence[int],
+    inputs: Sequence[int],
+    output_descs: Sequence[int],
+    outputs: Sequence[int],
+    attr: int,
+    stream: int,
+) -> None:
+    """Runs an operator of ONNX on buffers. The descriptions of the outputs get the shapes that came out.
+
+    A model of it that `load` or `set_model_dir` found is taken where its inputs fit; else one is made. 100024 where ONNX has no such
+    operator or does not take the attributes, 100021 and 100022 where buffers do not fit, 500000 where the run fails.
+    """
+    where = "acl.op.execute_v2"
+    check_stream(stream, where)
+    state = process()
+    with state.lock:
+        state.must_be_initialised(where)
+        into = _all(inputs, DataBuffer, where)
+        out = _all(outputs, DataBuffer, where)
+        described, results = _all(input_descs, TensorDesc, where), _all(output_descs, TensorDesc, where)
+        if len(into) != len(described):
+            raise CallError(Code.OP_INPUT_NOT_MATCH, f"{where}: {len(described)} descriptions, {len(into)} inputs")
+        if len(out) != len(results):
+            raise CallError(Code.OP_OUTPUT_NOT_MATCH, f"{where}: {len(results)} descriptions, {len(out)} outputs")
+        model = _model(op_type, _signature(described), _signature(results), _attributes(attr, where), where)
+        feed_of = adapter_module("feeds").feed_of
+        feeds = {}
+        for value, buffer, desc in zip(model.session.inputs, into, described, strict=True):
+            facts = TensorFacts(value.name, DTYPES[desc.data_type], tuple(desc.dims))
+            try:
+                array = array_over(state.memory, buffer, facts, facts.dims, where)
+            except CallError as error:
+                if error.code != Code.MODEL_INPUT_NOT_MATCH:
+                    raise
+                raise CallError(Code.OP_INPUT_NOT_MATCH, str(error)) from error
+            feeds[value.name] = feed_of(array, facts.dtype)
+        try:
+            arrays = model.run(feeds)
+        except OpdumpError:
+            raise
+        except Exception as error:
+            raise CallError(Code.INTERNAL_ERROR, f"{where}: {op_type} failed: {error}") from error
+        if len(arrays) != len(out):
+            raise CallError(Code.OP_OUTPUT_NOT_MATCH, f"{where}: {op_type} has {len(arrays)} outputs, not {len(out)}")
+        check_outputs(out, arrays, where, Code.OP_OUTPUT_NOT_MATCH)
+        write_outputs(state.memory, out, arrays, where)
+        for desc, array in zip(results, arrays, strict=True):
+            desc.data_type = NUMBERS.get(array.dtype.name, desc.data_type)
+            desc.dims = list(array.shape)
+
+
+@returns_code
+def update_params(op_type: str, input_descs: Sequence[int], output_descs: Sequence[int], attr: int) -> None:
+    """Makes the model of an operator ready for these shapes. The codes are those of `execute_v2`."""
+    where = "acl.op.update_params"
+    with process().lock:
+        process().must_be_initialised(where)
+        inputs, outputs = _all(input_descs, TensorDesc, where), _all(output_descs, TensorDesc, where)
+        _model(op_type, _signature(inputs), _signature(outputs), _attributes(attr, where), where)
+
+
+@returns_code
+def set_model_dir(directory: str | os.PathLike[str]) -> None:
+    """Loads every model of one operator (`*.onnx`) in a directory. 100003 where there is no such directory."""
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise CallError(Code.INVALID_FILE, f"acl.op.set_model_dir: {folder} is no directory")
+    for path in sorted(folder.glob("*.onnx")):
+        _add(path, "acl.op.set_model_dir")
+
+
+@returns_code
+def load(model: int, size: int) -> None:
+    """Loads a model of one operator from memory. 100006 for what is none."""
+    _add(process().memory.at(model, size, where="acl.op.load").tobytes(), "acl.op.load")
+
+
+@returns_code
+def start_dump_args(dump_type: Any, path: str | os.PathLike[str] | None) -> None:
+    """Chooses a directory for descriptions of the arguments of operators, and makes it.
+
+    500001 for a type without the bit 1, for no path, for what is no directory that can be read and written, and where it was
+    started already. Descriptions are written by calls of operators of Ascend's library alone, and there are none here.
+    """
+    if not isinstance(dump_type, int) or not dump_type & _DUMPS_ARGS:
+        raise CallError(Code.FAILURE, f"acl.op.start_dump_args: the type is {dump_type!r}, expected one with the bit 1")
+    if not path:
+        raise CallError(Code.FAILURE, f"acl.op.start_dump_args: the path is {path!r}, expected a directory")
+    if process().is_writing_args:
+        raise CallError(
+            Code.FAILURE, "acl.op.start_dump_args: it was started already; call acl.op.stop_dump_args first"
+        )
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CallError(
+            Code.FAILURE, f"acl.op.start_dump_args: {folder} cannot be made a directory: {error.strerror}"
+        ) from error
+    if not os.access(folder, os.R_OK | os.W_OK):
+        raise CallError(Code.FAILURE, f"acl.op.start_dump_args: {folder} cannot be read and written")
+    process().is_writing_args = True
+
+
+@returns_code
+def stop_dump_args(dump_type: Any) -> None:
+    """Ends it. Allowed where nothing was started; 500001 for a type without the bit 1."""
+    if not isinstance(dump_type, int) or not dump_type & _DUMPS_ARGS:
+        raise CallError(Code.FAILURE, f"acl.op.stop_dump_args: the type is {dump_type!r}, expected one with the bit 1")
+    process().is_writing_args = False
+
+
+# ---------------------------------------------------------------------------------------------------------- attributes
+
+
+def create_attr() -> int:
+    """Attributes of an operator, none yet."""
+    return process().handles.add(OpAttr())
+
+
+@returns_code
+def destroy_attr(attr: int) -> None:
+    process().handles.remove(attr, OpAttr, "acl.op.destroy_attr")
+
+
+@returns_code
+def set_attr_bool(attr: int, name: str, value: bool) -> None:
+    """ONNX has no truth values among attributes: 1 and 0."""
+    _set(attr, name, int(bool(value)), "acl.op.set_attr_bool")
+
+
+@returns_code
+def set_attr_int(attr: int, name: str, value: int) -> None:
+    _set(attr, name, int(value), "acl.op.set_attr_int")
+
+
+@returns_code
+def set_attr_float(attr: int, name: str, value: float) -> None:
+    _set(attr, name, float(value), "acl.op.set_attr_float")
+
+
+@returns_code
+def set_attr_string(attr: int, name: str, value: str) -> None:
+    _set(attr, name, str(value), "acl.op.set_attr_string")
+
+
+@returns_code
+def set_attr_list_bool(attr: int, name: str, values: Sequence[bool]) -> None:
+    _set(attr, name, [int(bool(value)) for value in values], "acl.op.set_attr_list_bool")
+
+
+@returns_code
+def set_attr_list_int(attr: int, name: str, values: Sequence[int]) -> None:
+    _set(attr, name, [int(value) for value in values], "acl.op.set_attr_list_int")
+
+
+@returns_code
+def set_attr_list_float(attr: int, name: str, values: Sequence[float]) -> None:
+    _set(attr, name, [float(value) for value in values], "acl.op.set_attr_list_float")
+
+
+@returns_code
+def set_attr_list_string(attr: int, name: str, values: Sequence[str]) -> None:
+    _set(attr, name, [str(value) for value in values], "acl.op.set_attr_list_string")
+
+
+def _set(attr: int, name: str, value: Any, where: str) -> None:
+    process().handles.get(attr, OpAttr, where).values[name] = value
+
+
+def _attributes(attr: int, where: str) -> dict[str, Any]:
+    return process().handles.get(attr, OpAttr, where).values if attr else {}
+
+
+def _all(handles: Sequence[int], kind: type[Kind], where: str) -> list[Kind]:
+    return [process().handles.get(handle, kind, where) for handle in handles]
+
+
+def _signature(descs: Sequence[TensorDesc]) -> Signature:
+    return tuple((DTYPES[desc.data_type], tuple(desc.dims)) for desc in descs)
+
+
+def _model(op_type: str, inputs: Signature, outputs: Signature, attributes: dict[str, Any], where: str) -> LoadedModel:
+    adapter = adapter_module("single_operator")
+
+    def make() -> Any:
+        for known, model in process().library:
+            if known == op_type and not attributes and adapter.takes(model, inputs):
+                return model
+        return adapter.one_node_model(op_type, inputs, outputs, attributes)
+
+    # The shapes of outputs follow from the rest.
+    signature = (op_type, inputs, tuple(dtype for dtype, _ in outputs), repr(sorted(attributes.items())))
+    try:
+        return process().single_operator(signature, make)
+    except ModelFileError as error:
+        raise CallError(Code.OP_NOT_FOUND, f"{where}: {error}") from error
+    except (CallError, OpdumpError):
+        raise
+    except Exception as error:
+        raise CallError(Code.OP_NOT_FOUND, f"{where}: ONNX Runtime has no {op_type} for this: {error}") from error
+
+
+def _add(source: Path | bytes, where: str) -> None:
+    try:
+        process().library.append(adapter_module("single_operator").load_one_node_model(source))
+    except ModelFileError as error:
+        raise CallError(Code.PARSE_FILE, f"{where}: {error}") from error

@@ -1,0 +1,247 @@
+"""What a process has told the dump system: initialised or not, the configuration in force, models, memory, handles.
+
+One configuration is in force at a time, and a model keeps the one under which it was loaded. Source: section 1 of the dump
+specification (life cycle, order rules).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from opdump.acl.codes import Code
+from opdump.acl.delivery import DeliveringWriter, Delivery
+from opdump.acl.failures import LOG, CallError
+from opdump.acl.handles import Handles
+from opdump.acl.memory import Memory
+from opdump.configs.acl import plan_from_acl_text, plan_from_environment
+from opdump.configs.acl_file import read_acl_file
+from opdump.onnx.recording import Recording, run_facts
+from opdump.onnx.settings import program_directory
+from opdump.plan import DumpPlan
+
+if TYPE_CHECKING:
+    from opdump.adapters.onnxruntime.session import OnnxSession
+
+
+@dataclass(slots=True)
+class LoadedModel:
+    """A model and the dump that it is part of."""
+
+    model_id: int
+    session: OnnxSession
+    recording: Recording
+    output_dims: list[tuple[int, ...]] | None = None
+    """Of the last run."""
+
+    def run(self, feeds: dict[str, Any]) -> list[Any]:
+        """The outputs of one inference; dumped as long as the dump was not finalized."""
+        if self.recording.report is not None:
+            return self.session.run_plain(None, feeds)
+        return self.recording.run(self.model_id, None, feeds)
+
+
+@dataclass(slots=True)
+class Process:
+    """The state behind the calls. There is one of it in a process."""
+
+    references: int = 0
+    """How often it was initialised and not finalized."""
+    is_dump_started: bool = False
+    """Between `init_dump` and `finalize_dump`."""
+    first_config: bytes | None = None
+    recording: Recording | None = None
+    """What models are dumped into that are loaded now; None without a configuration."""
+    recordings: list[Recording] = field(default_factory=list)
+    models: dict[int, LoadedModel] = field(default_factory=dict)
+    operators: dict[Any, LoadedModel] = field(default_factory=dict)
+    """Models of single operators, by recording and signature."""
+    library: list[Any] = field(default_factory=list)
+    """Models of single operators that the program has loaded."""
+    is_writing_args: bool = False
+    device_id: int = 0
+    memory: Memory = field(default_factory=Memory)
+    handles: Handles = field(default_factory=Handles)
+    delivery: Delivery = field(default_factory=Delivery)
+    lock: Any = field(default_factory=threading.RLock)
+    _ids: Any = field(default_factory=lambda: itertools.count(1))
+
+    def init(self, path: str | os.PathLike[str] | None) -> None:
+        with self.lock:
+            if self.references:
+                self.references += 1
+                raise CallError(
+                    Code.REPEAT_INITIALIZE, "acl.init: it was called before; one more acl.finalize is needed now"
+                )
+            content = read_acl_file(path) if path else b""
+            if path and self.first_config is not None and content != self.first_config:
+                raise CallError(
+                    Code.INVALID_PARAM,
+                    f"acl.init: {os.fspath(path)!r} has another content than the first configuration of this process; "
+                    "use acl.mdl.init_dump and acl.mdl.set_dump, or another process",
+                )
+            plan = _plan(content, path) if path else None
+            if plan is None or plan.enables_nothing:
+                plan = plan_from_environment(os.environ) or plan
+            self._switch_to(plan)
+            self.references = 1
+            if path:
+                self.first_config = content
+
+    def finalize(self) -> None:
+        with self.lock:
+            if not self.references:
+                raise CallError(Code.REPEAT_FINALIZE, "acl.finalize: it was called once more than acl.init")
+            self.references -= 1
+            if not self.references:
+                self.is_dump_started = False
+                self._close_recordings(lambda _: True)
+                for model_id in list(self.models):
+                    self.unload(model_id)
+                self.library.clear()
+
+    def init_dump(self) -> None:
+        with self.lock:
+            self.must_be_initialised("acl.mdl.init_dump")
+            if self.is_dump_started:
+                raise CallError(
+                    Code.REPEAT_INITIALIZE, "acl.mdl.init_dump: it was called before; call acl.mdl.finalize_dump first"
+                )
+            self.is_dump_started = True
+
+    def set_dump(self, path: str | os.PathLike[str] | None) -> None:
+        with self.lock:
+            self._must_be_dumping("acl.mdl.set_dump")
+            if path is None:
+                raise CallError(Code.INVALID_PARAM, "acl.mdl.set_dump: found None, expected the path of an acl.json")
+            self._switch_to(_plan(read_acl_file(path), path))
+
+    def finalize_dump(self) -> None:
+        with self.lock:
+            self._must_be_dumping("acl.mdl.finalize_dump")
+            self.is_dump_started = False
+            self._close_recordings(lambda recording: not _stays_on(recording))
+
+    def load(self, source: Any, where: str) -> int:
+        """Loads a model under the configuration in force, and returns its number."""
+        with self.lock:
+            self.must_be_initialised(where)
+            recording = self._recording_in_force()
+            model_id: int = next(self._ids)
+            session = recording.load(source, model_id)
+            self.models[model_id] = LoadedModel(model_id, session, recording)
+            return model_id
+
+    def model(self, model_id: Any, where: str) -> LoadedModel:
+        found = self.models.get(model_id) if isinstance(model_id, int) else None
+        if found is None:
+            loaded = ", ".join(map(str, self.models)) or "none"
+            raise CallError(Code.INVALID_MODEL_ID, f"{where}: no model {model_id!r} is loaded; loaded: {loaded}")
+        return found
+
+    def unload(self, model_id: int) -> None:
+        with self.lock:
+            model = self.model(model_id, "acl.mdl.unload")
+            del self.models[model_id]
+            model.recording.unload(model_id)
+            model.session.close()
+
+    def single_operator(self, signature: Any, make: Callable[[], Any]) -> LoadedModel:
+        """The model of a single operator under the configuration in force, made where it is new."""
+        with self.lock:
+            recording = self._recording_in_force()
+            key = (id(recording), signature)
+            loaded = self.operators.get(key)
+            if loaded is None:
+                number = -1 - len(self.operators)
+                session = recording.load(make(), number, is_single_operator=True)
+                loaded = self.operators[key] = LoadedModel(number, session, recording)
+            return loaded
+
+    def must_be_initialised(self, where: str) -> None:
+        if not self.references:
+            raise CallError(Code.UNINITIALIZE, f"{where}: call acl.init first")
+
+    def _must_be_dumping(self, where: str) -> None:
+        self.must_be_initialised(where)
+        if not self.is_dump_started:
+            raise CallError(Code.DUMP_NOT_RUN, f"{where}: call acl.mdl.init_dump first")
+
+    def _switch_to(self, plan: DumpPlan | None) -> None:
+        """From now on models are loaded under this plan. Those that are loaded keep theirs."""
+        if plan is None:
+            self.recording = None
+            return
+        for text in plan.warnings:
+            LOG.warning("%s", text)
+        self.recording = self._open(plan)
+
+    def _open(self, plan: DumpPlan) -> Recording:
+        recording = Recording(
+            plan,
+            writer=DeliveringWriter(plan, run_facts(plan), self.delivery),
+            may_write=lambda: not self.delivery.is_on,
+        )
+        self.recordings.append(recording)
+        return recording
+
+    def _recording_in_force(self) -> Recording:
+        if self.recording is None:
+            self.recording = self._open(_NOTHING)
+        return self.recording
+
+    def _close_recordings(self, ends: Callable[[Recording], bool]) -> None:
+        ending = [recording for recording in self.recordings if ends(recording)]
+        self.recordings = [recording for recording in self.recordings if not ends(recording)]
+        if self.recording in ending:
+            self.recording = None
+        for key, operator in list(self.operators.items()):
+            if operator.recording in ending:
+                del self.operators[key]
+                operator.recording.unload(operator.model_id)
+        for recording in ending:
+            for warning in recording.close().warnings:
+                LOG.warning("%s", warning)
+
+
+_NOTHING: Final = DumpPlan(
+    path=Path(), models=(), single_operators=False, layout="acl", dialect="acl", file_format="bin"
+)
+
+
+def _plan(content: bytes, path: str | os.PathLike[str]) -> DumpPlan:
+    return plan_from_acl_text(content, where=os.fspath(path), environ=os.environ, program_directory=program_directory())
+
+
+def _stays_on(recording: Recording) -> bool:
+    """Whether no call switches it off: the detailed dump of failing operators."""
+    return recording.plan.captures == "exception" and recording.plan.exception_detail == "detail"
+
+
+class _Current:
+    """Holds the state of this process."""
+
+    def __init__(self) -> None:
+        self.process = Process()
+
+
+# The calls of a C library have no object to belong to.
+_CURRENT: Final = _Current()
+
+
+def process() -> Process:
+    """The state of this process."""
+    return _CURRENT.process
+
+
+def start_anew() -> None:
+    """Forgets everything, as if the process had just begun. Memory and handles of before are no longer known."""
+    old = _CURRENT.process
+    while old.references:
+        old.finalize()
+    _CURRENT.process = Process()

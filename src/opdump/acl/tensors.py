@@ -1,0 +1,105 @@
+"""Between memory behind addresses and arrays, for the inputs and outputs of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.acl.codes import Code
+from opdump.acl.data_types import NUMBERS, UNDEFINED_TYPE, storage
+from opdump.acl.failures import CallError
+from opdump.acl.handles import DataBuffer
+from opdump.acl.memory import Memory
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """An input or output: name, element type as in records, and shape; a dimension of -1 is not known."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def data_type(self) -> int:
+        """Number of aclDataType."""
+        return NUMBERS.get(self.dtype, UNDEFINED_TYPE)
+
+    @property
+    def least_size(self) -> int:
+        """Bytes where every dimension that is not known is 1."""
+        return size_of(self.dtype, [1 if dim < 0 else dim for dim in self.dims])
+
+
+def size_of(dtype: str, dims: Sequence[int]) -> int:
+    """Bytes of a tensor; 0 for text."""
+    kind = storage(dtype)
+    if kind is None:
+        return (math.prod(dims) + 1) // 2 if dtype != "string" else 0
+    return math.prod(dims) * kind.itemsize
+
+
+def array_over(memory: Memory, buffer: DataBuffer, facts: TensorFacts, dims: Sequence[int], where: str) -> Array:
+    """The elements in a buffer, without a copy, in the type that holds their bits."""
+    kind = storage(facts.dtype)
+    if kind is None:
+        raise CallError(
+            Code.UNSUPPORTED_DATA_TYPE, f"{where}: elements of type {facts.dtype} cannot be handed over here"
+        )
+    size = math.prod(dims) * kind.itemsize
+    if buffer.size < size:
+        raise CallError(
+            Code.MODEL_INPUT_NOT_MATCH,
+            f"{where}: {facts.name!r} is {facts.dtype} {tuple(dims)}, {size} bytes, and its buffer has {buffer.size}",
+        )
+    if size == 0:
+        return np.empty(dims, kind)
+    elements: Array = memory.at(buffer.address, size, where=where).view(kind).reshape(tuple(dims))
+    return elements
+
+
+def dims_of(facts: TensorFacts, size: int, where: str) -> tuple[int, ...]:
+    """The shape of a tensor of `size` bytes: a single dimension that is not known follows from that."""
+    unknown = [place for place, dim in enumerate(facts.dims) if dim < 0]
+    if not unknown:
+        return facts.dims
+    dims = [1 if dim < 0 else dim for dim in facts.dims]
+    known = size_of(facts.dtype, dims)
+    if len(unknown) == 1 and known and size % known == 0:
+        dims[unknown[0]] = size // known
+        return tuple(dims)
+    if size == known:
+        return tuple(dims)
+    raise CallError(
+        Code.MODEL_INPUT_NOT_MATCH,
+        f"{where}: {facts.name!r} has the shape {facts.dims}, and {size} bytes do not tell what -1 stands for; "
+        "say it: acl.mdl.set_dataset_tensor_desc(dataset, acl.create_tensor_desc(...), index)",
+    )
+
+
+def check_outputs(buffers: Sequence[DataBuffer], arrays: Sequence[Array], where: str, code: Code) -> None:
+    """Raises CallError where a result does not fit into its buffer; nothing was written then."""
+    for number, (buffer, array) in enumerate(zip(buffers, arrays, strict=True)):
+        if buffer.address and buffer.size < array.nbytes:
+            raise CallError(
+                code,
+                f"{where}: output {number} is {array.dtype} {array.shape}, {array.nbytes} bytes, and its buffer has {buffer.size}",
+            )
+
+
+def write_outputs(memory: Memory, buffers: Sequence[DataBuffer], arrays: Sequence[Array], where: str) -> None:
+    """Copies results into their buffers. A buffer without memory gets some, which the program frees."""
+    for buffer, array in zip(buffers, arrays, strict=True):
+        if not buffer.address:
+            buffer.size = max(array.nbytes, 1)
+            buffer.address = memory.allocate(buffer.size)
+        if array.nbytes:
+            target = memory.at(buffer.address, array.nbytes, where=where, write=True)
+            target[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,62 @@
+"""Between addresses and Python's own objects (`acl.util`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.acl.codes import Code
+from opdump.acl.data_types import numpy_type
+from opdump.acl.failures import CallError, returns_plain
+from opdump.acl.process import process
+
+_NOTHING: npt.NDArray[Any] = np.empty(0, np.uint8)
+_NOTHING.flags.writeable = False
+
+
+@returns_plain(0)
+def numpy_to_ptr(array: Any) -> int:
+    """The address of an array's elements; 0 for one whose elements do not lie one after the other. Keep the array."""
+    if not isinstance(array, np.ndarray) or array.dtype.hasobject or not array.flags.c_contiguous:
+        raise CallError(
+            Code.INVALID_PARAM,
+            "acl.util.numpy_to_ptr: expected an array of numbers in C order; use numpy.ascontiguousarray, and keep what it gives",
+        )
+    return process().memory.tell(array)
+
+
+numpy_contiguous_to_ptr = numpy_to_ptr
+
+
+@returns_plain(_NOTHING)
+def ptr_to_numpy(address: int, shape: Sequence[Any], numpy_type_number: int) -> npt.NDArray[Any]:
+    """An array over memory, without a copy; `numpy_type_number` is `dtype.num`. An empty one for what is not there."""
+    kind = numpy_type(numpy_type_number)
+    if kind is None or not all(isinstance(dim, int) and dim >= 0 for dim in shape):
+        raise CallError(
+            Code.INVALID_PARAM,
+            f"acl.util.ptr_to_numpy: found shape {shape!r} and type {numpy_type_number!r}, expected numpy's own number "
+            "(numpy.dtype.num: 11 for float32)",
+        )
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    found: npt.NDArray[Any] = process().memory.at(address, size, where="acl.util.ptr_to_numpy").view(kind)
+    return found.reshape(tuple(shape))
+
+
+@returns_plain(0)
+def bytes_to_ptr(data: Any) -> int:
+    """The address of a bytes object, which is never written to. Keep the object."""
+    if not isinstance(data, bytes) or not data:
+        raise CallError(
+            Code.INVALID_PARAM, f"acl.util.bytes_to_ptr: found a {type(data).__name__}, expected bytes, not empty"
+        )
+    return process().memory.tell_bytes(data)
+
+
+@returns_plain(b"")
+def ptr_to_bytes(address: int, size: int) -> bytes:
+    """A copy of `size` bytes; none for what is not there."""
+    return process().memory.at(address, size, where="acl.util.ptr_to_bytes").tobytes()

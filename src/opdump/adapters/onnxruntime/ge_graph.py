@@ -1,0 +1,209 @@
+"""The graphs of a loaded model, for the file that stands beside its dump."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import onnx
+from onnx import GraphProto, ModelProto, TypeProto
+
+from opdump.layouts.ge_graph import GeGraph, GeOperator, GeOrigin, GeTensor
+
+from .element_types import BY_NUMBER
+from .model_graph import ModelNode, bodies_of, nodes_of
+from .session import OnnxSession
+
+DATA: Final = "Data"
+CONST: Final = "Const"
+NET_OUTPUT: Final = "NetOutput"
+_OUTPUT_NODE: Final = "Node_Output"
+
+
+def ge_graphs_of(session: OnnxSession) -> tuple[GeGraph, ...]:
+    """The nodes that run, after the inputs (type Data) and the initialisers (Const) of the model, whose names are their own.
+
+    The bodies of control operators are graphs behind the first one; what they read from outside is among their inputs.
+
+    An operator that an optimiser made tells the names of those that it stands for, and each of its outputs that of the
+    operator which made it in the original model; where nothing was optimised these are its own. Shapes are those that ONNX
+    infers from the model; what it cannot infer is -1.
+    """
+    return _Builder(session).graphs()
+
+
+class _Builder:
+    def __init__(self, session: OnnxSession) -> None:
+        self._session = session
+        self._values = _value_types(session.ran.proto)
+        self._taken = {node.name for top in session.nodes for node in top.with_bodies}
+        self._constants: set[str] = set()
+        self._origins: Mapping[str, GeOrigin] = {}
+        self._fusions: Mapping[str, tuple[str, ...]] = {}
+        self._graphs: list[GeGraph] = []
+
+    def graphs(self) -> tuple[GeGraph, ...]:
+        session = self._session
+        graph = session.ran.proto.graph
+        if session.ran is not session.model:
+            originals = nodes_of(session.model.proto)
+            self._origins = _origins(originals)
+            known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+            self._fusions = fusions(originals, session.nodes, known)
+        self._add(session.model.name, graph, session.nodes, [value.name for value in session.model.proto.graph.output])
+        return tuple(self._graphs)
+
+    def _add(self, name: str, graph: GraphProto, nodes: Sequence[ModelNode], outputs: Sequence[str]) -> None:
+        """Adds a graph, then those of its bodies."""
+        place = len(self._graphs)
+        initializers = [tensor.name for tensor in graph.initializer]
+        self._constants.update(initializers)
+        made = {value for node in nodes for value in node.outputs if value}
+        fed = [value.name for value in graph.input if value.name not in initializers]
+        own = {*made, *fed, *initializers}
+        read = [value for node in nodes for value in sorted(node.reads)] + list(outputs)
+        fed += [value for value in dict.fromkeys(read) if value and value not in own]
+        makers: dict[str, str] = {}
+        operators = [self._outside(value, DATA, makers) for value in fed]
+        operators += [self._outside(value, CONST, makers) for value in sorted(initializers)]
+        for node in nodes:
+            makers.update((value, f"{node.name}:{slot}") for slot, value in enumerate(node.outputs) if value)
+        for node in nodes:
+            bodies = _bodies(node, graph)
+            operators.append(self._operator(node, makers, tuple(body.name for body, _ in bodies)))
+        operators.append(self._output(outputs, makers))
+        self._graphs.insert(
+            place,
+            GeGraph(
+                name=name,
+                inputs=tuple(makers[value] for value in fed),
+                outputs=tuple(makers.get(value, "") for value in outputs),
+                operators=tuple(operators),
+            ),
+        )
+        for node in nodes:
+            for body, inner in _bodies(node, graph):
+                self._add(body.name, body, inner, [value.name for value in body.output])
+
+    def _outside(self, value: str, op_type: str, makers: dict[str, str]) -> GeOperator:
+        name = self._free_name(value)
+        makers[value] = f"{name}:0"
+        return GeOperator(
+            name=name,
+            op_type=op_type,
+            outputs=(self._values.get(value, GeTensor()),),
+            origins=(GeOrigin(value, 0),),
+            original_names=(value,),
+            runs=False,
+        )
+
+    def _output(self, values: Sequence[str], makers: Mapping[str, str]) -> GeOperator:
+        return GeOperator(
+            name=self._free_name(_OUTPUT_NODE),
+            op_type=NET_OUTPUT,
+            inputs=tuple(makers.get(value, "") for value in values),
+            input_tensors=tuple(self._values.get(value, GeTensor()) for value in values),
+            input_names=tuple(values),
+            constant_inputs=tuple(value in self._constants for value in values),
+            runs=False,
+        )
+
+    def _operator(self, node: ModelNode, makers: Mapping[str, str], subgraphs: tuple[str, ...]) -> GeOperator:
+        if node.skip == "constant":
+            self._constants.update(node.outputs)
+        return GeOperator(
+            name=node.name,
+            op_type=node.op_type,
+            inputs=tuple(makers.get(value, "") for value in node.inputs),
+            input_tensors=tuple(self._values.get(value, GeTensor()) for value in node.inputs),
+            input_names=node.input_arguments,
+            constant_inputs=tuple(value in self._constants for value in node.inputs),
+            outputs=tuple(self._values.get(value, GeTensor()) for value in node.outputs),
+            origins=tuple(
+                self._origins.get(value, GeOrigin(node.name, slot)) if value else None
+                for slot, value in enumerate(node.outputs)
+            ),
+            original_names=self._fusions.get(node.name, (node.name,)),
+            attributes=node.arguments,
+            subgraphs=subgraphs,
+            runs=not node.skip,
+        )
+
+    def _free_name(self, name: str) -> str:
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
+def _bodies(node: ModelNode, graph: GraphProto) -> list[tuple[GraphProto, tuple[ModelNode, ...]]]:
+    return list(zip(bodies_of(graph.node[node.position]), node.bodies, strict=True)) if node.bodies else []
+
+
+def fusions(
+    originals: Sequence[ModelNode], nodes: Sequence[ModelNode], values: Collection[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """For each node of an optimised model, the nodes of the original one that it does the work of, in their order.
+
+    These are those that make its outputs, and whatever leads to them from `values`, which the optimised model has too, but for
+    constants. A node
+    that an optimiser added, to change the order of elements, names the one whose output it passes on.
+    """
+    makers = {value: node for node in originals if node.skip != "constant" for value in node.outputs if value}
+    named = {node.name: node for node in originals}
+    claims = {name: node.name for node in nodes for name in node.original_names}
+    order = {node.name: place for place, node in enumerate(originals)}
+    found = {}
+    for node in nodes:
+        waiting = [makers[value] for value in node.outputs if value in makers]
+        waiting += [named[name] for name in node.original_names if name in named]
+        done: set[str] = set()
+        while waiting:
+            original = waiting.pop()
+            if original.name in done:
+                continue
+            done.add(original.name)
+            for value in original.reads:
+                maker = makers.get(value)
+                if maker is not None and value not in values and claims.get(maker.name, node.name) == node.name:
+                    waiting.append(maker)
+        found[node.name] = tuple(sorted(done, key=order.__getitem__)) or (node.name,)
+    return found
+
+
+def _origins(originals: Sequence[ModelNode]) -> Mapping[str, GeOrigin]:
+    """For each value of the original model, who makes it there."""
+    return {value: GeOrigin(node.name, slot) for node in originals for slot, value in enumerate(node.outputs) if value}
+
+
+def _value_types(model: ModelProto) -> dict[str, GeTensor]:
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        graph = model.graph  # it has operators that ONNX does not know: what is written in it has to do
+    found: dict[str, GeTensor] = {}
+    _add_value_types(graph, found)
+    return found
+
+
+def _add_value_types(graph: GraphProto, found: dict[str, GeTensor]) -> None:
+    found.update((each.name, GeTensor(_dtype(each.data_type), tuple(each.dims))) for each in graph.initializer)
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        found[value.name] = _tensor_of(value.type)
+    for node in graph.node:
+        for body in bodies_of(node):
+            _add_value_types(body, found)
+
+
+def _tensor_of(kind: TypeProto) -> GeTensor:
+    if kind.WhichOneof("value") != "tensor_type":
+        return GeTensor()
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape"):
+        return GeTensor(_dtype(tensor.elem_type))
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
+    return GeTensor(_dtype(tensor.elem_type), shape)
+
+
+def _dtype(number: int) -> str:
+    return BY_NUMBER[number].dtype if number in BY_NUMBER else ""

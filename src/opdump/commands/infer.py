@@ -1,0 +1,217 @@
+"""`opdump infer`: an ONNX model, run under capture, on given inputs or on random ones.
+
+opdump infer resnet.onnx -c acl.json
+opdump infer resnet.onnx -c acl.json --input x=image.npy --repeat 3
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
+from opdump.errors import OpdumpError
+
+if TYPE_CHECKING:
+    from opdump.onnx import ModelDump
+    from opdump.plan import DumpPlan
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  opdump infer resnet.onnx -c acl.json
+  opdump infer resnet.onnx -c acl.json --input x=image.npy --repeat 3
+  opdump infer resnet.onnx -c acl.json --shape x=8,3,224,224 --seed 7
+  opdump infer resnet.onnx --path /tmp/dump
+
+\b
+An input that no --input gives is random, from the printed seed; of a shape that the
+model leaves open every dimension is 1, unless --shape says more. A model or config
+that cannot be used, and a run that fails, end with 1; a wrong command line with 2.""",
+)
+@click.option("-c", "--config", metavar="FILE", help="An acl.json or data_dump.json.")
+@click.option("--path", metavar="DIR", help="Dump into DIR; without a config, everything of every node.")
+@click.option(
+    "--input", "inputs", metavar="NAME=FILE.npy", multiple=True, help="An input of the model; may be repeated."
+)
+@click.option("--shape", "shapes", metavar="NAME=1,3,8,8", multiple=True, help="Shape of a random input.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="N", help="Run N times; each run is a step.")
+@click.option(
+    "--optimize",
+    type=click.Choice(["disable", "basic", "extended", "all"]),
+    default="disable",
+    help="Graph optimisation of ONNX Runtime; default disable: the model's own nodes.",
+)
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of random inputs; else one is chosen.")
+@click.option(
+    "--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="Most bytes of tensors held at a time."
+)
+@click.option("--dialect", type=click.Choice(["acl", "mindspore"]), help="Of the config; else its keys tell.")
+@click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print the line at the end as JSON.")
+@click.argument("model", type=click.Path(path_type=Path))
+def infer(
+    *,
+    config: str | None,
+    path: str | None,
+    inputs: tuple[str, ...],
+    shapes: tuple[str, ...],
+    repeat: int,
+    optimize: str,
+    seed: int | None,
+    memory_limit: int | None,
+    dialect: str | None,
+    strict: bool,
+    as_json: bool,
+    model: Path,
+) -> NoReturn:
+    """Run the ONNX file MODEL and dump what its nodes read and write."""
+    if config is None and path is None:
+        raise click.UsageError(
+            "no config: give -c acl.json, or --path DIR to dump everything. To write one: opdump config new acl.json --dialect acl"
+        )
+    files = {name: Path(file) for name, file in _pairs(inputs, "--input", "x=image.npy").items()}
+    fixed_shapes = {name: _shape(name, text) for name, text in _pairs(shapes, "--shape", "x=1,3,224,224").items()}
+    plan = _plan(config, path, dialect=dialect, strict=strict)
+    for warning in plan.warnings:
+        click.echo(f"opdump: warning: {warning}", err=True)
+    options = {"optimize": optimize, "memory_limit": memory_limit, "strict": strict}
+    sys.exit(_infer(model, plan, files, fixed_shapes, repeat=repeat, seed=seed, as_json=as_json, options=options))
+
+
+def _plan(config: str | None, path: str | None, *, dialect: str | None, strict: bool) -> DumpPlan:
+    from opdump.onnx import plan_of
+
+    overrides: dict[str, Any] = {"beside": Path.cwd()}  # the running script is opdump's own
+    if path is not None:
+        overrides["path"] = path
+    if config is None:
+        return plan_of(None, dialect="acl", dump_list=[{}], dump_mode="all", strict=strict, **overrides)
+    return plan_of(config, dialect=dialect, strict=strict, **overrides)  # type: ignore[arg-type]  # click has checked it
+
+
+def _infer(
+    model: Path,
+    plan: DumpPlan,
+    files: Mapping[str, Path],
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    repeat: int,
+    seed: int | None,
+    as_json: bool,
+    options: Mapping[str, Any],
+) -> int:
+    """Run the model; the exit code."""
+    from dataclasses import replace
+
+    from opdump.commands.progress import progress_lines
+    from opdump.onnx import session
+    from opdump.onnx.random_inputs import outputs_for_numpy
+
+    result, dump = EXIT_OK, None
+    try:
+        with session(model, replace(plan, warnings=()), **options) as dump:
+            feeds = _feeds(dump, files, shapes, seed)
+            with progress_lines(dump):
+                names = outputs_for_numpy(dump.outputs)
+                for _ in range(repeat):
+                    dump.run(names, feeds)
+    except OpdumpError:
+        _tell(dump, as_json=as_json)
+        raise
+    except KeyboardInterrupt:
+        result = EXIT_INTERRUPTED
+    except click.UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001  the runtime's errors have no class of their own
+        where = "cannot be loaded by ONNX Runtime" if dump is None else "its run failed"
+        click.echo(f"opdump: error: {model}: {where}: {error}", err=True)
+        result = EXIT_ERROR
+    if result == EXIT_OK or (dump is not None and dump.operators):
+        _tell(dump, as_json=as_json)
+    return result
+
+
+def _feeds(
+    dump: ModelDump, files: Mapping[str, Path], shapes: Mapping[str, Sequence[int]], seed: int | None
+) -> dict[str, Any]:
+    """What the model is fed with."""
+    from opdump.onnx.random_inputs import load_input, random_feed
+
+    names = [value.name for value in dump.inputs]
+    for option, given in (("--input", files), ("--shape", shapes)):
+        for name in given:
+            if name not in names:
+                raise click.UsageError(
+                    f"{option} {name}: the model has no such input; it has {', '.join(names) or 'none'}"
+                )
+    random = [name for name in names if name not in files]
+    chosen = time.time_ns() % 2**32 if seed is None else seed
+    if random:
+        click.echo(f"opdump: random {', '.join(random)}; the same again: --seed {chosen}", err=True)
+    feeds = {}
+    for number, value in enumerate(dump.inputs):
+        if value.name in files:
+            feeds[value.name] = load_input(value, files[value.name])
+        else:
+            feeds[value.name] = random_feed(value, shapes.get(value.name), (chosen, number))
+    return feeds
+
+
+def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
+    """Say what was dumped, where the model ran at all."""
+    from opdump.reports.completeness import completeness_json, completeness_line
+
+    if dump is None or dump.report is None or dump.runs == 0:
+        return
+    report = dump.report
+    for warning in report.warnings:
+        click.echo(f"opdump: warning: {warning}", err=True)
+    difference = dump.largest_difference
+    if as_json:
+        click.echo(json.dumps({**json.loads(completeness_json(report)), "largest_difference": difference}), err=True)
+        return
+    if difference is not None:
+        click.echo(
+            f"opdump: outputs of the dumped run differ from those of a plain run by {difference:g} at most", err=True
+        )
+    verb = {"overflow": "overflowed", "exception": "failed"}.get(dump.plan.captures)
+    if report.captured == 0 and verb is not None:
+        click.echo(f"opdump: {dump.name} ran and no operator {verb}, so nothing was written", err=True)
+        return
+    if report.executed == 0:
+        click.echo(
+            f"opdump: {dump.name} ran and nothing of it was dumped; compare dump_list and dump_step of the config with the "
+            f"model's name, {dump.name!r}, and its steps from {dump.plan.initial_iteration} to {dump.current_step - 1}",
+            err=True,
+        )
+        return
+    click.echo(completeness_line(report), err=True)
+
+
+def _pairs(texts: Sequence[str], option: str, example: str) -> dict[str, str]:
+    """`NAME=VALUE` by name."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise click.UsageError(f"{option} {text!r}: expected NAME=VALUE, as in {option} {example}")
+        if name in found:
+            raise click.UsageError(f"{option} {name}: given twice")
+        found[name] = value
+    return found
+
+
+def _shape(name: str, text: str) -> tuple[int, ...]:
+    parts = text.replace("x", ",").split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise click.UsageError(f"--shape {name}={text}: expected numbers, as in --shape {name}=1,3,224,224")
+    return tuple(int(part) for part in parts)

@@ -1,0 +1,18 @@
+"""ONNX models under capture: what every node reads and writes is dumped, and the answers stay those of ONNX Runtime.
+
+    import opdump.onnx
+
+    with opdump.onnx.session("resnet.onnx", "acl.json") as s:
+        outputs = s.run(None, {"x": image})
+    print(s.report)
+
+`opdump infer` is the same as a command, `opdump.acl` the same behind the calls of an inference program for Ascend devices.
+"""
+
+from __future__ import annotations
+
+from opdump.onnx.recording import Recording
+from opdump.onnx.sessions import ModelDump, session
+from opdump.onnx.settings import plan_of
+
+__all__ = ["ModelDump", "Recording", "plan_of", "session"]

@@ -1,0 +1,167 @@
+"""Recording: where the models that are loaded under one plan are dumped to."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opdump.errors import FrameworkMissingError
+from opdump.layouts.ge_graph import write_ge_graph
+from opdump.layouts.mindspore_sync.index_writer import RunFacts, own_version
+from opdump.layouts.writing import RankWriter, open_writer
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder, make_recorder
+from opdump.session import CaptureReport, rank_of
+
+if TYPE_CHECKING:
+    from opdump.adapters.onnxruntime.model_file import ModelSource
+    from opdump.adapters.onnxruntime.session import OnnxSession
+
+
+class _Loaded(NamedTuple):
+    session: OnnxSession
+    has_graph_file: bool
+
+
+class Recording:
+    """One capture of ONNX models: a plan, a writer in its layout, and the models that were loaded under it.
+
+    The `{time}` of its directory is the moment when it was made. `writer` is another one than that of the plan's layout;
+    `may_write` says before the graph of a model is written whether anything may go to disk.
+    Raises FrameworkMissingError where ONNX Runtime is not installed.
+    """
+
+    def __init__(
+        self, plan: DumpPlan, *, writer: RankWriter | None = None, may_write: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.plan = plan
+        self._may_write = may_write
+        self.rank_id = rank_of(os.environ)
+        self.writer = writer if writer is not None else open_writer(plan, run_facts(plan))
+        self.recorder: Recorder = make_recorder(plan, self.writer, _reader(plan))
+        self.report: CaptureReport | None = None
+        self._loaded: dict[int, _Loaded] = {}
+        self._notes: Counter[str] = Counter()
+        self._model_names: set[str] = set()
+        self._started = time.monotonic()
+
+    def load(self, model: ModelSource, model_id: int, **options: Any) -> OnnxSession:
+        """A session of the model whose runs are recorded. `options` are those of `OnnxSession`.
+
+        Raises ModelFileError for what is no model, and the runtime's own errors, unchanged.
+        """
+        session_class = adapter_module("session").OnnxSession
+        session: OnnxSession = session_class(
+            model, recorder=self.recorder, plan=self.plan, model_id=model_id, **options
+        )
+        is_operator = options.get("is_single_operator", False)
+        self._loaded[model_id] = _Loaded(session, has_graph_file=is_operator or self.plan.layout != "acl")
+        if is_operator:
+            return session
+        self._model_names.update(session.model.names)
+        return session
+
+    def run(
+        self,
+        model_id: int,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        run_options: Any | None = None,
+    ) -> list[Any]:
+        """What `OnnxSession.run` gives; the graph of a model is filed after the first run of which something was dumped."""
+        before = self.recorder.captured
+        try:
+            return self._loaded[model_id].session.run(output_names, feeds, run_options)
+        finally:
+            if self.recorder.captured > before:
+                self._write_graph(model_id)
+
+    def _write_graph(self, model_id: int) -> None:
+        loaded = self._loaded[model_id]
+        if loaded.has_graph_file:
+            return
+        run_time = getattr(self.writer, "time", None)
+        if run_time is None or self.plan.captures == "exception" or not self._may_write():
+            return
+        graphs = adapter_module("ge_graph").ge_graphs_of(loaded.session)
+        write_ge_graph(self.plan.path / run_time, model_id, graphs)
+        self._loaded[model_id] = loaded._replace(has_graph_file=True)
+
+    def unload(self, model_id: int) -> None:
+        """Frees a model; what it said stays in the report."""
+        loaded = self._loaded.pop(model_id, None)
+        if loaded is not None:
+            self._notes.update(loaded.session.notes)
+            loaded.session.close()
+
+    def close(self) -> CaptureReport:
+        """Waits until everything is on disk. Models stay loaded, and run without a dump. Closing twice is allowed."""
+        if self.report is not None:
+            return self.report
+        recorder, sink = self.recorder, self.writer.sink
+        self.writer.close({"executed": recorder.executed, "captured": recorder.captured, "tensors": recorder.tensors})
+        for loaded in self._loaded.values():
+            self._notes.update(loaded.session.notes)
+        self.report = CaptureReport(
+            executed=recorder.executed,
+            captured=recorder.captured,
+            skipped=dict(recorder.skipped),
+            tensors=recorder.tensors,
+            tensors_skipped=dict(recorder.tensors_skipped),
+            files=sink.files_written,
+            bytes=sink.bytes_written,
+            steps=tuple(recorder.steps),
+            path=self.plan.path,
+            rank_id=self.rank_id,
+            seconds=time.monotonic() - self._started,
+            warnings=(*self._unmatched(), *self._notes),
+        )
+        return self.report
+
+    def _unmatched(self) -> list[str]:
+        """What the config names and no loaded model has."""
+        unused = self.plan.unused_kernels(self.recorder.matched_kernels)
+        found = [f"kernels: {text!r} matched no operator" for text in unused]
+        if not self._model_names:
+            return found
+        for entry in self.plan.models or ():
+            name = entry.model_name
+            if name is not None and name not in self._model_names:
+                called = ", ".join(repr(each) for each in sorted(self._model_names))
+                found.append(f"dump_list: no loaded model is called {name!r}; they are called {called}")
+        return found
+
+
+def adapter_module(name: str) -> Any:
+    """A module of the adapter of ONNX Runtime. Raises FrameworkMissingError where that, or onnx, is not installed."""
+    try:
+        return importlib.import_module(f"opdump.adapters.onnxruntime.{name}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("onnx", "onnxruntime"):
+            raise
+        raise FrameworkMissingError(
+            f"ONNX models need {missing}, which is not installed here; type: pip install onnx onnxruntime "
+            "(reading dumps needs neither)"
+        ) from None
+
+
+def run_facts(plan: DumpPlan) -> RunFacts:
+    """What the index keeps of a capture of ONNX models."""
+    version = adapter_module("versions").RUNTIME_VERSION
+    return RunFacts(rank_of(os.environ), "CPU", "onnxruntime", version, own_version(), tuple(sys.argv), plan.to_json())
+
+
+def _reader(plan: DumpPlan) -> Any:
+    # Whether an operator overflowed is told from statistics, whatever is written of it.
+    return adapter_module("reader").NumpyReader(
+        statistics=plan.saves_statistics or plan.captures == "overflow",
+        elements=plan.saves_tensors,
+        digests=plan.statistic_category if plan.saves_statistics else (),
+        sample=plan.sample_num,
+    )

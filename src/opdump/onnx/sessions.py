@@ -1,0 +1,142 @@
+"""One ONNX model under capture, for as long as a block runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from opdump.errors import CaptureStateError, IncompleteCaptureError
+from opdump.onnx.recording import Recording
+from opdump.onnx.settings import plan_of
+from opdump.plan import Dialect, DumpPlan
+from opdump.session import CaptureReport
+
+if TYPE_CHECKING:
+    from opdump.adapters.onnxruntime.model_file import ModelSource
+    from opdump.adapters.onnxruntime.session import OnnxSession
+
+Level = Literal["disable", "basic", "extended", "all"]
+
+
+# Models of one second share a directory, and are told apart by their number.
+_MODEL_IDS: Final = itertools.count(1)
+
+
+class ModelDump:
+    """A model whose runs are dumped; after the block, its report."""
+
+    def __init__(self, recording: Recording, model: OnnxSession) -> None:
+        self.plan = recording.plan
+        self.report: CaptureReport | None = None
+        self.runs = 0
+        """How often the model ran, dumped or not."""
+        self._recording = recording
+        self._model = model
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any | None = None
+    ) -> list[Any]:
+        """What `InferenceSession.run` gives for the same arguments; the run is dumped where the plan takes this step.
+
+        Raises CaptureStateError after the block.
+        """
+        if self.report is not None:
+            raise CaptureStateError(
+                f"the session of {self.name!r} is over; call run inside `with opdump.onnx.session(...) as s`"
+            )
+        try:
+            return self._recording.run(self._model.model_id, output_names, feeds, run_options)
+        finally:
+            self.runs += 1
+
+    @property
+    def name(self) -> str:
+        """What a `dump_list` calls the model: the stem of its file, or the name of its graph."""
+        return self._model.model.name
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Names, types and shapes, as ONNX Runtime tells them."""
+        return self._model.inputs
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """Names, types and shapes, as ONNX Runtime tells them."""
+        return self._model.outputs
+
+    @property
+    def largest_difference(self) -> float | None:
+        """How far the outputs of dumped runs were from those of plain runs; None where they were not compared."""
+        return self._model.largest_difference
+
+    @property
+    def current_step(self) -> int:
+        """The number of the next run, or of the one in progress."""
+        return self.plan.initial_iteration + self.runs
+
+    @property
+    def operators(self) -> int:
+        """How many operators were executed under capture in the runs that are over."""
+        return self._recording.recorder.executed
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes on disk so far."""
+        return self._recording.writer.sink.bytes_written
+
+
+@contextmanager
+def session(
+    model: ModelSource | os.PathLike[str],
+    config: str | os.PathLike[str] | DumpPlan | None = None,
+    *,
+    optimize: Level = "disable",
+    providers: Sequence[Any] | None = None,
+    session_options: Any | None = None,
+    memory_limit: int | None = None,
+    strict: bool = False,
+    dialect: Dialect | None = None,
+    **settings: Any,
+) -> Iterator[ModelDump]:
+    """Loads an ONNX model and dumps its runs while the block runs.
+
+    `model` is a path, the bytes of a file, or a ModelProto. `config` is the path of an acl.json or data_dump.json, a
+    `DumpPlan`, or None: then the keyword arguments are the plan (see `plan_of`).
+
+    optimize      the level of ONNX Runtime's graph optimisation. At "disable" the nodes are the model's own; at other levels
+                  those of the optimised model, which `dump_list` finds by their original names too
+    memory_limit  bytes of tensors that are held at a time; more of them cost further runs of the model
+    strict        unknown keys, and operators that left no data for another reason than the plan, are errors
+
+    Raises ConfigError before anything is loaded, ModelFileError for what is no model, FrameworkMissingError without ONNX
+    Runtime, and the runtime's own errors, unchanged.
+    """
+    recording = Recording(plan_of(config, dialect=dialect, strict=strict, **settings))
+    options: dict[str, Any] = {
+        "level": optimize,
+        "providers": providers,
+        "session_options": session_options,
+        "memory_limit": memory_limit,
+    }
+    source: Any = Path(model) if isinstance(model, str | os.PathLike) else model
+    model_id = next(_MODEL_IDS)
+    dump = None
+    try:
+        dump = ModelDump(recording, recording.load(source, model_id, **options))
+        yield dump
+    finally:
+        report = recording.close()
+        recording.unload(model_id)
+        if dump is not None:
+            dump.report = report
+    gaps = recording.recorder.gaps
+    if strict and gaps:
+        found = ", ".join(f"{count} {reason}" for reason, count in sorted(gaps.items()))
+        raise IncompleteCaptureError(
+            f"strict: some operators or tensors left no data ({found}); "
+            f"`opdump show {recording.plan.path} --skipped` lists them"
+        )

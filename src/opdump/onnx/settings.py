@@ -1,0 +1,70 @@
+"""The plan that a config file, a plan or keyword arguments ask for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from opdump.configs.acl import plan_from_acl_text
+from opdump.configs.dialects import load_plan
+from opdump.configs.mindspore import plan_from_keywords
+from opdump.plan import Dialect, DumpPlan
+
+# Words that only a dump of an offline model knows; `dump_mode` is in both dialects.
+_ACL_WORDS: Final = frozenset(
+    {"dump_path", "dump_list", "dump_data", "dump_stats", "dump_step", "dump_scene", "dump_debug", "dump_op_switch"}
+)
+
+
+def plan_of(
+    config: str | os.PathLike[str] | DumpPlan | None,
+    *,
+    dialect: Dialect | None = None,
+    strict: bool = False,
+    beside: Path | None = None,
+    **settings: Any,
+) -> DumpPlan:
+    """The plan of a config file of any dialect, with keyword arguments in place of its values.
+
+    Without a config the keyword arguments are the plan: keys of acl.json where one of them is a word of that file alone
+    (`dump_path="/tmp/dump"`) or `dialect` is "acl", else those of data_dump.json (`path="/tmp/dump"`). Without any of them
+    MINDSPORE_DUMP_CONFIG names the file. A relative path of an acl.json lies in the directory `beside`; without it, in that of the
+    running script.
+
+    Raises ConfigError for what cannot be used, DumpPathError where the directory cannot be written.
+    """
+    if isinstance(config, DumpPlan):
+        return replace(config, **settings)
+    if config is None and settings:
+        if dialect == "acl" or (dialect is None and _speaks_acl(settings)):
+            return plan_from_acl_text(
+                '{"dump": {}}',
+                environ=os.environ,
+                where="the keyword arguments",
+                strict=strict,
+                program_directory=beside or program_directory(),
+                **settings,
+            )
+        return plan_from_keywords(environ=os.environ, strict=strict, **settings)
+    return load_plan(
+        config,
+        environ=os.environ,
+        dialect=dialect,
+        strict=strict,
+        program_directory=beside or program_directory(),
+        **settings,
+    )
+
+
+def program_directory() -> Path | None:
+    """Where the running script lies; None in an interpreter without one."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).resolve().parent if file else None
+
+
+def _speaks_acl(settings: Collection[str]) -> bool:
+    return not _ACL_WORDS.isdisjoint(settings)

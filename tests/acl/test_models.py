@@ -1,0 +1,270 @@
+"""Models behind the calls: what is told of them, what fits them, and memory that is checked."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from opdump import acl
+from opdump.acl import Code
+from opdump.acl.process import process
+from tests.acl.program import execute, load, numbers, ok, write_small
+
+
+@pytest.fixture(autouse=True)
+def initialised(new_process: None) -> None:
+    ok(acl.init())
+
+
+def _described(model_id: int) -> int:
+    desc = acl.mdl.create_desc()
+    ok(acl.mdl.get_desc(desc, model_id))
+    return desc
+
+
+def _dataset(*arrays: Any) -> int:
+    dataset = acl.mdl.create_dataset()
+    for array in arrays:
+        buffer = acl.create_data_buffer(acl.util.numpy_to_ptr(array), array.nbytes)
+        assert ok(acl.mdl.add_dataset_buffer(dataset, buffer)) == dataset
+    return dataset
+
+
+def _write(path: Path, nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any]) -> Path:
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
+        [helper.make_tensor_value_info(name, *kind) for name, kind in outputs.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+def test_a_description_tells_names_types_and_shapes(tmp_path: Path) -> None:
+    desc = _described(load(write_small(tmp_path, shape=("N", 3))))
+    assert (acl.mdl.get_num_inputs(desc), acl.mdl.get_num_outputs(desc)) == (1, 1)
+    assert acl.mdl.get_input_dims(desc, 0) == ({"name": "x", "dimCount": 2, "dims": [-1, 3]}, 0)
+    assert acl.mdl.get_output_dims(desc, 0) == ({"name": "y", "dimCount": 2, "dims": [-1, 3]}, 0)
+    assert acl.mdl.get_input_size_by_index(desc, 0) == acl.mdl.get_output_size_by_index(desc, 0) == 12
+    assert (acl.mdl.get_input_name_by_index(desc, 0), acl.mdl.get_output_name_by_index(desc, 0)) == ("x", "y")
+    assert acl.mdl.get_input_index_by_name(desc, "x") == (0, 0)
+    assert acl.mdl.get_output_index_by_name(desc, "x") == (0, Code.INVALID_PARAM)
+    assert (acl.mdl.get_input_data_type(desc, 0), acl.mdl.get_output_data_type(desc, 0)) == (0, 0)
+    assert (acl.mdl.get_input_format(desc, 0), acl.mdl.get_output_format(desc, 0)) == (2, 2)
+    assert acl.mdl.get_input_dims(desc, 1) == ({}, Code.INVALID_PARAM)
+    assert acl.mdl.get_num_inputs(acl.mdl.create_desc()) == 0, "nothing was described"
+
+
+def test_the_shape_of_an_input_follows_from_its_buffer(tmp_path: Path) -> None:
+    model_id = load(write_small(tmp_path, shape=("N", 3)))
+    x = numbers(4, 3)
+    outputs = acl.mdl.create_dataset()
+    buffer = acl.create_data_buffer(0, 0)  # the run gets memory for it
+    ok(acl.mdl.add_dataset_buffer(outputs, buffer))
+    ok(acl.mdl.execute(model_id, _dataset(x), outputs))
+    assert acl.get_data_buffer_size(buffer) == 48
+    y = acl.util.ptr_to_numpy(acl.get_data_buffer_addr(buffer), (4, 3), np.dtype(np.float32).num)
+    assert np.array_equal(y, 2 * np.maximum(x, 0))
+    ok(acl.rt.free(acl.get_data_buffer_addr(buffer)))
+    assert np.array_equal(y, 2 * np.maximum(x, 0)), "an array keeps the memory that it lies over"
+
+
+def test_the_shape_of_an_input_can_be_set(tmp_path: Path) -> None:
+    model_id = load(write_small(tmp_path, shape=("N", "M")))
+    x, y = numbers(4, 3), np.zeros((4, 3), np.float32)
+    inputs, outputs = _dataset(x), _dataset(y)
+    assert acl.mdl.execute(model_id, inputs, outputs) == Code.MODEL_INPUT_NOT_MATCH
+    assert "set_dataset_tensor_desc" in acl.get_recent_err_msg()
+    desc = acl.create_tensor_desc(0, [4, 3], 2)
+    assert ok(acl.mdl.set_dataset_tensor_desc(inputs, desc, 0)) == inputs
+    ok(acl.mdl.execute(model_id, inputs, outputs))
+    assert np.array_equal(y, 2 * np.maximum(x, 0))
+    ok(acl.mdl.set_dataset_tensor_desc(inputs, acl.create_tensor_desc(1, [4, 3], 2), 0))
+    assert acl.mdl.execute(model_id, inputs, outputs) == Code.MODEL_INPUT_NOT_MATCH, "float16 is another type"
+
+
+def test_buffers_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    model_id = load(write_small(tmp_path))
+    x, y = numbers(2, 3), np.full((2, 3), 7, np.float32)
+    assert acl.mdl.execute(model_id, _dataset(x, x), _dataset(y)) == Code.MODEL_INPUT_NOT_MATCH
+    assert acl.mdl.execute(model_id, _dataset(x[:1]), _dataset(y)) == Code.MODEL_INPUT_NOT_MATCH
+    assert acl.mdl.execute(model_id, _dataset(x), _dataset()) == Code.MODEL_OUTPUT_NOT_MATCH
+    assert acl.mdl.execute(model_id, _dataset(x), _dataset(y[:1])) == Code.MODEL_OUTPUT_NOT_MATCH
+    assert acl.mdl.execute(model_id, 17, _dataset(y)) == Code.INVALID_PARAM
+    constant = acl.mdl.create_dataset()
+    data = bytes(24)
+    ok(acl.mdl.add_dataset_buffer(constant, acl.create_data_buffer(acl.util.bytes_to_ptr(data), 24)))
+    assert acl.mdl.execute(model_id, _dataset(x), constant) == Code.INVALID_PARAM
+    assert data == bytes(24)
+    assert (y == 7).all()
+
+
+def test_a_run_that_fails_gives_a_code_and_the_words_of_the_runtime(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path / "gather.onnx",
+        [helper.make_node("Gather", ["x", "i"], ["y"], "pick")],
+        {"x": (1, (3,)), "i": (7, (1,))},
+        {"y": (1, (1,))},
+    )
+    model_id = load(path)
+    x, far, near, y = numbers(3), np.array([9]), np.array([1]), np.zeros(1, np.float32)
+    assert acl.mdl.execute(model_id, _dataset(x, far), _dataset(y)) == Code.INTERNAL_ERROR
+    assert "pick" in acl.get_recent_err_msg()
+    assert acl.mdl.execute(model_id, _dataset(x, near), _dataset(y)) == 0
+    assert y[0] == x[1]
+
+
+def test_a_bfloat16_input_is_handed_over_by_its_bits(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path / "cast.onnx",
+        [helper.make_node("Cast", ["x"], ["y"], "cast", to=1)],
+        {"x": (16, (5,))},
+        {"y": (1, (5,))},
+    )
+    x = numbers(5).astype(ml_dtypes.bfloat16)
+    (y,) = execute(load(path), {"x": x})
+    assert y.tobytes() == x.astype(np.float32).tobytes()
+
+
+def test_an_output_that_no_buffer_holds_is_refused_before_the_run(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path / "cast.onnx",
+        [helper.make_node("Cast", ["x"], ["y"], "cast", to=16)],
+        {"x": (1, (5,))},
+        {"y": (16, (5,))},
+    )
+    model_id = load(path)
+    x, y = numbers(5), np.zeros(5, np.uint16)
+    assert acl.mdl.execute(model_id, _dataset(x), _dataset(y)) == Code.UNSUPPORTED_DATA_TYPE
+
+
+def test_a_scalar_and_an_empty_tensor(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path / "sum.onnx",
+        [
+            helper.make_node("ReduceSum", ["x"], ["y"], "sum", keepdims=0),
+            helper.make_node("Relu", ["x"], ["z"], "relu"),
+        ],
+        {"x": (1, ("N",))},
+        {"y": (1, ()), "z": (1, ("N",))},
+    )
+    y, _ = execute(load(path), {"x": np.array([2], np.float32)})
+    assert y.shape == ()
+    assert float(y) == 2
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_memory_is_copied_and_set() -> None:
+    one, two = ok(acl.rt.malloc(16, 0)), ok(acl.rt.malloc_host(16))
+    assert one % 64 == two % 64 == 0
+    ok(acl.rt.memset(one, 16, 3, 8))
+    ok(acl.rt.memcpy(two + 4, 12, one, 12, 1))
+    assert acl.util.ptr_to_bytes(two, 16) == bytes(4) + b"\3" * 8 + bytes(4)
+    assert acl.rt.memcpy(two, 16, one, 17, 1) == Code.INVALID_PARAM
+    assert acl.rt.memcpy(two + 8, 16, one, 16, 1) == Code.INVALID_PARAM
+    assert acl.rt.memset(one, 16, 0, 17) == Code.INVALID_PARAM
+    ok(acl.rt.free(one))
+    assert acl.rt.free(one) == Code.INVALID_PARAM
+    assert acl.rt.memcpy(two, 16, one, 16, 1) == Code.INVALID_PARAM
+    assert acl.util.ptr_to_bytes(one, 4) == b""
+    ok(acl.rt.free_host(two))
+
+
+def test_an_array_that_is_gone_is_no_memory() -> None:
+    array = numbers(100)
+    address, size = acl.util.numpy_to_ptr(array), array.nbytes
+    assert acl.util.ptr_to_bytes(address, size) == array.tobytes()
+    gone = weakref.ref(array)
+    del array
+    gc.collect()
+    assert gone() is None, "nobody but the program holds it"
+    assert acl.util.ptr_to_bytes(address, size) == b""
+    assert "keep the array" in acl.get_recent_err_msg()
+    assert acl.rt.free(address) == Code.INVALID_PARAM, "it was never allocated here"
+
+
+def test_bytes_that_the_program_has_dropped_are_dropped() -> None:
+    addresses = [acl.util.bytes_to_ptr(bytes([number]) * 1000) for number in range(1, 50)]
+    kept = b"k" * 1000
+    last = acl.util.bytes_to_ptr(kept)
+    alive = [address for address in addresses if acl.util.ptr_to_bytes(address, 1)]
+    assert len(alive) <= 1
+    assert acl.util.ptr_to_bytes(last, 1000) == kept
+
+
+def test_addresses_within_memory_count_and_those_behind_it_do_not() -> None:
+    address = ok(acl.rt.malloc(8, 0))
+    assert acl.util.ptr_to_numpy(address + 4, (1,), np.dtype(np.int32).num).tolist() == [0]
+    assert acl.util.ptr_to_numpy(address + 4, (2,), np.dtype(np.int32).num).size == 0
+    for wrong in (address + 8, address - 1, 0, -1, 2**70):
+        assert acl.util.ptr_to_bytes(wrong, 1) == b""
+
+
+def test_arrays_that_share_memory_are_each_known() -> None:
+    whole = numbers(100)
+    first, second = whole[:60], whole[40:]
+    addresses = [acl.util.numpy_to_ptr(array) for array in (first, second, whole[50:55])]
+    assert acl.util.ptr_to_bytes(addresses[0], first.nbytes) == first.tobytes()
+    assert acl.util.ptr_to_bytes(addresses[1], second.nbytes) == second.tobytes()
+    assert acl.util.ptr_to_bytes(addresses[2], 50 * 4) == whole[50:].tobytes(), "the memory is held by the whole"
+    assert acl.util.ptr_to_bytes(addresses[0], whole.nbytes) == b"", "nobody told of so much"
+    allocated = ok(acl.rt.malloc(80, 0))
+    inside = acl.util.ptr_to_numpy(allocated + 8, (4,), np.dtype(np.float32).num)
+    assert acl.util.numpy_to_ptr(inside) == allocated + 8
+    assert len(acl.util.ptr_to_bytes(allocated + 40, 40)) == 40
+    ok(acl.rt.memcpy(allocated, 80, addresses[0], 80, 1))
+    assert np.array_equal(inside, whole[2:6])
+
+
+def test_many_short_lived_arrays_leave_no_trace() -> None:
+    for number in range(1000):
+        array = np.full(number + 1, number)
+        assert acl.util.numpy_to_ptr(array)
+    assert len(process().memory._blocks) < 200
+
+
+def test_what_is_no_array_of_numbers_has_no_address() -> None:
+    for wrong in (numbers(4, 4).T, np.array(["a", None], object), [1, 2]):
+        assert acl.util.numpy_to_ptr(wrong) == 0
+    assert acl.util.bytes_to_ptr("text") == 0
+    assert acl.util.ptr_to_numpy(ok(acl.rt.malloc(8, 0)), (1,), 17).size == 0, "numpy's number of objects"
+
+
+def test_tensor_descriptions_tell_what_they_were_made_of() -> None:
+    desc = acl.create_tensor_desc(9, [2, -1, 3], 2)
+    assert acl.get_tensor_desc_type(desc) == 9
+    assert acl.get_tensor_desc_format(desc) == 2
+    assert acl.get_tensor_desc_num_dims(desc) == 3
+    assert [acl.get_tensor_desc_dim_v2(desc, index) for index in range(4)] == [(2, 0), (-1, 0), (3, 0), (0, 100000)]
+    assert acl.get_tensor_desc_element_count(desc) == acl.get_tensor_desc_size(desc) == 0
+    full = acl.create_tensor_desc(9, [2, 3], 2)
+    assert (acl.get_tensor_desc_element_count(full), acl.get_tensor_desc_size(full)) == (6, 48)
+    ok(acl.destroy_tensor_desc(full))
+    assert acl.destroy_tensor_desc(full) == Code.INVALID_PARAM
+    assert [acl.data_type_size(number) for number in (0, 1, 9, 12, 13, 27, 99)] == [4, 2, 8, 1, 0, 2, 0]
+
+
+def test_there_is_one_device_and_a_context_of_it() -> None:
+    assert acl.rt.get_device_count() == (1, 0)
+    ok(acl.rt.set_device(0))
+    assert acl.rt.get_device() == (0, 0)
+    context = ok(acl.rt.create_context(0))
+    ok(acl.rt.set_context(context))
+    ok(acl.rt.destroy_context(context))
+    assert acl.rt.set_context(context) == Code.INVALID_PARAM
+    assert acl.rt.create_context(1) == (0, Code.INVALID_DEVICE_ID)
+    assert acl.rt.get_run_mode() == (1, 0)
+    free, total, code = acl.rt.get_mem_info(0)
+    assert code == 0
+    assert 0 < free <= total
