@@ -27,10 +27,10 @@ for _ in range(2):
 """
 
 
-def _run(tmp_path: Path, script: str, **dump: object) -> tuple[int, str]:
+def _run(tmp_path: Path, script: str, *options: str, **dump: object) -> tuple[int, str]:
     (tmp_path / "script.py").write_text(script)
     (tmp_path / "acl.json").write_text(json.dumps({"dump": dump}))
-    done = CliRunner().invoke(run, ["-c", str(tmp_path / "acl.json"), str(tmp_path / "script.py")])
+    done = CliRunner().invoke(run, ["-c", str(tmp_path / "acl.json"), *options, str(tmp_path / "script.py")])
     return done.exit_code, done.output
 
 
@@ -67,3 +67,21 @@ def test_variables_alone_ask_for_failures(tmp_path: Path) -> None:
     done = CliRunner().invoke(run, [str(tmp_path / "script.py")], env={**environ, "MINDSPORE_DUMP_CONFIG": None})
     assert done.exit_code == 1
     assert list((tmp_path / "work").glob("extra-info/data-dump/0/add.*"))
+
+
+def test_first_dumps_one_overflow_of_several(tmp_path: Path) -> None:
+    script = "import torch\nbig = torch.full((2,), 1e5)\nfor _ in range(3):\n    big.half()\n"
+    for options, expected in (((), 3), (("--first",), 1)):
+        output = tmp_path / f"output{expected}"
+        output.mkdir()
+        code, _ = _run(tmp_path, script, *options, dump_path=str(output), dump_debug="on")
+        assert code == 0
+        assert len(list(output.rglob("Opdebug.Node_OpDebug.*"))) == expected
+
+
+def test_first_needs_overflow_mode(tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    code, output = _run(tmp_path, SCRIPT, "--first", dump_path="output", dump_list=[{"model_name": "Net"}])
+    assert code == 2
+    assert "dump_debug" in output
+    assert not list((tmp_path / "output").iterdir())

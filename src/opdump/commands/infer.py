@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
+from opdump.commands.first_overflow import first_option, with_first
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ that cannot be used, and a run that fails, end with 1; a wrong command line with
     "--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="Most bytes of tensors held at a time."
 )
 @click.option("--dialect", type=click.Choice(["acl", "mindspore"]), help="Of the config; else its keys tell.")
+@first_option()
 @click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the line at the end as JSON.")
 @click.argument("model", type=click.Path(path_type=Path))
@@ -69,6 +71,7 @@ def infer(
     seed: int | None,
     memory_limit: int | None,
     dialect: str | None,
+    first: bool,
     strict: bool,
     as_json: bool,
     model: Path,
@@ -80,7 +83,7 @@ def infer(
         )
     files = {name: Path(file) for name, file in _pairs(inputs, "--input", "x=image.npy").items()}
     fixed_shapes = {name: _shape(name, text) for name, text in _pairs(shapes, "--shape", "x=1,3,224,224").items()}
-    plan = _plan(config, path, dialect=dialect, strict=strict)
+    plan = with_first(_plan(config, path, dialect=dialect, strict=strict), first=first)
     for warning in plan.warnings:
         click.echo(f"opdump: warning: {warning}", err=True)
     options = {"optimize": optimize, "memory_limit": memory_limit, "strict": strict}

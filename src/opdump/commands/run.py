@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
+from opdump.commands.first_overflow import first_option, with_first
 from opdump.commands.script import Program, ProgramNotFoundError, load_module, load_script
 from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
 from opdump.errors import OpdumpError
@@ -51,6 +52,7 @@ command line with 2.""",
 @click.option("--path", metavar="DIR", help="Dump into DIR instead of the config's path.")
 @click.option("--eager", is_flag=True, help="Run compiled regions eagerly and capture inside them.")
 @click.option("--stop-after-dump", is_flag=True, help="End the script once the last wanted step is on disk.")
+@first_option()
 @click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
 @click.option(
     "--layout",
@@ -68,6 +70,7 @@ def run(
     path: str | None,
     eager: bool,
     stop_after_dump: bool,
+    first: bool,
     strict: bool,
     layout: str | None,
     short_names: bool,
@@ -85,7 +88,7 @@ def run(
         overrides["class_names_in_scope"] = False
     file = _config_file(config, os.environ)
     program = _load(script, arguments, as_module=as_module)
-    plan = _plan(file, strict=strict, directory=program.import_path, overrides=overrides)
+    plan = with_first(_plan(file, strict=strict, directory=program.import_path, overrides=overrides), first=first)
     rank = _rank(os.environ)
     if rank in (None, 0):
         for warning in plan.warnings:
