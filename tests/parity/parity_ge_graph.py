@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -44,7 +44,7 @@ def _rules(dump: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("level", ["disable", "extended"])
-def test_the_parser_finds_the_original_operators(level: str, tmp_path: Path) -> None:
+def test_the_parser_finds_the_original_operators(level: Literal["disable", "extended"], tmp_path: Path) -> None:
     model = _model(tmp_path / "net.onnx")
     dump = tmp_path / "dump"
     dump.mkdir()
