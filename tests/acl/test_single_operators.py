@@ -77,7 +77,9 @@ def test_an_operator_is_dumped_below_the_device_alone(dump: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("keys", "dumped"),
     [
-        ({"dump_list": [{}], "dump_op_switch": "off"}, True),
+        ({"dump_list": [{}], "dump_op_switch": "off"}, False),
+        ({"dump_list": [{}], "dump_op_switch": "on"}, True),
+        ({"dump_list": []}, False),
         ({"dump_list": [{"model_name": "small"}], "dump_op_switch": "off"}, False),
         ({"dump_list": [{"model_name": "small"}], "dump_op_switch": "on"}, True),
         ({"dump_list": [], "dump_op_switch": "on", "dump_step": "0"}, False),

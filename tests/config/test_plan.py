@@ -55,6 +55,7 @@ def test_the_json_holds_every_field_but_text_and_warnings() -> None:
         exception_detail="norm",
         models=(ModelSelection(layers=("a",)),),
         single_operators=False,
+        single_operator_models=False,
         dump_level="op",
         file_format="bin",
         stream_in_names=False,

@@ -210,7 +210,13 @@ class Process:
 
 
 _NOTHING: Final = DumpPlan(
-    path=Path(), models=(), single_operators=False, layout="acl", dialect="acl", file_format="bin"
+    path=Path(),
+    models=(),
+    single_operators=False,
+    single_operator_models=False,
+    layout="acl",
+    dialect="acl",
+    file_format="bin",
 )
 
 

@@ -274,6 +274,7 @@ def _data_plan(dump: Mapping[str, Any], settled: Settled, reading: _Reading, war
         plan,
         models=models,
         single_operators=switched_on or any(entry.model_name is None for entry in models),
+        single_operator_models=switched_on,
     )
 
 
@@ -283,6 +284,7 @@ def _nothing(reading: _Reading, directory: Path | None) -> DumpPlan:
         path=directory or reading.base,
         models=(),
         single_operators=False,
+        single_operator_models=False,
         inputs=False,
         statistic_category=_statistics(DEFAULT_STATISTICS),
         dump_level="all",

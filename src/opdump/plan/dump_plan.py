@@ -36,6 +36,7 @@ _PRINTED_IF_SET = (
     "exception_detail",
     "models",
     "single_operators",
+    "single_operator_models",
     "dump_level",
     "file_format",
     "stream_in_names",
@@ -85,7 +86,9 @@ class DumpPlan:
     models: tuple[ModelSelection, ...] | None = None
     """`dump_list`; None in dialects without one: every model."""
     single_operators: bool = True
-    """Whether operators that run outside of any model are dumped (`dump_op_switch`, and calls of single operators)."""
+    """Whether operators that a program calls outside of any model are dumped (execution of single operators by an API)."""
+    single_operator_models: bool = True
+    """Whether models of a single operator are dumped (`dump_op_switch`)."""
     dump_level: DumpLevel = "kernel"
     """`op`: what the program called; `kernel`: the operators that this dispatched; `all`: both."""
     file_format: FileFormat = "npy"
@@ -138,7 +141,12 @@ class DumpPlan:
             return False
         if self.captures == "watch":
             return not any(entry.watcher_nodes for entry in self.models)
-        return self.captures == "data" and not self.models and not self.single_operators
+        return (
+            self.captures == "data"
+            and not self.models
+            and not self.single_operators
+            and not self.single_operator_models
+        )
 
     def selects(self, op_name: str, op_type: str) -> bool:
         """Whether the selection takes this operator; with `marked` every operator passes here."""

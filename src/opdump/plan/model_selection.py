@@ -71,7 +71,7 @@ class ModelFilter:
     def of_single_operators(cls, models: Sequence[ModelSelection] | None) -> ModelFilter:
         """The filter of operators outside of any model: of entries without a name, and everything where there is none.
 
-        Whether such operators are dumped at all is not asked here: see `DumpPlan.single_operators`.
+        Whether such operators are dumped at all is not asked here: see `DumpPlan.single_operators` and `single_operator_models`.
         """
         return cls(tuple(entry for entry in models or () if entry.model_name is None) or (ModelSelection(),))
 

@@ -96,7 +96,7 @@ class OnnxSession:
         if is_single_operator:
             # No API was called, and it has no counter of steps: none of its runs is one that was asked for by number.
             self.nodes = tuple(replace(node, kernel=node.op_type) for node in self.nodes)
-            wanted = plan.single_operators and plan.steps == StepSet.all()
+            wanted = (plan.single_operator_models or plan.captures != "data") and plan.steps == StepSet.all()
             model_filter = ModelFilter.of_single_operators(plan.models) if wanted else ModelFilter(())
         else:
             model_filter = ModelFilter.of(plan.models, self.model.names)
