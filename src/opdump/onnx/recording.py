@@ -158,10 +158,4 @@ def run_facts(plan: DumpPlan) -> RunFacts:
 
 
 def _reader(plan: DumpPlan) -> Any:
-    # Whether an operator overflowed is told from statistics, whatever is written of it.
-    return adapter_module("reader").NumpyReader(
-        statistics=plan.saves_statistics or plan.captures == "overflow",
-        elements=plan.saves_tensors,
-        digests=plan.statistic_category if plan.saves_statistics else (),
-        sample=plan.sample_num,
-    )
+    return adapter_module("reader").NumpyReader.of_plan(plan)

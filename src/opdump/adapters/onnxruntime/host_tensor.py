@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from opdump.statistics import Extremes
+
 from .element_types import BY_DTYPE, BY_NUMBER, ElementType
 
 Array = npt.NDArray[Any]
@@ -23,7 +25,7 @@ class HostTensor:
     be filed later. `fixed`: it is the same tensor in every run (an initialiser).
     """
 
-    __slots__ = ("array", "count", "digests", "element", "fixed", "generation", "owner", "pointer", "row", "shape", "size",
+    __slots__ = ("array", "count", "digests", "element", "extremes", "fixed", "generation", "owner", "pointer", "row", "shape", "size",
                  "stays")  # fmt: skip
 
     def __init__(
@@ -48,6 +50,8 @@ class HostTensor:
         self.generation = -1
         self.array: Array | None = None
         self.digests: Mapping[str, str] | None = None
+        self.extremes: list[Extremes | None] = []
+        """Max and min by the rules of a device, once they were asked for; None in it where the summary has them."""
 
     @classmethod
     def of_ort_value(cls, value: onnxruntime.OrtValue) -> HostTensor:

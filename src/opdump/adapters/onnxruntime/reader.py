@@ -17,7 +17,7 @@ from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
 from opdump.plan import DumpPlan
 from opdump.recorder import Taken
 from opdump.records import SkipReason
-from opdump.statistics import canonical_category, digests_of
+from opdump.statistics import Extremes, canonical_category, device_extremes, digests_of
 
 from .element_types import widened_elements
 from .host_tensor import HostTensor
@@ -31,13 +31,20 @@ class NumpyReader:
 
     Elements are not copied where the tensor stays as it is; bfloat16 and the small floats become float32, integers below
     8 bits int8 or uint8. `digests` names the digests of every tensor's raw bytes ("md5", "hash"). `sample` limits a tensor to
-    its first elements (row-major). Of complex tensors there is no summary; text and what is no tensor is `opaque`.
+    its first elements (row-major). `device_extremes` takes max and min by the rules of a device too. Of complex tensors there is
+    no summary; text and what is no tensor is `opaque`.
     """
 
     must_finish = False
 
     def __init__(
-        self, *, statistics: bool, elements: bool, digests: Sequence[str] = (), sample: int | None = None
+        self,
+        *,
+        statistics: bool,
+        elements: bool,
+        digests: Sequence[str] = (),
+        sample: int | None = None,
+        device_extremes: bool = False,
     ) -> None:
         self._statistics = statistics
         self._elements = elements
@@ -48,15 +55,20 @@ class NumpyReader:
         """Summaries of what is the same in every run; never cleared."""
         self._fixed_summaries: list[Summary] = []
         self._generation = 0
+        self._device_extremes = device_extremes and statistics
+        self._hosts: dict[int, HostTensor] = {}
+        """What was taken in this step, by the identity of its `Taken`, where extremes are wanted."""
 
     @classmethod
     def of_plan(cls, plan: DumpPlan) -> NumpyReader:
         """A reader that takes what the plan wants of a tensor."""
         return cls(
-            statistics=plan.saves_statistics,
+            # Whether an operator overflowed is told from statistics, whatever is written of it.
+            statistics=plan.saves_statistics or plan.captures == "overflow",
             elements=plan.saves_tensors,
             digests=plan.statistic_category if plan.saves_statistics else (),
             sample=plan.sample_num,
+            device_extremes=plan.layout == "acl" and plan.saves_statistics,
         )
 
     def take(self, tensor: LiveValue) -> Taken:
@@ -79,6 +91,8 @@ class NumpyReader:
             taken.data_size = element.size(count)
         if self._statistics:
             self._summarise(host, taken, count)
+            if self._device_extremes:
+                self._hosts[id(taken)] = host
         if self._elements:
             if host.array is None:
                 host.array = self._elements_of(host, count)
@@ -101,10 +115,16 @@ class NumpyReader:
         table, make, known = self._table, Summary._make, self._fixed_summaries
         known.extend(map(make, self._fixed.rows()[len(known) :].tolist()))
         rows: list[list[float]] = table.rows().tolist()
-        return [
+        found = [
             make(rows[taken.row]) if taken.table is table else (None if taken.table is None else known[taken.row])
             for taken in entries
         ]
+        if self._device_extremes:
+            for taken, summary in zip(entries, found, strict=True):
+                host = self._hosts.get(id(taken))
+                if host is not None and summary is not None:
+                    taken.extremes = self._extremes_of(host, taken, summary)
+        return found
 
     def finish_step(self) -> None:
         """Nothing is on its way: everything was read at once."""
@@ -112,7 +132,15 @@ class NumpyReader:
     def clear(self) -> None:
         """Forgets the summaries of the step."""
         self._table.clear()
+        self._hosts.clear()
         self._generation += 1
+
+    def _extremes_of(self, host: HostTensor, taken: Taken, summary: Summary) -> Extremes | None:
+        if not host.extremes:
+            count = taken.shape[0] if taken.shape != host.shape else host.count
+            elements = widened_elements(host.raw(), host.element, host.shape).reshape(-1)
+            host.extremes.append(device_extremes(elements[:count], summary))
+        return host.extremes[0]
 
     def _summarise(self, host: HostTensor, taken: Taken, count: int) -> None:
         table = self._fixed if host.fixed else self._table
