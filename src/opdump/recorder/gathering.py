@@ -110,11 +110,11 @@ class GatheringRecorder(Recorder):
             self._reader.finish_step()
             self._settle(taken)
             self.release()
-            records = [_record(entry) for entry in taken]
             if isinstance(self._writer, SupportsExceptions):
+                records = [_record(entry) for entry in taken]
                 files = self._writer.write_exception(op, records, f"{type(error).__name__}: {error}")
             else:
-                files = self._files(op, records)
+                files = self._files(op, taken)
             self._enter(op, taken, files)
             self.end_step(op.step)
             if isinstance(self._writer, SupportsFlush):
@@ -245,15 +245,17 @@ class GatheringRecorder(Recorder):
         op, taken, status = finished
         kept = {"input": self.plan.inputs, "output": self.plan.outputs}
         taken = [entry for entry in taken if kept[entry.io]]
-        self._enter(op, taken, self._files(op, [_record(entry) for entry in taken]))
+        self._enter(op, taken, self._files(op, taken))
         if status and isinstance(self._writer, SupportsOverflows):
             self._writer.write_overflow(op, status)
         if self.plan.save_kernel_args:
             self._write_kernel_args(op)
 
-    def _files(self, op: OpRecord, records: Sequence[TensorRecord]) -> Sequence[str | None]:
+    def _files(self, op: OpRecord, taken: Sequence[Taken]) -> Sequence[str | None]:
+        """Hands the elements of an operator to the layout; for each tensor its file, None where it has none."""
         if not self.plan.saves_tensors:
-            return [None] * len(records)
+            return [None] * len(taken)
+        records = [_record(entry) for entry in taken]
         if isinstance(self._writer, SupportsOperatorFiles):
             return self._writer.write_operator(op, records)
         if self._files_of is None:

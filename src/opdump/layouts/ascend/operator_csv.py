@@ -19,7 +19,7 @@ from opdump.dump_file.data_types import BY_NAME
 from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
 from opdump.errors import CorruptDumpError
 from opdump.records import IO, FiledTensor, StatisticValue
-from opdump.statistics import category_of_heading
+from opdump.statistics import SummaryStatistics, category_of_heading
 
 _FIXED: Final = ("Input/Output", "Index", "Data Size", "Data Type", "Format", "Shape")
 _UNKNOWN: Final = ("", "-", "NA", "UNKNOW", "UNKNOWN")
@@ -28,6 +28,7 @@ _WIDEST_ROW: Final = 1 << 16
 
 DEFAULT_STATISTICS: Final = ("max", "min", "avg", "nan count", "negative inf count", "positive inf count")
 """What is computed where the configuration names none. With exactly these the table is the classic one."""
+_DEFAULT_SET: Final = frozenset(DEFAULT_STATISTICS)
 _CLASSIC: Final = (
     ("max", "Max Value"),
     ("min", "Min Value"),
@@ -75,7 +76,7 @@ def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str
     others empty; with a choice of its own the accelerated one, where `Count` stands first and what was not computed is `NA`, and
     the row of a tensor without any number lacks its `Count`.
     """
-    classic = set(categories) == set(DEFAULT_STATISTICS)
+    classic = frozenset(categories) == _DEFAULT_SET
     chosen = _CLASSIC if classic else tuple(pair for pair in _CHOSEN if pair[0] in categories)
     names = [name for name, _ in chosen]
     headings = [*_FIXED, *(() if classic else ("Count",)), *(heading for _, heading in chosen)]
@@ -91,11 +92,31 @@ def _classic_row(tensor: FiledTensor, names: Sequence[str]) -> str:
     kind = BY_NAME.get(tensor.dtype)
     dtype = f"DT_{kind.name}" if kind is not None and kind.number <= _LAST_CLASSIC_NAME else "-"
     shape = "x".join(map(str, tensor.shape)) or "-"
+    cells: Sequence[str]
     if tensor.dtype in _CLASSIC_TYPES and tensor.statistics:
-        cells = _cells(tensor, names, whole=not tensor.dtype.startswith("float"))
+        if isinstance(tensor.statistics, SummaryStatistics):
+            cells = _classic_cells(tensor.statistics, whole=not tensor.dtype.startswith("float"))
+        else:
+            cells = _cells(tensor, names, whole=not tensor.dtype.startswith("float"))
     else:
         cells = [""] * len(names)
     return ",".join((str(tensor.data_size), dtype, _format_of(tensor, _LAST_CLASSIC_FORMAT, "-"), shape, *cells))
+
+
+def _classic_cells(statistics: SummaryStatistics, *, whole: bool) -> tuple[str, ...]:
+    """What `_cells` gives, without a look at names: a run of a model has thousands of rows."""
+    summary = statistics.summary
+    greatest, least = statistics.extremes or (summary.max, summary.min)
+    average = summary.sum / summary.count if summary.count else math.nan
+    return (
+        _number(greatest, whole=whole) if whole else f"{greatest:g}",
+        _number(least, whole=whole) if whole else f"{least:g}",
+        f"{average:g}",
+        f"{summary.count:.0f}",
+        f"{summary.nan:.0f}",
+        f"{summary.negative_inf:.0f}",
+        f"{summary.positive_inf:.0f}",
+    )
 
 
 def _chosen_row(tensor: FiledTensor, names: Sequence[str]) -> str:

@@ -122,6 +122,9 @@ class AscendWriter:
             return
         if self.plan.saves_statistics:
             self._write_statistics(tensors)
+        if ops and not self.plan.step_level:  # all of them have one home
+            self._index(self._home(ops[0])).write_batch(step, ops, tensors, files, (), counted)
+            return
         homes = {self._home(op) for op in ops} or set(list(self._indexes)[-1:])
         for number, home in enumerate(sorted(homes)):
             kept = [op for op in ops if self._home(op) == home]
