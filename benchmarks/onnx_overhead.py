@@ -2,10 +2,11 @@
 
     python benchmarks/onnx_overhead.py [--rounds 30] [--level disable|basic|extended|all]
 
-ResNet-18 exported from PyTorch, batch 8 of 3x64x64, one thread. Runs of both kinds alternate in one process, in shuffled
-order, each through a session of its own, and the files of the statistics are written. Counted are the seconds of the processor, all
-threads together, which other programs disturb less than those of the clock. Printed is the ratio to plain with its 95 % interval. `again` is plain a second time, and shows what the machine's noise is worth. Weights are summarised once, so the first run
-under capture costs more than those that follow: it is told by itself.
+ResNet-18 exported from PyTorch, batch 8 of 3x64x64, one thread. Runs of all kinds alternate in one process, in shuffled
+order, each through a session of its own, and the files of the statistics are written: one table for all (`statistic.csv`), or one for
+each operator (`acl`). Counted are the seconds of the processor, all threads together, which other programs disturb less than those of
+the clock. Printed is the ratio to plain with its 95 % interval. `again` is plain a second time, and shows what the machine's noise is
+worth. Weights are summarised once, so the first run under capture costs more than those that follow: it is told by itself.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from workloads import ResNet
 from opdump.adapters.onnxruntime.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.kernels import active, set_threads
-from opdump.layouts.mindspore_sync import SyncWriter
-from opdump.plan import DumpPlan
-from opdump.recorder import Recorder
+from opdump.layouts.ascend.operator_csv import DEFAULT_STATISTICS
+from opdump.layouts.mindspore_sync.index_writer import RunFacts, own_version
+from opdump.layouts.writing import open_writer
+from opdump.plan import DumpPlan, LayoutName
+from opdump.recorder import make_recorder
 
 WARM_UP = 1
 TIMED = 3
@@ -58,20 +61,14 @@ def exported_model() -> bytes:
     return content.getvalue()
 
 
-def recorded_session(content: bytes, level: str, folder: Path, options: onnxruntime.SessionOptions) -> OnnxSession:
-    plan = DumpPlan(path=folder, saved_data="statistic", statistic_category=("max", "min", "avg", "l2norm"))
-    writer = SyncWriter(
-        plan,
-        rank_id=0,
-        device_target="CPU",
-        framework="onnxruntime",
-        framework_version=onnxruntime.__version__,
-        command=("onnx_overhead.py",),
-    )
-    recorder = Recorder(plan, writer, NumpyReader.of_plan(plan))
+def recorded_session(
+    content: bytes, level: str, folder: Path, layout: LayoutName, options: onnxruntime.SessionOptions
+) -> OnnxSession:
+    plan = DumpPlan(path=folder, layout=layout, saved_data="statistic", statistic_category=DEFAULT_STATISTICS)
+    run = RunFacts(0, "CPU", "onnxruntime", onnxruntime.__version__, own_version(), (__file__,), plan.to_json())
     return OnnxSession(
         content,
-        recorder=recorder,
+        recorder=make_recorder(plan, open_writer(plan, run), NumpyReader.of_plan(plan)),
         plan=plan,
         model_id=0,
         level=level,
@@ -101,25 +98,30 @@ def main() -> None:
     content = exported_model()
     feeds = {"x": np.random.default_rng(0).standard_normal((8, 3, 64, 64)).astype(np.float32)}
     print(f"kernels: {active()}; onnxruntime {onnxruntime.__version__}; ratios to plain with their 95 % intervals")
-    print(f"{'level':10}{'plain':>10}{'again':>22}{'statistics':>22}{'first run':>11}   {arguments.rounds} rounds")
+    print(
+        f"{'level':10}{'plain':>10}{'again':>22}{'statistic.csv':>22}{'acl':>22}{'first run':>11}   {arguments.rounds} rounds"
+    )
     root = Path(tempfile.mkdtemp(prefix="opdump-onnx-overhead-"))
     try:
         for level in [arguments.level] if arguments.level else LEVELS:
-            session = recorded_session(content, level, root / level, options)
+            session = recorded_session(content, level, root / level, "mindspore-2.3", options)
+            as_device = recorded_session(content, level, root / f"{level}-acl", "acl", options)
+            as_device.run(None, feeds)
             begin = time.process_time()
             session.run(None, feeds)
             first = time.process_time() - begin
             runs: dict[str, Callable[[], object]] = {
                 "plain": lambda session=session: session.run_plain(None, feeds),  # type: ignore[misc]
                 "again": lambda session=session: session.run_plain(None, feeds),  # type: ignore[misc]
-                "statistics": lambda session=session: session.run(None, feeds),  # type: ignore[misc]
+                "statistic.csv": lambda session=session: session.run(None, feeds),  # type: ignore[misc]
+                "acl": lambda session=as_device: session.run(None, feeds),  # type: ignore[misc]
             }
             took: dict[str, list[float]] = {name: [] for name in runs}
             for _ in range(arguments.rounds):
                 for name in random.sample(list(runs), len(runs)):
                     took[name].append(seconds(runs[name]))
             cells = []
-            for name in ("again", "statistics"):
+            for name in ("again", "statistic.csv", "acl"):
                 ratios = [value / base for value, base in zip(took[name], took["plain"], strict=True)]
                 low, high = interval(ratios)
                 cells.append(f"{statistics.median(ratios):.3f} ({low:.3f}-{high:.3f})")
@@ -129,6 +131,7 @@ def main() -> None:
                 f"{level:10}{plain * 1e3:7.1f} ms{shown}{first * 1e3:8.1f} ms   {len(session.nodes)} nodes", flush=True
             )
             session.close()
+            as_device.close()
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
