@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 import opdump
@@ -25,6 +27,14 @@ net = Net()
 for _ in range(2):
     net(torch.ones(1, 3))
 """
+
+
+@pytest.fixture(autouse=True)
+def _own_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command makes the script the program of this process, for good; here others come after it."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "argv", sys.argv[:])
+    monkeypatch.setattr(sys, "path", sys.path[:])
 
 
 def _run(tmp_path: Path, script: str, *options: str, **dump: object) -> tuple[int, str]:
