@@ -19,6 +19,7 @@ of the fastest steps, for noise only adds, and what part of the plain step of fu
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import math
 import random
@@ -68,6 +69,18 @@ def measure(
             if number > 0:  # the first round imports and allocates
                 seconds[name].append(took)
     return seconds
+
+
+def keep_freed_memory() -> None:
+    """Tells the allocator to give no memory back: the ResNet frees large tensors, and how many page faults a step has, 2,300 or
+    6,900, would depend on what ran long before it. Has no effect where the C library is not glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+        mallopt(mmap_threshold, 32 << 20)
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(top_pad, 64 << 20)
 
 
 class Pair(NamedTuple):
@@ -172,6 +185,7 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(WORKLOADS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     root = Path(tempfile.mkdtemp(prefix="opdump-overhead-"))
 
     def dumped() -> AbstractContextManager[object]:
