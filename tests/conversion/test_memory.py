@@ -44,6 +44,12 @@ print(peak() - before)
         ("FRACTAL_Z", (128 * 9, 512, 16, 16), "HWCN", (3, 3, 2040, 8192)),
         ("HWCN", (3, 3, 2048, 8192), "FRACTAL_Z", (8192, 2048, 3, 3)),
         ("HWCN", (3, 3, 2048, 8192), "NCHW", (8192, 2048, 3, 3)),
+        pytest.param(
+            *("FRACTAL_Z in 2 groups", (2304, 256, 16, 16), "NCHW", (8192, 2048, 3, 3)),
+            marks=pytest.mark.xfail(
+                strict=True, reason="weights of grouped convolutions are not cut yet", raises=AssertionError
+            ),
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -53,7 +59,8 @@ def test_the_peak_is_the_tensor_and_little_more(
     path = tmp_path / f"Conv2D.conv.1.2.{TIME}"
     size = 2 * math.prod(shape)
     header = dump_data()(version=b"2.0")
-    entry = header.output.add(data_type=2, format=FORMAT_NUMBERS[source], size=size)
+    name, _, grouped = source.partition(" ")
+    entry = header.output.add(data_type=2, format=FORMAT_NUMBERS[name], size=size, sub_format=2 if grouped else 0)
     entry.shape.dim.extend(shape)
     entry.original_shape.dim.extend(wanted)
     text = header.SerializeToString()
