@@ -20,6 +20,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ def recorded_session(
         plan=plan,
         model_id=0,
         level=level,
-        session_options=options,  # type: ignore[arg-type]
+        session_options=options,  # type: ignore[arg-type]  # onnxruntime has no types
     )
 
 
@@ -111,10 +112,10 @@ def main() -> None:
             session.run(None, feeds)
             first = time.process_time() - begin
             runs: dict[str, Callable[[], object]] = {
-                "plain": lambda session=session: session.run_plain(None, feeds),  # type: ignore[misc]
-                "again": lambda session=session: session.run_plain(None, feeds),  # type: ignore[misc]
-                "statistic.csv": lambda session=session: session.run(None, feeds),  # type: ignore[misc]
-                "acl": lambda session=as_device: session.run(None, feeds),  # type: ignore[misc]
+                "plain": partial(session.run_plain, None, feeds),
+                "again": partial(session.run_plain, None, feeds),
+                "statistic.csv": partial(session.run, None, feeds),
+                "acl": partial(as_device.run, None, feeds),
             }
             took: dict[str, list[float]] = {name: [] for name in runs}
             for _ in range(arguments.rounds):
