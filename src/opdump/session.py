@@ -27,6 +27,7 @@ from .layouts.mindspore_sync.index_writer import RunFacts, own_version
 from .layouts.writing import RankWriter, open_writer
 from .plan import DumpPlan
 from .recorder import Recorder, make_recorder
+from .sink import DirectorySink
 
 _LOG = logging.getLogger("opdump")
 
@@ -47,6 +48,26 @@ class CaptureReport:
     rank_id: int
     seconds: float
     warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, recorder: Recorder, sink: DirectorySink, *, rank_id: int, started: float, warnings: tuple[str, ...]
+    ) -> CaptureReport:
+        """The report of a capture whose files are all on disk; `started` is of the monotonic clock."""
+        return cls(
+            executed=recorder.executed,
+            captured=recorder.captured,
+            skipped=dict(recorder.skipped),
+            tensors=recorder.tensors,
+            tensors_skipped=dict(recorder.tensors_skipped),
+            files=sink.files_written,
+            bytes=sink.bytes_written,
+            steps=tuple(recorder.steps),
+            path=recorder.plan.path,
+            rank_id=rank_id,
+            seconds=time.monotonic() - started,
+            warnings=warnings,
+        )
 
 
 class _StoppedClock:
@@ -93,18 +114,11 @@ class Dump:
         recorder, sink = self._recorder, self._writer.sink
         self._writer.close({"executed": recorder.executed, "captured": recorder.captured, "tensors": recorder.tensors})
         unused = self.plan.unused_kernels(recorder.matched_kernels)
-        self.report = CaptureReport(
-            executed=recorder.executed,
-            captured=recorder.captured,
-            skipped=dict(recorder.skipped),
-            tensors=recorder.tensors,
-            tensors_skipped=dict(recorder.tensors_skipped),
-            files=sink.files_written,
-            bytes=sink.bytes_written,
-            steps=tuple(recorder.steps),
-            path=self.plan.path,
+        self.report = CaptureReport.of(
+            recorder,
+            sink,
             rank_id=self.rank_id,
-            seconds=time.monotonic() - self._started,
+            started=self._started,
             warnings=(*(f"kernels: {text!r} matched no operator" for text in unused), *recorder.warnings),
         )
 

@@ -107,18 +107,11 @@ class Recording:
         self.writer.close({"executed": recorder.executed, "captured": recorder.captured, "tensors": recorder.tensors})
         for loaded in self._loaded.values():
             self._notes.update(loaded.session.notes)
-        self.report = CaptureReport(
-            executed=recorder.executed,
-            captured=recorder.captured,
-            skipped=dict(recorder.skipped),
-            tensors=recorder.tensors,
-            tensors_skipped=dict(recorder.tensors_skipped),
-            files=sink.files_written,
-            bytes=sink.bytes_written,
-            steps=tuple(recorder.steps),
-            path=self.plan.path,
+        self.report = CaptureReport.of(
+            recorder,
+            sink,
             rank_id=self.rank_id,
-            seconds=time.monotonic() - self._started,
+            started=self._started,
             warnings=(*self._unmatched(), *self._notes),
         )
         return self.report
