@@ -23,6 +23,10 @@ class CorruptDumpError(OpdumpError):
     """A file of a dump does not hold what its kind of file must hold."""
 
 
+class WrongSizeError(CorruptDumpError):
+    """A file of a dump is not as long as its header says."""
+
+
 class UndecodableTensorError(OpdumpError):
     """The bytes of one tensor of a dump file are not what its header says, or its values none of the element type."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from opdump.dump_file.data_types import BY_NAME
 from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp, with_bounded_shapes
 from opdump.dump_file.stored_bytes import Bytes, FileSource
-from opdump.errors import CorruptDumpError
+from opdump.errors import CorruptDumpError, WrongSizeError
 
 if TYPE_CHECKING:
     from opdump.records import IO
@@ -97,7 +97,7 @@ def read_nano(source: FileSource, length: int) -> DumpFile:
                 described[tag].append(_entry(inner, is_output=tag == _OUTPUTS))
     end = 8 + length + sum(entry.size for entries in described.values() for entry in entries)
     if end != source.size:
-        raise CorruptDumpError(f"{source.path}: holds {source.size} bytes, but its nano header announces {end}")
+        raise WrongSizeError(f"{source.path}: holds {source.size} bytes, but its nano header announces {end}")
     position = 8 + length
 
     def tensors(io: IO, entries: list[_Described]) -> tuple[DumpTensor, ...]:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from opdump.dump_file import FORMAT_NUMBERS, DumpFile, DumpTensor, HeldBytes, read_dump_file
-from opdump.errors import CorruptDumpError
+from opdump.errors import CorruptDumpError, WrongSizeError
 from opdump.msaccucmp.exit_codes import CommandError, ExitCode
 from opdump.msaccucmp.journal import log
 from opdump.sink.npy import read_npy
@@ -89,7 +89,7 @@ def read_source(path: str) -> DumpFile:
     except CorruptDumpError as error:
         if _starts_with_no_header(path):
             return DumpFile()
-        code = ExitCode.BAD_SIZE if "its nano header announces" in str(error) else ExitCode.BAD_DUMP
+        code = ExitCode.BAD_SIZE if isinstance(error, WrongSizeError) else ExitCode.BAD_DUMP
         raise CommandError(code, str(error)) from error
     if file.variant == "1.0":
         raise CommandError(

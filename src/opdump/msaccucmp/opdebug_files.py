@@ -9,7 +9,7 @@ import os
 import struct
 
 from opdump.dump_file import DumpFile
-from opdump.dump_file.opdebug import ACCELERATORS, OLD_SIZE, OPDEBUG_MAGIC, OpdebugRecord, decode_opdebug, opdebug_json
+from opdump.dump_file.opdebug import ACCELERATORS, OPDEBUG_MAGIC, OpdebugRecord, decode_opdebug, opdebug_json
 from opdump.errors import CorruptDumpError
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
@@ -49,7 +49,6 @@ def read_record(payload: bytes, path: str) -> OpdebugRecord:
         if magic is None:
             raise AbortError(str(error)) from error
         if magic != OPDEBUG_MAGIC:
-            assert len(payload) != OLD_SIZE
             raise CommandError(ExitCode.BAD_DUMP, str(error)) from error
         if len(payload) >= 24 and struct.unpack_from("<I", payload, 12)[0] >= len(ACCELERATORS):
             raise CommandError(ExitCode.BAD_ACCELERATOR, str(error)) from error

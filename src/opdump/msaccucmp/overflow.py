@@ -76,7 +76,7 @@ def run_overflow(options: argparse.Namespace) -> ExitCode:
 
 
 def _debug_files(root: str) -> Iterator[tuple[int, _Named]]:
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=_unreadable):
         if folder[len(root) :].count(os.sep) >= _DEEPEST:
             log("WARNING", f"{folder}: directories deeper than {_DEEPEST} levels are left out")
             folders.clear()
@@ -87,6 +87,10 @@ def _debug_files(root: str) -> Iterator[tuple[int, _Named]]:
             if match["stream"] is None:
                 raise AbortError(f"{named.path}: an overflow file without a stream number in its name")
             yield int(match["time"]), named
+
+
+def _unreadable(error: OSError) -> None:
+    log("WARNING", f"{error.filename} cannot be read ({error.strerror}); what lies in it is left out")
 
 
 def _named_files(folder: str, names: list[str]) -> Iterator[_Named]:
