@@ -15,22 +15,6 @@ Enums = Mapping[str, Mapping[str, int]]
 """Names and numbers of enumerations; the first number is the default."""
 
 
-def message_class(
-    name: str,
-    messages: Mapping[str, Fields],
-    *,
-    package: str,
-    file: str,
-    syntax: Literal["proto2", "proto3"],
-    enums: Enums = MappingProxyType({}),
-) -> Any:
-    """The class of the message `name`. Its descriptors live in a pool of their own, so that another library may load its copy.
-
-    Repeated numbers are packed in proto3; either form is read.
-    """
-    return message_classes(messages, package=package, file=file, syntax=syntax, enums=enums)[name]
-
-
 def message_classes(
     messages: Mapping[str, Fields],
     *,
@@ -39,9 +23,11 @@ def message_classes(
     syntax: Literal["proto2", "proto3"],
     enums: Enums = MappingProxyType({}),
 ) -> Mapping[str, Any]:
-    """The same for all messages, by their names.
+    """The classes of all messages, by their names. Their descriptors live in a pool of their own, so that another library may load
+    its copy.
 
-    Who parses many messages holds them all: protobuf makes the class of an inner message anew each time that nobody holds it.
+    Repeated numbers are packed in proto3; either form is read. Who parses many messages holds them all: protobuf makes the class of
+    an inner message anew each time that nobody holds it.
     """
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(_file_descriptor(messages, package, file, syntax, enums).SerializeToString())

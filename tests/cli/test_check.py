@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from opdump.commands import main
 from opdump.configs.second_config import Suspect, second_config
+from opdump.conversion import ConversionPlan, convert
 from opdump.dump_file import DumpFile, DumpTensor, write_dump_file
 from opdump.errors import ConfigError
 from opdump.plan import KernelPattern
@@ -118,6 +120,30 @@ def test_an_overflow_file_is_a_finding_of_its_operator(tmp_path: Path) -> None:
     assert (found["rank"], found["step"], found["net_name"]) == (0, 0, "net")
     assert (check(tmp_path, "--step", "0").exit_code, check(tmp_path, "--step", "1").exit_code) == (1, 2)
     assert "0x110 overflow of an integer addition" in check(tmp_path).output
+
+
+def test_overflow_files_of_one_name_are_findings_of_their_own_ranks(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        place = tmp_path / DEVICE.replace("/0/", f"/{rank}/", 1)
+        dump(place, "Add", 57, half(1), half(2))
+        overflow_file(place, f"Opdebug.Node_OpDebug.59.5.{TIME + 99}", task=57, stream=2, status=0x110)
+    assert [each["rank"] for each in json.loads(check(tmp_path, "--json").output)["findings"]] == [0, 1]
+
+
+def test_json_of_every_output_of_an_overflow_file_is_a_finding_of_its_rank(tmp_path: Path) -> None:
+    source, place = tmp_path / "source", tmp_path / DEVICE
+    dump(place, "Add", 57, half(1), half(2))
+    name = f"Opdebug.Node_OpDebug.59.5.{TIME + 99}"
+    for slot, status in enumerate((0x110, 0x20)):
+        overflow_file(source / str(slot), name, task=57, stream=2, status=status)
+        convert([str(source / str(slot))], source, ConversionPlan())
+        (source / f"{name}.output.0.json").rename(place / f"{name}.output.{slot}.json")
+    shutil.rmtree(source)
+    found = json.loads(check(tmp_path, "--rank", "0", "--json").output)["findings"]
+    assert sorted((each["status"], each["rank"], each["op_name"]) for each in found) == [
+        (0x20, 0, "net/Add57"),
+        (0x110, 0, "net/Add57"),
+    ]
 
 
 def test_a_damaged_file_is_no_clean_dump(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The index: survives kill -9, is read while it is written and where nothing may be written, and is not trusted."""
+"""The index: survives kill -9, is read while it is written and where nothing may be written, and repeats nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from opdump.records import HostPayload, SkipReason, StatisticValue
 from opdump.statistics import SummaryStatistics
 from opdump.testing import sample_step
 from tests.layouts.filing import file_step, file_steps, new_writer
+from tests.layouts.index_files import index_file, run_sql
 
 _WRITE_FOR_EVER = """
 import sys
@@ -43,10 +44,6 @@ while True:
     print(step, flush=True)
     step += 1
 """
-
-
-def _index(root: Path) -> Path:
-    return root / "rank_0/.dump_metadata/index.sqlite"
 
 
 def _capture(root: Path) -> subprocess.Popen[bytes]:
@@ -120,8 +117,8 @@ database.execute("DELETE FROM patterns")
 database.executemany("INSERT INTO arguments VALUES (?, ?)", [(n, "x" * 4000) for n in range(1000, 1500)])
 os.kill(os.getpid(), 9)
 """
-    subprocess.run([sys.executable, "-c", program, str(_index(root))], check=False)
-    assert _index(root).with_name("index.sqlite-journal").stat().st_size > 512
+    subprocess.run([sys.executable, "-c", program, str(index_file(root))], check=False)
+    assert index_file(root).with_name("index.sqlite-journal").stat().st_size > 512
 
 
 def test_a_transaction_that_was_killed_is_rolled_back_without_touching_the_dump(tmp_path: Path) -> None:
@@ -171,7 +168,7 @@ print(len(list(catalog)))
 
 def test_records_can_be_asked_for_in_sql(tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path), [sample_step(0), sample_step(1)])
-    database = sqlite3.connect(_index(tmp_path))
+    database = sqlite3.connect(index_file(tmp_path))
     rows = database.execute(
         "SELECT step, op_name, io, slot, dtype, shape FROM tensor_records WHERE phase = 'backward' ORDER BY step"
     ).fetchall()
@@ -197,7 +194,7 @@ def test_two_runs_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
 
 
 def _ask(root: Path, query: str) -> list[tuple[Any, ...]]:
-    database = sqlite3.connect(_index(root))
+    database = sqlite3.connect(index_file(root))
     try:
         return database.execute(query).fetchall()
     finally:
@@ -272,7 +269,7 @@ def test_what_a_failed_step_would_have_stored_is_stored_by_the_next(tmp_path: Pa
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
     step = sample_step(0)
     unknown = replace(step.tensors[0], statistics={"max": 1.0}, skip="empty")
-    with closing(sqlite3.connect(_index(tmp_path), isolation_level=None)) as database:
+    with closing(sqlite3.connect(index_file(tmp_path), isolation_level=None)) as database:
         database.execute("CREATE TRIGGER full BEFORE INSERT ON batches BEGIN SELECT RAISE(ABORT, 'full'); END")
         with pytest.raises(DumpPathError, match="full"):
             writer.end_step(StepRecords(0, step.ops, [unknown], [None]))
@@ -358,11 +355,11 @@ def test_a_damaged_constant_is_told_as_a_problem(damage: str, tmp_path: Path) ->
     record = sample_step(0).tensors[0]
     writer.write_constant(7, replace(record, statistics={"max": 1.0}))
     writer.close({})
-    _run_sql(damage)(_index(tmp_path))
+    run_sql(damage)(index_file(tmp_path))
     catalog = open_dump(tmp_path)
     assert len(catalog.constants()) == 1  # by its file's name
     (problem,) = catalog.problems
-    assert str(_index(tmp_path)) in str(problem)
+    assert str(index_file(tmp_path)) in str(problem)
 
 
 @pytest.mark.skipif(sqlite3.sqlite_version_info < (3, 38), reason="the view needs SQLite's JSON functions")
@@ -388,114 +385,3 @@ def test_the_view_gives_what_the_catalog_gives(tmp_path: Path) -> None:
         for record in records
     ]
     assert sorted(rows, key=str) == sorted(expected, key=str)
-
-
-@pytest.mark.parametrize(("version", "remedy"), [(1, "capture again"), (99, "update opdump")])
-def test_another_version_is_refused_with_what_to_do(version: int, remedy: str, tmp_path: Path) -> None:
-    file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(0)])
-    _run_sql(f"PRAGMA user_version = {version}")(_index(tmp_path))
-    (problem,) = open_dump(tmp_path).problems
-    assert f"version {version} " in str(problem)
-    assert "reads version 2" in str(problem)
-    assert remedy in str(problem)
-    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 2: set 'path'"):
-        new_writer(DumpPlan(path=tmp_path))
-
-
-def _run_sql(*statements: str) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
-        database = sqlite3.connect(path, isolation_level=None)
-        for statement in statements:
-            database.execute(statement)
-        database.close()
-
-    return change
-
-
-def _overwrite(content: bytes, at: int = 0) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
-        data = bytearray(path.read_bytes())
-        data[at : at + len(content)] = content
-        path.write_bytes(data)
-
-    return change
-
-
-def _as_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-_ENDLESS = "CREATE VIEW runs AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i FROM n"
-HOSTILE: dict[str, Callable[[Path], None]] = {
-    "gone": Path.unlink,
-    "empty": lambda path: os.truncate(path, 0),
-    "text": _overwrite(b"not a database" * 99),
-    "cut off": lambda path: os.truncate(path, path.stat().st_size // 2),
-    "garbage in the middle": _overwrite(b"\xff" * 30_000, at=4096),
-    "a pipe": _as_fifo,
-    "another program's": _run_sql("PRAGMA application_id = 1"),
-    "a later version": _run_sql("PRAGMA user_version = 99"),
-    "a table missing": _run_sql("DROP VIEW tensor_records", "DROP TABLE signatures"),
-    "an endless view": _run_sql("DROP VIEW tensor_records", "DROP TABLE runs", _ENDLESS),
-    "text for numbers": _run_sql("UPDATE operators SET position = 'soon'"),
-    "words for time stamps": _run_sql("UPDATE batches SET timestamps = json_array('soon')"),
-    "a time stamp too few": _run_sql("UPDATE batches SET timestamps = json_remove(timestamps, '$[0]')"),
-    "true for a time stamp": _run_sql("UPDATE batches SET timestamps = json_set(timestamps, '$[0]', json('true'))"),
-    "a time stamp of a thousand digits": _run_sql(f"UPDATE batches SET timestamps = '[{'9' * 1000}]'"),
-    "an object for time stamps": _run_sql("UPDATE batches SET timestamps = '{}'"),
-    "a blob for time stamps": _run_sql("UPDATE batches SET timestamps = x'00'"),
-    "an unknown reason counted": _run_sql("""UPDATE batches SET counted = '{"because": 1}'"""),
-    "less than none counted": _run_sql("""UPDATE batches SET counted = '{"view": -1}'"""),
-    "a word for a count": _run_sql("""UPDATE batches SET counted = '{"view": "many"}'"""),
-    "a shape of words": _run_sql("UPDATE signatures SET shape = 'a,b'"),
-    "an unknown phase": _run_sql("UPDATE operators SET phase = 'sideways'"),
-    "an unknown reason": _run_sql("UPDATE operators SET skip = 'because'"),
-    "an unknown direction": _run_sql("UPDATE signatures SET io = 'both'"),
-    "operators missing": _run_sql("DELETE FROM operators"),
-    "stacks missing": _run_sql("DELETE FROM frames"),
-    "patterns missing": _run_sql("DELETE FROM patterns"),
-    "an operator too few": _run_sql("UPDATE patterns SET operators = json_remove(operators, '$[0]')"),
-    "an operator that is not there": _run_sql("UPDATE patterns SET operators = json_set(operators, '$[0]', 999)"),
-    "a signature that is not there": _run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0][1]', 999)"),
-    "a tensor of a later operator": _run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0][0]', 999)"),
-    "a tensor of an operator before the first": _run_sql(
-        "UPDATE patterns SET tensors = json_set(tensors, '$[0][0]', -1)"
-    ),
-    "a number for a pair": _run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0]', 1)"),
-    "half a pair": _run_sql("UPDATE patterns SET tensors = json_remove(tensors, '$[0][1]')"),
-    "a tensor too few": _run_sql("UPDATE patterns SET tensors = json_remove(tensors, '$[0]')"),
-    "deep JSON in a pattern": _run_sql(f"UPDATE patterns SET tensors = '{'[' * 100_000}'"),
-    "a short blob of summaries": _run_sql("UPDATE batches SET summaries = x'00'"),
-    "text for summaries": _run_sql("UPDATE batches SET summaries = 'none'"),
-    "a file of a tensor past the last": _run_sql("UPDATE extras SET tensor = 999 WHERE tensor = 0"),
-    "a file of a tensor before the first": _run_sql("UPDATE extras SET tensor = -1 WHERE tensor = 0"),
-    "an earlier version": _run_sql("PRAGMA user_version = 1"),
-    "damaged JSON": _run_sql("UPDATE arguments SET json = '{'"),
-    "deep JSON": _run_sql(f"UPDATE arguments SET json = '{'[' * 100_000}'"),
-    "a blob for a name": _run_sql("UPDATE operators SET op_name = x'ff'"),
-    "text that is no UTF-8": _run_sql("UPDATE operators SET op_name = CAST(x'ff' AS TEXT)"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_without_its_index_a_dump_is_read_by_file_names(name: str, tmp_path: Path) -> None:
-    file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(0)])
-    HOSTILE[name](_index(tmp_path))
-    catalog = open_dump(tmp_path)
-    found = list(catalog)
-    expected = [record for record in sample_step(0).tensors if record.payload is not None]
-    assert len(found) == len(expected)
-    for record, origin in zip(found, expected, strict=True):
-        assert (record.io, record.slot, record.shape, record.op.timestamp, record.op.occurrence) == (
-            origin.io,
-            origin.slot,
-            origin.shape,
-            origin.op.timestamp,
-            origin.op.occurrence,
-        )
-        assert record.payload is not None
-        record.payload.to_host()
-    assert bool(catalog.problems) == (name != "gone")
-    for problem in catalog.problems:
-        assert str(_index(tmp_path)) in str(problem)

@@ -1,22 +1,26 @@
-"""Compiled and traced code under a recording mode: it stays what it is, and its results are the same to the bit."""
+"""Compiled code under a recording mode: it stays what it is, and its results are the same to the bit."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
-import opdump
-from opdump.adapters.torch.compiled import CompiledCall, CompiledRegions
-from opdump.adapters.torch.mode_stack import RecordingMode, put_on, recording_here, suspended, take_off
-from tests.torch.recording import Operators, recording
+from tests.torch.compiled_programs import (
+    BACKENDS,
+    Counter,
+    Network,
+    assert_same,
+    compiled_at,
+    compiled_names,
+    compiled_with,
+    jit,
+    train,
+)
+from tests.torch.recording import recording
 
 # PyTorch's own: parts of it use what it declares outdated, and dynamo asks each tensor for its gradient.
 pytestmark = [
@@ -25,15 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),
 ]
 
-# Untyped or loosely typed by PyTorch.
-compiled_with: Any = torch.compile
-jit: Any = torch.jit
-onnx: Any = torch.onnx
-second_derivatives: Any = torch.autograd.functional.hessian
-
-# "inductor" calls the C++ compiler: seconds for each graph.
-BACKENDS = ("eager", "aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.compiler]))
-
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:
@@ -41,56 +36,6 @@ def _fresh_compiler() -> Iterator[None]:
     with torch._inductor.config.patch(compile_threads=1):
         yield
     torch._dynamo.reset()
-
-
-class Network(nn.Module):
-    """Two linear layers around a batch norm, which writes into its running statistics."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(7)
-        self.wide = nn.Linear(4, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.narrow = nn.Linear(8, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.narrow(torch.relu(self.norm(self.wide(x))))  # type: ignore[no-any-return]
-
-
-class Counter:
-    """A backend that counts the graphs that it compiles with another one."""
-
-    def __init__(self, backend: str) -> None:
-        self.graphs = 0
-        self._backend = backend
-
-    def __call__(self, graph: Any, inputs: Any) -> Any:
-        self.graphs += 1
-        return torch._dynamo.lookup_backend(self._backend)(graph, inputs)
-
-
-def train(network: Any, steps: int = 2) -> list[torch.Tensor]:
-    torch.manual_seed(1)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    results = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = network(torch.randn(6, 4)).square().sum()
-        loss.backward()
-        results += [loss.detach().clone(), *(p.grad.clone() for p in network.parameters() if p.grad is not None)]
-        optimizer.step()
-    return [*results, *(v.detach().clone() for v in network.state_dict().values()), torch.get_rng_state()]
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-
-
-def compiled_names(mode: Operators) -> list[str]:
-    return [name for name in mode.names if name.startswith("compiled")]
-
-
-# --- torch.compile ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])
@@ -203,11 +148,6 @@ def test_a_compiled_optimizer_lists_what_it_updates_as_inputs_and_outputs() -> N
     assert any(torch.equal(tensor, before) for tensor in operator.inputs)
     assert any(torch.equal(tensor, parameter) for tensor in operator.outputs)
     assert not torch.equal(parameter, before)
-
-
-def compiled_at(mode: Operators, name: str) -> int:
-    assert name in mode.names
-    return mode.names.index(name)
 
 
 def test_running_statistics_that_a_graph_writes_are_outputs() -> None:
@@ -327,351 +267,3 @@ def test_dynamic_shapes_record_the_tensors_of_a_graph() -> None:
             assert_same(compiled(torch.ones(size)), torch.ones(size).sin() * size)
     assert mode.names.count("compiled_function") == 2
     assert [operator.inputs[0].shape[0] for operator in mode.all if operator.name == "compiled_function"] == [3, 5]
-
-
-# --- tracing and export ----------------------------------------------------------------------------------------------
-
-
-def formula(x: torch.Tensor) -> torch.Tensor:
-    return (x.sin() * 2).sum()
-
-
-def layers() -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-
-
-TRACERS: dict[str, tuple[Callable[[], Any], Callable[[Any, torch.Tensor], Any]]] = {
-    "jit.trace of a function": (lambda: formula, lambda program, x: jit.trace(program, (x,))),
-    "jit.trace of a module": (layers, lambda program, x: jit.trace(program, (x,))),
-    "jit.trace_module": (layers, lambda program, x: jit.trace_module(program, {"forward": (x,)})),
-    "jit.script": (lambda: formula, lambda program, x: jit.script(program)),
-    "export": (layers, lambda program, x: torch.export.export(program, (x,)).module()),
-    "strict export": (layers, lambda program, x: torch.export.export(program, (x,), strict=True).module()),
-    "decompositions": (layers, lambda program, x: torch.export.export(program, (x,)).run_decompositions().module()),
-    "make_fx": (lambda: formula, lambda program, x: make_fx(program)(x)),
-    "make_fx, fake": (lambda: formula, lambda program, x: make_fx(program, tracing_mode="fake")(x)),
-    "make_fx, symbolic": (lambda: formula, lambda program, x: make_fx(program, tracing_mode="symbolic")(x)),
-    "make_fx, pre-dispatch": (lambda: formula, lambda program, x: make_fx(program, pre_dispatch=True)(x)),
-    "fx.symbolic_trace": (layers, lambda program, x: torch.fx.symbolic_trace(program)),
-    "dynamo.export": (lambda: formula, lambda program, x: torch._dynamo.export(program)(x).graph_module),
-}
-
-
-def code_of(program: Any) -> str:
-    return str(getattr(program, "code", ""))
-
-
-@pytest.mark.parametrize("name", TRACERS)
-def test_tracing_records_nothing_and_gives_the_same_program(name: str) -> None:
-    make, trace = TRACERS[name]
-    program, x = make(), torch.randn(5, 3)
-    expected = trace(program, x)
-    with recording() as mode:
-        found = trace(program, x)
-    assert mode.names == []
-    assert code_of(found) == code_of(expected)
-    assert_same(found(x), expected(x))
-
-
-def test_a_traced_and_a_scripted_function_run_as_the_operators_that_they_are() -> None:
-    x = torch.randn(5, 3, requires_grad=True)
-    for program in (jit.trace(formula, (x,)), jit.script(formula)):
-        expected = [(program(x), torch.autograd.grad(program(x), x)) for _ in range(4)]
-        with recording() as mode:
-            found = [(program(x), torch.autograd.grad(program(x), x)) for _ in range(4)]
-        assert_same(found, expected)
-        assert {"aten.sin.default", "aten.sum.default", "aten.cos.default"} <= set(mode.names)
-
-
-def test_an_export_that_fails_leaves_recording_on() -> None:
-    class Wrong(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.view(7)
-
-    with recording() as mode:
-        with pytest.raises(Exception, match="shape"):
-            torch.export.export(Wrong(), (torch.ones(3),))
-        torch.ones(2).sin()
-    assert mode.names == ["aten.ones.default", "aten.ones.default", "aten.sin.default"]
-
-
-def test_onnx_export_is_suspended() -> None:
-    with recording() as mode, pytest.raises(Exception, match="onnx"):
-        onnx.export(layers().eval(), (torch.ones(1, 3),), io.BytesIO(), dynamo=False)
-    assert not [name for name in mode.names if "addmm" in name]
-
-
-# --- transforms and wrapped tensors ----------------------------------------------------------------------------------
-
-COMPUTATIONS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "vmap": torch.vmap(formula),
-    "vmap of a network": torch.vmap(layers()),
-    "vmap with random numbers": torch.vmap(lambda row: row + torch.rand(3), randomness="different"),
-    "grad": torch.func.grad(formula),
-    "vmap of grad": torch.vmap(torch.func.grad(formula)),
-    "vjp": lambda x: torch.func.vjp(formula, x)[1](torch.ones(())),
-    "jvp": lambda x: torch.func.jvp(formula, (x,), (x,)),
-    "jacrev": torch.func.jacrev(torch.sin),
-    "jacfwd": torch.func.jacfwd(torch.sin),
-    "hessian": torch.func.hessian(formula),
-    "functionalize": torch.func.functionalize(lambda x: x.clone().add_(1)),
-    "functional_call": lambda x: torch.func.functional_call(layers(), dict(layers().named_parameters()), (x,)),
-    "autograd.functional.hessian": lambda x: second_derivatives(formula, x[0]),
-    "cond": lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
-}
-
-
-@pytest.mark.parametrize("name", COMPUTATIONS)
-def test_transforms_give_the_same_results_and_show_plain_tensors_only(name: str) -> None:
-    compute = COMPUTATIONS[name]
-    x = torch.randn(5, 3)
-    torch.manual_seed(5)
-    expected = compute(x)
-    kinds: list[Any] = []
-
-    class Kinds(Operators):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-            kinds.extend(
-                (type(leaf), torch._C._functorch.is_functorch_wrapped_tensor(leaf))
-                for leaf in leaves
-                if isinstance(leaf, torch.Tensor)
-            )
-            return func(*args, **(kwargs or {}))
-
-    mode = Kinds()
-    put_on(mode)
-    try:
-        torch.manual_seed(5)
-        found = compute(x)
-    finally:
-        take_off(mode)
-    assert_same(found, expected)
-    assert kinds
-    assert {wrapped for _, wrapped in kinds} == {False}
-    assert {kind for kind, _ in kinds} <= {torch.Tensor, nn.Parameter}
-
-
-def test_fake_tensors_arrive_as_fake_tensors() -> None:
-    class Kinds(Operators):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.kinds = [kind.__name__ for kind in types]
-            return func(*args, **(kwargs or {}))
-
-    mode = Kinds()
-    put_on(mode)
-    with FakeTensorMode():
-        found = torch.ones(3) + 1
-    take_off(mode)
-    assert mode.kinds == ["FakeTensor"]
-    assert found.shape == (3,)
-
-
-# --- the stack of modes ----------------------------------------------------------------------------------------------
-
-
-class Others(torch.utils._python_dispatch.TorchDispatchMode):
-    """A mode of the user's program."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def depth() -> int:
-    return torch._C._len_torch_dispatch_stack()
-
-
-def test_a_mode_goes_below_those_of_the_program_and_comes_off_from_there() -> None:
-    mode, others = Operators(), Others()
-    with others:
-        put_on(mode)
-        torch.ones(2)
-    torch.ones(3)
-    with others:
-        assert take_off(mode)
-        torch.ones(4)
-    assert others.names == ["aten.ones.default"] * 2
-    assert [operator.outputs[0].shape[0] for operator in mode.all] == [2, 3]
-    assert depth() == 0
-    assert not take_off(mode)
-
-
-def test_suspending_leaves_the_modes_of_the_program_on() -> None:
-    mode, others = Operators(), Others()
-    put_on(mode)
-    with others:
-        with suspended():
-            assert not recording_here()
-            torch.ones(2)
-        assert recording_here()
-    assert take_off(mode)
-    assert (mode.names, others.names) == ([], ["aten.ones.default"])
-
-
-def test_a_mode_that_is_closed_while_suspended_does_not_come_back() -> None:
-    mode = Operators()
-    put_on(mode)
-    with suspended():
-        mode.closed = True
-    assert depth() == 0
-
-
-def test_a_mode_that_does_not_record_at_present_leaves_compiled_graphs_alone() -> None:
-    class Idle(RecordingMode):
-        recording = False
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
-    def refuse(name: str, function: CompiledCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        raise AssertionError("recorded")
-
-    mode = Idle()
-    regions = CompiledRegions(refuse)
-    regions.attach()
-    put_on(mode)
-    try:
-        assert_same(compiled_with(formula, backend="eager")(torch.ones(3)), formula(torch.ones(3)))
-    finally:
-        take_off(mode)
-        regions.detach()
-
-
-# --- the real capture ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("compiled_before", [False, True])
-def test_a_dump_holds_each_compiled_graph_as_one_operator(tmp_path: Path, compiled_before: bool) -> None:
-    def trained(path: Path | None) -> tuple[list[torch.Tensor], opdump.CaptureReport | None]:
-        torch._dynamo.reset()
-        network = compiled_with(Network(), backend="aot_eager")
-        results = train(network, steps=1) if compiled_before else []
-        if path is None:
-            return results + train(network), None
-        with opdump.capture(path=path, saved_data="full", iteration="all") as dump:
-            results += train(network)
-        return results, dump.report
-
-    expected, _ = trained(None)
-    found, report = trained(tmp_path)
-    assert_same(found, expected)
-    assert report is not None
-    catalog = opdump.open(tmp_path)
-    step = report.steps[-1]
-    forward = [op for op in catalog.ops(step=step) if op.kernel == "compiled_forward"]
-    backward = [op for op in catalog.ops(step=step) if op.kernel == "compiled_forward_backward"]
-    assert [op.op_name.rpartition("-op")[0] for op in forward] == ["Default/network-Network/compiled_forward"]
-    assert [op.forward_op for op in backward] == [forward[0].op_name]
-    assert "in forward" in str(forward[0].stack) or any(frame.function == "forward" for frame in forward[0].stack)
-    kernels = {op.kernel for op in catalog.ops(step=step)}
-    assert not {kernel for kernel in kernels if "batch_norm" in kernel or "addmm" in kernel}
-    # One optimizer step before, the weights that the graph read were those that the step before had left.
-    records = [tensor for tensor in catalog if tensor.op == forward[0]]
-    assert {(4,), (8, 4), (6, 4), (2, 8)} - {tensor.shape for tensor in records if tensor.io == "input"} == {(4,)}
-    assert (6, 2) in {tensor.shape for tensor in records if tensor.io == "output"}
-    assert all(tensor.payload is not None for tensor in records)
-
-
-def test_an_eager_dump_goes_inside(tmp_path: Path) -> None:
-    network = compiled_with(Network(), backend="aot_eager")
-    with opdump.capture(path=tmp_path, iteration="all", eager=True):
-        train(network, steps=1)
-    kernels = {op.kernel for op in opdump.open(tmp_path).ops()}
-    assert not {kernel for kernel in kernels if "compiled" in kernel}
-    assert "aten::native_batch_norm" in kernels
-
-
-def test_a_dump_does_not_hold_what_was_traced(tmp_path: Path) -> None:
-    network = layers()
-    x = torch.ones(2, 3)
-    with opdump.capture(path=tmp_path, iteration="all"):
-        jit.trace(formula, (x,))
-        jit.trace(network, (x,))
-        torch.export.export(network, (x,))
-        network(x)
-    kernels = [op.kernel for op in opdump.open(tmp_path).ops()]
-    assert kernels.count("aten::addmm") == 2
-    assert "aten::sin" not in kernels
-
-
-def test_a_whole_step_in_one_compiled_function_is_dumped_and_opdump_itself_not_compiled(tmp_path: Path) -> None:
-    def trained(path: Path | None) -> list[torch.Tensor]:
-        torch._dynamo.reset()
-        network = Network()
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-
-        @compiled_with(backend="aot_eager")  # type: ignore[untyped-decorator]
-        def step(x: torch.Tensor) -> Any:
-            optimizer.zero_grad()
-            loss: Any = network(x).square().sum()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        torch.manual_seed(2)
-        inputs = torch.randn(3, 6, 4)
-        losses = []
-        if path is None:
-            losses += [step(x).detach() for x in inputs]
-        else:
-            with opdump.capture(path=path, iteration="1") as dump:
-                for x in inputs:
-                    losses.append(step(x).detach())
-                    dump.step()  # dynamo compiles the optimizer too, so nobody sees it end
-        return [*losses, *(v.detach().clone() for v in network.state_dict().values())]
-
-    expected = trained(None)
-    assert_same(trained(tmp_path), expected)
-    kernels = [op.kernel for op in opdump.open(tmp_path).ops(step=1)]
-    assert "compiled_step_backward" in kernels
-    own = str(Path(opdump.__file__).parent)
-    codes = [code() for code in torch._dynamo.convert_frame.input_codes.seen]
-    assert not [code for code in codes if code is not None and code.co_filename.startswith(own)]
-
-
-class Interrupted(nn.Module):
-    """Dynamo gives up on the outer function and compiles the inner one on its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Network()
-
-    def forward(self, x: torch.Tensor) -> Any:
-        try:
-            y = self.inner(x.sin())
-            torch._dynamo.graph_break()
-            return y.cos()
-        finally:
-            pass
-
-
-@pytest.mark.parametrize("method", [False, True], ids=["torch.compile", "Module.compile"])
-@pytest.mark.parametrize("make", [Network, Interrupted, layers])
-def test_the_same_graphs_are_compiled_as_without_capture(tmp_path: Path, make: Any, method: bool) -> None:
-    def graphs(path: Path | None) -> list[str]:
-        torch._dynamo.reset()
-        codes: list[str] = []
-
-        def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-            codes.append(graph.code)
-            return graph.forward
-
-        module = make()
-        if method:
-            module.compile(backend=backend)
-        run = module if method else compiled_with(module, backend=backend)
-        x = torch.ones(2, 3 if make is layers else 4)
-        if path is None:
-            run(x)
-        else:
-            with opdump.capture(path=path, iteration="all"):
-                run(x)
-        return codes
-
-    assert graphs(tmp_path) == graphs(None)

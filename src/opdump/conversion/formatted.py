@@ -1,6 +1,7 @@
 """A stored tensor in another format.
 
-A large one is converted part by part, so that only one part is held beside the pages of the file.
+A large one is converted part by part. Where a part can be written before the next is made, only one is held beside the pages of the
+file; elsewhere (groups of weights that share blocks) the result is made whole, and the pages of each part are let go of.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -17,14 +18,20 @@ from opdump.conversion.stored_tensor import StoredTensor
 from opdump.dump_file import DumpTensor
 from opdump.errors import FormatShapeError, UndecodableTensorError, UnknownFormatError
 
+if TYPE_CHECKING:
+    from opdump.formats import Reading
+
 _LARGE = 1 << 20
 _SLAB = 1 << 25
 """Bytes of the result that are converted at a time."""
+_READ = 1 << 24
+"""Bytes of the source that are read before their pages are let go of, where the result is made whole."""
 
 
 def in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
     """In the format of the plan. Raises UnknownFormatError or FormatShapeError where there is no way to it."""
     from opdump.conversion.slabs import slabs_of
+    from opdump.formats import Reading
 
     tensor = stored.tensor
     shape = plan.shape or tensor.original_shape or None
@@ -40,8 +47,9 @@ def in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
                         forget(tensor)
 
             return replace(changed, slabs=slabs, slab_shape=cut.shape)
+    reading = Reading(_READ, lambda: forget(tensor))
     try:
-        return replace(changed, codes=_convert(stored, stored.codes, plan.format, shape))
+        return replace(changed, codes=_convert(stored, stored.codes, plan.format, shape, reading))
     except (ValueError, OverflowError) as error:
         raise UndecodableTensorError(f"{tensor.name}: {stored.format_name} to {plan.format}: {error}") from error
 
@@ -68,11 +76,15 @@ def forget(tensor: DumpTensor) -> None:
 
 
 def _convert(
-    stored: StoredTensor, codes: npt.NDArray[Any], target: str, shape: tuple[int, ...] | None
+    stored: StoredTensor,
+    codes: npt.NDArray[Any],
+    target: str,
+    shape: tuple[int, ...] | None,
+    reading: Reading | None = None,
 ) -> npt.NDArray[Any]:
     from opdump.formats import convert_format
 
-    return convert_format(codes, stored.format_name, target, shape=shape, groups=_groups(stored))
+    return convert_format(codes, stored.format_name, target, shape=shape, groups=_groups(stored), reading=reading)
 
 
 def _groups(stored: StoredTensor) -> int:

@@ -9,6 +9,7 @@ A device format is one file with two functions, to a plain format and from it, a
 from __future__ import annotations
 
 from opdump.formats.conversion import can_convert, convert_format
+from opdump.formats.reading import Reading
 from opdump.formats.registry import DEVICE_FORMATS, FORMATS, PLAIN_FORMATS
 
-__all__ = ["DEVICE_FORMATS", "FORMATS", "PLAIN_FORMATS", "can_convert", "convert_format"]
+__all__ = ["DEVICE_FORMATS", "FORMATS", "PLAIN_FORMATS", "Reading", "can_convert", "convert_format"]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from numpy.lib.stride_tricks import as_strided
 
 from opdump.formats.device_format import Array, Shape
+from opdump.formats.reading import Loop, Reading, boxes, loops_of, outermost_first
 from opdump.kernels import copy_elements
 
 Axes = Sequence[tuple[int, ...]]
@@ -68,15 +69,37 @@ def _pairs(plain: Array, device: Array, axes: Axes, starts: Shape) -> Iterator[t
         )
 
 
-def from_blocks(device: Array, axes: Axes, plain: Array, starts: Shape | None = None) -> None:
+def from_blocks(
+    device: Array, axes: Axes, plain: Array, starts: Shape | None = None, reading: Reading | None = None
+) -> None:
     """Fill the plain array from the device's; `starts` says which of its elements is the first, axis by axis."""
     if plain.size:
-        for part, blocks in _pairs(plain, device, axes, starts or (0,) * plain.ndim):
-            copy_elements(blocks, part)
+        for part, first in _in_boxes(plain, _loops_of_blocks(device, axes), starts, reading):
+            for elements, blocks in _pairs(part, device, axes, first):
+                copy_elements(blocks, elements)
 
 
-def into_blocks(plain: Array, device: Array, axes: Axes, starts: Shape | None = None) -> None:
+def into_blocks(
+    plain: Array, device: Array, axes: Axes, starts: Shape | None = None, reading: Reading | None = None
+) -> None:
     """Fill the device's array from the plain one."""
     if plain.size:
-        for part, blocks in _pairs(plain, device, axes, starts or (0,) * plain.ndim):
-            copy_elements(part, blocks)
+        for part, first in _in_boxes(plain, loops_of(plain), starts, reading):
+            for elements, blocks in _pairs(part, device, axes, first):
+                copy_elements(elements, blocks)
+
+
+def _in_boxes(
+    plain: Array, loops: Sequence[Loop], starts: Shape | None, reading: Reading | None
+) -> Iterator[tuple[Array, Shape]]:
+    """Parts of the plain array, and where in the device's each begins."""
+    for box in boxes(plain.shape, loops, reading):
+        part = plain[tuple(slice(*limits) for limits in box)]
+        yield part, tuple(start + at for start, (at, _) in zip(starts or (0,) * plain.ndim, box, strict=True))
+
+
+def _loops_of_blocks(device: Array, axes: Axes) -> list[Loop]:
+    return outermost_first(
+        Loop(axis, device.shape[parts[1]] if len(parts) > 1 else 1, abs(device.strides[parts[0]]))
+        for axis, parts in enumerate(axes)
+    )

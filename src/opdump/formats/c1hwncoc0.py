@@ -11,12 +11,13 @@ from __future__ import annotations
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import from_blocks, into_blocks
 from opdump.formats.device_format import Array, DeviceFormat, Memory, Shape, ceil_div, require_rank, require_same, text
+from opdump.formats.reading import Reading
 
 # Of the diagonal: (C1, H, W, N, C0).
 _AXES = ((3,), (0, 4), (1,), (2,))
 
 
-def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> Array:
+def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(C1, H, W, N, Co, C0) to (N, C, H, W); without a shape C is C1 * C0."""
     require_rank(array, "C1HWNCoC0", "C1 H W N Co C0")
     c1, h, w, n, co, c0 = array.shape
@@ -26,16 +27,16 @@ def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> 
         shape = (n, c1 * c0, h, w)
     require_same(array.shape, _device_shape(shape, c0), "C1HWNCoC0", "NCHW", shape)
     plain = memory(shape, array.dtype)
-    from_blocks(_diagonal(array), _AXES, plain)
+    from_blocks(_diagonal(array), _AXES, plain, reading=reading)
     return plain
 
 
-def from_nchw(array: Array, c0: int, _groups: int, memory: Memory) -> Array:
+def from_nchw(array: Array, c0: int, _groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(N, C, H, W) to (C1, H, W, N, Co, C0)."""
     device = memory(_device_shape(array.shape, c0), array.dtype)
     diagonal = _diagonal(device)
     diagonal.setflags(write=True)  # numpy gives a diagonal to read
-    into_blocks(array, diagonal, _AXES)
+    into_blocks(array, diagonal, _AXES, reading=reading)
     return device
 
 

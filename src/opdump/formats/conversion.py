@@ -8,6 +8,7 @@ import numpy as np
 
 from opdump.errors import FormatShapeError, UnknownFormatError
 from opdump.formats.device_format import Array, Memory, Shape, require_plain_shape, require_possible, text
+from opdump.formats.reading import Reading
 from opdump.formats.registry import DEVICE_FORMATS, FORMATS
 from opdump.kernels import copy_elements
 
@@ -28,12 +29,14 @@ def convert_format(
     groups: int = 1,
     c0: int | None = None,
     out: Array | None = None,
+    reading: Reading | None = None,
 ) -> Array:
     """The elements of a tensor in another format: `(2, 2, 8, 8, 16)` of NC1HWC0 as `(2, 19, 8, 8)` of NCHW.
 
     `array` has the shape of `source`; the result that of `target`, and may be a view of it. With `out`, a C-contiguous
     array of the result's shape and dtype, the elements are written there, zeros for padding, and `out` is returned.
-    Memory that is used again and again is written faster than new memory.
+    Memory that is used again and again is written faster than new memory. `reading` is told after each part of a device
+    format's array, or of one that becomes such, that it has been read: the pages of a mapped file need not stay in memory.
 
     `shape` is the tensor's own shape, in the order of a plain target, else in that of NCHW, NCDHW or, for FRACTAL_NZ,
     of the source. It cuts the padding; without it padding is kept. FRACTAL_Z has no plain shape without it. Between
@@ -64,13 +67,19 @@ def convert_format(
         require_plain_shape(wanted, plain_target)
         require_possible(wanted, array.dtype)
     if target in DEVICE_FORMATS:
-        result = _to_plain(array, source, plain, plain_target, wanted, groups, None)
+        result = _to_plain(array, source, plain, plain_target, wanted, groups, None, reading)
         device = DEVICE_FORMATS[target]
-        made = device.from_plain(result, device.c0 if c0 is None else c0, groups, _for_device(result.size, out))
+        made = device.from_plain(
+            result,
+            device.c0 if c0 is None else c0,
+            groups,
+            _for_device(result.size, out),
+            None if source in DEVICE_FORMATS else reading,
+        )
     elif source in DEVICE_FORMATS:
-        made = _to_plain(array, source, plain, plain_target, wanted, groups, out)
+        made = _to_plain(array, source, plain, plain_target, wanted, groups, out, reading)
     else:
-        return _filled(_to_plain(array, source, plain, plain_target, wanted, groups, None), out)
+        return _filled(_to_plain(array, source, plain, plain_target, wanted, groups, None, None), out)
     return made if out is None else out
 
 
@@ -139,7 +148,14 @@ def _same(array: Array, name: str, wanted: Shape | None) -> Array:
 
 
 def _to_plain(
-    array: Array, source: str, plain: str, target: str, wanted: Shape | None, groups: int, out: Array | None
+    array: Array,
+    source: str,
+    plain: str,
+    target: str,
+    wanted: Shape | None,
+    groups: int,
+    out: Array | None,
+    reading: Reading | None,
 ) -> Array:
     """The array in the plain format `target`; `plain` is the one that the source goes through.
 
@@ -150,7 +166,7 @@ def _to_plain(
         of_plain = (
             None if wanted is None else tuple(wanted[target.index(axis)] for axis in plain) if plain != "ND" else wanted
         )
-        result = DEVICE_FORMATS[source].to_plain(array, of_plain, groups, _for_plain(plain, permutation, out))
+        result = DEVICE_FORMATS[source].to_plain(array, of_plain, groups, _for_plain(plain, permutation, out), reading)
     else:
         require_plain_shape(array.shape, plain)
         result = array

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import FormatShapeError
+
+if TYPE_CHECKING:
+    from opdump.formats.reading import Reading
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -28,12 +31,14 @@ class Memory(Protocol):
 
 
 class ToPlain(Protocol):
-    def __call__(self, array: Array, shape: Shape | None, groups: int, memory: Memory, /) -> Array:
+    def __call__(
+        self, array: Array, shape: Shape | None, groups: int, memory: Memory, reading: Reading | None, /
+    ) -> Array:
         """The elements in plain order, without padding if `shape` (of the plain format) is given."""
 
 
 class FromPlain(Protocol):
-    def __call__(self, array: Array, c0: int, groups: int, memory: Memory, /) -> Array:
+    def __call__(self, array: Array, c0: int, groups: int, memory: Memory, reading: Reading | None, /) -> Array:
         """The elements as the device holds them, in blocks of `c0` channels, zeros for padding."""
 
 

@@ -13,9 +13,10 @@ import math
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import from_blocks, into_blocks
 from opdump.formats.device_format import CUBE, Array, DeviceFormat, Memory, Shape, ceil_div, require_same, text
+from opdump.formats.reading import Reading
 
 
-def to_nd(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> Array:
+def to_nd(array: Array, shape: Shape | None, _groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(..., N1, M1, M0, C0) to (..., M, N); without a shape M is M1 * M0 and N is N1 * C0.
 
     Leading axes of the shape may be split otherwise than those of the array; of one axis (N,) it is that of (1, N).
@@ -36,19 +37,21 @@ def to_nd(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> Ar
     require_same(array.shape[-4:], expected[-4:], "FRACTAL_NZ", "ND", shape)
     if len(shape) > 1 and tuple(leading) == shape[:-2]:
         plain = memory(shape, array.dtype)
-        from_blocks(array, _axes(len(leading)), plain)
+        from_blocks(array, _axes(len(leading)), plain, reading=reading)
     else:
         plain = memory(shape, array.dtype)
         if plain.size:
-            from_blocks(array.reshape(batch, n1, m1, m0, c0), _axes(1), plain.reshape(batch, *matrix[-2:]))
+            from_blocks(
+                array.reshape(batch, n1, m1, m0, c0), _axes(1), plain.reshape(batch, *matrix[-2:]), reading=reading
+            )
     return plain
 
 
-def from_nd(array: Array, c0: int, _groups: int, memory: Memory) -> Array:
+def from_nd(array: Array, c0: int, _groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(..., M, N) to (..., N1, M1, M0, C0); a vector (N,) becomes a matrix of one row."""
     matrix = array if array.ndim > 1 else array.reshape(1, -1)
     device = memory(_device_shape(matrix.shape, CUBE, c0), array.dtype)
-    into_blocks(matrix, device, _axes(matrix.ndim - 2))
+    into_blocks(matrix, device, _axes(matrix.ndim - 2), reading=reading)
     return device
 
 

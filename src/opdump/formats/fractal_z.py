@@ -36,6 +36,7 @@ from opdump.formats.device_format import (
     require_rank,
     require_same,
 )
+from opdump.formats.reading import Box, Loop, Reading, boxes, loops_of
 
 # Of one share with its loops apart: (D, C1, H, W, N1, N0, C0), to (N, C, D, H, W).
 _AXES = ((4, 5), (1, 6), (0,), (2,), (3,))
@@ -60,16 +61,38 @@ def _shares(n: int, c: int, n0: int, c0: int, groups: int) -> _Shares:
     return _Shares(ceil_div(groups, together), together, ceil_div(together * c, c0), ceil_div(together * filters, n0))
 
 
-def _parts(plain: Array, device: Array, groups: int) -> Iterator[tuple[Array, Array, Shape]]:
-    """For each group its weights, its share with the loops apart, and where in the share it begins."""
-    n, c, d, h, w = plain.shape
+def _parts(plain: Array, device: Array, groups: int, box: Box) -> Iterator[tuple[Array, Array, Shape]]:
+    """Of each group that has filters in the box: its weights there, its share with the loops apart, where in it they begin."""
+    n, c, *_ = plain.shape
     sharing = _shares(n, c, device.shape[2], device.shape[3], groups)
-    apart = device.reshape(sharing.shares, d, sharing.c1, h, w, *device.shape[1:])
+    apart = _loops_apart(plain, device, sharing)
     filters = n // groups
-    for group in range(groups):
+    (first, last), *others = box
+    for group in range(first // filters, ceil_div(last, filters)):
         share, place = divmod(group, sharing.together)
-        weights = plain[group * filters : (group + 1) * filters]
-        yield weights, apart[share], (place * filters, place * c, 0, 0, 0)
+        start, stop = max(first, group * filters), min(last, (group + 1) * filters)
+        within = (slice(start, stop), *(slice(*limits) for limits in others))
+        (channel, _), *rest = others
+        in_share = (start - (group - place) * filters, place * c + channel, *(at for at, _ in rest))
+        yield plain[within], apart[share], in_share
+
+
+def _loops_apart(plain: Array, device: Array, sharing: _Shares) -> Array:
+    _, _, d, h, w = plain.shape
+    return device.reshape(sharing.shares, d, sharing.c1, h, w, *device.shape[1:])
+
+
+def _loops_of_device(plain: Array, device: Array, groups: int) -> list[Loop]:
+    """Group after group, and where one is too large the loops of a share."""
+    n, c, *_ = plain.shape
+    n0, c0 = device.shape[2:]
+    sharing = _shares(n, c, n0, c0, groups)
+    _, of_d, of_c1, of_h, of_w, of_n1, _, _ = _loops_apart(plain, device, sharing).strides
+    of_group = plain.shape[2] * min(sharing.c1, ceil_div(c, c0) + 1) * of_c1
+    return [
+        *(Loop(0, n // groups, of_group), Loop(2, 1, of_d), Loop(1, c0, of_c1)),
+        *(Loop(3, 1, of_h), Loop(4, 1, of_w), Loop(0, n0, of_n1)),
+    ]
 
 
 def _device_shape(shape: Shape, n0: int, c0: int, groups: int) -> Shape:
@@ -78,20 +101,20 @@ def _device_shape(shape: Shape, n0: int, c0: int, groups: int) -> Shape:
     return sharing.shares * d * sharing.c1 * h * w, sharing.n1, n0, c0
 
 
-def to_ncdhw(array: Array, shape: Shape | None, groups: int, memory: Memory) -> Array:
+def to_ncdhw(array: Array, shape: Shape | None, groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(D * C1 * H * W, N1, N0, C0) to (N, C, D, H, W): the shape is needed, it alone tells C1 from D, H and W."""
     needed = _required(array, "FRACTAL_Z_3D", "D * C1 * H * W", shape)
-    return _to_plain(array, needed, groups, memory, "FRACTAL_Z_3D", "NCDHW")
+    return _to_plain(array, needed, groups, memory, reading, "FRACTAL_Z_3D", "NCDHW")
 
 
-def to_nchw(array: Array, shape: Shape | None, groups: int, memory: Memory) -> Array:
+def to_nchw(array: Array, shape: Shape | None, groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(C1 * H * W, N1, N0, C0) to (N, C, H, W): the shape is needed, it alone tells C1 from H and W."""
     n, c, h, w = _required(array, "FRACTAL_Z", "C1 * H * W", shape)
 
     def with_depth(shape: Shape, dtype: np.dtype[Any]) -> Array:
         return memory((*shape[:2], *shape[3:]), dtype)[:, :, None]
 
-    return _to_plain(array, (n, c, 1, h, w), groups, with_depth, "FRACTAL_Z", "NCHW")[:, :, 0]
+    return _to_plain(array, (n, c, 1, h, w), groups, with_depth, reading, "FRACTAL_Z", "NCHW")[:, :, 0]
 
 
 def _required(array: Array, name: str, first_axis: str, shape: Shape | None) -> Shape:
@@ -104,29 +127,33 @@ def _required(array: Array, name: str, first_axis: str, shape: Shape | None) -> 
     return shape
 
 
-def _to_plain(array: Array, shape: Shape, groups: int, memory: Memory, name: str, plain_name: str) -> Array:
+def _to_plain(
+    array: Array, shape: Shape, groups: int, memory: Memory, reading: Reading | None, name: str, plain_name: str
+) -> Array:
     n0, c0 = array.shape[2:]
     logical = shape if len(plain_name) == 5 else (*shape[:2], *shape[3:])
     require_same(array.shape, _device_shape(shape, n0, c0, groups), name, plain_name, logical, groups)
     plain = memory(shape, array.dtype)
     if plain.size:
-        for weights, share, starts in _parts(plain, array, groups):
-            from_blocks(share, _AXES, weights, starts)
+        for box in boxes(plain.shape, _loops_of_device(plain, array, groups), reading):
+            for weights, share, starts in _parts(plain, array, groups, box):
+                from_blocks(share, _AXES, weights, starts)
     return plain
 
 
-def from_ncdhw(array: Array, c0: int, groups: int, memory: Memory) -> Array:
+def from_ncdhw(array: Array, c0: int, groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(N, C, D, H, W) to (D * C1 * H * W, N1, N0, C0)."""
     device = memory(_device_shape(array.shape, CUBE, c0, groups), array.dtype)
     if array.size:
-        for weights, share, starts in _parts(array, device, groups):
-            into_blocks(weights, share, _AXES, starts)
+        for box in boxes(array.shape, loops_of(array), reading):
+            for weights, share, starts in _parts(array, device, groups, box):
+                into_blocks(weights, share, _AXES, starts)
     return device
 
 
-def from_nchw(array: Array, c0: int, groups: int, memory: Memory) -> Array:
+def from_nchw(array: Array, c0: int, groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(N, C, H, W) to (C1 * H * W, N1, N0, C0)."""
-    return from_ncdhw(array[:, :, None], c0, groups, memory)
+    return from_ncdhw(array[:, :, None], c0, groups, memory, reading)
 
 
 FRACTAL_Z = DeviceFormat("FRACTAL_Z", "NCHW", to_nchw, from_nchw)

@@ -21,13 +21,14 @@ from opdump.formats.device_format import (
     require_same,
     text,
 )
+from opdump.formats.reading import Reading
 
 _CHANNELS = 4
 # Of (K1, N1, N0, places, channels), to (N, C, H * W).
 _AXES = ((1, 2), (4,), (0, 3))
 
 
-def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> Array:
+def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(K1, N1, N0, C0) to (N, C, H, W): the shape is needed."""
     require_rank(array, "FRACTAL_Z_C04", "K1 N1 N0 C0")
     if shape is None:
@@ -37,15 +38,15 @@ def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> 
     n, c, h, w = shape
     plain = memory(shape, array.dtype)
     # H and W lie side by side in every plain format, so that this is a view.
-    from_blocks(_places_apart(array), _AXES, plain.reshape(n, c, h * w))
+    from_blocks(_places_apart(array), _AXES, plain.reshape(n, c, h * w), reading=reading)
     return plain
 
 
-def from_nchw(array: Array, c0: int, _groups: int, memory: Memory) -> Array:
+def from_nchw(array: Array, c0: int, _groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(N, C, H, W), C <= 4, to (K1, N1, N0, C0)."""
     device = memory(_device_shape(array.shape, CUBE, c0), array.dtype)
     n, c, h, w = array.shape
-    into_blocks(array.reshape(n, c, h * w), _places_apart(device), _AXES)
+    into_blocks(array.reshape(n, c, h * w), _places_apart(device), _AXES, reading=reading)
     return device
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from opdump.formats.blocks import from_blocks, into_blocks
 from opdump.formats.device_format import Array, DeviceFormat, Memory, Shape, ceil_div, require_rank, require_same
+from opdump.formats.reading import Reading
 
 _AXES = ((0,), (1, 4), (2,), (3,))
 
 
-def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> Array:
+def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(N, C1, H, W, C0) to (N, C, H, W); without a shape C is C1 * C0."""
     require_rank(array, "NC1HWC0", "N C1 H W C0")
     n, c1, h, w, c0 = array.shape
@@ -23,14 +24,14 @@ def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory) -> 
         shape = (n, c1 * c0, h, w)
     require_same(array.shape, _device_shape(shape, c0), "NC1HWC0", "NCHW", shape)
     plain = memory(shape, array.dtype)
-    from_blocks(array, _AXES, plain)
+    from_blocks(array, _AXES, plain, reading=reading)
     return plain
 
 
-def from_nchw(array: Array, c0: int, _groups: int, memory: Memory) -> Array:
+def from_nchw(array: Array, c0: int, _groups: int, memory: Memory, reading: Reading | None) -> Array:
     """(N, C, H, W) to (N, C1, H, W, C0)."""
     device = memory(_device_shape(array.shape, c0), array.dtype)
-    into_blocks(array, device, _AXES)
+    into_blocks(array, device, _AXES, reading=reading)
     return device
 
 

@@ -19,7 +19,7 @@ from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
 from opdump.layouts.ascend.payload import DamagedPayload
-from opdump.layouts.ascend.records import OVERFLOW_FILE
+from opdump.layouts.ascend.records import OVERFLOW_FILE, OVERFLOW_FILES
 from opdump.records import OpRecord, TensorRecord
 from opdump.reports import amounts
 from opdump.reports.table import Column, Printer, printable
@@ -91,10 +91,15 @@ def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OpRecord], 
     """The overflow files below the dump. The catalog knows rank and step of those that it lists; others count for the whole dump."""
     search = find_overflows([str(catalog.path)])
     checked.problems += [f"{each.path}: {each.reason}" for each in search.failures]
-    by_file = {str(op.arguments[OVERFLOW_FILE]).rpartition("/")[2]: op for op in ops}
+    by_name: dict[str, list[tuple[str, OpRecord]]] = {}
+    for op in ops:
+        for file in map(str, op.arguments.get(OVERFLOW_FILES, (op.arguments[OVERFLOW_FILE],))):
+            by_name.setdefault(file.rpartition("/")[2], []).append((f"/{file}", op))
     for overflow in search.overflows:
-        op = by_file.get(overflow.path.rpartition("/")[2])
-        if op is not None and overflow.path.endswith(str(op.arguments[OVERFLOW_FILE])):
+        # Ranks may have files of the same name: the longest path that it ends with is its own.
+        ending = [each for each in by_name.get(overflow.path.rpartition("/")[2], ()) if overflow.path.endswith(each[0])]
+        if ending:
+            _, op = max(ending, key=lambda each: len(each[0]))
             checked.findings.append(_overflow_finding(overflow, op))
         elif is_whole:
             checked.findings.append(_overflow_finding(overflow, None))

@@ -36,8 +36,8 @@ class ExecutionFiles:
     tensors: dict[tuple[IO, int], tuple[ConvertedName, str]] = field(default_factory=dict)
     copies: list[tuple[str, str]] = field(default_factory=list)
     """Further files of a tensor (converted once more), each with the one that is read."""
-    overflow: str | None = None
-    """The JSON of an overflow."""
+    overflows: list[str] = field(default_factory=list)
+    """The JSON of an overflow, one file for each output of its dump file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +118,4 @@ def _add(executions: dict[DumpName | ExceptionName | str, ExecutionFiles], parse
             if read != path:
                 execution.copies.append((path, read))
         elif parsed.suffix == "json" and isinstance(parsed.dump, DumpName) and parsed.dump.is_overflow:
-            executions.setdefault(parsed.dump, execution).overflow = path
+            executions.setdefault(parsed.dump, execution).overflows.append(path)

@@ -170,6 +170,12 @@ def decode_operator_csv(data: bytes, *, where: str) -> list[OperatorRow]:
     if [heading.lower() for heading in header[: len(_FIXED)]] != [heading.lower() for heading in _FIXED]:
         raise CorruptDumpError(f"{where}: begins with {','.join(header)[:200]!r}; expected {','.join(_FIXED)!r}")
     categories = [_HEADINGS.get(heading.lower()) or category_of_heading(heading) for heading in header[len(_FIXED) :]]
+    for place, category in enumerate(categories):
+        if category is not None and category in categories[:place]:
+            first, second = (header[len(_FIXED) + at] for at in (categories.index(category), place))
+            raise CorruptDumpError(
+                f"{where}: two columns of {category}, {first[:40]!r} and {second[:40]!r}; expected one of each: remove the wrong one"
+            )
     return [_row(cells, categories, where, line) for line, cells in enumerate(table[1:], start=2) if cells]
 
 

@@ -7,7 +7,6 @@ the name of the model. A directory named by a number that holds `{time}` directo
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,6 @@ _TIME: Final = re.compile(r"[12][0-9]{13}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,13}", re.ASCII)
 _DEVICE: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MOST_LEVELS: Final = 3
-_LOOKED_AT: Final = 256
 _EXCEPTIONS: Final = ("extra-info", "data-dump")
 
 EXPECTED: Final = (
@@ -205,10 +203,10 @@ class _Walk:
         return (self.path / relative / METADATA / INDEX_NAME).is_file()
 
     def _may_hold_times(self, relative: str) -> bool:
-        """A quick look: a {step_id} holds times and little else, and a directory of data may have very many files."""
+        """Whether it is a {step_id}: by names alone, since a directory of data may have very many files."""
         try:
             with os.scandir(self.path / relative) as entries:
-                return any(_TIME.fullmatch(entry.name) for entry in itertools.islice(entries, _LOOKED_AT))
+                return any(_TIME.fullmatch(entry.name) for entry in entries)
         except OSError:
             return True  # listing it tells what is wrong
 

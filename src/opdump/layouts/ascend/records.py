@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from opdump.dump_file import DumpFile, DumpTensor, data_type, read_dump_file
 from opdump.dump_file.names import UNKNOWN_ID, DumpName, ExceptionName, sanitise
@@ -24,6 +25,8 @@ from opdump.records import IO, OpRecord, Payload, StatisticValue, TensorRecord
 
 OVERFLOW_FILE = "file"
 """The argument of the record of an overflow that names its file."""
+OVERFLOW_FILES = "files"
+"""The same where there are several: all of them, of which `file` is the first."""
 
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
 # Where a converter had to bring a tensor into a format, it wrote the shape and not the format in its name.
@@ -103,8 +106,9 @@ class PlaceReader:
             true_name = written if sanitise(written) == op_name else true_name
         op = self._op(place, names, op_type, true_name or str(files.dump), timestamp, task_id, stream_id)
         if is_overflow:
-            path = files.dump or files.overflow
-            return Executed(replace(op, arguments={OVERFLOW_FILE: path}), ())
+            paths = [files.dump] if files.dump is not None else files.overflows
+            arguments: dict[str, Any] = {OVERFLOW_FILE: paths[0]} | ({OVERFLOW_FILES: paths} if paths[1:] else {})
+            return Executed(replace(op, arguments=arguments), ())
         tensors: dict[tuple[IO, int], Tensor] = {}
         for tensor in header.tensors if header is not None and files.dump is not None else ():
             tensors[tensor.io, tensor.slot] = self._from_dump(str(files.dump), tensor)

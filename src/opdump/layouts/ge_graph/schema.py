@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from opdump.dump_file.data_types import DATA_TYPES
-from opdump.protobuf_messages import Fields, message_class
+from opdump.protobuf_messages import Fields, message_classes
 
 _MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
     {
@@ -88,11 +88,14 @@ _LIST_TYPES: Final = {
 }
 
 
-@cache
 def model_def() -> Any:
     """The class of the message that a graph file holds."""
-    return message_class(
-        "ModelDef",
+    return _classes()["ModelDef"]
+
+
+@cache
+def _classes() -> Mapping[str, Any]:
+    return message_classes(
         _MESSAGES,
         package="ge.proto",
         file="opdump/ge_ir.proto",

@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from opdump.protobuf_messages import Fields, message_class
+from opdump.protobuf_messages import Fields, message_classes
 
 _FILE: Final = "opdump/debug_graph.proto"
 _PACKAGE: Final = "debugger"
@@ -72,10 +72,14 @@ _MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
 )
 
 
-@cache
 def model_proto() -> Any:
     """The message class of `debugger.ModelProto`."""
-    return message_class("ModelProto", _MESSAGES, package=_PACKAGE, file=_FILE, syntax="proto2")
+    return _classes()["ModelProto"]
+
+
+@cache
+def _classes() -> Mapping[str, Any]:
+    return message_classes(_MESSAGES, package=_PACKAGE, file=_FILE, syntax="proto2")
 
 
 def to_text(text: str) -> bytes:

@@ -1,0 +1,73 @@
+"""Reading a large source in the order of its memory, so that the pages of a mapped file can be let go of on the way.
+
+The result is made whole and filled box by box: a box is a range of each axis of the plain tensor, chosen so that what it reads lies
+close together in the source. What the result's order is does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from opdump.formats.device_format import Array, Shape
+
+Box = tuple[tuple[int, int], ...]
+"""Of each axis where it begins and where it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """After every part of the source, which spans about `most` bytes of its memory, `done` is called: it is not read again soon.
+
+    A part spans more where it does not begin with a block, up to twice as many, or where the innermost loop of the memory does.
+    """
+
+    most: int
+    done: Callable[[], None]
+
+
+class Loop(NamedTuple):
+    """A loop of the source's memory: it goes along `axis` of the plain tensor, `unit` elements a step, each within `span` bytes."""
+
+    axis: int
+    unit: int
+    span: int
+
+
+def loops_of(array: Array) -> list[Loop]:
+    """Those of an array without blocks, the outermost first."""
+    return outermost_first(Loop(axis, 1, abs(stride)) for axis, stride in enumerate(array.strides))
+
+
+def outermost_first(loops: Iterable[Loop]) -> list[Loop]:
+    return sorted(loops, key=lambda loop: loop.span, reverse=True)
+
+
+def boxes(shape: Shape, loops: Sequence[Loop], reading: Reading | None) -> Iterator[Box]:
+    """The tensor box by box; without a reading it is one box. The caller reads each before it asks for the next."""
+    whole = tuple((0, size) for size in shape)
+    if reading is None:
+        yield whole
+        return
+    for box in _cut(whole, loops, reading.most):
+        yield box
+        reading.done()
+
+
+def _cut(box: Box, loops: Sequence[Loop], most: int) -> Iterator[Box]:
+    if not loops:
+        yield box
+        return
+    axis, unit, span = loops[0]
+    start, stop = box[axis]
+    if stop - start <= unit:  # it does not run
+        yield from _cut(box, loops[1:], most)
+        return
+    step = unit * max(1, most // max(1, span))
+    for at in range(start, stop, step):
+        part = (*box[:axis], (at, min(at + step, stop)), *box[axis + 1 :])
+        if span > most:
+            yield from _cut(part, loops[1:], most)
+        else:
+            yield part

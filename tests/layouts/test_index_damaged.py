@@ -1,0 +1,118 @@
+"""An index that is damaged, of another version or made to harm is not trusted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opdump.catalog import open_dump
+from opdump.errors import DumpPathError
+from opdump.plan import DumpPlan
+from opdump.testing import sample_step
+from tests.layouts.filing import file_steps, new_writer
+from tests.layouts.index_files import index_file, run_sql
+
+
+@pytest.mark.parametrize(("version", "remedy"), [(1, "capture again"), (99, "update opdump")])
+def test_another_version_is_refused_with_what_to_do(version: int, remedy: str, tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(0)])
+    run_sql(f"PRAGMA user_version = {version}")(index_file(tmp_path))
+    (problem,) = open_dump(tmp_path).problems
+    assert f"version {version} " in str(problem)
+    assert "reads version 2" in str(problem)
+    assert remedy in str(problem)
+    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 2: set 'path'"):
+        new_writer(DumpPlan(path=tmp_path))
+
+
+def _overwrite(content: bytes, at: int = 0) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[at : at + len(content)] = content
+        path.write_bytes(data)
+
+    return change
+
+
+def _as_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+_ENDLESS = "CREATE VIEW runs AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i FROM n"
+
+HOSTILE: dict[str, Callable[[Path], None]] = {
+    "gone": Path.unlink,
+    "empty": lambda path: os.truncate(path, 0),
+    "text": _overwrite(b"not a database" * 99),
+    "cut off": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "garbage in the middle": _overwrite(b"\xff" * 30_000, at=4096),
+    "a pipe": _as_fifo,
+    "another program's": run_sql("PRAGMA application_id = 1"),
+    "a later version": run_sql("PRAGMA user_version = 99"),
+    "a table missing": run_sql("DROP VIEW tensor_records", "DROP TABLE signatures"),
+    "an endless view": run_sql("DROP VIEW tensor_records", "DROP TABLE runs", _ENDLESS),
+    "text for numbers": run_sql("UPDATE operators SET position = 'soon'"),
+    "words for time stamps": run_sql("UPDATE batches SET timestamps = json_array('soon')"),
+    "a time stamp too few": run_sql("UPDATE batches SET timestamps = json_remove(timestamps, '$[0]')"),
+    "true for a time stamp": run_sql("UPDATE batches SET timestamps = json_set(timestamps, '$[0]', json('true'))"),
+    "a time stamp of a thousand digits": run_sql(f"UPDATE batches SET timestamps = '[{'9' * 1000}]'"),
+    "an object for time stamps": run_sql("UPDATE batches SET timestamps = '{}'"),
+    "a blob for time stamps": run_sql("UPDATE batches SET timestamps = x'00'"),
+    "an unknown reason counted": run_sql("""UPDATE batches SET counted = '{"because": 1}'"""),
+    "less than none counted": run_sql("""UPDATE batches SET counted = '{"view": -1}'"""),
+    "a word for a count": run_sql("""UPDATE batches SET counted = '{"view": "many"}'"""),
+    "a shape of words": run_sql("UPDATE signatures SET shape = 'a,b'"),
+    "an unknown phase": run_sql("UPDATE operators SET phase = 'sideways'"),
+    "an unknown reason": run_sql("UPDATE operators SET skip = 'because'"),
+    "an unknown direction": run_sql("UPDATE signatures SET io = 'both'"),
+    "operators missing": run_sql("DELETE FROM operators"),
+    "stacks missing": run_sql("DELETE FROM frames"),
+    "patterns missing": run_sql("DELETE FROM patterns"),
+    "an operator too few": run_sql("UPDATE patterns SET operators = json_remove(operators, '$[0]')"),
+    "an operator that is not there": run_sql("UPDATE patterns SET operators = json_set(operators, '$[0]', 999)"),
+    "a signature that is not there": run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0][1]', 999)"),
+    "a tensor of a later operator": run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0][0]', 999)"),
+    "a tensor of an operator before the first": run_sql(
+        "UPDATE patterns SET tensors = json_set(tensors, '$[0][0]', -1)"
+    ),
+    "a number for a pair": run_sql("UPDATE patterns SET tensors = json_set(tensors, '$[0]', 1)"),
+    "half a pair": run_sql("UPDATE patterns SET tensors = json_remove(tensors, '$[0][1]')"),
+    "a tensor too few": run_sql("UPDATE patterns SET tensors = json_remove(tensors, '$[0]')"),
+    "deep JSON in a pattern": run_sql(f"UPDATE patterns SET tensors = '{'[' * 100_000}'"),
+    "a short blob of summaries": run_sql("UPDATE batches SET summaries = x'00'"),
+    "text for summaries": run_sql("UPDATE batches SET summaries = 'none'"),
+    "a file of a tensor past the last": run_sql("UPDATE extras SET tensor = 999 WHERE tensor = 0"),
+    "a file of a tensor before the first": run_sql("UPDATE extras SET tensor = -1 WHERE tensor = 0"),
+    "an earlier version": run_sql("PRAGMA user_version = 1"),
+    "damaged JSON": run_sql("UPDATE arguments SET json = '{'"),
+    "deep JSON": run_sql(f"UPDATE arguments SET json = '{'[' * 100_000}'"),
+    "a blob for a name": run_sql("UPDATE operators SET op_name = x'ff'"),
+    "text that is no UTF-8": run_sql("UPDATE operators SET op_name = CAST(x'ff' AS TEXT)"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_without_its_index_a_dump_is_read_by_file_names(name: str, tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(0)])
+    HOSTILE[name](index_file(tmp_path))
+    catalog = open_dump(tmp_path)
+    found = list(catalog)
+    expected = [record for record in sample_step(0).tensors if record.payload is not None]
+    assert len(found) == len(expected)
+    for record, origin in zip(found, expected, strict=True):
+        assert (record.io, record.slot, record.shape, record.op.timestamp, record.op.occurrence) == (
+            origin.io,
+            origin.slot,
+            origin.shape,
+            origin.op.timestamp,
+            origin.op.occurrence,
+        )
+        assert record.payload is not None
+        record.payload.to_host()
+    assert bool(catalog.problems) == (name != "gone")
+    for problem in catalog.problems:
+        assert str(index_file(tmp_path)) in str(problem)
