@@ -11,7 +11,7 @@ from opdump.layouts.mindspore_sync.repeated_rows import RepeatedRows, repeated_r
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord
-from opdump.sink import DirectorySink
+from opdump.sink import Sink
 
 STATISTIC_NAME = "statistic.csv"
 
@@ -19,7 +19,7 @@ STATISTIC_NAME = "statistic.csv"
 class StatisticFiles:
     """Writes them below `root` through `sink`, with the columns of the plan."""
 
-    def __init__(self, plan: DumpPlan, root: Path, sink: DirectorySink) -> None:
+    def __init__(self, plan: DumpPlan, root: Path, sink: Sink) -> None:
         self._root = root
         self._sink = sink
         self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
