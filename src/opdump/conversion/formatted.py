@@ -8,14 +8,16 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from opdump.conversion.plan import ConversionPlan
-from opdump.conversion.stored_tensor import StoredTensor
 from opdump.dump_file import DumpTensor
 from opdump.errors import FormatShapeError, UndecodableTensorError, UnknownFormatError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from opdump.conversion.stored_tensor import StoredTensor
 
 _LARGE = 1 << 20
 _SLAB = 1 << 25
