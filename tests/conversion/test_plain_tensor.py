@@ -19,7 +19,22 @@ from opdump.conversion.stored_tensor import stored_tensor
 from opdump.dump_file import DATA_TYPES, DumpTensor, HeldBytes, UnreadableBytes
 
 _PLAIN = frozenset(
-    "FLOAT FLOAT16 INT8 UINT8 INT16 UINT16 INT32 INT64 UINT32 UINT64 BOOL DOUBLE COMPLEX64 COMPLEX128".split()
+    [
+        "FLOAT",
+        "FLOAT16",
+        "INT8",
+        "UINT8",
+        "INT16",
+        "UINT16",
+        "INT32",
+        "INT64",
+        "UINT32",
+        "UINT64",
+        "BOOL",
+        "DOUBLE",
+        "COMPLEX64",
+        "COMPLEX128",
+    ]
 )
 
 
