@@ -142,11 +142,11 @@ def test_pt_holds_the_element_type_of_the_device(tmp_path: Path) -> None:
     np.testing.assert_array_equal(second.numpy(), values)
 
 
-def test_no_framework_and_no_rich_is_imported_to_convert(tmp_path: Path) -> None:
+def test_no_framework_no_rich_and_no_numpy_is_imported_to_convert(tmp_path: Path) -> None:
     program = (
         "import sys; from opdump.commands import main\n"
         "try: main()\n"
-        "finally: print([name for name in ('torch', 'rich', 'ml_dtypes', 'multiprocessing') if name in sys.modules])"
+        "finally: print([name for name in ('torch', 'rich', 'ml_dtypes', 'multiprocessing', 'numpy') if name in sys.modules])"
     )
     arguments = ["convert", str(dump(tmp_path / "in")), "-o", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)

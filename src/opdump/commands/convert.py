@@ -6,7 +6,6 @@ opdump convert /data/dump -o out --recursive --format NCHW
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED
+from opdump.start import imported_for_good
 
 if TYPE_CHECKING:
     from opdump.conversion import Conversion, Failure, FileType
@@ -89,7 +89,7 @@ def convert(
         raise click.UsageError("--shape is the shape in the format wanted; give --format, too")
     if layout is not None and (file_type != "npy" or input_ is not None or output is not None):
         raise click.UsageError("--layout mindspore has npy files of all tensors; leave out --to, --input and --output")
-    with _no_search_for_garbage():
+    with imported_for_good("opdump.conversion"):
         from opdump.conversion import ConversionPlan
         from opdump.conversion import convert as convert_files
 
@@ -104,18 +104,6 @@ def convert(
     with _progress() as progress:
         done = convert_files(sources, Path(out), plan, recursive=recursive, jobs=jobs, progress=progress)
     _report(done, as_json=as_json)
-
-
-@contextmanager
-def _no_search_for_garbage() -> Iterator[None]:
-    """While modules are imported, which make many objects and no garbage: looking for it takes a sixth of the start."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:

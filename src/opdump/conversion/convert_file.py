@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from opdump.conversion.file_types import WRITERS
+from opdump.conversion.file_types import WRITERS, write_plain
 from opdump.conversion.formatted import forget, in_format, in_host_format
 from opdump.conversion.names import short_name, synchronous_name, tensor_ending
 from opdump.conversion.output_directory import OutputDirectory, OutputFullError, write_all
+from opdump.conversion.plain_tensor import plain_tensor
 from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile
-from opdump.conversion.stored_tensor import stored_tensor
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
 from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
 
@@ -50,16 +50,8 @@ def _convert_tensors(
 ) -> None:
     for tensor in _chosen(file, plan):
         with _failing_alone(result, tensor):
-            stored = stored_tensor(tensor)
-            if plan.format:
-                stored = in_format(stored, plan)
-            elif plan.layout == "mindspore":
-                stored = in_host_format(stored)
-            if plan.layout == "mindspore":
-                name = synchronous_name(source.name, file.op_name, stored)
-            else:
-                name = f"{source.name}.{tensor_ending(stored, plan)}"
-            _write(name, source, output, result, partial(WRITERS[plan.file_type], stored))
+            name, write = _prepared(tensor, file, source, plan)
+            _write(name, source, output, result, write)
             result.tensors += 1
         forget(tensor)
     if plan.io is not None:
@@ -68,6 +60,27 @@ def _convert_tensors(
         for slot, blob in enumerate(blobs):
             name = f"{source.name}.{part}.{slot}.bin"
             _write(name, source, output, result, partial(write_all, parts=(blob.data.read(),)))
+
+
+def _prepared(
+    tensor: DumpTensor, file: DumpFile, source: SourceFile, plan: ConversionPlan
+) -> tuple[str, Callable[[int], int]]:
+    """The name of a tensor's file, and what writes it."""
+    plain = plain_tensor(tensor, plan)
+    if plain is not None:
+        return f"{source.name}.{tensor_ending(plain, plan)}", partial(write_plain, plain, plan.file_type)
+    from opdump.conversion.stored_tensor import stored_tensor  # it needs numpy
+
+    stored = stored_tensor(tensor)
+    if plan.format:
+        stored = in_format(stored, plan)
+    elif plan.layout == "mindspore":
+        stored = in_host_format(stored)
+    if plan.layout == "mindspore":
+        name = synchronous_name(source.name, file.op_name, stored)
+    else:
+        name = f"{source.name}.{tensor_ending(stored, plan)}"
+    return name, partial(WRITERS[plan.file_type], stored)
 
 
 def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirectory, result: FileResult) -> None:

@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from opdump.conversion.output_directory import write_all, write_two
 from opdump.conversion.plan import FileType
-from opdump.conversion.stored_tensor import StoredTensor
-from opdump.dump_file.stored_bytes import FileBytes
-from opdump.sink.npy import npy_header
+from opdump.dump_file.stored_bytes import Bytes, FileBytes
+from opdump.npy_header import npy_header
+
+if TYPE_CHECKING:
+    from opdump.conversion.plain_tensor import PlainTensor
+    from opdump.conversion.stored_tensor import StoredTensor
 
 # From here on the elements go from file to file, and are not mapped.
 _LARGE = 1 << 20
@@ -36,24 +37,29 @@ def _write_npy(stored: StoredTensor, descriptor: int) -> int:
     header = _npy_header(descr, stored.shape)
     if not stored.is_untouched:
         return write_all(descriptor, (header,)) + write_all(descriptor, stored.values())
-    return _write_untouched(descriptor, header, stored)
+    return _write_untouched(descriptor, header, stored.tensor.data, stored.codes.nbytes)
+
+
+def write_plain(plain: PlainTensor, file_type: FileType, descriptor: int) -> int:
+    """Write such a tensor as npy or bin; the bytes written."""
+    header = _npy_header(plain.descr, plain.shape) if file_type == "npy" else b""
+    return _write_untouched(descriptor, header, plain.tensor.data, plain.size)
 
 
 def _write_bin(stored: StoredTensor, descriptor: int) -> int:
     if not stored.is_untouched:
         return write_all(descriptor, stored.raw())
-    return _write_untouched(descriptor, b"", stored)
+    return _write_untouched(descriptor, b"", stored.tensor.data, stored.codes.nbytes)
 
 
-def _write_untouched(descriptor: int, header: bytes, stored: StoredTensor) -> int:
-    size = stored.codes.nbytes
-    data = stored.tensor.data
+def _write_untouched(descriptor: int, header: bytes, data: Bytes, size: int) -> int:
+    """The first `size` bytes of `data` behind a header."""
     if size >= _LARGE and isinstance(data, FileBytes):
         # Every piece but the first begins with a page of the new file.
         pieces = data.source.pieces(data.start, size, first=_LARGE - len(header) % mmap.PAGESIZE)
         with closing(pieces):
             return write_all(descriptor, (header,)) + write_all(descriptor, pieces)
-    return write_two(descriptor, header, stored.codes.reshape(-1).view(np.uint8).data)
+    return write_two(descriptor, header, data.read()[:size])
 
 
 def _write_txt(stored: StoredTensor, descriptor: int) -> int:
@@ -64,8 +70,8 @@ def _write_txt(stored: StoredTensor, descriptor: int) -> int:
         for piece in stored.values():
             for start in range(0, len(piece), 1 << 16):
                 some = piece[start : start + (1 << 16)]
-                if some.dtype == np.bool_:
-                    some = some.view(np.uint8)
+                if some.dtype.kind == "b":
+                    some = some.view("u1")
                 yield "\n".join(some.astype(str).tolist()).encode() + b"\n"
 
     return write_all(descriptor, (header,)) + write_all(descriptor, lines())

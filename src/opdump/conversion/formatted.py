@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
 from opdump.conversion.plan import ConversionPlan
-from opdump.conversion.stored_tensor import StoredTensor
 from opdump.dump_file import DumpTensor
 from opdump.errors import FormatShapeError, UndecodableTensorError, UnknownFormatError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from opdump.conversion.stored_tensor import StoredTensor
     from opdump.formats import Reading
 
 _LARGE = 1 << 20

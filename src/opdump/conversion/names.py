@@ -21,11 +21,12 @@ from opdump.conversion.output_directory import LONGEST_NAME
 from opdump.errors import CorruptDumpError
 
 if TYPE_CHECKING:
+    from opdump.conversion.plain_tensor import PlainTensor
     from opdump.conversion.plan import ConversionPlan
     from opdump.conversion.stored_tensor import StoredTensor
 
 
-def tensor_ending(stored: StoredTensor, plan: ConversionPlan) -> str:
+def tensor_ending(stored: StoredTensor | PlainTensor, plan: ConversionPlan) -> str:
     """What follows the name of the dump in the name of the file of one tensor."""
     base = f"{stored.tensor.io}.{stored.tensor.slot}"
     shape = stored.shape

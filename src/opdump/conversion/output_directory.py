@@ -12,13 +12,14 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from opdump.errors import DumpPathError
 
-Part = bytes | memoryview | npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Part = bytes | memoryview | npt.NDArray[Any]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600

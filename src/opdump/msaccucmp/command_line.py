@@ -6,7 +6,6 @@ Source: sections 2 and 4 of the specification of msaccucmp.
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import re
 import time
@@ -15,6 +14,7 @@ from typing import Final
 
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
+from opdump.start import imported_for_good
 
 _SAFE: Final = re.compile(r"[_A-Za-z0-9/.,-]*")
 _LATER: Final = ("compare", "file_compare")
@@ -47,14 +47,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _dispatch(parser: argparse.ArgumentParser, options: argparse.Namespace) -> ExitCode:
     if options.command == "convert":
-        # Imports make many objects and no garbage: looking for it takes a sixth of the start.
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
+        with imported_for_good("opdump.msaccucmp.convert"):
             from opdump.msaccucmp.convert import run_convert
-        finally:
-            if was_enabled:
-                gc.enable()
         return run_convert(options)
     if options.command == "overflow":
         from opdump.msaccucmp.overflow import run_overflow

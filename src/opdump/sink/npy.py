@@ -15,7 +15,6 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.errors import CorruptDumpError
+from opdump.npy_header import MAGIC, npy_header
 
-_MAGIC = b"\x93NUMPY"
-_ALIGNMENT = 64
 _LARGEST_HEADER = 1 << 20
 _LARGEST_RANK = 64
 # Smaller files are read at once: a mapping costs more than the bytes.
@@ -54,25 +52,6 @@ _DTYPES = {
     "c16": "complex128",
     "E2": "bfloat16",
 }
-
-
-def npy_header(descr: str, shape: Iterable[int]) -> bytes:
-    """The bytes before the elements, as MindSpore writes them: a multiple of 64, with at least one byte of padding.
-
-    A header over 65535 bytes is written as format 2.0. Dimensions keep a trailing comma, `(2,3,)`; a scalar is `()`.
-    """
-    dimensions = "".join(f"{size}," for size in shape)
-    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dimensions}), }}".encode("ascii")
-    prefix = len(_MAGIC) + 4
-    padding = _ALIGNMENT - (prefix + len(text)) % _ALIGNMENT
-    length = len(text) + padding
-    if length > 0xFFFF:
-        padding = _ALIGNMENT - (prefix + 2 + len(text)) % _ALIGNMENT
-        length = len(text) + padding
-        start = _MAGIC + b"\x02\x00" + struct.pack("<I", length)
-    else:
-        start = _MAGIC + b"\x01\x00" + struct.pack("<H", length)
-    return start + text + b" " * (padding - 1) + b"\n"
 
 
 def encode_npy(array: npt.NDArray[Any]) -> tuple[bytes, npt.NDArray[np.uint8]]:
@@ -167,9 +146,9 @@ def _open_regular(path: str | Path) -> int:
 def _checked_header(descriptor: int, path: str | Path) -> NpyHeader:
     file_size = os.fstat(descriptor).st_size
     start = os.pread(descriptor, 4096, 0)
-    if len(start) < 10 or not start.startswith(_MAGIC):
+    if len(start) < 10 or not start.startswith(MAGIC):
         raise CorruptDumpError(
-            f"{path}: is no npy file: it holds {file_size} bytes and starts with {start[:6]!r}, expected {_MAGIC!r}"
+            f"{path}: is no npy file: it holds {file_size} bytes and starts with {start[:6]!r}, expected {MAGIC!r}"
         )
     major = start[6]
     if major == 1:

@@ -123,20 +123,16 @@ class AscendWriter:
         if self.plan.saves_statistics:
             self._write_statistics(tensors)
         if ops and not self.plan.step_level:  # all of them have one home
-            self._index(self._home(ops[0])).write_batch(step, ops, tensors, files, (), counted)
+            index = self._index(self._home(ops[0]))
+            index.write_batch(step, index.batch_of(ops, tensors), files, (), counted)
             return
         homes = {self._home(op) for op in ops} or set(list(self._indexes)[-1:])
         for number, home in enumerate(sorted(homes)):
             kept = [op for op in ops if self._home(op) == home]
             held = [place for place, tensor in enumerate(tensors) if self._home(tensor.op) == home]
-            self._index(home).write_batch(
-                step,
-                kept,
-                [tensors[place] for place in held],
-                [files[place] for place in held],
-                (),
-                counted if number == 0 else {},
-            )
+            index = self._index(home)
+            batch = index.batch_of(kept, [tensors[place] for place in held])
+            index.write_batch(step, batch, [files[place] for place in held], (), counted if number == 0 else {})
 
     def write_graph(self, graph: Graph) -> None:
         """Nothing: a device's dump holds no graph. That of an offline model is written by whoever loads the model."""

@@ -10,7 +10,6 @@ import json
 import marshal
 import os
 import sqlite3
-import struct
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +20,27 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from opdump.errors import DumpPathError
+from opdump.layouts.mindspore_sync.batch import (
+    Batch,
+    Batches,
+    Key,
+    Pattern,
+    operator_keys,
+    signature_keys,
+    statistics_of,
+)
 from opdump.layouts.mindspore_sync.index_schema import (
     APPLICATION_ID,
     INDEX_NAME,
-    NO_SUMMARY,
     SCHEMA_VERSION,
     TABLES,
     VIEWS,
 )
 from opdump.records import FiledTensor, Frame, OpRecord, SkipReason, StatisticValue, TensorRecord
-from opdump.statistics import SummaryStatistics
 
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
 _PATIENCE_SECONDS = 60.0
@@ -47,11 +56,6 @@ _HIGHEST = (
 )
 _NOTHING: Mapping[SkipReason, int] = {}
 _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
-
-
-_Key = tuple[object, ...]
-_Keys = tuple[list[_Key], Sequence[int], list[_Key]]
-"""Of the operators of a batch; the place of each tensor's operator; of its tensors."""
 
 
 class RunFacts(NamedTuple):
@@ -104,49 +108,54 @@ class IndexWriter:
         self._arguments: dict[bytes, int] = {}
         self._signatures: dict[tuple[object, ...], int] = {}
         self._patterns: dict[bytes, int] = {}
-        self._last: tuple[_Keys, int] | None = None
-        """What the last batch ran, and its pattern: most often the next one runs the same."""
+        self._batches = Batches()
+        self._last: tuple[Pattern, int] | None = None
+        """What the last batch ran, and its row of `patterns`: most often the next one runs the same."""
         self.run_id = self._begin_run(run)
+
+    def batch_of(self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
+        """The records of (a part of) a step, as `write_batch` takes them."""
+        return self._batches.of(ops, tensors)
 
     def write_batch(
         self,
         step: int,
-        ops: Sequence[OpRecord],
-        tensors: Sequence[FiledTensor],
+        batch: Batch,
         files: Sequence[str | None],
         constants: Sequence[Constant] = (),
         counted: Mapping[SkipReason, int] = _NOTHING,
     ) -> None:
-        """File the records of (a part of) a step; `files` runs parallel to `tensors`.
+        """File the records of (a part of) a step; `files` runs parallel to the tensors.
 
         `counted` says of how many operators without data an earlier call filed the record, by reason.
 
         Raises ValueError where `files` has another length, DumpPathError where the index cannot be written.
         """
-        if len(files) != len(tensors):
+        if len(files) != len(batch.tensors):
             raise ValueError(
-                f"{len(files)} files were given for {len(tensors)} tensors; expected one, or None, for each"
+                f"{len(files)} files were given for {len(batch.tensors)} tensors; expected one, or None, for each"
             )
         self._forget_if_many()
-        ops, places = _with_owners(ops, tensors)
-        keys = (_operator_keys(ops), places, _signature_keys(tensors))
-        timestamps = json.dumps([op.timestamp for op in ops])
-        summaries, statistics = _statistics(tensors)
+        pattern, others = batch.pattern, batch.others
+        summaries = None if batch.summaries is None else _blob(batch.summaries)
         with self._transaction() as database:
             rows = _NewRows(self, database)
-            if ops or counted or not constants:
-                if self._last is None or self._last[0] != keys:
-                    pattern = rows.pattern(rows.operators(ops, keys[0]), places, rows.signatures(keys[2]))
-                    self._last = keys, pattern
+            if batch.ops or counted or not constants:
+                if self._last is None or self._last[0] is not pattern:
+                    operators = rows.operators(batch.ops, pattern.operators)
+                    number = rows.pattern(operators, pattern.places, rows.signatures(pattern.signatures))
+                    self._last = pattern, number
                 cursor = database.execute(
                     "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?)",
-                    (self.run_id, step, self._last[1], timestamps, summaries, json.dumps(counted)),
+                    (self.run_id, step, self._last[1], json.dumps(batch.timestamps), summaries, json.dumps(counted)),
                 )
-                batch = cursor.lastrowid
-                if statistics or files.count(None) < len(files):
+                row = cursor.lastrowid
+                if others or files.count(None) < len(files):
                     for place, file in enumerate(files):
-                        if file is not None or place in statistics:
-                            rows.add("extras", batch, place, statistics.get(place), file)
+                        statistics = others.get(place)
+                        if file is not None or statistics:
+                            text = _json(statistics) if statistics else None
+                            rows.add("extras", row, place, text, file)
             for constant in constants:
                 rows.add_constant(self.run_id, step, constant)
             rows.insert()
@@ -159,7 +168,6 @@ class IndexWriter:
         if len(self._held) > _MOST_HELD_OPERATORS:
             self._operators_by_identity.clear()
             self._held.clear()
-            self._last = None  # its keys have identities too
 
     def forget(self) -> None:
         """Give back the memory of what was stored once; a batch that comes later stores it again."""
@@ -168,6 +176,7 @@ class IndexWriter:
         self._held.clear()
         self._stacks_by_identity.clear()
         self._stacks = {(): 0}
+        self._batches.forget()
         self._last = None
 
     def end_run(self, totals: Mapping[str, int]) -> None:
@@ -258,8 +267,8 @@ class _NewRows:
         self._rows: dict[str, list[tuple[object, ...]]] = {}
         self._next: dict[str, int] = {}
 
-    def operators(self, ops: Sequence[OpRecord], keys: Sequence[_Key]) -> list[int]:
-        """The row of each operator, whose key of `_operator_keys` is at the same place."""
+    def operators(self, ops: Sequence[OpRecord], keys: Sequence[Key]) -> list[int]:
+        """The row of each operator, whose key of `Pattern.operators` is at the same place."""
         known = self._index._operators_by_identity
         numbers = [*map(known.get, keys)]
         if None in numbers:
@@ -270,8 +279,8 @@ class _NewRows:
                     self._index._held.append(op)
         return cast(list[int], numbers)
 
-    def signatures(self, keys: Sequence[_Key]) -> list[int]:
-        """The row of what each tensor looks like, for the keys of `_signature_keys`."""
+    def signatures(self, keys: Sequence[Key]) -> list[int]:
+        """The row of what each tensor looks like, for the keys of `Pattern.signatures`."""
         known = self._index._signatures
         numbers = [*map(known.get, keys)]
         if None in numbers:
@@ -298,13 +307,15 @@ class _NewRows:
 
     def add_constant(self, run: int, step: int, constant: Constant) -> None:
         record = constant.record
-        (operator,) = self.operators([record.op], _operator_keys([record.op]))
-        (signature,) = self.signatures(_signature_keys([record]))
-        summary, statistics = _statistics([record])
+        (operator,) = self.operators([record.op], operator_keys([record.op]))
+        (signature,) = self.signatures(signature_keys([record]))
+        summaries, _, others = statistics_of([record])
         self.add(
             "constants(run, step, data_id, operator, timestamp, signature, summary, statistics, file)",
             *(run, step, constant.data_id, operator, record.op.timestamp, signature),
-            *(summary, statistics.get(0), constant.file),
+            None if summaries is None else _blob(summaries),
+            _json(others[0]) if others else None,
+            constant.file,
         )
 
     def add(self, table: str, *row: object) -> None:
@@ -368,83 +379,9 @@ class _NewRows:
         return number
 
 
-def _operator_keys(ops: Sequence[OpRecord]) -> list[_Key]:
-    """The columns of `operators` in order, with stack and arguments by identity."""
-    return [
-        (
-            op.op_type,
-            op.op_name,
-            op.net_name,
-            op.graph_id,
-            op.rank_id,
-            op.device_id,
-            op.task_id,
-            op.stream_id,
-            op.phase,
-            op.kernel,
-            op.forward_op,
-            op.order,
-            op.occurrence,
-            op.skip,
-            id(op.stack),
-            id(op.arguments) if op.arguments else 0,
-        )
-        for op in ops
-    ]
-
-
-def _signature_keys(tensors: Sequence[FiledTensor]) -> list[_Key]:
-    """The columns of `signatures` in order, the shape as it is."""
-    return [
-        (
-            tensor.io,
-            tensor.slot,
-            tensor.dtype,
-            tensor.shape,
-            tensor.format,
-            tensor.data_size,
-            tensor.argument,
-            tensor.source,
-            tensor.skip,
-        )
-        for tensor in tensors
-    ]
-
-
-def _with_owners(ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> tuple[Sequence[OpRecord], Sequence[int]]:
-    """`ops` and those operators of `tensors` that are not among them, and the place of each tensor's operator."""
-    places = dict(zip(map(id, ops), range(len(ops)), strict=True))
-    found = [*map(places.get, map(id, [tensor.op for tensor in tensors]))]
-    if None in found:
-        ops = list(ops)
-        for number, tensor in enumerate(tensors):
-            place = places.setdefault(id(tensor.op), len(ops))
-            if place == len(ops):
-                ops.append(tensor.op)
-            found[number] = place
-    return ops, cast(list[int], found)
-
-
-def _statistics(tensors: Sequence[FiledTensor]) -> tuple[bytes | None, dict[int, str]]:
-    """The summaries of all tensors as a blob, None where there are none; and by place, as JSON, what they do not give."""
-    summaries: list[tuple[float, ...]] = []
-    rest: dict[int, str] = {}
-    without = 0
-    for place, tensor in enumerate(tensors):
-        statistics = tensor.statistics
-        if type(statistics) is SummaryStatistics:  # isinstance asks the abstract base class: slow
-            summaries.append(statistics.summary)
-            if statistics.digests:
-                rest[place] = _json(statistics.digests)
-        else:
-            summaries.append(NO_SUMMARY)
-            without += 1
-            if statistics:
-                rest[place] = _json(statistics)
-    if without == len(summaries):
-        return None, rest
-    # array("d") takes them from an iterator in five times the time.
-    return struct.pack(f"<{len(summaries) * len(NO_SUMMARY)}d", *chain.from_iterable(summaries)), rest
+def _blob(summaries: NDArray[np.float64]) -> bytes:
+    """Little-endian, as `index_schema.SUMMARY` reads it."""
+    return summaries.astype("<f8", copy=False).tobytes()
 
 
 def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:

@@ -101,28 +101,36 @@ class StatisticEncoder:
         texts = (self.text([start], [tensor]) for tensor in tensors if not tensor.skip)
         return [text for text in texts if text]
 
-    def start(self, op: OpRecord, op_name: str) -> str:
-        """What all rows of an operator begin with, as `text` takes it: with each % doubled."""
-        return _literal(f"{cell(op.op_type)},{cell(op_name)},{op.task_id},{op.stream_id},{op.timestamp},")
+    def start(self, op: OpRecord, op_name: str, timestamp: str | None = None) -> str:
+        """What all rows of an operator begin with, as `text` takes it: a template.
+
+        `timestamp` stands in the place of the operator's own: `%d` for one that is filled in later.
+        """
+        begin = _literal(f"{cell(op.op_type)},{cell(op_name)},{op.task_id},{op.stream_id},")
+        return f"{begin}{op.timestamp if timestamp is None else timestamp},"
+
+    def row(self, tensor: FiledTensor) -> str:
+        """The template of the rest of a row: takes a value for each of the categories."""
+        key = (tensor.io, tensor.slot, tensor.data_size, tensor.dtype, tensor.shape)
+        template = self._templates.get(key)
+        if template is None:
+            template = _literal(_middle(tensor)) + self._conversions
+            if len(self._templates) < _MOST_CACHED:
+                self._templates[key] = template
+        return template
 
     def text(self, starts: Sequence[str], tensors: Sequence[FiledTensor]) -> str:
         """The rows of tensors, one after the other; `starts` runs parallel to them. None for those without statistics."""
         # One template for all rows, filled once.
         pieces: list[str] = []
         values: list[StatisticValue] = []
-        templates, read = self._templates, self._read
+        row, read = self.row, self._read
         for start, tensor in zip(starts, tensors, strict=True):
             statistics = tensor.statistics
             # `type() is`: isinstance asks the abstract base class, and a step has thousands of rows.
             if type(statistics) is SummaryStatistics:
-                key = (tensor.io, tensor.slot, tensor.data_size, tensor.dtype, tensor.shape)
-                template = templates.get(key)
-                if template is None:
-                    template = _literal(_middle(tensor)) + self._conversions
-                    if len(templates) < _MOST_CACHED:
-                        templates[key] = template
                 pieces.append(start)
-                pieces.append(template)
+                pieces.append(row(tensor))
                 values.extend(read(statistics.summary, statistics.digests))
             elif statistics:
                 pieces.append(start)

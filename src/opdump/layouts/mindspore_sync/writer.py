@@ -159,12 +159,13 @@ class SyncWriter:
         """`end_step` with the fields of StepRecords one by one."""
         if self._is_elsewhere():
             return
+        batch = self._index.batch_of(ops, tensors)
         if self.plan.saves_statistics:
-            self._statistics.write(tensors, directory_of=self._step_directory, written_as=self._in_statistics)
+            self._statistics.write_batch(batch, directory_of=self._step_directory, written_as=self._in_statistics)
         self._write_history(step, ops)
         # Taken only when they are filed: another thread may add a constant meanwhile.
         constants = self._constants[:]
-        self._index.write_batch(step, ops, tensors, files, constants, counted)
+        self._index.write_batch(step, batch, files, constants, counted)
         del self._constants[: len(constants)]
 
     def write_graph(self, graph: Graph) -> None:
@@ -191,7 +192,8 @@ class SyncWriter:
         self._closed = True
         try:
             if self._constants:
-                self._index.write_batch(self._constants[0].record.op.step, (), (), (), self._constants)
+                nothing = self._index.batch_of((), ())
+                self._index.write_batch(self._constants[0].record.op.step, nothing, (), self._constants)
         finally:
             self.sink.close()
         if self.sink.failed or self._index.failed:

@@ -1,0 +1,69 @@
+"""A tensor whose file gets its bytes as they are: no array is made of it.
+
+numpy takes longer to import than all else that a conversion does to a small file, and most tensors do not need it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from opdump.conversion.plan import ConversionPlan
+from opdump.dump_file import DumpTensor
+
+# By what a record calls the type, which is numpy's name of it. Dump files are little-endian.
+_DESCRS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bool": "|b1",
+        "int8": "|i1",
+        "uint8": "|u1",
+        "int16": "<i2",
+        "uint16": "<u2",
+        "int32": "<i4",
+        "uint32": "<u4",
+        "int64": "<i8",
+        "uint64": "<u8",
+        "float16": "<f2",
+        "float32": "<f4",
+        "float64": "<f8",
+        "complex64": "<c8",
+        "complex128": "<c16",
+    }
+)
+_MOST_DIMENSIONS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTensor:
+    """The first `size` bytes of the tensor in the file are its elements in C order, of numpy's type `descr`."""
+
+    tensor: DumpTensor
+    descr: str
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    @property
+    def dtype_name(self) -> str:
+        return self.tensor.dtype
+
+    @property
+    def format_name(self) -> str:
+        return self.tensor.format_name
+
+
+def plain_tensor(tensor: DumpTensor, plan: ConversionPlan) -> PlainTensor | None:
+    """The tensor as such; None where its file is to hold other bytes, or where something about it is unusual."""
+    if plan.format or plan.layout != "dumps" or plan.file_type not in ("npy", "bin"):
+        return None
+    descr = _DESCRS.get(tensor.dtype)
+    # What an empty shape means depends on the bytes, and what is wrong with a shape is said by those who make arrays.
+    if descr is None or not 0 < len(tensor.shape) <= _MOST_DIMENSIONS or min(tensor.shape) <= 0:
+        return None
+    size = math.prod(tensor.shape) * int(descr[2:])
+    return PlainTensor(tensor, descr, size) if size <= tensor.size else None

@@ -1,0 +1,258 @@
+"""statistic.csv of steps that repeat the last: the same text as rows that are made one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opdump.catalog import open_dump
+from opdump.kernels import Summary
+from opdump.layouts.mindspore_sync.batch import Batches
+from opdump.layouts.mindspore_sync.repeated_rows import RepeatedRows, repeated_rows
+from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
+from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
+from opdump.plan import DumpPlan
+from opdump.records import Frame, OpRecord, SkipReason, StatisticValue, TensorRecord
+from opdump.sink import MemorySink
+from opdump.statistics import CATEGORIES, SummaryStatistics
+from tests.layouts.filing import new_writer
+
+_TEXTS = st.text(st.sampled_from('aB/%,"\n\r ö%dsg'), max_size=8)
+_COUNTS = st.integers(0, 2**53).map(float)
+_SUMMARIES = st.builds(
+    Summary,
+    st.just(0.0) | _COUNTS,
+    *[_COUNTS] * 6,
+    *[st.floats() | st.integers(-(10**6), 10**6).map(float)] * 3,
+    st.floats(min_value=0) | st.just(math.nan),
+)
+_DIGESTS = st.fixed_dictionaries({}, optional={"md5": _TEXTS, "hash": _TEXTS})
+_PLAIN: st.SearchStrategy[Mapping[str, StatisticValue]] = st.fixed_dictionaries(
+    {}, optional={"max": st.floats() | st.integers(), "md5": _TEXTS, "count": st.integers(0, 2**53)}
+)
+_SKIPS: st.SearchStrategy[SkipReason] = st.sampled_from(["", "", "", "empty"])
+_OPS = st.builds(
+    OpRecord,
+    op_type=_TEXTS,
+    op_name=_TEXTS,
+    timestamp=st.just(0),
+    graph_id=st.integers(0, 2),
+    task_id=st.integers(0, 2**63 - 1),
+    stream_id=st.integers(0, 2**63 - 1),
+    skip=_SKIPS,
+)
+
+
+@st.composite
+def _tensors(draw: st.DrawFn) -> list[TensorRecord]:
+    ops = draw(st.lists(_OPS, min_size=1, max_size=3))
+    tensor = st.builds(
+        TensorRecord,
+        op=st.sampled_from(ops),
+        io=st.sampled_from(["input", "output"]),
+        slot=st.integers(0, 2**31),
+        dtype=st.sampled_from(["float32", "%d"]),
+        shape=st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple),
+        data_size=st.integers(0, 2**63 - 1),
+        skip=_SKIPS,
+    )
+    return draw(st.lists(tensor, min_size=1, max_size=5))
+
+
+@st.composite
+def _steps(draw: st.DrawFn) -> list[list[TensorRecord]]:
+    """The same operators on the same tensors in every step, with other time stamps and statistics."""
+    tensors = draw(_tensors())
+    summarised = st.builds(SummaryStatistics, _SUMMARIES, _DIGESTS)
+    # Most often where a summary was there is one again.
+    kinds: list[st.SearchStrategy[Mapping[str, StatisticValue]]] = [
+        draw(st.sampled_from([summarised, summarised, summarised, st.just({})])) for _ in tensors
+    ]
+    if draw(st.integers(0, 4)) == 0:
+        kinds = [kind | _PLAIN for kind in kinds]
+    steps = []
+    for step in range(draw(st.integers(2, 3))):
+        owners = {
+            number: replace(op, step=step, timestamp=draw(st.integers(0, 2**63 - 1)))
+            for number, op in {id(tensor.op): tensor.op for tensor in tensors}.items()
+        }
+        steps.append(
+            [
+                replace(tensor, op=owners[id(tensor.op)], statistics=draw(kind))
+                for tensor, kind in zip(tensors, kinds, strict=True)
+            ]
+        )
+    return steps
+
+
+def _directory(op: OpRecord) -> str:
+    return f"{op.graph_id}/{op.step}"
+
+
+def _written_as(op: OpRecord) -> tuple[OpRecord, str]:
+    return replace(op, task_id=op.task_id + 1), f"{op.op_name}%"
+
+
+def _one_by_one(encoder: StatisticEncoder, tensors: Sequence[TensorRecord]) -> dict[str, bytes]:
+    files: dict[str, str] = {}
+    for tensor in tensors:
+        if not tensor.op.skip:
+            path = f"{_directory(tensor.op)}/statistic.csv"
+            files[path] = files.get(path, encoder.header) + "".join(encoder.rows(*_written_as(tensor.op), [tensor]))
+    return {path: text.encode() for path, text in files.items() if text != encoder.header}
+
+
+@given(_steps(), st.permutations(list(CATEGORIES)), st.integers(1, len(CATEGORIES)), st.booleans())
+def test_repeated_rows_are_those_made_one_by_one(
+    steps: list[list[TensorRecord]], categories: list[str], many: int, trailing_comma: bool
+) -> None:
+    plan = DumpPlan(path=Path("/nowhere"), statistic_category=tuple(categories[:many]), trailing_comma=trailing_comma)
+    sink = MemorySink()
+    files = StatisticFiles(plan, Path("/nowhere"), sink)
+    batches = Batches()
+    expected: dict[str, bytes] = {}
+    for tensors in steps:
+        ops = list({id(tensor.op): tensor.op for tensor in tensors}.values())
+        files.write_batch(batches.of(ops, tensors), directory_of=_directory, written_as=_written_as)
+        encoder = StatisticEncoder(categories[:many], trailing_comma=trailing_comma)
+        expected.update(_one_by_one(encoder, tensors))
+    assert sink.files == expected
+
+
+@given(_steps(), st.permutations(list(CATEGORIES)))
+def test_a_template_serves_every_later_step(steps: list[list[TensorRecord]], categories: list[str]) -> None:
+    encoder = StatisticEncoder(categories)
+    batches = Batches()
+    made = [
+        [replace(tensor, statistics=tensor.statistics or _SUMMARY) for tensor in tensors]
+        for tensors in steps
+        if all(not tensor.statistics or isinstance(tensor.statistics, SummaryStatistics) for tensor in tensors)
+    ]
+    tables: list[RepeatedRows] = []
+    for tensors in made:
+        batch = batches.of(list({id(tensor.op): tensor.op for tensor in tensors}.values()), tensors)
+        if tensors is made[0]:
+            tables = repeated_rows(batch, encoder, directory_of=_directory, written_as=_written_as)
+        files = {f"{_directory(batch.ops[rows.op])}/statistic.csv": rows.text(batch) for rows in tables}
+        expected = _one_by_one(encoder, tensors)
+        assert {path: (encoder.header + text).encode() for path, text in files.items()} == expected
+
+
+_SUMMARY = SummaryStatistics(Summary(4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 2.0, 1.0, 6.0, 10.0))
+_ARGUMENTS = {"stride": 1}
+_STACK = (Frame("train.py", 3), Frame("main.py", 7))
+
+
+def _step(step: int) -> list[TensorRecord]:
+    op = OpRecord(
+        op_type="Add", op_name="Add-op0", timestamp=10 + step, step=step, stack=_STACK, arguments=_ARGUMENTS, order=1
+    )
+    summary = Summary(4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 2.0 + step, 1.0, 6.0, 10.0)
+    tensor = TensorRecord(
+        op=op, io="input", slot=0, dtype="float32", shape=(4,), data_size=16, statistics=SummaryStatistics(summary)
+    )
+    return [replace(tensor, slot=slot, op=op) for slot in range(2)]
+
+
+def test_a_step_that_repeats_the_last_has_its_pattern() -> None:
+    batches = Batches()
+    first, second = (batches.of([tensors[0].op], tensors) for tensors in (_step(0), _step(1)))
+    assert second.pattern is first.pattern
+    assert second.timestamps == [11]
+    batches.forget()
+    third = _step(2)
+    assert batches.of([third[0].op], third).pattern is not first.pattern
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"op_type": "Sub"},
+        {"op_name": "Add-op1"},
+        {"graph_id": 1},
+        {"net_name": "Other"},
+        {"task_id": 1},
+        {"stream_id": 1},
+        {"order": 2},
+        {"skip": "empty"},
+        {"stack": _STACK[:1]},
+        {"arguments": {"stride": 2}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_another_operator_is_another_pattern(changes: dict[str, Any]) -> None:
+    batches = Batches()
+    first, second = _step(0), _step(1)
+    op = replace(second[0].op, **changes)
+    second = [replace(tensor, op=op) for tensor in second]
+    assert batches.of([second[0].op], second).pattern is not batches.of([first[0].op], first).pattern
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"io": "output"},
+        {"slot": 3},
+        {"dtype": "float16"},
+        {"shape": (2, 2)},
+        {"format": "NCHW"},
+        {"data_size": 8},
+        {"argument": "other"},
+        {"source": "data-1"},
+        {"skip": "empty"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_another_tensor_is_another_pattern(changes: dict[str, Any]) -> None:
+    batches = Batches()
+    first, second = _step(0), _step(1)
+    second[1] = replace(second[1], **changes)
+    assert batches.of([second[0].op], second).pattern is not batches.of([first[0].op], first).pattern
+
+
+def test_another_owner_of_a_tensor_is_another_pattern() -> None:
+    batches = Batches()
+    patterns = []
+    for step, owner in ((0, 0), (1, 0), (2, 1)):
+        tensors = _step(step)
+        ops = [tensors[0].op, replace(tensors[0].op, op_name="Add-op1")]
+        tensors[1] = replace(tensors[1], op=ops[owner])
+        patterns.append(batches.of(ops, tensors).pattern)
+    assert patterns[0] is patterns[1] is not patterns[2]
+    assert patterns[2].places == [0, 1]
+
+
+def test_operators_of_two_steps_in_one_batch_keep_their_directories() -> None:
+    sink = MemorySink()
+    files, batches = StatisticFiles(DumpPlan(path=Path("/nowhere")), Path("/nowhere"), sink), Batches()
+    for first, second in ((0, 0), (1, 1), (2, 3), (4, 4), (5, 6)):
+        tensors = [_step(first)[0], _step(second)[1]]
+        ops = [tensor.op for tensor in tensors]
+        files.write_batch(batches.of(ops, tensors), directory_of=_directory, written_as=_written_as)
+    assert {path: data.count(b"Add-op0") for path, data in sink.files.items()} == {
+        f"0/{step}/statistic.csv": 2 if step in (0, 1, 4) else 1 for step in range(7)
+    }
+
+
+def test_repeated_steps_are_all_in_statistic_csv_and_the_index(tmp_path: Path) -> None:
+    plan = DumpPlan(path=tmp_path, saved_data="statistic", net_name="Net")
+    writer = new_writer(plan)
+    encoder = StatisticEncoder(plan.statistic_category)
+    for step in range(4):
+        tensors = _step(step)
+        writer.write_step(step, [tensors[0].op], tensors, [None, None], {})
+        text = (tmp_path / f"rank_0/Net/0/{step}/statistic.csv").read_text()
+        assert text == encoder.header + "".join(encoder.rows(tensors[0].op, "Add-op0", tensors))
+    writer.close({"executed": 4})
+    found = list(open_dump(tmp_path).tensors())
+    expected = [tensor for step in range(4) for tensor in _step(step)]
+    assert [(tensor.op.step, tensor.op.timestamp, tensor.slot, tensor.statistics) for tensor in found] == [
+        (tensor.op.step, tensor.op.timestamp, tensor.slot, tensor.statistics) for tensor in expected
+    ]
