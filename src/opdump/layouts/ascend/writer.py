@@ -183,16 +183,22 @@ class AscendWriter:
         for tensor in tensors:
             if not tensor.op.skip:
                 by_operator.setdefault(id(tensor.op), []).append(tensor)
+        tables = []
+        of_model: tuple[object, ...] = ()
+        categories = self.plan.statistic_category
         for group in by_operator.values():
             if not any(tensor.data_size for tensor in group):
                 continue
             op = group[0].op
-            directory = self._directory(op)
+            if of_model != (op.net_name, op.graph_id, op.step):  # neighbours most often have one
+                of_model = (op.net_name, op.graph_id, op.step)
+                directory = self._directory(op)
             text = f"{self._name(op)}.csv"
             stored = self._stored(directory, text)
             if stored != text:
                 self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{text}\n")
-            self.sink.write_parts(f"{directory}/{stored}", [encode_operator_csv(group, self.plan.statistic_category)])
+            tables.append((f"{directory}/{stored}", encode_operator_csv(group, categories)))
+        self.sink.write_small(tables)
 
     def _name(self, op: OpRecord) -> DumpName:
         if self._is_api_call(op):
