@@ -279,19 +279,28 @@ class _State:
 def _write_file(path: str, buffers: Sequence[Buffer], mode: int) -> int:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        views = [memoryview(buffer) for buffer in buffers if len(buffer)]  # type: ignore[arg-type]
-        total = 0
-        while views:
-            written = os.writev(descriptor, views[:_MOST_BUFFERS])
-            total += written
-            while views and written >= len(views[0]):
-                written -= len(views[0])
-                views.pop(0)
-            if views and written:
-                views[0] = views[0][written:]
-        return total
+        if len(buffers) == 1 and isinstance(buffers[0], bytes):
+            # Most often taken at once; for a small file the lists of `_write_views` cost as much as the call.
+            written = os.write(descriptor, buffers[0])
+            if written == len(buffers[0]):
+                return written
+            return written + _write_views(descriptor, [memoryview(buffers[0])[written:]])
+        return _write_views(descriptor, [memoryview(buffer) for buffer in buffers if len(buffer)])  # type: ignore[arg-type]
     finally:
         os.close(descriptor)
+
+
+def _write_views(descriptor: int, views: list[memoryview]) -> int:
+    total = 0
+    while views:
+        written = os.writev(descriptor, views[:_MOST_BUFFERS])
+        total += written
+        while views and written >= len(views[0]):
+            written -= len(views[0])
+            views.pop(0)
+        if views and written:
+            views[0] = views[0][written:]
+    return total
 
 
 def _finish(state: _State) -> None:
