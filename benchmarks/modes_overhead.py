@@ -39,9 +39,11 @@ def block(step: Step) -> float:
 
 def under(mode: str, step: Step) -> float:
     """The same under the mode."""
-    with tempfile.TemporaryDirectory(prefix="opdump-modes-") as folder:
-        with opdump.capture(path=Path(folder) / "dump", overflow=mode == "overflow", on_exception=mode == "exception"):
-            return block(step)
+    with (
+        tempfile.TemporaryDirectory(prefix="opdump-modes-") as folder,
+        opdump.capture(path=Path(folder) / "dump", overflow=mode == "overflow", on_exception=mode == "exception"),
+    ):
+        return block(step)
 
 
 def main() -> None:
