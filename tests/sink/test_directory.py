@@ -98,6 +98,32 @@ def test_several_threads_may_write(tmp_path: Path) -> None:
     assert len(_files(tmp_path)) == 400
 
 
+def test_many_small_files_are_queued_at_once(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path, file_mode=0o600, lazy=True)
+    sink.write_small([])
+    assert not list(tmp_path.iterdir())
+    sink.write_small([(f"{number % 2}/{number}.csv", b"%d" % number) for number in range(100)])
+    sink.flush()
+    assert all((tmp_path / f"{number % 2}/{number}.csv").read_bytes() == b"%d" % number for number in range(100))
+    assert len(_files(tmp_path)) == sink.files_written == 100
+    assert sink.bytes_written == 190
+    assert (tmp_path / "0/0.csv").stat().st_mode & 0o777 == 0o600
+    sink.close()
+
+
+def test_of_small_files_those_before_a_failure_are_whole(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path)
+    (tmp_path / "Net").write_text("a file in the way")
+    sink.write_small([("a.csv", b"a"), ("Net/b.csv", b"b"), ("c.csv", b"c")])
+    with pytest.raises(DumpPathError, match="Net"):
+        sink.flush()
+    with pytest.raises(DumpPathError, match="Net"):
+        sink.write_small([("d.csv", b"d")])
+    sink.close()
+    assert _files(tmp_path) == ["Net", "a.csv"]
+    assert (tmp_path / "a.csv").read_bytes() == b"a"
+
+
 def test_a_directory_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DumpPathError, match="set 'path' in common_dump_settings"):

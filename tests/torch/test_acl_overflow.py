@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import opdump
+from opdump.adapters.torch import reader
 from opdump.catalog import Execution
 from opdump.dump_file.opdebug import decode_opdebug
 from opdump.plan import DumpPlan
@@ -137,3 +139,75 @@ def test_dump_debug_of_an_acl_json(tmp_path: Path) -> None:
     with opdump.capture(tmp_path / "acl.json"):
         torch.full((2,), 1e38) * 1e38
     assert statuses(tmp_path / "output") == [0x20]
+
+
+def test_an_input_that_shares_memory_with_what_is_written_is_filed_as_it_was(tmp_path: Path) -> None:
+    x = torch.full((2,), 1e38)
+    with opdump.capture(overflow=True, path=tmp_path):
+        x.mul_(x.view(2, 1).view(2))
+    (failed,) = overflowing(tmp_path)
+    assert set(failed.inputs) == {0, 1}
+    for before in failed.inputs.values():
+        assert before.payload is not None
+        assert before.payload.to_host().tolist() == torch.full((2,), 1e38).tolist()
+
+
+def test_inputs_in_slot_order_where_some_are_read_before_and_some_after(tmp_path: Path) -> None:
+    first, second = torch.full((2,), 1e38), torch.full((2,), 2.0)
+    with opdump.capture(overflow=True, path=tmp_path):
+        second.addcmul_(first, first)
+    (failed,) = overflowing(tmp_path)
+    assert [record.argument for record in failed.inputs.values()] == ["self", "tensor1", "tensor2"]
+    payloads = [record.payload for record in failed.inputs.values()]
+    assert [payload.to_host()[0] for payload in payloads if payload is not None] == pytest.approx([2.0, 1e38, 1e38])
+
+
+def test_a_list_of_tensors_in_place(tmp_path: Path) -> None:
+    fine, large = torch.ones(2), torch.full((2,), 1e38)
+    with opdump.capture(overflow=True, path=tmp_path):
+        torch._foreach_mul_([fine, large], 10.0)
+    (failed,) = overflowing(tmp_path)
+    payloads = [record.payload for record in failed.inputs.values()]
+    assert [payload.to_host()[0] for payload in payloads if payload is not None] == pytest.approx([1.0, 1e38])
+    assert sorted(failed.outputs) == [0, 1]
+
+
+def test_an_operator_of_somebody_else_may_write_into_anything(tmp_path: Path) -> None:
+    with torch.library._scoped_library("opdump_overflow_test", "DEF") as library:
+        library.define("scale(Tensor x) -> Tensor")
+
+        def scale(x: torch.Tensor) -> torch.Tensor:
+            given = x.clone()
+            x.numpy()[:] = np.nan  # neither told in the schema nor counted as a version
+            return given * 10
+
+        library.impl("scale", scale, "CPU")
+        x = torch.full((2,), 1e38)
+        with opdump.capture(overflow=True, path=tmp_path):
+            torch.ops.opdump_overflow_test.scale(x)
+    failed = next(each for each in overflowing(tmp_path) if "scale" in each.op.op_type)
+    before = failed.inputs[0].payload
+    assert before is not None
+    assert before.to_host().tolist() == pytest.approx([1e38, 1e38])
+
+
+def test_operators_that_give_finite_numbers_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    copy = reader._copy_elements
+
+    def counted(dense: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+        copied.append(dense.numel())
+        return copy(dense)
+
+    monkeypatch.setattr(reader, "_copy_elements", counted)
+    x = torch.ones(7)
+    with opdump.capture(overflow=True, path=tmp_path):
+        (x + x).sum().sigmoid()
+        assert copied == []
+        x.add_(1)
+        assert copied == [7]  # what it writes into, before it does
+        x * torch.full((7,), 1e38)  # finite
+        assert copied == [7]
+        x * torch.full((7,), 3e38)
+        assert copied == [7, 7, 7, 7]
+    assert len(overflowing(tmp_path)) == 1

@@ -119,6 +119,13 @@ class DeliveringSink(DirectorySink):
         # Text is handed over with the zero byte at its end.
         self._delivery.send(f"{self.root}/{relative}", data + b"\0" if relative.endswith(".csv") else data)
 
+    def write_small(self, files: Sequence[tuple[str, bytes]]) -> None:
+        if not self._delivery.is_on:
+            super().write_small(files)
+            return
+        for relative, data in files:
+            self.write_parts(relative, [data])
+
 
 class DeliveringWriter(AscendWriter):
     """Writes dumps of models to disk, or hands them to the callback."""

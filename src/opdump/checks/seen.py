@@ -42,6 +42,14 @@ class Seen(NamedTuple):  # made for every tensor of every operator: a frozen dat
     def is_empty(self) -> bool:
         return 0 in self.shape
 
+    @property
+    def cannot_have_overflowed(self) -> bool:
+        """Whether it tells by itself that no overflow ended in it: finite floats, or a type that cannot overflow."""
+        summary = self.summary
+        if self.dtype in FLOATS and summary is not None:
+            return not (summary.nan or summary.positive_inf or summary.negative_inf)
+        return self.dtype == "bool"
+
     def count_of_non_finite(self) -> tuple[int, int] | None:
         """How many elements are NaN and how many are infinite; None where nothing is known of them."""
         if self.summary is not None:

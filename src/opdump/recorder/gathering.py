@@ -6,11 +6,12 @@ overflowed, it failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from opdump.plan import DumpPlan
+from opdump.recorder.glances import SupportsClearing, SupportsGlances, parted
 from opdump.recorder.recorder import HELD_BYTES, MOST_OPS, Recorder, array_of
 from opdump.recorder.taken import LiveTensor, Reader, Taken
 from opdump.recorder.writers import (
@@ -53,13 +54,30 @@ class GatheringRecorder(Recorder):
         self._held: list[_Finished] = []
         """Operators that have run and of which nobody knows yet to which step they belong."""
         self._drops: SkipReason = _DROPS.get(plan.captures, "no overflow")
+        self._glances: Reader | None = None
+        """Looks at outputs before anything is copied, where the judge can make use of it."""
+        self._clearing: SupportsClearing | None = None
+        """The judge, where it can."""
+        self._memory_of: Callable[[Any], object] | None = None
+        """The reader's, where it can."""
+        able: object = judge  # a plain function has no methods, says mypy; another callable may
+        if isinstance(able, SupportsClearing) and isinstance(reader, SupportsGlances):
+            self._glances, self._clearing, self._memory_of = reader.without_elements(), able, reader.memory_of
+        self._later: dict[int, list[LiveTensor]] = {}
+        """Inputs of operators that run now, and that stay what they are."""
 
-    def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor]) -> OpRecord:
-        """Reads the inputs of an operator that is about to run."""
+    def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None = None) -> OpRecord:
+        """Reads the inputs of an operator that is about to run.
+
+        `changes` names the arguments that the operator writes into; None where that is not known. What it leaves as it is may be read
+        when it has run.
+        """
         with self._lock:
             if len(self._ops) >= MOST_OPS:
                 self.end_step(op.step)
             wanted = self.plan.inputs or self.plan.captures != "data"
+            if wanted and changes is not None and self._memory_of is not None:
+                inputs, self._later[id(op)] = parted(inputs, changes, self._memory_of)
             self._open[id(op)] = self._read(op, "input", inputs) if wanted else []
         return op
 
@@ -67,11 +85,19 @@ class GatheringRecorder(Recorder):
         """Reads the outputs of an operator that has run, and files the operator if it is wanted."""
         with self._lock:
             taken = self._open.pop(id(op), [])
+            later = self._later.pop(id(op), None)
             if self.plan.captures in ("exception", "watch"):
                 self._drop(self._drops)
                 return
             if self.plan.captures == "overflow" and self._judge is None:
                 raise ValueError("overflow mode needs a judge; make the recorder with make_recorder")
+            if later is not None:
+                outputs = list(outputs)
+                if self._is_cleared(op, outputs):
+                    self._drop("no overflow")
+                    return
+                taken += self._read(op, "input", later)
+                taken.sort(key=lambda entry: entry.slot)
             if self.plan.outputs or self._judge is not None:
                 taken += self._read(op, "output", outputs)
             status = 0
@@ -94,6 +120,7 @@ class GatheringRecorder(Recorder):
         """
         with self._lock:
             taken = self._open.pop(id(opened or op), [])
+            self._later.pop(id(opened or op), None)
             for entry in taken:
                 entry.op = op
             if self.plan.captures == "data":
@@ -124,6 +151,7 @@ class GatheringRecorder(Recorder):
         """Forgets what was read of an operator that turned out to be none, or that somebody cut off."""
         with self._lock:
             self._open.pop(id(op), None)
+            self._later.pop(id(op), None)
             self._forget_rows()
 
     def skip_op(self, op: OpRecord) -> None:
@@ -192,17 +220,37 @@ class GatheringRecorder(Recorder):
         if self.plan.captures == "watch":
             self.executed -= len(ops)  # looks, and no operators: those are counted
 
-    def _read(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> list[Taken]:
+    def _is_cleared(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> bool:
+        """Whether a look at the outputs is enough to see that the operator did not overflow."""
+        glances, judge = self._glances, self._clearing
+        assert glances is not None, "only then inputs are left for later"
+        assert judge is not None, "only then there are glances"
+        if self._has_enough():
+            return True
+        taken = self._read(op, "output", outputs, glances)
+        glances.finish_step()
+        for entry, summary in zip(taken, glances.summaries(taken), strict=True):
+            if summary is not None:
+                entry.statistics = SummaryStatistics(summary)
+        glances.clear()
+        return judge.clears(op, taken)
+
+    def _read(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], reader: Reader | None = None) -> list[Taken]:
+        reader = reader or self._reader
         found = []
         for slot, argument, tensor, source, skip in lives:
-            taken = self._reader.skip(tensor, skip) if skip else self._reader.take(tensor)
+            taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
             taken.belongs(op, io, slot, argument, source)
             found.append(taken)
         return found
 
-    def _judged(self, op: OpRecord, taken: list[Taken], judge: Judge) -> int:
+    def _has_enough(self) -> bool:
+        """Whether as many operators overflowed as the plan wants to see."""
         most = self.plan.overflow_number
-        if most and self.overflows >= most:
+        return bool(most) and self.overflows >= most
+
+    def _judged(self, op: OpRecord, taken: list[Taken], judge: Judge) -> int:
+        if self._has_enough():
             return 0
         self._reader.finish_step()
         self._settle(taken)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
-from opdump.checks.overflow import overflow_status
+from opdump.checks.overflow import OverflowKind, overflow_status
 from opdump.checks.seen import Seen
 from opdump.plan import DumpPlan
 from opdump.recorder.gathering import Judge
@@ -20,18 +20,25 @@ def judge_by_data(plan: DumpPlan) -> Judge:
 
     It looks at tensors with settled statistics, the inputs as they were before the operator ran.
     """
+    return _DataJudge(plan.overflow_kinds)
 
-    def judge(op: OpRecord, taken: Sequence[Taken]) -> int:
+
+class _DataJudge:
+    def __init__(self, kinds: Collection[OverflowKind]) -> None:
+        self._kinds = kinds
+
+    def __call__(self, op: OpRecord, taken: Sequence[Taken]) -> int:
         return overflow_status(
             op.op_type,
             op.kernel,
             op.arguments,
             [_seen(entry) for entry in taken if entry.io == "input"],
             [_seen(entry) for entry in taken if entry.io == "output"],
-            plan.overflow_kinds,
+            self._kinds,
         )
 
-    return judge
+    def clears(self, op: OpRecord, outputs: Sequence[Taken]) -> bool:
+        return all(entry.skip == "empty" or _seen(entry).cannot_have_overflowed for entry in outputs)
 
 
 def _seen(entry: Taken) -> Seen:

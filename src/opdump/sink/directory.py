@@ -23,6 +23,8 @@ from opdump.errors import DumpPathError
 from opdump.sink.npy import encode_npy
 
 Buffer = bytes | memoryview | npt.NDArray[np.uint8]
+_File = tuple[str, Sequence[Buffer]]
+"""Its path, and what it consists of."""
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o400
@@ -76,6 +78,18 @@ class DirectorySink:
             return
         state.raise_failure()
         state.put(f"{state.root}/{relative}", parts)
+
+    def write_small(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Queue many small files, each (relative, its bytes); one thread writes them in this order.
+
+        To hand them over one by one costs more than to write them: threads that make files in one directory wait for each other.
+        """
+        state = self._state
+        if state.is_elsewhere():
+            return
+        state.raise_failure()
+        if files:
+            state.put_all([(f"{state.root}/{relative}", (data,)) for relative, data in files])
 
     def write_bytes(self, relative: str, data: bytes) -> None:
         state = self._state
@@ -138,7 +152,8 @@ class _State:
         self.bytes = 0
         self.failure_told = False
         self._failure: DumpPathError | None = None
-        self._queue: deque[tuple[str, Sequence[Buffer], int]] = deque()
+        self._queue: deque[tuple[Sequence[_File], int]] = deque()
+        """Files that one thread writes one after the other, and their bytes."""
         self._held = 0  # bytes queued or being written
         self._unfinished = 0
         self._waiting_writers = 0
@@ -179,13 +194,20 @@ class _State:
             self._room.notify_all()
 
     def put(self, path: str, buffers: Sequence[Buffer]) -> None:
-        size = sum(buffer.nbytes if isinstance(buffer, np.ndarray) else len(buffer) for buffer in buffers)
+        self.put_all([(path, buffers)])
+
+    def put_all(self, files: Sequence[_File]) -> None:
+        size = sum(
+            buffer.nbytes if isinstance(buffer, np.ndarray) else len(buffer)
+            for _, buffers in files
+            for buffer in buffers
+        )
         with self._lock:
             while self._held and self._held + size > self.capacity and self._failure is None:
                 self._room.wait()
             if self._stopping:
-                raise DumpPathError(f"{path}: the dump is closed; open another one")
-            self._queue.append((path, buffers, size))
+                raise DumpPathError(f"{files[0][0]}: the dump is closed; open another one")
+            self._queue.append((files, size))
             self._held += size
             self._unfinished += 1
             if self._waiting_writers:
@@ -226,6 +248,14 @@ class _State:
             self.files += 1
             self.bytes += size
 
+    def _try_write(self, path: str, buffers: Sequence[Buffer]) -> None:
+        try:
+            self.write(path, buffers)
+        except OSError as error:
+            self.fail(path, error)
+        except DumpPathError as error:
+            self._failure = self._failure or error
+
     def _run(self) -> None:
         while True:
             with self._lock:
@@ -235,15 +265,11 @@ class _State:
                     self._waiting_writers += 1
                     self._work.wait()
                     self._waiting_writers -= 1
-                path, buffers, size = self._queue.popleft()
-            try:
+                files, size = self._queue.popleft()
+            for path, buffers in files:
                 if self._failure is None:
-                    self.write(path, buffers)
-            except OSError as error:
-                self.fail(path, error)
-            except DumpPathError as error:
-                self._failure = self._failure or error
-            del buffers
+                    self._try_write(path, buffers)
+            del files, buffers
             with self._lock:
                 self._held -= size
                 self._unfinished -= 1
@@ -253,19 +279,28 @@ class _State:
 def _write_file(path: str, buffers: Sequence[Buffer], mode: int) -> int:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        views = [memoryview(buffer) for buffer in buffers if len(buffer)]  # type: ignore[arg-type]
-        total = 0
-        while views:
-            written = os.writev(descriptor, views[:_MOST_BUFFERS])
-            total += written
-            while views and written >= len(views[0]):
-                written -= len(views[0])
-                views.pop(0)
-            if views and written:
-                views[0] = views[0][written:]
-        return total
+        if len(buffers) == 1 and isinstance(buffers[0], bytes):
+            # Most often taken at once; for a small file the lists of `_write_views` cost as much as the call.
+            written = os.write(descriptor, buffers[0])
+            if written == len(buffers[0]):
+                return written
+            return written + _write_views(descriptor, [memoryview(buffers[0])[written:]])
+        return _write_views(descriptor, [memoryview(buffer) for buffer in buffers if len(buffer)])  # type: ignore[arg-type]
     finally:
         os.close(descriptor)
+
+
+def _write_views(descriptor: int, views: list[memoryview]) -> int:
+    total = 0
+    while views:
+        written = os.writev(descriptor, views[:_MOST_BUFFERS])
+        total += written
+        while views and written >= len(views[0]):
+            written -= len(views[0])
+            views.pop(0)
+        if views and written:
+            views[0] = views[0][written:]
+    return total
 
 
 def _finish(state: _State) -> None:

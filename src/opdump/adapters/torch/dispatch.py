@@ -84,6 +84,10 @@ class CaptureMode(RecordingMode):
         if plan.captures == "watch":
             assert isinstance(recorder, GatheringRecorder), "make_recorder gives one for every mode"
             self.watches = Watches(plan, recorder, self.naming.now)
+        self._judged: GatheringRecorder | None = None
+        """The recorder in overflow mode."""
+        if plan.captures == "overflow" and isinstance(recorder, GatheringRecorder):
+            self._judged = recorder
         self._calls_only = calls_only
         self._fails_only = plan.captures == "exception"
         self._reads_all = plan.captures in ("data", "overflow")
@@ -362,7 +366,12 @@ class CaptureMode(RecordingMode):
         elif self._reads_all:
             if self.models is not None:
                 lives = list(self.models.without_excluded(op, "input", lives))
-            self._recorder.before_op(op, lives)
+            if self._judged is None:
+                self._recorder.before_op(op, lives)
+            else:
+                # Of PyTorch's own operators it is known what they write into.
+                changes = schema.changes if schema.kernel.startswith("aten::") else None
+                self._judged.before_op(op, lives, changes)
         return running
 
     def _end(self, running: _Running, schema: OperatorSchema, outputs: list[Found]) -> None:

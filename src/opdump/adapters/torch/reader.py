@@ -65,6 +65,7 @@ class TensorReader:
         self._digests = tuple(sorted({canonical_category(name) for name in digests} & {"md5", "hash"}))
         self._sample = sample
         self._device_extremes = device_extremes
+        self._low_precision_on_device = low_precision_on_device
         self._table = SummaryTable(4096)
         self._undigested: list[tuple[Taken, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device)
@@ -92,6 +93,20 @@ class TensorReader:
         """The facts of a tensor whose elements are not to be read."""
         shape = () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
         return Taken(_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.")), shape, 0, reason)
+
+    def without_elements(self) -> TensorReader:
+        """A reader of the summaries that this one takes, and of nothing else."""
+        low = self._low_precision_on_device
+        return TensorReader(statistics=True, elements=False, sample=self._sample, low_precision_on_device=low)
+
+    def memory_of(self, tensor: torch.Tensor) -> object:
+        """The storage of a dense tensor, by its address; None for one that has none of its own."""
+        if tensor.layout is not torch.strided or tensor.is_nested or is_lazy(tensor):
+            return None
+        try:
+            return tensor.untyped_storage().data_ptr() or None
+        except (RuntimeError, NotImplementedError):  # a wrapper around others
+            return None
 
     def summaries(self, entries: Sequence[Taken]) -> list[Summary | None]:
         """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""

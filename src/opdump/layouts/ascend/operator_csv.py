@@ -13,6 +13,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, cast
 
 from opdump.dump_file.data_types import BY_NAME
@@ -76,47 +77,59 @@ def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str
     others empty; with a choice of its own the accelerated one, where `Count` stands first and what was not computed is `NA`, and
     the row of a tensor without any number lacks its `Count`.
     """
+    classic, names, header = _columns(tuple(categories))
+    row = _classic_row if classic else _chosen_row
+    lines = [header]
+    inputs = outputs = 0
+    for tensor in tensors:
+        if tensor.io == "input":
+            lines.append(f"Input,{inputs},{row(tensor, names)}\n")
+            inputs += 1
+    for tensor in tensors:
+        if tensor.io == "output":
+            lines.append(f"Output,{outputs},{row(tensor, names)}\n")
+            outputs += 1
+    return "".join(lines).encode()
+
+
+@lru_cache(maxsize=16)  # of one plan, asked for every operator
+def _columns(categories: tuple[str, ...]) -> tuple[bool, tuple[str, ...], str]:
+    """Whether the table is the classic one; the statistics in its columns; its first line."""
     classic = frozenset(categories) == _DEFAULT_SET
     chosen = _CLASSIC if classic else tuple(pair for pair in _CHOSEN if pair[0] in categories)
-    names = [name for name, _ in chosen]
     headings = [*_FIXED, *(() if classic else ("Count",)), *(heading for _, heading in chosen)]
-    lines = [",".join(headings)]
-    row = _classic_row if classic else _chosen_row
-    for io in ("input", "output"):
-        slots = [tensor for tensor in tensors if tensor.io == io]
-        lines += [f"{io.capitalize()},{number},{row(tensor, names)}" for number, tensor in enumerate(slots)]
-    return "".join(f"{line}\n" for line in lines).encode()
+    return classic, tuple(name for name, _ in chosen), ",".join(headings) + "\n"
 
 
 def _classic_row(tensor: FiledTensor, names: Sequence[str]) -> str:
-    kind = BY_NAME.get(tensor.dtype)
-    dtype = f"DT_{kind.name}" if kind is not None and kind.number <= _LAST_CLASSIC_NAME else "-"
-    shape = "x".join(map(str, tensor.shape)) or "-"
-    cells: Sequence[str]
-    if tensor.dtype in _CLASSIC_TYPES and tensor.statistics:
-        if isinstance(tensor.statistics, SummaryStatistics):
-            cells = _classic_cells(tensor.statistics, whole=not tensor.dtype.startswith("float"))
-        else:
-            cells = _cells(tensor, names, whole=not tensor.dtype.startswith("float"))
-    else:
-        cells = [""] * len(names)
-    return ",".join((str(tensor.data_size), dtype, _format_of(tensor, _LAST_CLASSIC_FORMAT, "-"), shape, *cells))
+    facts = _classic_facts(tensor.data_size, tensor.dtype, tensor.format, tensor.shape)
+    statistics = tensor.statistics
+    if tensor.dtype not in _CLASSIC_TYPES:
+        return facts + "," * len(names)
+    # isinstance would ask the abstract base class: slow, and a run of a model has thousands of rows.
+    if type(statistics) is SummaryStatistics:
+        return facts + _classic_cells(statistics, whole=not tensor.dtype.startswith("float"))
+    if not statistics:
+        return facts + "," * len(names)
+    return ",".join((facts, *_cells(tensor, names, whole=not tensor.dtype.startswith("float"))))
 
 
-def _classic_cells(statistics: SummaryStatistics, *, whole: bool) -> tuple[str, ...]:
-    """What `_cells` gives, without a look at names: a run of a model has thousands of rows."""
+@lru_cache(maxsize=4096)  # the same in every step
+def _classic_facts(data_size: int, dtype: str, format_name: str, shape: tuple[int, ...]) -> str:
+    """The cells between the index and the numbers."""
+    kind = BY_NAME.get(dtype)
+    element = f"DT_{kind.name}" if kind is not None and kind.number <= _LAST_CLASSIC_NAME else "-"
+    dimensions = "x".join(map(str, shape)) or "-"
+    return f"{data_size},{element},{_format_of(format_name, _LAST_CLASSIC_FORMAT, '-')},{dimensions}"
+
+
+def _classic_cells(statistics: SummaryStatistics, *, whole: bool) -> str:
+    """What `_cells` gives, each after a comma, without a look at names."""
     summary = statistics.summary
     greatest, least = statistics.extremes or (summary.max, summary.min)
     average = summary.sum / summary.count if summary.count else math.nan
-    return (
-        _number(greatest, whole=whole) if whole else f"{greatest:g}",
-        _number(least, whole=whole) if whole else f"{least:g}",
-        f"{average:g}",
-        f"{summary.count:.0f}",
-        f"{summary.nan:.0f}",
-        f"{summary.negative_inf:.0f}",
-        f"{summary.positive_inf:.0f}",
-    )
+    shown = f",{_number(greatest, whole=True)},{_number(least, whole=True)}" if whole else f",{greatest:g},{least:g}"
+    return f"{shown},{average:g},{summary.count:.0f},{summary.nan:.0f},{summary.negative_inf:.0f},{summary.positive_inf:.0f}"
 
 
 def _chosen_row(tensor: FiledTensor, names: Sequence[str]) -> str:
@@ -131,7 +144,7 @@ def _chosen_row(tensor: FiledTensor, names: Sequence[str]) -> str:
         cells = [count, *_cells(tensor, names, whole=not tensor.dtype.startswith(("float", "bfloat", "hifloat")))]
     else:
         cells = ["NA"] * len(names)
-    return ",".join((str(tensor.data_size), dtype, _format_of(tensor, _LAST_FORMAT, "UNKNOW"), shape, *cells))
+    return ",".join((str(tensor.data_size), dtype, _format_of(tensor.format, _LAST_FORMAT, "UNKNOW"), shape, *cells))
 
 
 def _cells(tensor: FiledTensor, names: Sequence[str], *, whole: bool) -> list[str]:
@@ -143,8 +156,9 @@ def _cells(tensor: FiledTensor, names: Sequence[str], *, whole: bool) -> list[st
     return [_number(value, whole=whole and name in ("max", "min")) for name, value in statistics.items()]
 
 
-def _format_of(tensor: FiledTensor, last: int, unknown: str) -> str:
-    name = "ND" if tensor.format == "DefaultFormat" else tensor.format
+def _format_of(name: str, last: int, unknown: str) -> str:
+    if name == "DefaultFormat":
+        name = "ND"
     return name if FORMAT_NUMBERS.get(name, last + 1) <= last else unknown
 
 

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from opdump.dump_file import DumpFile
@@ -179,16 +180,22 @@ class AscendWriter:
         for tensor in tensors:
             if not tensor.op.skip:
                 by_operator.setdefault(id(tensor.op), []).append(tensor)
+        tables = []
+        of_model: tuple[object, ...] = ()
+        categories = self.plan.statistic_category
         for group in by_operator.values():
             if not any(tensor.data_size for tensor in group):
                 continue
             op = group[0].op
-            directory = self._directory(op)
-            text = f"{self._name(op)}.csv"
+            if of_model != (op.net_name, op.graph_id, op.step):  # neighbours most often have one
+                of_model = (op.net_name, op.graph_id, op.step)
+                directory = self._directory(op)
+            text = f"{self._name_in_full(op)}.csv"
             stored = self._stored(directory, text)
             if stored != text:
                 self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{text}\n")
-            self.sink.write_parts(f"{directory}/{stored}", [encode_operator_csv(group, self.plan.statistic_category)])
+            tables.append((f"{directory}/{stored}", encode_operator_csv(group, categories)))
+        self.sink.write_small(tables)
 
     def _name(self, op: OpRecord) -> DumpName:
         if self._is_api_call(op):
@@ -198,6 +205,13 @@ class AscendWriter:
             op_type, op_name = sanitise(op.op_type), sanitise(op.op_name)
         stream_id = op.stream_id if self.plan.stream_in_names else None
         return DumpName(op_type, op_name, op.task_id, stream_id, op.timestamp)
+
+    def _name_in_full(self, op: OpRecord) -> str:
+        """`_name` as text; what it begins with is kept from step to step."""
+        if self._is_api_call(op):
+            return str(self._name(op))
+        stream_id = op.stream_id if self.plan.stream_in_names else None
+        return f"{_name_before_time(op.op_type, op.op_name, op.task_id, stream_id)}{op.timestamp}"
 
     def _is_api_call(self, op: OpRecord) -> bool:
         """Whether it is a dispatched operator of an eager framework outside of every model: `aten::add.Tensor`."""
@@ -246,6 +260,12 @@ class AscendWriter:
 
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self._process
+
+
+@lru_cache(maxsize=8192)
+def _name_before_time(op_type: str, op_name: str, task_id: int, stream_id: int | None) -> str:
+    """`Conv2D.conv1.1.5.`"""
+    return str(DumpName(sanitise(op_type), sanitise(op_name), task_id, stream_id, 0)).removesuffix("0")
 
 
 def _unused_time(root: Path, device_id: int, started: float) -> str:
