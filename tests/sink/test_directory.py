@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,8 @@ import pytest
 
 from opdump.errors import DumpPathError
 from opdump.sink import DirectorySink, MemorySink, NullSink, Sink
+from opdump.sink import directory as directory_module
+from opdump.sink.directory import Buffer
 
 
 def _run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -122,6 +126,62 @@ def test_of_small_files_those_before_a_failure_are_whole(tmp_path: Path) -> None
     sink.close()
     assert _files(tmp_path) == ["Net", "a.csv"]
     assert (tmp_path / "a.csv").read_bytes() == b"a"
+
+
+def test_small_files_of_a_new_directory_appear_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def watched(path: str, buffers: Sequence[Buffer], mode: int) -> int:
+        seen.append((tmp_path / "net/1/0").exists())
+        return write_file(path, buffers, mode)
+
+    write_file = directory_module._write_file
+    monkeypatch.setattr(directory_module, "_write_file", watched)
+    sink = DirectorySink(tmp_path)
+    for step in (0, 0, 1):
+        sink.write_small([(f"net/1/{step}/{name}.csv", name.encode()) for name in ("a", "b", "c")])
+        sink.flush()
+    sink.close()
+    assert seen[:3] == [False] * 3, "nothing is seen of a directory before all of it is there"
+    assert seen[3:6] == [True] * 3, "what is there already gets its files one by one"
+    assert _files(tmp_path) == ["net/1/0/a.csv", "net/1/0/b.csv", "net/1/0/c.csv"] + [
+        f"net/1/1/{name}.csv" for name in ("a", "b", "c")
+    ]
+    assert (tmp_path / "net/1/0").stat().st_mode & 0o777 == 0o700
+    assert sink.files_written == sink.bytes_written == 9
+
+
+def test_a_directory_that_somebody_else_made_meanwhile_keeps_what_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interfering(path: str, buffers: Sequence[Buffer], mode: int) -> int:
+        (tmp_path / "net").mkdir(exist_ok=True)
+        (tmp_path / "net/other.csv").write_text("another process")
+        return write_file(path, buffers, mode)
+
+    write_file = directory_module._write_file
+    monkeypatch.setattr(directory_module, "_write_file", interfering)
+    sink = DirectorySink(tmp_path)
+    sink.write_small([("net/a.csv", b"a"), ("net/b.csv", b"b")])
+    sink.close()
+    assert _files(tmp_path) == ["net/a.csv", "net/b.csv", "net/other.csv"]
+
+
+def test_of_a_new_directory_those_before_a_failure_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, buffers: Sequence[Buffer], mode: int) -> int:
+        written = write_file(path, buffers, mode)
+        if path.endswith("c.csv"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written
+
+    write_file = directory_module._write_file
+    monkeypatch.setattr(directory_module, "_write_file", full)
+    sink = DirectorySink(tmp_path)
+    sink.write_small([(f"net/{name}.csv", b"1") for name in ("a", "b", "c", "d")])
+    with pytest.raises(DumpPathError, match="No space left"):
+        sink.close()
+    assert _files(tmp_path) == ["net/a.csv", "net/b.csv"]
+    assert sink.files_written == 2
 
 
 def test_a_directory_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
