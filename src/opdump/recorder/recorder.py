@@ -60,6 +60,8 @@ class Recorder:
         self._files_of = writer if isinstance(writer, SupportsTensorFiles) else None
         """The same writer where its layout has a file for each tensor."""
         self._reader = reader
+        self._wants_inputs, self._wants_outputs = plan.inputs, plan.outputs
+        self._wants_arguments = plan.save_kernel_args
         self._sides_of = reader if isinstance(reader, SupportsSides) else None
         """The same reader where it takes all tensors of a side at once."""
         self._ops: list[OpRecord] = []
@@ -86,15 +88,15 @@ class Recorder:
             if len(self._ops) >= MOST_OPS:
                 self.end_step(op.step)
             self._ops.append(op)
-            if self.plan.inputs:
+            if inputs and self._wants_inputs:
                 self._take(op, "input", inputs)
-        if self.plan.save_kernel_args:
+        if self._wants_arguments:
             self._write_kernel_args(op)
         return op
 
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run."""
-        if self.plan.outputs:
+        if outputs and self._wants_outputs:
             with self._lock:
                 self._take(op, "output", outputs)
 
