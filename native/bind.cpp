@@ -199,7 +199,10 @@ class TensorTaker {
       const bool skipped = PyUnicode_GET_LENGTH(part[4]) > 0;
       nb::object taken;
       if (!skipped && is_plain(part[2])) taken = take_plain(part[2]);
-      if (!taken) taken = other(nb::handle(part[2]), nb::handle(part[4]));
+      if (!taken) {
+        taken = other(nb::handle(part[2]), nb::handle(part[4]));
+        if (!prototype_.is_alike(taken)) throw nb::type_error("`other` returned an object unlike the prototype");
+      }
       set(taken, kOp, op.ptr());
       set(taken, kIo, io.ptr());
       set(taken, kSlot, part[0]);
@@ -226,8 +229,10 @@ class TensorTaker {
   nb::object take_plain(PyObject* tensor) const {
     nb::dlpack::dltensor facts;
     if (api_->describe(tensor, &facts) != 0) {
-      // PyTorch's way to say that there is no memory, or none that has a shape.
-      if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) nb::raise_python_error();
+      // No memory, or none that has a shape (RuntimeError), or nothing that DLPack has a word for (BufferError).
+      if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_BufferError)) {
+        nb::raise_python_error();
+      }
       PyErr_Clear();
       return nb::object();
     }
@@ -393,7 +398,7 @@ NB_MODULE(_native, m) {
       .def("__len__", &SummaryTable::size);
   nb::class_<TensorTaker>(m, "TensorTaker")
       .def(nb::init<nb::handle, nb::handle, const nb::tuple&>(), "table"_a, "prototype"_a, "classes"_a)
-      .def("take_all", &TensorTaker::take_all, "op"_a, "io"_a, "lives"_a, "entries"_a, "other"_a);
+      .def("take_all", &TensorTaker::take_all, "op"_a.none(), "io"_a, "lives"_a, "entries"_a, "other"_a);
   m.def("copy_strided_pointer", &copy_strided, "source"_a, "destination"_a, "item"_a, "shape"_a, "source_strides"_a,
         "destination_strides"_a);
   m.def("widen_codes", &widen_codes, "codes"_a, "count"_a, "table"_a, "out"_a);

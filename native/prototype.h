@@ -49,6 +49,9 @@ class Prototype {
     return nb::steal(made);
   }
 
+  // Whether the slots of an object lie where those of the prototype do.
+  bool is_alike(nb::handle object) const { return Py_TYPE(object.ptr()) == type_; }
+
   static PyObject*& slot(PyObject* object, Py_ssize_t offset) {
     return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset);
   }

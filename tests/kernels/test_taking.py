@@ -124,12 +124,21 @@ def test_tensors_keep_their_order_and_are_objects_of_their_own(pair: tuple[Any, 
 
 
 @pytest.mark.parametrize("pair", PAIRS)
+def test_tensors_may_belong_to_no_operator_yet(pair: tuple[Any, Any]) -> None:
+    entries: list[Taken] = []
+    Taking(pair).taker.take_all(None, "output", ((0, "", torch.ones(2), "", ""),), entries, lambda *_: None)
+    assert [entry.op for entry in entries] == [None]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
 def test_mistakes_of_a_caller_are_refused(pair: tuple[Any, Any]) -> None:
     table_type, taker_type = pair
     with pytest.raises(AttributeError, match="__dlpack_c_exchange_api__"):
         taker_type(table_type(), Taken("", (), 0), (int,))
     with pytest.raises(TypeError, match="slot, argument, tensor, source and skip"):
         Taking(pair).take((0, "self", torch.ones(2)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unlike the prototype"):
+        Taking(pair).taker.take_all(OP, "input", [(0, "", 1, "", "")], [], lambda *_: object())
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -1,4 +1,4 @@
-# The compiled twin of reference.py and reorder.py: native/bind.cpp. Its functions do what those of the same name do there.
+# The compiled twin of reference.py, reorder.py and taking.py: native/bind.cpp. Its functions do what those of the same name do there.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

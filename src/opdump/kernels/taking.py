@@ -74,7 +74,7 @@ class TensorTaker:
     ) -> None:
         """Appends to `entries` what is read of each of `lives` (slot, argument, tensor, source, skip), tensors of `op`.
 
-        `other(tensor, skip)` makes the object where there is a reason to skip, and where the tensor must be looked at
+        `other(tensor, skip)` makes an object like the prototype where there is a reason to skip, and where the tensor must be looked at
         otherwise: of another class or dtype, on a device, negated lazily, without elements, a shape or a memory of its own.
         """
         for live in lives:
@@ -84,6 +84,8 @@ class TensorTaker:
             taken = None if skip or type(tensor) not in self._classes else self._take_plain(tensor)
             if taken is None:
                 taken = other(tensor, skip)
+                if type(taken) is not type(self._prototype):
+                    raise TypeError("`other` returned an object unlike the prototype")
             taken.op = op
             taken.io = io
             taken.slot = slot
@@ -95,7 +97,7 @@ class TensorTaker:
         facts = _Tensor()
         try:
             self._describe(tensor, facts)
-        except RuntimeError:
+        except (RuntimeError, BufferError):
             return None
         name = _NAMES.get((facts.code, facts.bits)) if facts.lanes == 1 else None
         if facts.device_type != _CPU or not facts.data or name is None or tensor.is_neg() is not False:
