@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "pool.h"
+#include "prototype.h"
 #include "reorder.h"
 #include "summarise.h"
 
@@ -21,6 +22,8 @@ using namespace nb::literals;
 namespace {
 
 using opdump::DType;
+using opdump::interned;
+using opdump::Prototype;
 using opdump::Summary;
 
 // Giving up the GIL and getting it back costs more than so many bytes take to read.
@@ -53,6 +56,15 @@ Summary summary_of(uintptr_t pointer, int code, int64_t count) {
 
 int64_t integer(nb::handle item) { return nb::cast<int64_t>(item); }
 
+Summary summary_of_strided(const void* elements, DType dtype, int rank, const int64_t* sizes, const int64_t* steps,
+                           int64_t count) {
+  if (count * opdump::kItemSize[static_cast<int>(dtype)] < kReleaseBytes) {
+    return opdump::summarise_strided(elements, dtype, rank, sizes, steps);
+  }
+  const nb::gil_scoped_release released;
+  return opdump::summarise_strided(elements, dtype, rank, sizes, steps);
+}
+
 Summary summary_of_strided(uintptr_t pointer, int code, const nb::tuple& shape, const nb::tuple& strides) {
   const DType dtype = dtype_of(code);
   const size_t dimensions = shape.size();
@@ -76,63 +88,8 @@ Summary summary_of_strided(uintptr_t pointer, int code, const nb::tuple& shape, 
     count *= sizes[d];
   }
   require_elements(pointer, count);
-  const void* elements = reinterpret_cast<const void*>(pointer);
-  const int rank = static_cast<int>(dimensions);
-  if (count * opdump::kItemSize[code] < kReleaseBytes) {
-    return opdump::summarise_strided(elements, dtype, rank, sizes, steps);
-  }
-  const nb::gil_scoped_release released;
-  return opdump::summarise_strided(elements, dtype, rank, sizes, steps);
-}
-
-// A tensor of a framework, asked through Python by the names that PyTorch gives things: no header of it is needed, and
-// an attribute costs half of what it costs in a Python function. A RuntimeError is PyTorch's way to say that there is
-// none.
-class TensorObject {
- public:
-  explicit TensorObject(nb::handle tensor) : tensor_(tensor.ptr()) {}
-
-  // Null after a RuntimeError.
-  nb::object attribute(PyObject* name) const { return checked(PyObject_GetAttr(tensor_, name)); }
-  nb::object call(PyObject* name) const { return checked(PyObject_CallMethodNoArgs(tensor_, name)); }
-  bool is_true(const nb::object& value) const { return value.ptr() == Py_True; }
-
- private:
-  static nb::object checked(PyObject* result) {
-    if (result != nullptr) return nb::steal(result);
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) nb::raise_python_error();
-    PyErr_Clear();
-    return nb::object();
-  }
-  PyObject* tensor_;
-};
-
-// Never freed, as the strings of a module are.
-PyObject* interned(const char* text) {
-  PyObject* name = PyUnicode_InternFromString(text);
-  if (name == nullptr) nb::raise_python_error();
-  return name;
-}
-
-struct Names {
-  PyObject* dtype = interned("dtype");
-  PyObject* layout = interned("layout");
-  PyObject* is_cpu = interned("is_cpu");
-  PyObject* is_neg = interned("is_neg");
-  PyObject* shape = interned("shape");
-  PyObject* data_ptr = interned("data_ptr");
-  PyObject* is_contiguous = interned("is_contiguous");
-  PyObject* stride = interned("stride");
-};
-
-const Names& names() {
-  static const Names names;
-  return names;
-}
-
-nb::object plain_tuple(const nb::object& sizes) {
-  if (!PyTuple_Check(sizes.ptr())) return nb::object();
-  return nb::steal(PyTuple_GetSlice(sizes.ptr(), 0, PyTuple_GET_SIZE(sizes.ptr())));
+  return summary_of_strided(reinterpret_cast<const void*>(pointer), dtype, static_cast<int>(dimensions), sizes, steps,
+                            count);
 }
 
 // Rows that grow by themselves. A row is appended when its summary is complete, under the GIL: threads may share one.
@@ -143,41 +100,6 @@ class SummaryTable {
   size_t add(uintptr_t pointer, int code, int64_t count) { return append(summary_of(pointer, code, count)); }
   size_t add_strided(uintptr_t pointer, int code, const nb::tuple& shape, const nb::tuple& strides) {
     return append(summary_of_strided(pointer, code, shape, strides));
-  }
-  nb::object add_tensor(nb::handle object, const nb::dict& kinds, nb::handle strided) {
-    const Names& name = names();
-    const TensorObject tensor(object);
-    const nb::object dtype = tensor.attribute(name.dtype);
-    if (!dtype) return nb::none();
-    PyObject* kind = PyDict_GetItemWithError(kinds.ptr(), dtype.ptr());
-    if (kind == nullptr) {
-      if (PyErr_Occurred()) nb::raise_python_error();
-      return nb::none();
-    }
-    if (tensor.attribute(name.layout).ptr() != strided.ptr() || !tensor.is_true(tensor.attribute(name.is_cpu)) ||
-        tensor.call(name.is_neg).ptr() != Py_False) {
-      return nb::none();
-    }
-    const nb::object sizes = tensor.attribute(name.shape);
-    if (!sizes) return nb::none();
-    const nb::object shape = plain_tuple(sizes);
-    const nb::object address = tensor.call(name.data_ptr);
-    if (!shape || !address) return nb::none();
-    const auto [code, type, item] = nb::cast<std::tuple<int, nb::object, int64_t>>(nb::handle(kind));
-    int64_t count = 1;
-    for (nb::handle size : nb::borrow<nb::tuple>(shape)) count *= integer(size);
-    if (count == 0) return nb::make_tuple(type, shape, 0, -1);
-    const auto pointer = nb::cast<uintptr_t>(address);
-    if (pointer == 0) return nb::none();
-    size_t row = 0;
-    if (tensor.is_true(tensor.call(name.is_contiguous))) {
-      row = add(pointer, code, count);
-    } else {
-      const nb::object strides = tensor.call(name.stride);
-      if (!strides) return nb::none();
-      row = add_strided(pointer, code, nb::borrow<nb::tuple>(shape), nb::borrow<nb::tuple>(strides));
-    }
-    return nb::make_tuple(type, shape, count * item, row);
   }
   size_t size() const { return rows_.size(); }
   void clear() { rows_.clear(); }
@@ -192,12 +114,173 @@ class SummaryTable {
     return nb::cast(nb::ndarray<nb::numpy, double, nb::ndim<2>>(data, 2, shape, owner));
   }
 
- private:
   size_t append(const Summary& row) {
     rows_.push_back(row);
     return rows_.size() - 1;
   }
+
+ private:
   std::vector<Summary> rows_;
+};
+
+// The table of functions behind `__dlpack_c_exchange_api__`, which dlpack.h describes; the members used here have
+// names.
+struct ExchangeApi {
+  uint32_t major;
+  uint32_t minor;
+  ExchangeApi* previous;
+  void* managed_tensors[3];
+  int (*describe)(void* tensor, nb::dlpack::dltensor* out);
+  void* current_work_stream;
+};
+
+const ExchangeApi* exchange_api_of(nb::handle type) {
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__");
+  auto* api = static_cast<ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (api == nullptr) nb::raise_python_error();
+  while (api != nullptr && api->major != 1) api = api->previous;
+  if (api == nullptr || api->describe == nullptr) {
+    throw nb::type_error("the tensors have no DLPack exchange API of major version 1 that describes one in place");
+  }
+  return api;
+}
+
+struct Kind {
+  int code = -1;
+  PyObject* name = nullptr;
+};
+
+// What elements DLPack means, among those that can be summarised; a code of -1 for others.
+Kind kind_of(nb::dlpack::dtype dtype) {
+  using Code = nb::dlpack::dtype_code;
+  static PyObject* const names[opdump::kDTypes] = {
+      interned("float16"), interned("bfloat16"), interned("float32"), interned("float64"), interned("int8"),
+      interned("int16"),   interned("int32"),    interned("int64"),   interned("uint8"),   interned("uint16"),
+      interned("uint32"),  interned("uint64"),   interned("bool")};
+  const auto code = static_cast<Code>(dtype.code);
+  const int width = dtype.bits == 8 ? 0 : dtype.bits == 16 ? 1 : dtype.bits == 32 ? 2 : dtype.bits == 64 ? 3 : -1;
+  if (width < 0 || dtype.lanes != 1) return {};
+  DType found;
+  if (code == Code::Float && width > 0) {
+    found = width == 1 ? DType::float16 : width == 2 ? DType::float32 : DType::float64;
+  } else if (code == Code::Bfloat && width == 1) {
+    found = DType::bfloat16;
+  } else if (code == Code::Int) {
+    found = static_cast<DType>(static_cast<int>(DType::int8) + width);
+  } else if (code == Code::UInt) {
+    found = static_cast<DType>(static_cast<int>(DType::uint8) + width);
+  } else if (code == Code::Bool && width == 0) {
+    found = DType::boolean;
+  } else {
+    return {};
+  }
+  return {static_cast<int>(found), names[static_cast<int>(found)]};
+}
+
+// Reads the tensors of an operator, all of a side in one call. What a tensor is comes from DLPack's exchange API, which
+// costs a tenth of seven attributes.
+class TensorTaker {
+ public:
+  TensorTaker(nb::handle table, nb::handle prototype, const nb::tuple& classes)
+      : table_object_(nb::borrow(table)),
+        table_(nb::cast<SummaryTable*>(table)),
+        prototype_(prototype),
+        classes_(classes),
+        api_(exchange_api_of(classes[0])) {
+    prototype_.find(kNames, offsets_);
+  }
+
+  void take_all(nb::handle op, nb::handle io, nb::handle lives, nb::list entries, nb::handle other) {
+    for (nb::handle live : lives) {
+      if (!PyTuple_Check(live.ptr()) || PyTuple_GET_SIZE(live.ptr()) != 5) {
+        throw nb::type_error("a live tensor is a tuple of slot, argument, tensor, source and skip");
+      }
+      PyObject* const* part = &PyTuple_GET_ITEM(live.ptr(), 0);
+      const bool skipped = PyUnicode_GET_LENGTH(part[4]) > 0;
+      nb::object taken;
+      if (!skipped && is_plain(part[2])) taken = take_plain(part[2]);
+      if (!taken) {
+        taken = other(nb::handle(part[2]), nb::handle(part[4]));
+        if (!prototype_.is_alike(taken)) throw nb::type_error("`other` returned an object unlike the prototype");
+      }
+      set(taken, kOp, op.ptr());
+      set(taken, kIo, io.ptr());
+      set(taken, kSlot, part[0]);
+      set(taken, kArgument, part[1]);
+      set(taken, kSource, part[3]);
+      entries.append(taken);
+    }
+  }
+
+ private:
+  enum Place { kDtype, kShape, kSize, kRow, kTable, kOp, kIo, kSlot, kArgument, kSource, kPlaces };
+  static constexpr const char* kNames[kPlaces] = {"dtype", "shape", "data_size", "row",      "table",
+                                                  "op",    "io",    "slot",      "argument", "source"};
+
+  // The properties of a subclass may be overridden, and it may have no memory of its own.
+  bool is_plain(PyObject* tensor) const {
+    for (nb::handle type : classes_) {
+      if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == type.ptr()) return true;
+    }
+    return false;
+  }
+
+  // Null where it must be looked at otherwise.
+  nb::object take_plain(PyObject* tensor) const {
+    nb::dlpack::dltensor facts;
+    if (api_->describe(tensor, &facts) != 0) {
+      // No memory, or none that has a shape (RuntimeError), or nothing that DLPack has a word for (BufferError).
+      if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_BufferError)) {
+        nb::raise_python_error();
+      }
+      PyErr_Clear();
+      return nb::object();
+    }
+    const Kind kind = kind_of(facts.dtype);
+    if (facts.device.device_type != nb::device::cpu::value || facts.data == nullptr || kind.code < 0 ||
+        facts.ndim > opdump::kMaxDimensions) {
+      return nb::object();
+    }
+    static PyObject* const is_neg = interned("is_neg");
+    const nb::object negated = nb::steal(PyObject_CallMethodNoArgs(tensor, is_neg));
+    if (!negated) nb::raise_python_error();
+    if (negated.ptr() != Py_False) return nb::object();
+    int64_t count = 1;
+    const nb::object shape = nb::steal(PyTuple_New(facts.ndim));
+    if (!shape) nb::raise_python_error();
+    for (int d = 0; d < facts.ndim; ++d) {
+      count *= facts.shape[d];
+      PyObject* size = PyLong_FromLongLong(facts.shape[d]);
+      if (size == nullptr) nb::raise_python_error();
+      PyTuple_SET_ITEM(shape.ptr(), d, size);
+    }
+    if (count == 0) return nb::object();
+    const void* elements = static_cast<const char*>(facts.data) + facts.byte_offset;
+    const size_t row = table_->append(
+        summary_of_strided(elements, static_cast<DType>(kind.code), facts.ndim, facts.shape, facts.strides, count));
+    nb::object taken = prototype_.copy();
+    set(taken, kDtype, kind.name);
+    set(taken, kShape, shape.ptr());
+    set(taken, kSize, nb::int_(count * opdump::kItemSize[kind.code]).ptr());
+    set(taken, kRow, nb::int_(row).ptr());
+    set(taken, kTable, table_object_.ptr());
+    return taken;
+  }
+
+  void set(const nb::object& taken, Place place, PyObject* value) const {
+    PyObject*& slot = Prototype::slot(taken.ptr(), offsets_[place]);
+    PyObject* before = slot;
+    Py_INCREF(value);
+    slot = value;
+    Py_XDECREF(before);
+  }
+
+  nb::object table_object_;
+  SummaryTable* table_;
+  Prototype prototype_;
+  nb::tuple classes_;
+  const ExchangeApi* api_;
+  Py_ssize_t offsets_[kPlaces];
 };
 
 using Rows = nb::ndarray<double, nb::shape<-1, opdump::kFields>, nb::c_contig, nb::device::cpu>;
@@ -310,10 +393,12 @@ NB_MODULE(_native, m) {
       .def(nb::init<size_t>(), "capacity"_a = 256)
       .def("add", &SummaryTable::add, "pointer"_a, "code"_a, "count"_a)
       .def("add_strided", &SummaryTable::add_strided, "pointer"_a, "code"_a, "shape"_a, "strides_in_elements"_a)
-      .def("add_tensor", &SummaryTable::add_tensor, "tensor"_a, "kinds"_a, "strided"_a)
       .def("rows", &SummaryTable::rows)
       .def("clear", &SummaryTable::clear)
       .def("__len__", &SummaryTable::size);
+  nb::class_<TensorTaker>(m, "TensorTaker")
+      .def(nb::init<nb::handle, nb::handle, const nb::tuple&>(), "table"_a, "prototype"_a, "classes"_a)
+      .def("take_all", &TensorTaker::take_all, "op"_a.none(), "io"_a, "lives"_a, "entries"_a, "other"_a);
   m.def("copy_strided_pointer", &copy_strided, "source"_a, "destination"_a, "item"_a, "shape"_a, "source_strides"_a,
         "destination_strides"_a);
   m.def("widen_codes", &widen_codes, "codes"_a, "count"_a, "table"_a, "out"_a);

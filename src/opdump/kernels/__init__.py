@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from opdump.errors import KernelChoiceError, NativeCoreMissingError, UnsupportedDtypeError
 
-from . import reference, reorder
+from . import reference, reorder, taking
 from .summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "SUMMARY_FIELDS",
     "Summary",
     "SummaryTable",
+    "TensorTaker",
     "active",
     "copy_elements",
     "copy_strided_pointer",
@@ -93,6 +94,7 @@ _kernels, _REASON = _choose(os.environ)
 # The choice is made once, at import. The hot path calls the chosen functions without another one in between.
 if _REASON:
     SummaryTable = reference.SummaryTable
+    TensorTaker = taking.TensorTaker
     summarise_pointer = reference.summarise_pointer
     summarise_strided_pointer = reference.summarise_strided_pointer
     set_threads = reference.set_threads
@@ -103,6 +105,7 @@ else:
     from . import _native
 
     SummaryTable = _native.SummaryTable  # type: ignore[misc,assignment]
+    TensorTaker = _native.TensorTaker  # type: ignore[misc,assignment]
     summarise_pointer = _native.summarise_pointer
     summarise_strided_pointer = _native.summarise_strided_pointer
     set_threads = _native.set_threads

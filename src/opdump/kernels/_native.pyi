@@ -1,5 +1,5 @@
-# The compiled twin of reference.py and reorder.py: native/bind.cpp. Its functions do what those of the same name do there.
-from collections.abc import Sequence
+# The compiled twin of reference.py, reorder.py and taking.py: native/bind.cpp. Its functions do what those of the same name do there.
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,20 @@ class SummaryTable:
     def add_strided(
         self, pointer: int, code: int, shape: tuple[int, ...], strides_in_elements: tuple[int, ...]
     ) -> int: ...
-    def add_tensor(
-        self, tensor: Any, kinds: dict[Any, tuple[int, str, int]], strided: object
-    ) -> tuple[str, tuple[int, ...], int, int] | None: ...
     def rows(self) -> NDArray[np.float64]: ...
     def clear(self) -> None: ...
     def __len__(self) -> int: ...
+
+class TensorTaker:
+    def __init__(self, table: SummaryTable, prototype: Any, classes: tuple[type, ...]) -> None: ...
+    def take_all(
+        self,
+        op: Any,
+        io: str,
+        lives: Iterable[Sequence[Any]],
+        entries: list[Any],
+        other: Callable[[Any, Any], Any],
+    ) -> None: ...
 
 def copy_strided_pointer(
     source: int,

@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,37 +234,6 @@ class SummaryTable:
         """The same for any strides."""
         self._rows.append(_summary_of_strided(pointer, code, shape, strides_in_elements))
         return len(self._rows) - 1
-
-    def add_tensor(
-        self, tensor: Any, kinds: dict[Any, tuple[int, str, int]], strided: object
-    ) -> tuple[str, tuple[int, ...], int, int] | None:
-        """Summarise a tensor that lies in the host's memory as it is: its dtype, shape, bytes and row; row -1 without elements.
-
-        The tensor is asked by the names that PyTorch gives things. `kinds` maps its dtypes to (code, name, bytes of an
-        element), `strided` is its dense layout. None, and no row, where it must be looked at otherwise: another dtype or
-        layout, on a device, negated lazily, or without a shape or a memory of its own (RuntimeError).
-        """
-        try:
-            kind = kinds.get(tensor.dtype)
-            if (
-                kind is None
-                or tensor.layout is not strided
-                or tensor.is_cpu is not True
-                or tensor.is_neg() is not False
-            ):
-                return None
-            code, name, item = kind
-            shape, address = tuple(tensor.shape), tensor.data_ptr()
-            count = math.prod(shape)
-            if count == 0:
-                return name, shape, 0, -1
-            if address == 0:
-                return None
-            strides = None if tensor.is_contiguous() is True else tensor.stride()
-        except RuntimeError:
-            return None
-        row = self.add(address, code, count) if strides is None else self.add_strided(address, code, shape, strides)
-        return name, shape, count * item, row
 
     def rows(self) -> NDArray[np.float64]:
         """A copy of the rows, (n, 11), columns as in SUMMARY_FIELDS."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from opdump.graph import GraphBuilder, GraphValue
 from opdump.plan import DumpPlan
-from opdump.recorder.taken import Live, LiveTensor, Reader, Taken
+from opdump.recorder.taken import Live, LiveTensor, Reader, SupportsSides, Taken
 from opdump.recorder.writers import StepWriter, SupportsTensorFiles
 from opdump.records import IO, HostPayload, OpRecord, SkipReason, record_of
 from opdump.statistics import SummaryStatistics
@@ -60,6 +60,10 @@ class Recorder:
         self._files_of = writer if isinstance(writer, SupportsTensorFiles) else None
         """The same writer where its layout has a file for each tensor."""
         self._reader = reader
+        self._wants_inputs, self._wants_outputs = plan.inputs, plan.outputs
+        self._wants_arguments = plan.save_kernel_args
+        self._sides_of = reader if isinstance(reader, SupportsSides) else None
+        """The same reader where it takes all tensors of a side at once."""
         self._ops: list[OpRecord] = []
         self._counted: Counter[SkipReason] = Counter()
         self._entries: list[Taken] = []
@@ -84,15 +88,15 @@ class Recorder:
             if len(self._ops) >= MOST_OPS:
                 self.end_step(op.step)
             self._ops.append(op)
-            if self.plan.inputs:
+            if inputs and self._wants_inputs:
                 self._take(op, "input", inputs)
-        if self.plan.save_kernel_args:
+        if self._wants_arguments:
             self._write_kernel_args(op)
         return op
 
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run."""
-        if self.plan.outputs:
+        if outputs and self._wants_outputs:
             with self._lock:
                 self._take(op, "output", outputs)
 
@@ -221,6 +225,8 @@ class Recorder:
 
     def _take(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> None:
         reader, entries = self._reader, self._entries
+        if self._sides_of is not None and self._sides_of.take_all(op, io, lives, entries):
+            return
         for slot, argument, tensor, source, skip in lives:
             taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
             taken.op = op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -82,6 +82,14 @@ class Reader(Protocol):
     @property
     def must_finish(self) -> bool:
         """Whether so much waits on devices that it should be brought over before the step ends."""
+
+
+@runtime_checkable
+class SupportsSides(Protocol):
+    """A reader that can take all inputs or all outputs of an operator in one call."""
+
+    def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[Taken]) -> bool:
+        """Appends what it reads to `entries`, without elements; False, and nothing read, where it has to read elements."""
 
 
 class Live(NamedTuple):

@@ -36,7 +36,11 @@ from .watching import Watches
 
 PARAMETER = "Parameter"
 """op_type of what is recorded without an operator."""
-_NO_ARGUMENTS: Mapping[str, Any] = {}
+# Found once: every operator asks them.
+_modes_below = torch._C._len_torch_dispatch_stack
+_DisableTorchFunction = torch._C.DisableTorchFunction
+_graph_task = torch._C._current_graph_task_id
+_autograd_node = torch._C._current_autograd_node
 
 
 class _Running:
@@ -90,6 +94,8 @@ class CaptureMode(RecordingMode):
             self._judged = recorder
         self._calls_only = calls_only
         self._fails_only = plan.captures == "exception"
+        self._names_constants = plan.captures == "data"
+        self._saves_values = plan.saves_values and plan.outputs and plan.selection != "marked"
         self._reads_all = plan.captures in ("data", "overflow")
         self.launched = threading.local()
         """`count`: operators with a kernel that this thread has run."""
@@ -99,7 +105,7 @@ class CaptureMode(RecordingMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.recording or torch._C._len_torch_dispatch_stack():
+        if not self.recording or _modes_below():
             # Below are only PyTorch's own modes (fake tensors, tracing): they run programs that are written down.
             return func(*args, **kwargs)
         known = self._schemas.get(id(func))
@@ -121,7 +127,7 @@ class CaptureMode(RecordingMode):
         if self._calls_only:
             self._launches()
             return func(*args, **kwargs)
-        with torch._C.DisableTorchFunction():
+        with _DisableTorchFunction():
             running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs))
             if running.link is not None:
                 self.naming.links.begins(running.link)
@@ -130,7 +136,7 @@ class CaptureMode(RecordingMode):
         except BaseException as error:
             self._fails(running, error)
             raise
-        with torch._C.DisableTorchFunction():
+        with _DisableTorchFunction():
             self._end(running, schema, tensors_returned(schema, args, kwargs, result))
         return result
 
@@ -247,7 +253,7 @@ class CaptureMode(RecordingMode):
             found = list(tensors)
             return self._guarded(schema, call, args, kwargs, lambda: found)
         first = torch._C._autograd._get_sequence_nr()
-        with torch._C.DisableTorchFunction():
+        with _DisableTorchFunction():
             running = self._begin(schema, args, kwargs, tensors)
         try:
             result = call()
@@ -319,23 +325,27 @@ class CaptureMode(RecordingMode):
 
     def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records a value that is no operator's: a parameter after its update, an input of the root module."""
-        plan = self._plan
-        if is_lazy(tensor) or not plan.saves_values:
+        if not self._saves_values or is_lazy(tensor):
             return
-        site = self.naming.sites.value(graph_id, name)
-        if not plan.outputs or plan.selection == "marked" or not self.naming.is_selected(site, PARAMETER):
+        naming = self.naming
+        site = naming.sites.value(graph_id, name)
+        if not (site.selected or naming.is_selected(site, PARAMETER)):
             return
+        # By position, as in `Naming.identify`: there is one for every parameter in a step.
         op = OpRecord(
-            op_type=PARAMETER,
-            op_name=name,
-            timestamp=self.naming.now(),
-            step=self._observer.step,
-            net_name=self.naming.net_name,
-            graph_id=graph_id,
-            rank_id=self.naming.rank_id,
-            order=self.naming.next_order(),
-            occurrence=site.next_occurrence(self.naming.sites.step),
-            phase="optimizer",
+            PARAMETER,
+            name,
+            naming.now(),
+            self._observer.step,
+            naming.net_name,
+            graph_id,
+            naming.rank_id,
+            0,
+            0,
+            0,
+            naming.next_order(),
+            site.next_occurrence(naming.sites.step),
+            "optimizer",
         )
         self._recorder.before_op(op, ())
         self._recorder.after_op(op, ((0, "", tensor, "", ""),))
@@ -352,15 +362,12 @@ class CaptureMode(RecordingMode):
                 running.op = replace(running.op, skip="device not selected")
         op = running.op
         selected = not op.skip
-        provenance, unwritten = self._provenance, self._unwritten
-        data = self._plan.captures == "data"
-        lives = running.inputs
-        for slot, argument, tensor in inputs:
-            source = provenance.source(tensor)
-            if not source and selected and data:
-                source = self._recorder.constant(op, Live(slot, argument, tensor))
-                provenance.note(tensor, source)
-            lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))
+
+        def constant(slot: int, argument: str, tensor: torch.Tensor) -> str:
+            return self._recorder.constant(op, Live(slot, argument, tensor))
+
+        named = constant if selected and self._names_constants else None
+        lives = running.inputs = self._provenance.lives(inputs, self._unwritten, named)
         if not selected:
             self._recorder.skip_op(op)
         elif self._reads_all:
@@ -422,10 +429,10 @@ class CaptureMode(RecordingMode):
 
     def _is_known_in_gradient(self, schema: OperatorSchema) -> bool:
         """Whether the gradient that runs now ran this operator in an earlier step. Nothing depends on a view in there."""
-        task = torch._C._current_graph_task_id()
+        task = _graph_task()
         if task < 0 or schema.kind == "allocation" or self._recorder.holding or torch.is_grad_enabled():
             return False
-        node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+        node: torch.autograd.graph.Node | None = _autograd_node()
         if node is None or self._observer.current().recomputing:
             return False
         link = self.naming.links.find(node, task)

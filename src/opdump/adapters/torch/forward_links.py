@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
+_sequence_number = torch._C._autograd._get_sequence_nr
 _MOST_NODES = 16
 """Nodes that one operator makes at the most: more are new only where nobody was looking."""
 
@@ -30,9 +31,11 @@ Link = TypeVar("Link", bound=_Named)
 class _Nodes(Generic[Link]):
     """The nodes that one thread made, by their number: the operators before and after the node was made."""
 
-    __slots__ = ("earlier", "found", "found_for", "last", "link", "recent")
+    __slots__ = ("earlier", "found", "found_for", "last", "link", "listed", "recent")
 
     def __init__(self) -> None:
+        self.listed = False
+        """Whether it is among those of all threads."""
         self.found_for: tuple[int, int] | None = None
         """Task and number of the node that was asked for last; most nodes run several operators."""
         self.found: Link | None = None
@@ -58,7 +61,7 @@ class ForwardLinks(Generic[Link]):
     def begins(self, link: Link) -> None:
         """To be called by each operator that autograd may have made nodes for, when it is dispatched."""
         nodes = self._mine()
-        sequence = torch._C._autograd._get_sequence_nr()
+        sequence = _sequence_number()
         last = nodes.last
         if sequence != last:
             before = nodes.link
@@ -108,6 +111,7 @@ class ForwardLinks(Generic[Link]):
                 nodes.earlier, nodes.recent = nodes.recent, {}
             elif not nodes.earlier:
                 self._threads.pop(ident, None)
+                nodes.listed = False
             nodes.last, nodes.link = -1, None
             nodes.found_for, nodes.found = None, None
 
@@ -116,8 +120,9 @@ class ForwardLinks(Generic[Link]):
             nodes: _Nodes[Link] = self._local.nodes
         except AttributeError:
             nodes = self._local.nodes = _Nodes()
-        if self._threads.get(nodes_ident := threading.get_ident()) is not nodes:
-            self._threads[nodes_ident] = nodes
+        if not nodes.listed:
+            nodes.listed = True
+            self._threads[threading.get_ident()] = nodes
         return nodes
 
 

@@ -30,6 +30,12 @@ from .stacks import StackReader, is_recomputing
 from .training import TrainingObserver
 
 _NO_ARGUMENTS: Mapping[str, Any] = {}
+# Found once: every operator asks them.
+_graph_task = torch._C._current_graph_task_id
+_autograd_node = torch._C._current_autograd_node
+_grad_enabled = torch.is_grad_enabled
+_nanoseconds = time.time_ns
+_frame = sys._getframe
 
 
 class Link:
@@ -73,6 +79,7 @@ class Naming:
         self._observer = observer
         self._task_id = UNKNOWN_ID if plan.layout in ("acl", "mindspore-async") else 0
         """Of tasks and streams, which only a device has."""
+        self._marks = plan.selection == "marked"
         self._marked_functions = frozenset(marked_functions)
         self._models = models
         """Places operators in models, in the layout of devices."""
@@ -90,10 +97,10 @@ class Naming:
 
         There is no record of an operator without a kernel that was listed before, and no gradient comes of what has no link.
         """
-        observer, plan = self._observer, self._plan
+        observer = self._observer
         position = observer.current()
-        task = torch._C._current_graph_task_id()
-        frame = sys._getframe(2)
+        task = _graph_task()
+        frame = _frame(2)
         phase: Phase = position.phase
         call = position.call_id
         link = None
@@ -102,7 +109,7 @@ class Naming:
             self._recorder.release()
         scope, graph_id = position.scope, position.graph_id
         if task >= 0:
-            gradients = torch.is_grad_enabled()
+            gradients = _grad_enabled()
             if position.recomputing or (gradients and is_recomputing(frame)):
                 phase = "recomputation"
                 gradients = True
@@ -110,7 +117,7 @@ class Naming:
                 phase = "backward"
                 call = ~task  # negative: no call of a network has such a number
                 # None between two nodes, where the engine adds up gradients.
-                node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+                node: torch.autograd.graph.Node | None = _autograd_node()
                 link = None if node is None else self.links.find(node, task)
                 if link is None:
                     variable = getattr(node, "variable", None)
@@ -125,11 +132,11 @@ class Naming:
                 stack, where = self._stacks.read(frame, position.running)
         else:
             stack, where = self._stacks.read(frame, position.running)
-            marked = plan.selection != "marked" or position.marked or self._in_marked_function(frame)
+            marked = not self._marks or position.marked or self._in_marked_function(frame)
         with self._lock:
             site = self.sites.next(graph_id, scope, schema.op_type, call, phase, where)
             occurrence = site.next_occurrence(self.sites.step)
-            timestamp = time.time_ns() // 1000
+            timestamp = _nanoseconds() // 1000
             if timestamp <= self._timestamp:
                 timestamp = self._timestamp + 1
             self._timestamp = timestamp

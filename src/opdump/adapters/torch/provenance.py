@@ -9,11 +9,16 @@ keeps the source that it had.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
 
+from opdump.recorder import LiveTensor
+
+from .schemas import Found
+
+_STRIDED = torch.strided
 _MOST_PARTS = 64
 """Beyond this many parts of one storage, the last writer stands for all of it."""
 _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -43,9 +48,36 @@ class Provenance:
     def source(self, tensor: torch.Tensor) -> str:
         """What the memory of `tensor` holds; empty where nobody was seen to write it. Of several writers, the last."""
         storage = storage_of(tensor)
-        if storage is None:
-            return ""
-        key = storage._cdata
+        return "" if storage is None else self._source(storage._cdata, tensor)
+
+    def lives(
+        self,
+        tensors: Iterable[Found],
+        unwritten: Container[str],
+        constant: Callable[[int, str, torch.Tensor], str] | None,
+    ) -> list[LiveTensor]:
+        """The tensors that an operator reads, with their sources.
+
+        Those that an operator of `unwritten` made are not to be read. `constant` names what nobody was seen to write.
+        """
+        lives: list[LiveTensor] = []
+        sources, parts = self._sources, self._parts
+        for slot, argument, tensor in tensors:
+            # `source`, without two calls for each of the thousand tensors of a step.
+            storage = None if tensor.layout is not _STRIDED else _storage(tensor)
+            if storage is None:
+                source = ""
+            elif parts:
+                source = self._source(storage._cdata, tensor)
+            else:
+                source = sources.get(storage._cdata, "")
+            if not source and constant is not None:
+                source = constant(slot, argument, tensor)
+                self.note(tensor, source)
+            lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))
+        return lives
+
+    def _source(self, key: int, tensor: torch.Tensor) -> str:
         parts = self._parts.get(key)
         if parts is not None:
             place = _place(tensor)
@@ -101,8 +133,10 @@ def _last(place: _Place) -> int:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """The storage of a dense tensor; None where there is none (sparse, wrapped)."""
-    if tensor.layout is not torch.strided:
-        return None
+    return None if tensor.layout is not _STRIDED else _storage(tensor)
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     try:
         return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError, ValueError):  # ValueError: a parameter of a lazy module

@@ -8,7 +8,7 @@ not dense (sparse, quantised, conjugated, on a device) is made dense first, belo
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
-from opdump.kernels import DTYPE_CODES, Summary, SummaryTable, summarise
-from opdump.recorder import Taken
-from opdump.records import SkipReason
+from opdump.kernels import DTYPE_CODES, Summary, SummaryTable, TensorTaker, summarise
+from opdump.recorder import LiveTensor, Taken
+from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import SummaryStatistics, canonical_category, device_extremes, digests_of
 
 from .device import DeviceSummaries, PendingCopy
@@ -34,13 +34,12 @@ _NAMES: dict[torch.dtype, str] = {
     if hasattr(torch, name)
 }
 _CODES = {dtype: DTYPE_CODES[name] for dtype, name in _NAMES.items() if name in DTYPE_CODES}
-_KINDS = {dtype: (code, _NAMES[dtype], dtype.itemsize) for dtype, code in _CODES.items()}
 _NUMPY: dict[torch.dtype, npt.DTypeLike] = {
     dtype: (np.uint16 if name == "bfloat16" else np.dtype(name))
     for dtype, name in _NAMES.items()
     if name in DTYPE_CODES or name in ("complex64", "complex128")
 }
-_PLAIN_CLASSES = frozenset({torch.Tensor, torch.nn.Parameter})
+_PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 
 class TensorReader:
@@ -69,25 +68,34 @@ class TensorReader:
         self._table = SummaryTable(4096)
         self._undigested: list[tuple[Taken, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device)
-        self._plain = statistics and not elements and not self._digests and sample is None and not device_extremes
+        self._taker: TensorTaker | None = None
+        """Where a summary is all that is asked for."""
+        if statistics and not elements and not self._digests and sample is None and not device_extremes:
+            self._taker = TensorTaker(self._table, Taken("", (), 0), _PLAIN_CLASSES)
 
     def take(self, tensor: torch.Tensor) -> Taken:
         """Reads one tensor as it is now."""
-        kind: type = tensor.__class__
-        if kind not in _PLAIN_CLASSES:
-            # The properties of a subclass may be overridden; what is in memory is asked of torch itself.
-            with torch._C.DisableTorchFunctionSubclass():
-                return self._take_any(tensor)
-        facts = self._table.add_tensor(tensor, _KINDS, torch.strided) if self._plain else None
-        if facts is None:
+        if self._taker is not None:
+            entries: list[Taken] = []
+            self._taker.take_all(None, "input", ((0, "", tensor, "", ""),), entries, self._take_other)
+            return entries[0]
+        return self._take_other(tensor, "")
+
+    def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[Taken]) -> bool:
+        """Reads the tensors of one side of an operator; False, and nothing read, where more than summaries is asked for."""
+        if self._taker is None:
+            return False
+        self._taker.take_all(op, io, lives, entries, self._take_other)
+        return True
+
+    def _take_other(self, tensor: torch.Tensor, skip: SkipReason) -> Taken:
+        if skip:
+            return self.skip(tensor, skip)
+        if tensor.__class__ in _PLAIN_CLASSES:
             return self._take_any(tensor)
-        name, shape, size, row = facts
-        if row < 0:
-            return Taken(name, shape, size, "empty")
-        taken = Taken(name, shape, size)
-        taken.table = self._table
-        taken.row = row
-        return taken
+        # The properties of a subclass may be overridden; what is in memory is asked of torch itself.
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._take_any(tensor)
 
     def skip(self, tensor: torch.Tensor, reason: SkipReason) -> Taken:
         """The facts of a tensor whose elements are not to be read."""

@@ -13,6 +13,7 @@ from opdump.records import SkipReason
 
 from .operator_kinds import is_asynchronous, kind_of, true_name, writes_of
 
+_Tensor = torch.Tensor
 Found = tuple[int, str, torch.Tensor]
 """Slot, name of the argument or result, tensor."""
 
@@ -104,7 +105,9 @@ def tensors_among(
     slot = 0
     for index, argument in places:
         value = args[index] if index < given else kwargs.get(argument)
-        if isinstance(value, torch.Tensor):
+        if value is None:
+            slot += 1
+        elif isinstance(value, _Tensor):
             yield slot, argument, value
             slot += 1
         elif isinstance(value, (list, tuple)):
@@ -120,7 +123,7 @@ def tensors_returned(
     schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> list[Found]:
     """The tensors that an operator returned, then those that it wrote into without returning them."""
-    if isinstance(result, torch.Tensor):
+    if isinstance(result, _Tensor):
         found = [(0, "", result)]
     elif isinstance(result, (tuple, list)):
         found = [

@@ -32,6 +32,7 @@ class StackReader:
     def __init__(self) -> None:
         # By identity: to hash a code object takes as long as to hash all of its instructions.
         self._mine: dict[int, bool] = {}
+        self._ours: dict[int, bool] = {}
         self._codes: dict[int, CodeType] = {}
         """Keeps alive every code object whose identity is part of a key."""
         self._frames: dict[tuple[int, int], Frame] = {}
@@ -45,12 +46,19 @@ class StackReader:
         those of `optimizer.step()`. `call` is the innermost running call of a module or an optimizer in this thread,
         whose callers stand still meanwhile: they are read once.
         """
-        while frame is not None and frame.f_code.co_filename.startswith(_OPDUMP):
+        ours = self._ours
+        while frame is not None:
+            code = frame.f_code
+            is_ours = ours.get(id(code))
+            if is_ours is None:
+                self._codes[id(code)] = code
+                is_ours = ours[id(code)] = code.co_filename.startswith(_OPDUMP)
+            if not is_ours:
+                break
             frame = frame.f_back
-        if frame is None:
+        else:
             return (), None
-        self._codes[id(frame.f_code)] = frame.f_code
-        place = (id(frame.f_code), frame.f_lasti)
+        place = (id(code), frame.f_lasti)
         if _PRECALL is not None:
             place = self._canonical.get(place) or self._canonised(*place)
         stack = self._walk(frame, call)

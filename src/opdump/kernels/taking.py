@@ -1,0 +1,128 @@
+"""Takes the tensors of an operator in numpy's place: what the compiled `TensorTaker` must do, and what runs where that is missing.
+
+What a tensor is comes from DLPack's exchange API, a table of C functions that its class offers as `__dlpack_c_exchange_api__`
+(dlpack.h, version 1.3): one call gives address, type, shape and strides, and makes no object.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .reference import SummaryTable
+from .summary import DTYPE_CODES
+
+_CPU = 1
+_KINDS = {(0, "int"): (8, 16, 32, 64), (1, "uint"): (8, 16, 32, 64), (2, "float"): (16, 32, 64)}
+_NAMES = {(code, bits): f"{name}{bits}" for (code, name), widths in _KINDS.items() for bits in widths}
+_NAMES |= {(4, 16): "bfloat16", (6, 8): "bool"}
+"""Types by DLPack's code and their bits."""
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _ExchangeApi(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("managed_tensors", ctypes.c_void_p * 3),
+        ("describe", ctypes.c_void_p),
+        ("current_work_stream", ctypes.c_void_p),
+    )
+
+
+_Describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
+
+
+class TensorTaker:
+    """Reads tensors where they lie: their summaries become rows of `table`, their facts go into copies of `prototype`.
+
+    `prototype` is an object with `__slots__`: dtype, shape, data_size, row, table, op, io, slot, argument, source. `classes` are
+    those whose tensors have memory of their own, as the exchange API of the first describes it. TypeError where it has none.
+    """
+
+    def __init__(self, table: SummaryTable, prototype: Any, classes: tuple[type, ...]) -> None:
+        self._table = table
+        self._prototype = prototype
+        self._classes = classes
+        self._describe = _describe_of(classes[0])
+
+    def take_all(
+        self,
+        op: Any,
+        io: str,
+        lives: Iterable[Sequence[Any]],
+        entries: list[Any],
+        other: Callable[[Any, Any], Any],
+    ) -> None:
+        """Appends to `entries` what is read of each of `lives` (slot, argument, tensor, source, skip), tensors of `op`.
+
+        `other(tensor, skip)` makes an object like the prototype where there is a reason to skip, and where the tensor must be looked at
+        otherwise: of another class or dtype, on a device, negated lazily, without elements, a shape or a memory of its own.
+        """
+        for live in lives:
+            if not isinstance(live, tuple) or len(live) != 5:
+                raise TypeError("a live tensor is a tuple of slot, argument, tensor, source and skip")
+            slot, argument, tensor, source, skip = live
+            taken = None if skip or type(tensor) not in self._classes else self._take_plain(tensor)
+            if taken is None:
+                taken = other(tensor, skip)
+                if type(taken) is not type(self._prototype):
+                    raise TypeError("`other` returned an object unlike the prototype")
+            taken.op = op
+            taken.io = io
+            taken.slot = slot
+            taken.argument = argument
+            taken.source = source
+            entries.append(taken)
+
+    def _take_plain(self, tensor: Any) -> Any:
+        facts = _Tensor()
+        try:
+            self._describe(tensor, facts)
+        except (RuntimeError, BufferError):
+            return None
+        name = _NAMES.get((facts.code, facts.bits)) if facts.lanes == 1 else None
+        if facts.device_type != _CPU or not facts.data or name is None or tensor.is_neg() is not False:
+            return None
+        shape = tuple(facts.shape[: facts.ndim])
+        count = math.prod(shape)
+        if count == 0:
+            return None
+        strides = tuple(facts.strides[: facts.ndim])
+        taken = copy.copy(self._prototype)
+        taken.row = self._table.add_strided(facts.data + facts.byte_offset, DTYPE_CODES[name], shape, strides)
+        taken.table = self._table
+        taken.dtype = name
+        taken.shape = shape
+        taken.data_size = count * (1 if name == "bool" else facts.bits // 8)
+        return taken
+
+
+def _describe_of(kind: Any) -> Callable[[Any, _Tensor], int]:
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    address = pointer_of(kind.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
+    while address:
+        api = _ExchangeApi.from_address(address)
+        if api.major == 1 and api.describe:
+            return _Describe(api.describe)
+        address = api.previous
+    raise TypeError("the tensors have no DLPack exchange API of major version 1 that describes one in place")

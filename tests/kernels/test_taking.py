@@ -1,0 +1,150 @@
+"""A tensor is read in place, through what it says of itself; the compiled table and its twin say the same of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from opdump.kernels import DTYPE_CODES, SummaryTable, TensorTaker, reference, taking
+from opdump.recorder import Taken
+from opdump.records import OpRecord
+
+torch = pytest.importorskip("torch")
+
+CLASSES = (torch.Tensor, torch.nn.Parameter)
+PAIRS = list(dict.fromkeys(((SummaryTable, TensorTaker), (reference.SummaryTable, taking.TensorTaker))))
+OP = OpRecord("Add", "Default/Add-op0", 1)
+"""An operator to which the tensors belong."""
+
+
+class Taking:
+    """A table, what fills it, and the tensors that had to be looked at otherwise."""
+
+    def __init__(self, pair: tuple[Any, Any]) -> None:
+        self.table = pair[0]()
+        self.taker = pair[1](self.table, Taken("", (), 0), CLASSES)
+        self.others: list[tuple[Any, str]] = []
+
+    def take(self, *lives: tuple[int, str, Any, str, str]) -> list[Taken]:
+        entries: list[Taken] = []
+        self.taker.take_all(OP, "input", lives, entries, self._other)
+        return entries
+
+    def _other(self, tensor: Any, skip: str) -> Taken:
+        self.others.append((tensor, skip))
+        return Taken("other", (), 0)
+
+
+def _small_numbers(dtype: str) -> Any:
+    return torch.tensor([0, 1, 3]).to(getattr(torch, dtype))
+
+
+READ: dict[str, Callable[[], Any]] = {
+    "contiguous": lambda: torch.arange(12.0).reshape(3, 4),
+    "no dimensions": lambda: torch.tensor(2.5),
+    "transposed": lambda: torch.arange(12.0).reshape(3, 4).t(),
+    "every second": lambda: torch.arange(12.0)[1::2],
+    "expanded": lambda: torch.tensor([1.5]).expand(3, 2),
+    "16 bits": lambda: torch.tensor([1.0, float("nan")], dtype=torch.bfloat16),
+    "parameter": lambda: torch.nn.Parameter(torch.ones(2, 2)),
+    "result that needs a gradient": lambda: torch.nn.Parameter(torch.ones(2, 2)) * 2,
+    **{name: partial(_small_numbers, name) for name in DTYPE_CODES if name not in ("float32", "bfloat16")},
+}
+NOT_READ: dict[str, Callable[[], Any]] = {
+    "complex": lambda: torch.ones(2, dtype=torch.complex64),
+    "8-bit floats": lambda: torch.ones(2).to(torch.float8_e5m2),
+    "no elements": lambda: torch.empty(0, 3),
+    "a subclass": lambda: torch.ones(2).as_subclass(type("Named", (torch.Tensor,), {})),
+    "no tensor": object,
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "compressed rows": lambda: torch.eye(3).to_sparse_csr(),
+    "negated lazily": lambda: torch.tensor([1 + 2j]).conj().imag,
+    "no memory": lambda: torch.empty(2, 2, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("name", READ)
+def test_what_lies_in_memory_is_read(pair: tuple[Any, Any], name: str) -> None:
+    tensor = READ[name]()
+    taking = Taking(pair)
+    (taken,) = taking.take((3, "weight", tensor, "Parameter.w", ""))
+    assert not taking.others
+    assert taken.dtype == str(tensor.dtype).removeprefix("torch.")
+    assert taken.shape == tuple(tensor.shape)
+    assert type(taken.shape) is tuple
+    assert taken.data_size == tensor.numel() * tensor.element_size()
+    assert (taken.op, taken.io, taken.slot, taken.argument, taken.source) == (OP, "input", 3, "weight", "Parameter.w")
+    assert (taken.skip, taken.array, taken.digests, taken.file) == ("", None, None, None)
+    assert taken.table is taking.table
+    assert taken.row == 0
+    row = taking.table.rows()[0]
+    wanted = tensor.detach().double()
+    assert row[0] == tensor.numel()
+    assert torch.equal(torch.tensor(row[9]), wanted.sum()) or wanted.isnan().any()
+    assert row[1] == wanted.isnan().sum().item()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("name", NOT_READ)
+def test_everything_else_is_left_to_others(pair: tuple[Any, Any], name: str) -> None:
+    tensor = NOT_READ[name]()
+    taking = Taking(pair)
+    (taken,) = taking.take((0, "self", tensor, "", ""))
+    assert taking.others == [(tensor, "")]
+    assert (taken.dtype, taken.op, taken.argument) == ("other", OP, "self")
+    assert len(taking.table) == 0
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_reason_to_skip_is_respected(pair: tuple[Any, Any]) -> None:
+    taking = Taking(pair)
+    tensor = torch.ones(2)
+    taking.take((0, "self", tensor, "", "allocation"))
+    assert taking.others == [(tensor, "allocation")]
+    assert len(taking.table) == 0
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_tensors_keep_their_order_and_are_objects_of_their_own(pair: tuple[Any, Any]) -> None:
+    taking = Taking(pair)
+    tensors = [torch.full((2,), float(number)) for number in range(40)]
+    entries = taking.take(*((slot, f"tensors[{slot}]", tensor, "", "") for slot, tensor in enumerate(tensors)))
+    assert [entry.slot for entry in entries] == [entry.row for entry in entries] == list(range(40))
+    assert taking.table.rows()[:, 7].tolist() == [float(number) for number in range(40)]
+    entries[0].digests = {"md5": "0"}
+    assert entries[1].digests is None
+    del tensors, taking
+    assert entries[39].argument == "tensors[39]"
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_tensors_may_belong_to_no_operator_yet(pair: tuple[Any, Any]) -> None:
+    entries: list[Taken] = []
+    Taking(pair).taker.take_all(None, "output", ((0, "", torch.ones(2), "", ""),), entries, lambda *_: None)
+    assert [entry.op for entry in entries] == [None]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_mistakes_of_a_caller_are_refused(pair: tuple[Any, Any]) -> None:
+    table_type, taker_type = pair
+    with pytest.raises(AttributeError, match="__dlpack_c_exchange_api__"):
+        taker_type(table_type(), Taken("", (), 0), (int,))
+    with pytest.raises(TypeError, match="slot, argument, tensor, source and skip"):
+        Taking(pair).take((0, "self", torch.ones(2)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unlike the prototype"):
+        Taking(pair).taker.take_all(OP, "input", [(0, "", 1, "", "")], [], lambda *_: object())
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_an_error_that_is_not_the_tensors_own_is_not_hidden(pair: tuple[Any, Any]) -> None:
+    def fails(tensor: Any, skip: str) -> Taken:
+        raise KeyError(skip)
+
+    with pytest.raises(KeyError, match="in flight"):
+        Taking(pair).taker.take_all(OP, "input", [(0, "", torch.ones(2), "", "in flight")], [], fails)
