@@ -74,6 +74,7 @@ bench: setup
 	$(BIN)/python benchmarks/summary_kernel.py
 	$(BIN)/python benchmarks/capture_overhead.py
 	$(BIN)/python benchmarks/end_step.py
+	$(BIN)/python benchmarks/modes_overhead.py
 	$(BIN)/python benchmarks/onnx_overhead.py
 	$(BIN)/python benchmarks/formats.py
 	$(BIN)/python benchmarks/convert.py

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import opdump
+from opdump.adapters.torch import reader
 from opdump.catalog import Execution
 
 
@@ -199,3 +200,23 @@ def test_inference_tensors_are_captured(tmp_path: Path) -> None:
     with torch.inference_mode():
         ran = capture(tmp_path, lambda value: value + 1, torch.ones(2))
     assert elements(ran["add"]).tolist() == [2, 2]
+
+
+def test_a_release_that_cannot_describe_its_tensors_gives_the_same_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def statistics(path: Path) -> list[tuple[Any, ...]]:
+        x = torch.arange(24.0).reshape(4, 6)
+        ran = capture(path, lambda: (x.t() * x.t().bfloat16()).sum(0, dtype=torch.float64), saved_data="statistic")
+        records = [
+            record for execution in ran.values() for record in (*execution.inputs.values(), *execution.outputs.values())
+        ]
+        return [
+            (record.name, record.dtype, record.shape, record.data_size, *record.statistics.values())
+            for record in records
+        ]
+
+    described = statistics(tmp_path / "described")
+    monkeypatch.setattr(reader, "_DESCRIBES_TENSORS", False)
+    assert statistics(tmp_path / "asked") == described
+    assert len(described) == 7

@@ -40,6 +40,8 @@ _NUMPY: dict[torch.dtype, npt.DTypeLike] = {
     if name in DTYPE_CODES or name in ("complex64", "complex128")
 }
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
+_DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+"""Older releases lack it: then every tensor is asked for its properties, which gives the same and takes longer."""
 
 
 class TensorReader:
@@ -70,7 +72,8 @@ class TensorReader:
         self._device = DeviceSummaries(low_precision=low_precision_on_device)
         self._taker: TensorTaker | None = None
         """Where a summary is all that is asked for."""
-        if statistics and not elements and not self._digests and sample is None and not device_extremes:
+        summaries_alone = not elements and not self._digests and sample is None and not device_extremes
+        if statistics and summaries_alone and _DESCRIBES_TENSORS:
             self._taker = TensorTaker(self._table, Taken("", (), 0), _PLAIN_CLASSES)
 
     def take(self, tensor: torch.Tensor) -> Taken:
