@@ -104,8 +104,8 @@ if _REASON:
 else:
     from . import _native
 
-    SummaryTable = _native.SummaryTable  # type: ignore[misc,assignment]
-    TensorTaker = _native.TensorTaker  # type: ignore[misc,assignment]
+    SummaryTable = _native.SummaryTable  # type: ignore[misc,assignment]  # the twin is one too
+    TensorTaker = _native.TensorTaker  # type: ignore[misc,assignment]  # the twin is one too
     summarise_pointer = _native.summarise_pointer
     summarise_strided_pointer = _native.summarise_strided_pointer
     set_threads = _native.set_threads

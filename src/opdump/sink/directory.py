@@ -341,7 +341,7 @@ def _write_file(path: str, buffers: Sequence[Buffer], mode: int) -> int:
             if written == len(buffers[0]):
                 return written
             return written + _write_views(descriptor, [memoryview(buffers[0])[written:]])
-        return _write_views(descriptor, [memoryview(buffer) for buffer in buffers if len(buffer)])  # type: ignore[arg-type]
+        return _write_views(descriptor, [memoryview(buffer) for buffer in buffers if len(buffer)])  # type: ignore[arg-type]  # numpy arrays are buffers
     finally:
         os.close(descriptor)
 
