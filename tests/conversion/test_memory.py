@@ -58,12 +58,19 @@ print(peak() - before)
         ("FRACTAL_Z_C04", (1, 590000, 16, 16), "NHWC", (16 * 590000, 2, 2, 4)),
         ("NCHW", (16, 4, 1475, 1600), "FRACTAL_Z_C04", (16, 4, 1475, 1600)),
         ("HWCN", (1475, 1600, 4, 16), "FRACTAL_Z_C04", (16, 4, 1475, 1600)),
-        pytest.param(
-            *("FRACTAL_Z in 2 groups", (2304, 256, 16, 16), "NC1HWC0", (8192, 2048, 3, 3)),
-            marks=pytest.mark.xfail(
-                strict=True, reason="groups to another device format go through a plain tensor", raises=AssertionError
-            ),
-        ),
+        ("FRACTAL_Z in 2 groups", (2304, 256, 16, 16), "NC1HWC0", (8192, 2048, 3, 3)),
+        ("FRACTAL_Z in 2 groups", (147456, 2, 16, 32), "FRACTAL_NZ", (64, 64, 192, 192)),
+        ("FRACTAL_Z_3D in 2 groups", (2 * 2304, 128, 16, 16), "NDC1HWC0", (4096, 2048, 2, 3, 3)),
+        ("FRACTAL_Z_C04", (147400, 1, 16, 16), "NC1HWC0", (16, 4, 737, 800)),
+        ("FRACTAL_Z_C04", (147400, 1, 16, 16), "FRACTAL_Z", (16, 4, 737, 800)),
+        ("FRACTAL_Z_C04", (590000, 1, 16, 16), "FRACTAL_NZ", (16, 4, 1475, 1600)),
+        ("NC1HWC0", (8192, 128, 3, 3, 16), "FRACTAL_Z in 2 groups", (8192, 2048, 3, 3)),
+        ("FRACTAL_NZ", (16, 4, 100, 93, 16, 16), "FRACTAL_Z_C04", (16, 4, 1475, 1600)),
+        # Parts of which each has something of every page of the file.
+        ("NC1HWC0", (37184, 4, 7, 9, 16), "FRACTAL_Z", (37184, 50, 7, 9)),
+        ("FRACTAL_Z", (4 * 7 * 9, 2324, 16, 16), "NC1HWC0_C04", (37184, 50, 7, 9)),
+        ("NC1HWC0_C04", (1, 1, 112384, 333, 4), "FRACTAL_NZ", (1, 3, 112384, 333)),
+        ("FRACTAL_NZ", (1, 3626, 20, 4, 2, 16, 16), "NDC1HWC0", (1, 3626, 20, 30, 50)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -89,6 +89,68 @@ def test_few_channels_part_by_part_are_the_whole(order: str, n: int, c: int, h: 
     _both_ways("FRACTAL_Z_C04", {"N": n, "C": c, "H": h, "W": w}, order, 1, most)
 
 
+_BETWEEN = [
+    (source, target)
+    for source in DEVICE_FORMATS
+    for target in DEVICE_FORMATS
+    if source != target and can_convert(source, target)
+]
+
+
+def _between(source: str, target: str, ncdhw: Shape, groups: int, most: int, c0: int) -> None:
+    """A tensor part by part from one device format to another, compared with what its plain tensor becomes there."""
+    order = next(DEVICE_FORMATS[name].plain for name in (source, target) if name != "FRACTAL_NZ")
+    shape = _in_order(dict(zip("NCDHW", ncdhw, strict=True)), order)
+    plain = np.arange(1, 1 + math.prod(shape), dtype=np.int32).reshape(shape)
+    parts: list[None] = []
+    made = convert_format(
+        convert_format(plain, order, source, groups=groups, c0=c0),
+        source,
+        target,
+        shape=shape,
+        groups=groups,
+        reading=Reading(most, lambda: parts.append(None)),
+    )
+    assert parts
+    np.testing.assert_array_equal(made, convert_format(plain, order, target, groups=groups))
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(_BETWEEN),
+    st.integers(1, 6),
+    st.integers(1, 20),
+    st.integers(1, 40),
+    st.lists(st.integers(1, 6), min_size=3, max_size=3),
+    st.sampled_from([4, 8, 16, 32]),
+    st.integers(2000, 20000),
+)
+def test_between_device_formats_part_by_part_is_by_way_of_a_plain_tensor(
+    pair: tuple[str, str], groups: int, filters: int, channels: int, small: list[int], c0: int, most: int
+) -> None:
+    few = (channels - 1) % 4 + 1 if "FRACTAL_Z_C04" in pair else channels
+    _between(*pair, (groups * filters, few, *small), groups if _IN_GROUPS.keys() & set(pair) else 1, most, c0)
+
+
+@pytest.mark.parametrize(("source", "target"), _BETWEEN)
+@pytest.mark.parametrize(
+    ("ncdhw", "groups"),
+    [
+        ((1, 17, 2, 3, 5), 1),
+        ((1, 3, 1, 20, 40), 1),
+        ((33, 4, 3, 1, 1), 1),
+        ((24, 8, 2, 3, 5), 3),  # two groups in a share, and one
+        ((96, 17, 1, 2, 3), 2),  # 16 groups of 17 channels would fill their blocks
+        ((3, 1, 2, 7, 9), 3),  # one share
+    ],
+)
+def test_shapes_that_fill_no_block(source: str, target: str, ncdhw: Shape, groups: int) -> None:
+    n, c, *space = ncdhw
+    few = min(c, 4) if "FRACTAL_Z_C04" in (source, target) else c
+    for most, c0 in ((4000, 16), (8000, 32), (4000, 8)):
+        _between(source, target, (n, few, *space), groups, most, c0)
+
+
 def _pages_of_parts(array: Array, source: str, target: str, shape: Shape, groups: int, most: int) -> list[int]:
     """Of each part how many pages of the source it read: the elements say where they come from."""
     numbered = np.arange(1, 1 + array.size, dtype=np.int32).reshape(array.shape)
@@ -122,17 +184,24 @@ def _pages_of_parts(array: Array, source: str, target: str, shape: Shape, groups
         ("NC1HWC0", {"N": 1, "C": 3, "H": 100, "W": 100}, "NCHW", 1),
         ("NC1HWC0", {"N": 9, "C": 50, "H": 10, "W": 10}, "NHWC", 1),
         ("C1HWNCoC0", {"N": 1, "C": 2000, "H": 3, "W": 3}, "HWCN", 1),
+        ("FRACTAL_Z", {"N": 64, "C": 40, "H": 3, "W": 5}, "NC1HWC0", 2),
+        ("FRACTAL_Z", {"N": 480, "C": 8, "H": 4, "W": 4}, "FRACTAL_NZ", 60),
+        ("FRACTAL_Z_3D", {"N": 64, "C": 40, "D": 3, "H": 3, "W": 5}, "NDC1HWC0", 4),
+        ("FRACTAL_Z_C04", {"N": 16, "C": 4, "H": 100, "W": 60}, "NC1HWC0", 1),
+        ("FRACTAL_Z_C04", {"N": 16, "C": 4, "H": 60, "W": 100}, "FRACTAL_NZ", 1),
+        ("FRACTAL_Z_C04", {"N": 20000, "C": 4, "H": 2, "W": 2}, "FRACTAL_Z", 1),
     ],
 )
 def test_a_part_spans_no_more_than_twice_what_was_asked_for(
     device: str, sizes: dict[str, int], order: str, groups: int
 ) -> None:
-    shape = _in_order(sizes, order)
-    plain = np.zeros(shape, np.int32)
-    on_device = convert_format(plain, order, device, groups=groups)
-    for array, source, target in ((plain, order, device), (on_device, device, order)):
+    first = DEVICE_FORMATS[device].plain
+    plain = np.zeros(_in_order(sizes, first), np.int32)
+    made = {name: convert_format(plain, first, name, groups=groups) for name in (device, order)}
+    for source, target in ((order, device), (device, order)):
+        array = made[source]
         most = max(8192, array.nbytes // 40)
-        wanted = shape if target == order else _in_order(sizes, DEVICE_FORMATS[device].plain)
+        wanted = _in_order(sizes, first if target in DEVICE_FORMATS else order)
         pages = _pages_of_parts(array, source, target, wanted, groups, most)
         assert len(pages) > 1
         assert max(pages) * PAGE <= 2 * most, (source, target)

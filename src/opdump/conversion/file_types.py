@@ -73,6 +73,8 @@ def _write_txt(stored: StoredTensor, descriptor: int) -> int:
                 if some.dtype.kind == "b":
                     some = some.view("u1")
                 yield "\n".join(some.astype(str).tolist()).encode() + b"\n"
+                del some
+            del piece  # or it would be held while the next is made
 
     return write_all(descriptor, (header,)) + write_all(descriptor, lines())
 

@@ -56,9 +56,12 @@ class StoredTensor:
         return 0 < data_type(self.tensor.data_type).bits < 8
 
     def values(self) -> Iterator[npt.NDArray[Any]]:
-        """The elements in C order as arrays of one dimension, of `host_type`."""
-        for piece in self._all_pieces():
-            yield self._widen(piece) if self.widened else piece
+        """The elements in C order as arrays of one dimension, of `host_type`.
+
+        An array that the caller holds on to holds its whole slab, beside the next.
+        """
+        pieces = self._all_pieces()
+        return map(self._widen, pieces) if self.widened else pieces
 
     def raw(self) -> Iterator[npt.NDArray[Any]]:
         """The elements in C order as the file has them; several to a byte where the type has fewer than 8 bits."""
@@ -69,6 +72,7 @@ class StoredTensor:
         left = np.empty(0, self.codes.dtype)
         for piece in self._all_pieces():
             together = np.concatenate([left, piece])
+            del piece
             whole = len(together) // 8 * 8  # in whole bytes, whatever the type
             yield np.frombuffer(encode_elements(together[:whole], kind.number), np.uint8)
             left = together[whole:]

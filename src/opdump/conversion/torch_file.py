@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 
+from opdump.conversion.formatted import forget
 from opdump.conversion.plan import ConversionError
 from opdump.conversion.stored_tensor import StoredTensor
 
@@ -27,11 +28,20 @@ def write_torch(stored: StoredTensor, descriptor: int) -> int:
     """Write a tensor of the element type of the device where PyTorch has it, else of the widened one; the bytes written."""
     import torch
 
-    parts = list(stored.values())
-    array = np.concatenate(parts) if parts else np.empty(0, stored.host_type)
-    tensor = torch.from_numpy(array).reshape(stored.shape)
-    if stored.dtype_name in _OWN_TYPES and hasattr(torch, stored.dtype_name):
-        tensor = tensor.to(getattr(torch, stored.dtype_name))
+    own = stored.dtype_name in _OWN_TYPES and hasattr(torch, stored.dtype_name)
+    kind = getattr(torch, stored.dtype_name) if own else torch.from_numpy(np.empty(0, stored.host_type)).dtype
+    tensor = torch.empty(stored.shape, dtype=kind)
+    flat = tensor.reshape(-1)
+    done = 0
+    for piece in stored.values():
+        count = len(piece)
+        if own:
+            flat[done : done + count] = torch.from_numpy(piece.copy())  # one that can be written, or PyTorch warns
+        else:
+            flat.numpy()[done : done + count] = piece  # PyTorch would make 1 of a bool whose byte is 7
+        done += count
+        del piece
+        forget(stored.tensor)
     with os.fdopen(os.dup(descriptor), "wb") as output:
         torch.save(tensor, output)
     return os.fstat(descriptor).st_size

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from opdump.dump_file.data_types import data_type
 from opdump.dump_file.dump_file import MOST_DIMENSIONS, DumpTensor
 from opdump.dump_file.hifloat8 import hifloat8_values
+from opdump.dump_file.small_floats import small_float
 from opdump.dump_file.widening import widen
 from opdump.errors import UndecodableTensorError
 
@@ -156,9 +157,7 @@ def values_of_codes(name: str) -> npt.NDArray[Any]:
         # One bit of exponent with bias 1: a fixed point of two bits after the point, with a sign.
         magnitude = np.arange(8, dtype=np.float32) / 4
         return np.concatenate([magnitude, -magnitude])
-    import ml_dtypes
-
-    kind = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    kind = small_float(_ML_DTYPES[name])
     bits = int(name[5])
     values: npt.NDArray[Any] = np.arange(1 << bits, dtype=np.uint8).view(kind).astype(np.float32)
     return values

@@ -1,22 +1,59 @@
-"""Copies between a plain array and a device's array, in which an axis of the plain one is split in blocks.
-
-A device's array is looked at with one axis for each loop of its memory. `axes[d]` names those that make axis d of the
-plain array: one, or two, the number of the block and the place in it. Padding is what no plain element is copied to.
-"""
+"""The placement of a tensor whose axes are split in blocks: most device formats are nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
+from types import EllipsisType
 from typing import NamedTuple
 
 from numpy.lib.stride_tricks import as_strided
 
 from opdump.formats.device_format import Array, Shape
-from opdump.formats.reading import Loop, Reading, boxes, loops_of, outermost_first
-from opdump.kernels import copy_elements
+from opdump.formats.reading import Loop, outermost_first
 
 Axes = Sequence[tuple[int, ...]]
+_Index = tuple[slice | EllipsisType, ...]
+"""With an ellipsis an array without axes stays an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A placement in `device`, a view of a device's array with one axis for each loop of its memory.
+
+    `axes[d]` names those that make axis d of the tensor: one, or two, the number of the block and the place in it.
+    """
+
+    device: Array
+    axes: Axes
+
+    def loops(self) -> list[Loop]:
+        shape, strides = self.device.shape, self.device.strides
+        return outermost_first(
+            Loop(axis, shape[parts[1]] if len(parts) > 1 else 1, abs(strides[parts[0]]))
+            for axis, parts in enumerate(self.axes)
+        )
+
+    def pairs(self, plain: Array, starts: Shape) -> Iterator[tuple[Array, Array]]:
+        """Views of bare bytes: some types cannot be strided."""
+        plain, device = plain.view(f"V{plain.itemsize}"), self.device.view(f"V{self.device.itemsize}")
+        of_axis = [
+            [_Piece(0, (slice(start, start + size),), (size,))]
+            if len(parts) == 1
+            else _pieces(start, size, device.shape[parts[1]])
+            for parts, start, size in zip(self.axes, starts, plain.shape, strict=True)
+        ]
+        moved = device.transpose([axis for parts in self.axes for axis in parts])
+        for pieces in product(*of_axis):
+            sizes: list[int] = []
+            strides: list[int] = []
+            for piece, stride in zip(pieces, plain.strides, strict=True):
+                sizes += piece.sizes
+                strides += [stride] if len(piece.sizes) == 1 else [stride * piece.sizes[1], stride]
+            corner: _Index = (*(slice(piece.first, None) for piece in pieces), ...)
+            places: _Index = (*(part for piece in pieces for part in piece.slices), ...)
+            yield as_strided(plain[corner], sizes, strides), moved[places]
 
 
 class _Piece(NamedTuple):
@@ -43,63 +80,3 @@ def _pieces(first_in_device: int, count: int, block: int) -> list[_Piece]:
             pieces.append(_Piece(done, (slice(outer, outer + blocks), slice(0, block)), (blocks, block)))
         done += size
     return pieces
-
-
-def _pairs(plain: Array, device: Array, axes: Axes, starts: Shape) -> Iterator[tuple[Array, Array]]:
-    """Views of the same shape of the plain and of the device's array, of bare bytes: some types cannot be strided."""
-    plain, device = plain.view(f"V{plain.itemsize}"), device.view(f"V{device.itemsize}")
-    of_axis = [
-        [_Piece(0, (slice(start, start + size),), (size,))]
-        if len(parts) == 1
-        else _pieces(start, size, device.shape[parts[1]])
-        for parts, start, size in zip(axes, starts, plain.shape, strict=True)
-    ]
-    order = [axis for parts in axes for axis in parts]
-    moved = device.transpose(order)
-    for pieces in product(*of_axis):
-        sizes: list[int] = []
-        strides: list[int] = []
-        for piece, stride in zip(pieces, plain.strides, strict=True):
-            sizes += piece.sizes
-            strides += [stride] if len(piece.sizes) == 1 else [stride * piece.sizes[1], stride]
-        corner = plain[tuple(slice(piece.first, None) for piece in pieces)]
-        yield (
-            as_strided(corner, sizes, strides),
-            moved[tuple(part for piece in pieces for part in piece.slices)],
-        )
-
-
-def from_blocks(
-    device: Array, axes: Axes, plain: Array, starts: Shape | None = None, reading: Reading | None = None
-) -> None:
-    """Fill the plain array from the device's; `starts` says which of its elements is the first, axis by axis."""
-    if plain.size:
-        for part, first in _in_boxes(plain, _loops_of_blocks(device, axes), starts, reading):
-            for elements, blocks in _pairs(part, device, axes, first):
-                copy_elements(blocks, elements)
-
-
-def into_blocks(
-    plain: Array, device: Array, axes: Axes, starts: Shape | None = None, reading: Reading | None = None
-) -> None:
-    """Fill the device's array from the plain one."""
-    if plain.size:
-        for part, first in _in_boxes(plain, loops_of(plain), starts, reading):
-            for elements, blocks in _pairs(part, device, axes, first):
-                copy_elements(elements, blocks)
-
-
-def _in_boxes(
-    plain: Array, loops: Sequence[Loop], starts: Shape | None, reading: Reading | None
-) -> Iterator[tuple[Array, Shape]]:
-    """Parts of the plain array, and where in the device's each begins."""
-    for box in boxes(plain.shape, loops, reading):
-        part = plain[tuple(slice(*limits) for limits in box)]
-        yield part, tuple(start + at for start, (at, _) in zip(starts or (0,) * plain.ndim, box, strict=True))
-
-
-def _loops_of_blocks(device: Array, axes: Axes) -> list[Loop]:
-    return outermost_first(
-        Loop(axis, device.shape[parts[1]] if len(parts) > 1 else 1, abs(device.strides[parts[0]]))
-        for axis, parts in enumerate(axes)
-    )

@@ -1,13 +1,15 @@
-"""From one format to another: device format, plain format, transposition, and the same back."""
+"""From one format to another: which shapes that needs, the memory for the result, and which elements go where."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from opdump.errors import FormatShapeError, UnknownFormatError
-from opdump.formats.device_format import Array, Memory, Shape, require_plain_shape, require_possible, text
+from opdump.formats.device_format import Array, Shape, require_plain_shape, require_possible, text
+from opdump.formats.placement import move_elements, read_elements, write_elements
 from opdump.formats.reading import Reading
 from opdump.formats.registry import DEVICE_FORMATS, FORMATS
 from opdump.kernels import copy_elements
@@ -66,21 +68,34 @@ def convert_format(
     if wanted is not None:
         require_plain_shape(wanted, plain_target)
         require_possible(wanted, array.dtype)
-    if target in DEVICE_FORMATS:
-        result = _to_plain(array, source, plain, plain_target, wanted, groups, None, reading)
-        device = DEVICE_FORMATS[target]
-        made = device.from_plain(
-            result,
-            device.c0 if c0 is None else c0,
-            groups,
-            _for_device(result.size, out),
-            None if source in DEVICE_FORMATS else reading,
+    here = _plain_shape(array, source, plain, plain_target, wanted, groups)
+    order = tuple(range(len(here))) if plain == plain_target else tuple(plain.index(axis) for axis in plain_target)
+    there = tuple(here[axis] for axis in order)
+    if wanted is not None and there != wanted:
+        raise FormatShapeError(
+            f"the tensor of the shape {text(array.shape)} in {source} has the shape {text(there)} in {plain_target}, "
+            f"not {text(wanted)}"
         )
-    elif source in DEVICE_FORMATS:
-        made = _to_plain(array, source, plain, plain_target, wanted, groups, out, reading)
+    from_device, to_device = DEVICE_FORMATS.get(source), DEVICE_FORMATS.get(target)
+    if to_device is None:
+        if from_device is None:
+            return _filled(array.transpose(order), out)
+        made = _for_plain(there, array.dtype, out)
+        if made.size:
+            # Its axes lie in memory as the target has them.
+            read_elements(from_device.place(array, here, groups), made.transpose(np.argsort(order)), reading)
+        return made
+    made = _for_device(
+        to_device.device_shape(there, to_device.c0 if c0 is None else c0, groups), there, array.dtype, out
+    )
+    if 0 in there:
+        return made
+    place = to_device.place(made, there, groups)
+    if from_device is None:
+        write_elements(array.transpose(order), place, reading)
     else:
-        return _filled(_to_plain(array, source, plain, plain_target, wanted, groups, None, None), out)
-    return made if out is None else out
+        move_elements(from_device.place(array, here, groups), place, there, array.dtype, reading)
+    return made
 
 
 def _require_writable(out: Array, array: Array) -> None:
@@ -108,35 +123,23 @@ def _filled(result: Array, out: Array | None) -> Array:
     return out
 
 
-def _for_plain(plain: str, permutation: Shape | None, out: Array | None) -> Memory:
-    """Memory of the plain format that a source goes through; `permutation` makes the target, and `out`, of it."""
-
-    def memory(shape: Shape, dtype: np.dtype[Any]) -> Array:
-        require_plain_shape(shape, plain)
-        order = tuple(range(len(shape))) if permutation is None else permutation
-        of_target = tuple(shape[axis] for axis in order)
-        if out is not None:
-            _require_shape(out, of_target)
-        made = np.empty(of_target, dtype) if out is None else out
-        plain_view: Array = made.transpose(np.argsort(order))
-        return plain_view
-
-    return memory
+def _for_plain(shape: Shape, dtype: np.dtype[Any], out: Array | None) -> Array:
+    """Memory of a plain format, whose elements are all to be written."""
+    if out is None:
+        return np.empty(shape, dtype)
+    _require_shape(out, shape)
+    return out
 
 
-def _for_device(elements: int, out: Array | None) -> Memory:
-    """Memory of the device format that so many elements go to."""
-
-    def memory(shape: Shape, dtype: np.dtype[Any]) -> Array:
-        require_possible(shape, dtype)
-        if out is None:
-            return np.zeros(shape, dtype)
-        _require_shape(out, shape)
-        if out.size != elements:  # there is padding
-            out.fill(0)
-        return out
-
-    return memory
+def _for_device(shape: Shape, of_plain: Shape, dtype: np.dtype[Any], out: Array | None) -> Array:
+    """Memory of a device format, zero where padding will be."""
+    require_possible(shape, dtype)
+    if out is None:
+        return np.zeros(shape, dtype)
+    _require_shape(out, shape)
+    if out.size != math.prod(of_plain):
+        out.fill(0)
+    return out
 
 
 def _same(array: Array, name: str, wanted: Shape | None) -> Array:
@@ -147,41 +150,17 @@ def _same(array: Array, name: str, wanted: Shape | None) -> Array:
     return array
 
 
-def _to_plain(
-    array: Array,
-    source: str,
-    plain: str,
-    target: str,
-    wanted: Shape | None,
-    groups: int,
-    out: Array | None,
-    reading: Reading | None,
-) -> Array:
-    """The array in the plain format `target`; `plain` is the one that the source goes through.
-
-    `out` is for a device format; a plain one becomes a view.
-    """
-    permutation = _permutation(plain, target)
-    if source in DEVICE_FORMATS:
-        of_plain = (
-            None if wanted is None else tuple(wanted[target.index(axis)] for axis in plain) if plain != "ND" else wanted
-        )
-        result = DEVICE_FORMATS[source].to_plain(array, of_plain, groups, _for_plain(plain, permutation, out), reading)
-    else:
+def _plain_shape(array: Array, source: str, plain: str, target: str, wanted: Shape | None, groups: int) -> Shape:
+    """The shape of the tensor in `plain`, the plain format of the source; `wanted` is in the order of `target`."""
+    if source not in DEVICE_FORMATS:
         require_plain_shape(array.shape, plain)
-        result = array
-    if permutation is not None:
-        result = result.transpose(permutation)
-    if wanted is not None and result.shape != wanted:
-        raise FormatShapeError(
-            f"the tensor of the shape {text(array.shape)} in {source} has the shape {text(result.shape)} in {target}, "
-            f"not {text(wanted)}"
-        )
-    return result
-
-
-def _permutation(plain: str, target: str) -> Shape | None:
-    return None if plain == target else tuple(plain.index(axis) for axis in target)
+        return array.shape
+    in_order = wanted
+    if wanted is not None and plain != target:
+        in_order = tuple(wanted[target.index(axis)] for axis in plain)
+    shape = DEVICE_FORMATS[source].plain_shape(array, in_order, groups)
+    require_plain_shape(shape, plain)
+    return shape
 
 
 def _plain_of(name: str) -> str:

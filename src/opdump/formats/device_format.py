@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from opdump.errors import FormatShapeError
 
 if TYPE_CHECKING:
-    from opdump.formats.reading import Reading
+    from opdump.formats.placement import Placement
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -21,35 +21,33 @@ CUBE = 16
 """Rows of a fractal, and the channels of a block where nothing else is said (the side of the device's matrix unit)."""
 
 
-class Memory(Protocol):
-    def __call__(self, shape: Shape, dtype: np.dtype[Any], /) -> Array:
-        """An array for the result, called once, when everything else is known to be right.
+class PlainShape(Protocol):
+    def __call__(self, array: Array, shape: Shape | None, groups: int, /) -> Shape:
+        """The shape of the tensor that `array` holds: `shape`, which cuts the padding, or without it that with padding.
 
-        Of a plain format its axes may lie in memory in another order, for a caller who goes on to transpose it, and its
-        elements are to be written. Of a device format it is C-contiguous, and where padding will be it is zero.
+        FormatShapeError: no array of the format has that shape, or a tensor of `shape` has another, or `shape` is needed.
         """
 
 
-class ToPlain(Protocol):
-    def __call__(
-        self, array: Array, shape: Shape | None, groups: int, memory: Memory, reading: Reading | None, /
-    ) -> Array:
-        """The elements in plain order, without padding if `shape` (of the plain format) is given."""
+class DeviceShape(Protocol):
+    def __call__(self, shape: Shape, c0: int, groups: int, /) -> Shape:
+        """The shape of an array that holds a tensor of `shape` in blocks of `c0` channels. FormatShapeError: none can."""
 
 
-class FromPlain(Protocol):
-    def __call__(self, array: Array, c0: int, groups: int, memory: Memory, reading: Reading | None, /) -> Array:
-        """The elements as the device holds them, in blocks of `c0` channels, zeros for padding."""
+class Place(Protocol):
+    def __call__(self, array: Array, shape: Shape, groups: int, /) -> Placement:
+        """Where a tensor of `shape` lies in `array`, whose shape is known to be right, and which has elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFormat:
-    """A device format by its name in dump files. `plain` is what it goes through: NCHW, NCDHW or ND (any rank)."""
+    """A device format by its name in dump files. `plain` is the order of a tensor's shape: NCHW, NCDHW or ND (any rank)."""
 
     name: str
     plain: str
-    to_plain: ToPlain
-    from_plain: FromPlain
+    plain_shape: PlainShape
+    device_shape: DeviceShape
+    place: Place
     c0: int = CUBE
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 
 from opdump.errors import FormatShapeError
-from opdump.formats.blocks import from_blocks, into_blocks
-from opdump.formats.device_format import CUBE, Array, DeviceFormat, Memory, Shape, ceil_div, require_same, text
-from opdump.formats.reading import Reading
+from opdump.formats.blocks import Blocks
+from opdump.formats.device_format import CUBE, Array, DeviceFormat, Shape, ceil_div, require_same, text
 
 
-def to_nd(array: Array, shape: Shape | None, _groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(..., N1, M1, M0, C0) to (..., M, N); without a shape M is M1 * M0 and N is N1 * C0.
+def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
+    """(..., M, N) of (..., N1, M1, M0, C0); without a shape M is M1 * M0 and N is N1 * C0.
 
     Leading axes of the shape may be split otherwise than those of the array; of one axis (N,) it is that of (1, N).
     """
@@ -28,40 +27,35 @@ def to_nd(array: Array, shape: Shape | None, _groups: int, memory: Memory, readi
         )
     *leading, n1, m1, m0, c0 = array.shape
     if shape is None:
-        shape = (*leading, m1 * m0, n1 * c0)
-    matrix = shape if len(shape) > 1 else (1, *shape) if shape else (1, 1)
-    batch = math.prod(leading)
-    expected = _device_shape(matrix, m0, c0)
-    if math.prod(matrix[:-2]) != batch:
+        return (*leading, m1 * m0, n1 * c0)
+    expected = _in_blocks(shape, m0, c0)
+    if math.prod(expected[:-4]) != math.prod(leading):
         require_same(array.shape, expected, "FRACTAL_NZ", "ND", shape)
     require_same(array.shape[-4:], expected[-4:], "FRACTAL_NZ", "ND", shape)
-    if len(shape) > 1 and tuple(leading) == shape[:-2]:
-        plain = memory(shape, array.dtype)
-        from_blocks(array, _axes(len(leading)), plain, reading=reading)
-    else:
-        plain = memory(shape, array.dtype)
-        if plain.size:
-            from_blocks(
-                array.reshape(batch, n1, m1, m0, c0), _axes(1), plain.reshape(batch, *matrix[-2:]), reading=reading
-            )
-    return plain
+    return shape
 
 
-def from_nd(array: Array, c0: int, _groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(..., M, N) to (..., N1, M1, M0, C0); a vector (N,) becomes a matrix of one row."""
-    matrix = array if array.ndim > 1 else array.reshape(1, -1)
-    device = memory(_device_shape(matrix.shape, CUBE, c0), array.dtype)
-    into_blocks(matrix, device, _axes(matrix.ndim - 2), reading=reading)
-    return device
+def _device_shape(shape: Shape, c0: int, _groups: int) -> Shape:
+    return _in_blocks(shape, CUBE, c0)
 
 
-def _axes(leading: int) -> list[tuple[int, ...]]:
-    return [*((axis,) for axis in range(leading)), (leading + 1, leading + 2), (leading, leading + 3)]
-
-
-def _device_shape(matrix: Shape, m0: int, c0: int) -> Shape:
-    *leading, m, n = matrix
+def _in_blocks(shape: Shape, m0: int, c0: int) -> Shape:
+    *leading, m, n = _matrix(shape)
     return *leading, ceil_div(n, c0), ceil_div(m, m0), m0, c0
 
 
-FRACTAL_NZ = DeviceFormat("FRACTAL_NZ", "ND", to_nd, from_nd)
+def _matrix(shape: Shape) -> Shape:
+    return (1,) * (2 - len(shape)) + shape
+
+
+def _place(array: Array, shape: Shape, _groups: int) -> Blocks:
+    matrices = array.reshape(*_matrix(shape)[:-2], *array.shape[-4:])
+    leading = len(shape) - 2
+    if leading < 0:  # one row, of which a scalar is one element
+        row = matrices[:, 0, 0]
+        return Blocks(row, ((0, 1),)) if shape else Blocks(row[0, 0, ...], ())
+    rows, columns = (leading + 1, leading + 2), (leading, leading + 3)
+    return Blocks(matrices, (*((axis,) for axis in range(leading)), rows, columns))
+
+
+FRACTAL_NZ = DeviceFormat("FRACTAL_NZ", "ND", _plain_shape, _device_shape, _place)

@@ -19,30 +19,17 @@ definition, which no dump of a real device has confirmed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-import numpy as np
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from opdump.errors import FormatShapeError
-from opdump.formats.blocks import from_blocks, into_blocks
-from opdump.formats.device_format import (
-    CUBE,
-    Array,
-    DeviceFormat,
-    Memory,
-    Shape,
-    ceil_div,
-    require_rank,
-    require_same,
-)
-from opdump.formats.reading import Box, Loop, Reading, boxes, loops_of
-
-# Of one share with its loops apart: (D, C1, H, W, N1, N0, C0), to (N, C, D, H, W).
-_AXES = ((4, 5), (1, 6), (0,), (2,), (3,))
+from opdump.formats.blocks import Blocks
+from opdump.formats.device_format import CUBE, Array, DeviceFormat, Shape, ceil_div, require_rank, require_same
+from opdump.formats.reading import Loop
 
 
-class _Shares(NamedTuple):
+class _Sharing(NamedTuple):
     """How groups share blocks: `together` of them in each of `shares`, which have `c1` and `n1` blocks."""
 
     shares: int
@@ -51,110 +38,91 @@ class _Shares(NamedTuple):
     n1: int
 
 
-def _shares(n: int, c: int, n0: int, c0: int, groups: int) -> _Shares:
+def _sharing(n: int, c: int, n0: int, c0: int, groups: int) -> _Sharing:
     if n % groups:
         raise FormatShapeError(f"{n} filters cannot be parted in {groups} groups. Give the number of groups")
     filters = n // groups
     if groups == 1 or not filters or not c:
-        return _Shares(groups, 1, ceil_div(c, c0), ceil_div(filters, n0))
+        return _Sharing(groups, 1, ceil_div(c, c0), ceil_div(filters, n0))
     together = min(math.lcm(math.lcm(c, c0) // c, math.lcm(filters, n0) // filters), groups)
-    return _Shares(ceil_div(groups, together), together, ceil_div(together * c, c0), ceil_div(together * filters, n0))
+    return _Sharing(ceil_div(groups, together), together, ceil_div(together * c, c0), ceil_div(together * filters, n0))
 
 
-def _parts(plain: Array, device: Array, groups: int, box: Box) -> Iterator[tuple[Array, Array, Shape]]:
-    """Of each group that has filters in the box: its weights there, its share with the loops apart, where in it they begin."""
-    n, c, *_ = plain.shape
-    sharing = _shares(n, c, device.shape[2], device.shape[3], groups)
-    apart = _loops_apart(plain, device, sharing)
-    filters = n // groups
-    (first, last), *others = box
-    for group in range(first // filters, ceil_div(last, filters)):
-        share, place = divmod(group, sharing.together)
-        start, stop = max(first, group * filters), min(last, (group + 1) * filters)
-        within = (slice(start, stop), *(slice(*limits) for limits in others))
-        (channel, _), *rest = others
-        in_share = (start - (group - place) * filters, place * c + channel, *(at for at, _ in rest))
-        yield plain[within], apart[share], in_share
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """A placement in `shares`, the device's array with its loops apart: (shares, [D,] C1, H, W, N1, N0, C0)."""
+
+    shares: Array
+    together: int
+    """Groups in each share."""
+    filters: int
+    """Of one group."""
+    channels: int
+
+    def share(self, number: int) -> Blocks:
+        d = self.shares.ndim - 7
+        return Blocks(
+            self.shares[number], ((d + 3, d + 4), (d, d + 5), *((axis,) for axis in range(d)), (d + 1,), (d + 2,))
+        )
+
+    def loops(self) -> Sequence[Loop]:
+        """Group after group, and where one is too large the loops of a share."""
+        *depth, c1 = self.shares.shape[1:-5]
+        c0 = self.shares.shape[-1]
+        # What the blocks of one group take, which are not next to each other where there is a depth.
+        of_group = math.prod(depth) * min(c1, ceil_div(self.channels, c0) + 1) * self.shares.strides[-6]
+        return (Loop(0, self.filters, of_group), *self.share(0).loops())
+
+    def pairs(self, plain: Array, starts: Shape) -> Iterator[tuple[Array, Array]]:
+        first, channel, *rest = starts
+        last = first + plain.shape[0]
+        for group in range(first // self.filters, ceil_div(last, self.filters)):
+            share, place = divmod(group, self.together)
+            start, stop = max(first, group * self.filters), min(last, (group + 1) * self.filters)
+            in_share = (start - (group - place) * self.filters, place * self.channels + channel, *rest)
+            yield from self.share(share).pairs(plain[start - first : stop - first], in_share)
 
 
-def _loops_apart(plain: Array, device: Array, sharing: _Shares) -> Array:
-    _, _, d, h, w = plain.shape
-    return device.reshape(sharing.shares, d, sharing.c1, h, w, *device.shape[1:])
+def _place(array: Array, shape: Shape, groups: int) -> _Groups:
+    n, c, *space = shape
+    _, n1, n0, c0 = array.shape
+    sharing = _sharing(n, c, n0, c0, groups)
+    *depth, h, w = space
+    apart = array.reshape(sharing.shares, *depth, sharing.c1, h, w, n1, n0, c0)
+    return _Groups(apart, sharing.together, n // groups, c)
 
 
-def _loops_of_device(plain: Array, device: Array, groups: int) -> list[Loop]:
-    """Group after group, and where one is too large the loops of a share."""
-    n, c, *_ = plain.shape
-    n0, c0 = device.shape[2:]
-    sharing = _shares(n, c, n0, c0, groups)
-    _, of_d, of_c1, of_h, of_w, of_n1, _, _ = _loops_apart(plain, device, sharing).strides
-    of_group = plain.shape[2] * min(sharing.c1, ceil_div(c, c0) + 1) * of_c1
-    return [
-        *(Loop(0, n // groups, of_group), Loop(2, 1, of_d), Loop(1, c0, of_c1)),
-        *(Loop(3, 1, of_h), Loop(4, 1, of_w), Loop(0, n0, of_n1)),
-    ]
+def _in_blocks(shape: Shape, n0: int, c0: int, groups: int) -> Shape:
+    n, c, *space = shape
+    sharing = _sharing(n, c, n0, c0, groups)
+    return sharing.shares * sharing.c1 * math.prod(space), sharing.n1, n0, c0
 
 
-def _device_shape(shape: Shape, n0: int, c0: int, groups: int) -> Shape:
-    n, c, d, h, w = shape
-    sharing = _shares(n, c, n0, c0, groups)
-    return sharing.shares * d * sharing.c1 * h * w, sharing.n1, n0, c0
+def _device_shape(shape: Shape, c0: int, groups: int) -> Shape:
+    return _in_blocks(shape, CUBE, c0, groups)
 
 
-def to_ncdhw(array: Array, shape: Shape | None, groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(D * C1 * H * W, N1, N0, C0) to (N, C, D, H, W): the shape is needed, it alone tells C1 from D, H and W."""
-    needed = _required(array, "FRACTAL_Z_3D", "D * C1 * H * W", shape)
-    return _to_plain(array, needed, groups, memory, reading, "FRACTAL_Z_3D", "NCDHW")
+def _plain_shape_3d(array: Array, shape: Shape | None, groups: int) -> Shape:
+    """(N, C, D, H, W) of (D * C1 * H * W, N1, N0, C0): the shape is needed, it alone tells C1 from D, H and W."""
+    return _required(array, shape, groups, "FRACTAL_Z_3D", "NCDHW", "D * C1 * H * W")
 
 
-def to_nchw(array: Array, shape: Shape | None, groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(C1 * H * W, N1, N0, C0) to (N, C, H, W): the shape is needed, it alone tells C1 from H and W."""
-    n, c, h, w = _required(array, "FRACTAL_Z", "C1 * H * W", shape)
-
-    def with_depth(shape: Shape, dtype: np.dtype[Any]) -> Array:
-        return memory((*shape[:2], *shape[3:]), dtype)[:, :, None]
-
-    return _to_plain(array, (n, c, 1, h, w), groups, with_depth, reading, "FRACTAL_Z", "NCHW")[:, :, 0]
+def _plain_shape(array: Array, shape: Shape | None, groups: int) -> Shape:
+    """(N, C, H, W) of (C1 * H * W, N1, N0, C0): the shape is needed, it alone tells C1 from H and W."""
+    return _required(array, shape, groups, "FRACTAL_Z", "NCHW", "C1 * H * W")
 
 
-def _required(array: Array, name: str, first_axis: str, shape: Shape | None) -> Shape:
+def _required(array: Array, shape: Shape | None, groups: int, name: str, plain: str, first_axis: str) -> Shape:
     require_rank(array, name, f"{first_axis.replace(' ', '')} N1 N0 C0")
     if shape is None:
         raise FormatShapeError(
             f"{name} with its first axis of {first_axis} = {array.shape[0]} does not say what H and W are. "
             "Give the tensor's original shape"
         )
+    _, _, n0, c0 = array.shape
+    require_same(array.shape, _in_blocks(shape, n0, c0, groups), name, plain, shape, groups)
     return shape
 
 
-def _to_plain(
-    array: Array, shape: Shape, groups: int, memory: Memory, reading: Reading | None, name: str, plain_name: str
-) -> Array:
-    n0, c0 = array.shape[2:]
-    logical = shape if len(plain_name) == 5 else (*shape[:2], *shape[3:])
-    require_same(array.shape, _device_shape(shape, n0, c0, groups), name, plain_name, logical, groups)
-    plain = memory(shape, array.dtype)
-    if plain.size:
-        for box in boxes(plain.shape, _loops_of_device(plain, array, groups), reading):
-            for weights, share, starts in _parts(plain, array, groups, box):
-                from_blocks(share, _AXES, weights, starts)
-    return plain
-
-
-def from_ncdhw(array: Array, c0: int, groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(N, C, D, H, W) to (D * C1 * H * W, N1, N0, C0)."""
-    device = memory(_device_shape(array.shape, CUBE, c0, groups), array.dtype)
-    if array.size:
-        for box in boxes(array.shape, loops_of(array), reading):
-            for weights, share, starts in _parts(array, device, groups, box):
-                into_blocks(weights, share, _AXES, starts)
-    return device
-
-
-def from_nchw(array: Array, c0: int, groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(N, C, H, W) to (C1 * H * W, N1, N0, C0)."""
-    return from_ncdhw(array[:, :, None], c0, groups, memory, reading)
-
-
-FRACTAL_Z = DeviceFormat("FRACTAL_Z", "NCHW", to_nchw, from_nchw)
-FRACTAL_Z_3D = DeviceFormat("FRACTAL_Z_3D", "NCDHW", to_ncdhw, from_ncdhw)
+FRACTAL_Z = DeviceFormat("FRACTAL_Z", "NCHW", _plain_shape, _device_shape, _place)
+FRACTAL_Z_3D = DeviceFormat("FRACTAL_Z_3D", "NCDHW", _plain_shape_3d, _device_shape, _place)

@@ -8,54 +8,68 @@ Source: the usual definition of the format. The specification has none, and no d
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 from opdump.errors import FormatShapeError
-from opdump.formats.blocks import from_blocks, into_blocks
-from opdump.formats.device_format import (
-    CUBE,
-    Array,
-    DeviceFormat,
-    Memory,
-    Shape,
-    ceil_div,
-    require_rank,
-    require_same,
-    text,
-)
-from opdump.formats.reading import Reading
+from opdump.formats.blocks import Blocks
+from opdump.formats.device_format import CUBE, Array, DeviceFormat, Shape, ceil_div, require_rank, require_same, text
+from opdump.formats.reading import Loop
 
 _CHANNELS = 4
-# Of (K1, N1, N0, places, channels), to (N, C, H * W).
-_AXES = ((1, 2), (4,), (0, 3))
 
 
-def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(K1, N1, N0, C0) to (N, C, H, W): the shape is needed."""
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The placement of (N, C, H, W), the rows one after the other in `blocks`, which is that of (N, C, H * W)."""
+
+    blocks: Blocks
+    width: int
+
+    def loops(self) -> Sequence[Loop]:
+        """Those of the blocks, where that along H * W is one of rows, as many as a block holds, and one within a row."""
+        loops = []
+        for axis, unit, span in self.blocks.loops():
+            if axis == 2:
+                rows = max(1, unit // self.width)
+                loops += [Loop(2, rows, ceil_div(rows * self.width, unit) * span), Loop(3, unit, span)]
+            else:
+                loops.append(Loop(axis, unit, span))
+        return loops
+
+    def pairs(self, plain: Array, starts: Shape) -> Iterator[tuple[Array, Array]]:
+        n, c, h, w = starts
+        first = h * self.width + w
+        *outer, rows, columns = plain.shape
+        _, _, of_row, of_column = plain.strides
+        if columns == self.width and of_row == columns * of_column:  # one long row; a view, as the strides allow it
+            yield from self.blocks.pairs(plain.reshape(*outer, rows * columns), (n, c, first))
+        else:
+            for row in range(rows):
+                yield from self.blocks.pairs(plain[:, :, row], (n, c, first + row * self.width))
+
+
+def _place(array: Array, shape: Shape, _groups: int) -> _Rows:
+    k1, n1, n0, c0 = array.shape
+    apart = array.reshape(k1, n1, n0, c0 // _CHANNELS, _CHANNELS)
+    return _Rows(Blocks(apart, ((1, 2), (4,), (0, 3))), shape[3])
+
+
+def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
+    """(N, C, H, W) of (K1, N1, N0, C0): the shape is needed."""
     require_rank(array, "FRACTAL_Z_C04", "K1 N1 N0 C0")
     if shape is None:
         raise FormatShapeError("FRACTAL_Z_C04 does not say what C, H and W are. Give the tensor's original shape")
     _, _, n0, c0 = array.shape
-    require_same(array.shape, _device_shape(shape, n0, c0), "FRACTAL_Z_C04", "NCHW", shape)
-    n, c, h, w = shape
-    plain = memory(shape, array.dtype)
-    # H and W lie side by side in every plain format, so that this is a view.
-    from_blocks(_places_apart(array), _AXES, plain.reshape(n, c, h * w), reading=reading)
-    return plain
+    require_same(array.shape, _in_blocks(shape, n0, c0), "FRACTAL_Z_C04", "NCHW", shape)
+    return shape
 
 
-def from_nchw(array: Array, c0: int, _groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(N, C, H, W), C <= 4, to (K1, N1, N0, C0)."""
-    device = memory(_device_shape(array.shape, CUBE, c0), array.dtype)
-    n, c, h, w = array.shape
-    into_blocks(array.reshape(n, c, h * w), _places_apart(device), _AXES, reading=reading)
-    return device
+def _device_shape(shape: Shape, c0: int, _groups: int) -> Shape:
+    return _in_blocks(shape, CUBE, c0)
 
 
-def _places_apart(device: Array) -> Array:
-    k1, n1, n0, c0 = device.shape
-    return device.reshape(k1, n1, n0, c0 // _CHANNELS, _CHANNELS)
-
-
-def _device_shape(shape: Shape, n0: int, c0: int) -> Shape:
+def _in_blocks(shape: Shape, n0: int, c0: int) -> Shape:
     n, c, h, w = shape
     if c > _CHANNELS:
         raise FormatShapeError(f"FRACTAL_Z_C04 holds at most {_CHANNELS} channels; found {c} in {text(shape)}")
@@ -64,4 +78,4 @@ def _device_shape(shape: Shape, n0: int, c0: int) -> Shape:
     return ceil_div(h * w * _CHANNELS, c0), ceil_div(n, n0), n0, c0
 
 
-FRACTAL_Z_C04 = DeviceFormat("FRACTAL_Z_C04", "NCHW", to_nchw, from_nchw)
+FRACTAL_Z_C04 = DeviceFormat("FRACTAL_Z_C04", "NCHW", _plain_shape, _device_shape, _place)

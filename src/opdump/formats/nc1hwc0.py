@@ -9,36 +9,28 @@ confirmed.
 
 from __future__ import annotations
 
-from opdump.formats.blocks import from_blocks, into_blocks
-from opdump.formats.device_format import Array, DeviceFormat, Memory, Shape, ceil_div, require_rank, require_same
-from opdump.formats.reading import Reading
-
-_AXES = ((0,), (1, 4), (2,), (3,))
+from opdump.formats.blocks import Blocks
+from opdump.formats.device_format import Array, DeviceFormat, Shape, ceil_div, require_rank, require_same
 
 
-def to_nchw(array: Array, shape: Shape | None, _groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(N, C1, H, W, C0) to (N, C, H, W); without a shape C is C1 * C0."""
+def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
+    """(N, C, H, W) of (N, C1, H, W, C0); without a shape C is C1 * C0."""
     require_rank(array, "NC1HWC0", "N C1 H W C0")
     n, c1, h, w, c0 = array.shape
     if shape is None:
         shape = (n, c1 * c0, h, w)
     require_same(array.shape, _device_shape(shape, c0), "NC1HWC0", "NCHW", shape)
-    plain = memory(shape, array.dtype)
-    from_blocks(array, _AXES, plain, reading=reading)
-    return plain
+    return shape
 
 
-def from_nchw(array: Array, c0: int, _groups: int, memory: Memory, reading: Reading | None) -> Array:
-    """(N, C, H, W) to (N, C1, H, W, C0)."""
-    device = memory(_device_shape(array.shape, c0), array.dtype)
-    into_blocks(array, device, _AXES, reading=reading)
-    return device
-
-
-def _device_shape(shape: Shape, c0: int) -> Shape:
+def _device_shape(shape: Shape, c0: int, _groups: int = 1) -> Shape:
     n, c, h, w = shape
     return n, ceil_div(c, c0), h, w, c0
 
 
-NC1HWC0 = DeviceFormat("NC1HWC0", "NCHW", to_nchw, from_nchw)
-NC1HWC0_C04 = DeviceFormat("NC1HWC0_C04", "NCHW", to_nchw, from_nchw, c0=4)
+def _place(array: Array, _shape: Shape, _groups: int) -> Blocks:
+    return Blocks(array, ((0,), (1, 4), (2,), (3,)))
+
+
+NC1HWC0 = DeviceFormat("NC1HWC0", "NCHW", _plain_shape, _device_shape, _place)
+NC1HWC0_C04 = DeviceFormat("NC1HWC0_C04", "NCHW", _plain_shape, _device_shape, _place, c0=4)

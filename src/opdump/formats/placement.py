@@ -1,0 +1,70 @@
+"""Where the elements of a tensor lie in an array of a device format, and the three ways that they go: out, in, from one to another.
+
+Each goes box by box where a `Reading` says so, in the order in which the source lies in memory. From one device's array to another a
+box is an array of its own, so that the tensor is never whole between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import EllipsisType
+from typing import Protocol
+
+import numpy as np
+
+from opdump.formats.device_format import Array, Shape
+from opdump.formats.reading import Loop, Reading, boxes, loops_of
+from opdump.kernels import copy_elements
+
+
+class Placement(Protocol):
+    """Of a plain tensor in a device's array. Padding is where no element lies."""
+
+    def loops(self) -> Sequence[Loop]:
+        """The loops of the array's memory, the outermost first."""
+
+    def pairs(self, plain: Array, starts: Shape) -> Iterator[tuple[Array, Array]]:
+        """Views of the same shape, of `plain` and of the device's array, that together are all of `plain`.
+
+        `plain` is a part of the tensor, in any strides; `starts` says which element of the tensor is its first, axis by axis.
+        """
+
+
+def read_elements(source: Placement, plain: Array, reading: Reading | None) -> None:
+    """Fill the plain tensor from the device's array."""
+    for part, starts in _parts(plain, source.loops(), reading):
+        _read(source, part, starts)
+
+
+def write_elements(plain: Array, target: Placement, reading: Reading | None) -> None:
+    """Fill the device's array, but for its padding, from the plain tensor."""
+    for part, starts in _parts(plain, loops_of(plain), reading):
+        _write(part, target, starts)
+
+
+def move_elements(
+    source: Placement, target: Placement, shape: Shape, dtype: np.dtype[np.generic], reading: Reading | None
+) -> None:
+    """Fill a device's array, but for its padding, from another one of the same tensor; `shape` is the tensor's own."""
+    for box in boxes(shape, source.loops(), reading):
+        part = np.empty([stop - start for start, stop in box], dtype)
+        starts = tuple(start for start, _ in box)
+        _read(source, part, starts)
+        _write(part, target, starts)
+
+
+def _read(source: Placement, part: Array, starts: Shape) -> None:
+    for elements, places in source.pairs(part, starts):
+        copy_elements(places, elements)
+
+
+def _write(part: Array, target: Placement, starts: Shape) -> None:
+    for elements, places in target.pairs(part, starts):
+        copy_elements(elements, places)
+
+
+def _parts(plain: Array, loops: Sequence[Loop], reading: Reading | None) -> Iterator[tuple[Array, Shape]]:
+    """Parts of the plain tensor, and where in it each begins."""
+    for box in boxes(plain.shape, loops, reading):
+        index: tuple[slice | EllipsisType, ...] = (*(slice(*limits) for limits in box), ...)
+        yield plain[index], tuple(start for start, _ in box)
