@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from opdump.adapters.host.element_types import BY_DTYPE, widened_elements
+from opdump.adapters.host.reader import NumpyReader
 from opdump.adapters.onnxruntime.differences import same_bits
-from opdump.adapters.onnxruntime.element_types import BY_DTYPE, widened_elements
-from opdump.adapters.onnxruntime.reader import NumpyReader
 
 from .recording import FLOAT, INT64, Recording, model_of, numbers, plain_run
 

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from opdump.adapters.host.reader import NumpyReader
 from opdump.adapters.onnxruntime.differences import same_bits
-from opdump.adapters.onnxruntime.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.errors import CaptureStateError, ModelFileError
 from opdump.plan import DumpPlan, StepSet

@@ -151,4 +151,6 @@ def run_facts(plan: DumpPlan) -> RunFacts:
 
 
 def _reader(plan: DumpPlan) -> Any:
-    return adapter_module("reader").NumpyReader.of_plan(plan)
+    from opdump.adapters.host.reader import NumpyReader
+
+    return NumpyReader.of_plan(plan)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from opdump.errors import CaptureStateError, IncompleteCaptureError
+from opdump.errors import CaptureStateError
 from opdump.onnx.recording import Recording
 from opdump.onnx.settings import plan_of
 from opdump.plan import Dialect, DumpPlan
@@ -133,10 +133,5 @@ def session(
         recording.unload(model_id)
         if dump is not None:
             dump.report = report
-    gaps = recording.recorder.gaps
-    if strict and gaps:
-        found = ", ".join(f"{count} {reason}" for reason, count in sorted(gaps.items()))
-        raise IncompleteCaptureError(
-            f"strict: some operators or tensors left no data ({found}); "
-            f"`opdump show {recording.plan.path} --skipped` lists them"
-        )
+    if strict:
+        report.raise_for_gaps()

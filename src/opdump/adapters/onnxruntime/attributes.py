@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, numpy_helper
 
-from .element_types import BY_NUMBER
+from opdump.adapters.host.element_types import BY_NUMBER
 
 _MOST_ELEMENTS: Final = 64
 """A tensor of more elements is told by type and shape alone: the weights of a model are no arguments."""

@@ -15,8 +15,9 @@ import numpy as np
 import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
-from .element_types import BY_NUMBER, Array, ElementType, element_of_type
-from .host_tensor import HostTensor
+from opdump.adapters.host.element_types import BY_NUMBER, Array, ElementType, element_of_type
+from opdump.adapters.host.host_tensor import HostTensor
+
 from .model_file import ModelFile, open_session
 from .model_graph import ModelNode, bodies_of, values_read_in
 from .tensors_of_run import Tensors

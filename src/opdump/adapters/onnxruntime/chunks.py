@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from .element_types import BY_NUMBER
+from opdump.adapters.host.element_types import BY_NUMBER
+
 from .selection import ChosenNode
 
 

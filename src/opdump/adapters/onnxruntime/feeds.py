@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from .element_types import BY_DTYPE, element_of_type
+from opdump.adapters.host.element_types import BY_DTYPE, element_of_type
 
 
 def feed_of(elements: npt.NDArray[Any], dtype: str) -> Any:

@@ -8,9 +8,9 @@ from typing import Final
 import onnx
 from onnx import GraphProto, ModelProto, TypeProto
 
+from opdump.adapters.host.element_types import BY_NUMBER
 from opdump.layouts.ge_graph import GeGraph, GeOperator, GeOrigin, GeTensor
 
-from .element_types import BY_NUMBER
 from .model_graph import ModelNode, bodies_of, nodes_of
 from .session import OnnxSession
 

@@ -17,10 +17,9 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
+from opdump.adapters.host.element_types import BY_NUMBER
+from opdump.adapters.host.host_tensor import HostTensor
 from opdump.errors import ModelFileError
-
-from .element_types import BY_NUMBER
-from .host_tensor import HostTensor
 
 ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
 LEVELS: Final[Mapping[str, Any]] = {

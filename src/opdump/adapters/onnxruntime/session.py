@@ -22,6 +22,7 @@ from typing import Any, Literal
 import onnxruntime
 from onnx import ModelProto
 
+from opdump.adapters.host.host_tensor import HostTensor
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import ModelFilter
@@ -32,7 +33,6 @@ from .chunks import chunks_of
 from .differences import largest_difference, same_bits
 from .failures import FailureSearch
 from .hazards import has_half_precision, has_random_operators, is_random
-from .host_tensor import HostTensor
 from .model_file import ModelFile, load_model, open_session, optimized
 from .model_graph import ModelNode, nodes_of, producers
 from .selection import choose, chosen_within, slots_of, unmatched_layers

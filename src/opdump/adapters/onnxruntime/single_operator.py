@@ -9,9 +9,9 @@ from typing import Any
 import onnx
 from onnx import ModelProto, helper
 
+from opdump.adapters.host.element_types import BY_DTYPE
 from opdump.errors import ModelFileError
 
-from .element_types import BY_DTYPE
 from .model_file import load_model
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]

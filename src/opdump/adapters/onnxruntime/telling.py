@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from opdump.adapters.host.host_tensor import HostTensor
 from opdump.plan import DumpPlan
 from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
 
 from .bodies import BodyReplay, BodyRun
-from .host_tensor import HostTensor
 from .model_file import ModelFile
 from .model_graph import ModelNode
 from .selection import Choice, ChosenNode, Slots

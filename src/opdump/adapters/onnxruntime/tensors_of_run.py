@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from .element_types import ElementType, element_of_type
-from .host_tensor import HostTensor
+from opdump.adapters.host.element_types import ElementType, element_of_type
+from opdump.adapters.host.host_tensor import HostTensor
 
 Tensors = dict[str, HostTensor | str]
 """Values by name; of what is no tensor of numbers the type alone: `string`, `seq(tensor(float))`."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from opdump.dump_file.small_floats import small_float
 from opdump.kernels import DTYPE_CODES
 
 Array = npt.NDArray[Any]
@@ -84,14 +84,11 @@ BY_RUNTIME_NAME: Final[Mapping[str, ElementType]] = MappingProxyType(
 BY_DTYPE: Final[Mapping[str, ElementType]] = MappingProxyType(
     {element.dtype: element for element in BY_NUMBER.values()}
 )
-# The small floats that ml_dtypes knows; a lookup table of all codes widens the packed ones.
-_SMALL_FLOATS: Final[Mapping[str, Any]] = MappingProxyType(
+# A lookup table of all codes widens the packed ones.
+_SMALL_FLOATS: Final = frozenset(
     {
-        name: getattr(ml_dtypes, name)
-        for name in (
-            *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-            *("float4_e2m1fn", "float8_e8m0fnu"),
-        )
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+        *("float4_e2m1fn", "float8_e8m0fnu"),
     }
 )
 
@@ -108,16 +105,15 @@ def widened_elements(raw: Array, element: ElementType, shape: tuple[int, ...]) -
 
     `raw` is flat, of the type's `storage`; packed elements stand with the first one in the lowest bits. bfloat16 and the
     floats of 8 and 4 bits become float32, integers below 8 bits int8 or uint8, all exact. What numpy knows is returned as it
-    is, without a copy.
+    is, without a copy. Raises UndecodableTensorError for a small float that the installed ml_dtypes lacks.
     """
     if element.known_to_numpy:
         return raw.reshape(shape)
     if element.dtype == "bfloat16":
         return (raw.astype(np.uint32) << 16).view(np.float32).reshape(shape)
     codes = raw if element.bits == 8 else _unpacked(raw, element.bits, int(np.prod(shape, dtype=np.int64)))
-    small = _SMALL_FLOATS.get(element.dtype)
-    if small is not None:
-        floats: Array = codes.view(small).astype(np.float32)
+    if element.dtype in _SMALL_FLOATS:
+        floats: Array = codes.view(small_float(element.dtype)).astype(np.float32)
         return floats.reshape(shape)
     if element.dtype.startswith("int"):
         unused = 8 - element.bits

@@ -7,20 +7,21 @@ every operator that reads it: one summary of each tensor a run, one of each init
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
+from opdump.adapters.host.element_types import widened_elements
+from opdump.adapters.host.host_tensor import HostTensor
 from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
 from opdump.plan import DumpPlan
 from opdump.recorder import Taken
 from opdump.records import SkipReason
 from opdump.statistics import Extremes, canonical_category, device_extremes, digests_of
 
-from .element_types import widened_elements
-from .host_tensor import HostTensor
+if TYPE_CHECKING:
+    import onnxruntime
 
 LiveValue: TypeAlias = "HostTensor | onnxruntime.OrtValue | npt.NDArray[Any] | str"
 """A text is the type of a value that no array stands for: `string`, `seq(tensor(float))`."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
+from opdump.adapters.host.element_types import BY_DTYPE, BY_NUMBER, ElementType
 from opdump.statistics import Extremes
 
-from .element_types import BY_DTYPE, BY_NUMBER, ElementType
+if TYPE_CHECKING:
+    import onnxruntime
 
 Array = npt.NDArray[Any]
 
