@@ -11,7 +11,8 @@ from opdump.configs.acl import DialectVersion, load_acl_plan
 from opdump.configs.acl_file import LARGEST_FILE
 from opdump.configs.json_text import read_json
 from opdump.configs.known_keys import COMMON, E2E
-from opdump.errors import ConfigError, NotSupportedYetError
+from opdump.configs.tensorflow_file import SIGNS, load_tensorflow_plan
+from opdump.errors import ConfigError
 from opdump.plan import Dialect, DumpPlan
 
 _ACL: Final = "dump"
@@ -30,8 +31,8 @@ def load_plan(
 ) -> DumpPlan:
     """The plan of a config file of any dialect; without `dialect` the file's content tells which.
 
-    `path` None means the file that MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names. `dialect_version` and `program_directory` are for acl.json
-    (see `load_acl_plan`); `overrides` are those of the dialect's own loader.
+    `path` None means the file that MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names. `dialect_version` is for acl.json, `program_directory`
+    for acl.json and npu_dump.json (see `load_acl_plan`); `overrides` are those of the dialect's own loader.
 
     Raises ConfigError, its own for a file of no or of two dialects, and what the dialect's loader raises.
     """
@@ -42,15 +43,15 @@ def load_plan(
         path = mindspore.named_file(environ) if named else None
     if dialect is None:
         dialect = "mindspore" if path is None else dialect_of(path)
-    if dialect == "tensorflow":
-        raise NotSupportedYetError(
-            "configurations of TensorFlow are not supported yet; write an acl.json or a data_dump.json: "
-            "`opdump config new --dialect acl`"
-        )
     if dialect == "mindspore":
         return mindspore.load_plan(path, environ=environ, strict=strict, **overrides)
     if path is None:
-        raise ConfigError("no configuration: name an acl.json; `opdump config new --dialect acl` writes a first one")
+        file = "an acl.json" if dialect == "acl" else "an npu_dump.json"
+        raise ConfigError(f"no configuration: name {file}; `opdump config new --dialect {dialect}` writes a first one")
+    if dialect == "tensorflow":
+        return load_tensorflow_plan(
+            path, environ=environ, strict=strict, program_directory=program_directory, **overrides
+        )
     return load_acl_plan(
         path,
         environ=environ,
@@ -62,12 +63,12 @@ def load_plan(
 
 
 def dialect_of(path: str | os.PathLike[str]) -> Dialect:
-    """The dialect that a file is written in, by its top-level keys: `dump`, or a section of data_dump.json.
+    """The dialect that a file is written in, by its top-level keys: `dump`, a section of data_dump.json, or a key of npu_dump.json.
 
     A file that cannot be read, or is no JSON, is left to the loader whose words it holds, to say what is wrong; that of
     data_dump.json where it holds none.
 
-    Raises ConfigError for JSON that holds the keys of both or of neither.
+    Raises ConfigError for JSON that holds the keys of several or of none.
     """
     where = os.fspath(path)
     data = _start_of(where)
@@ -78,13 +79,28 @@ def dialect_of(path: str | os.PathLike[str]) -> Dialect:
     except ConfigError:
         if not data:
             raise _undecided(where, "the file is empty") from None
-        named = f'"{_ACL}"'.encode() in data and f'"{COMMON}"'.encode() not in data
-        return "acl" if named else "mindspore"
+        return _named_in(data)
     keys = set(config) if isinstance(config, Mapping) else set()
-    acl, other = _ACL in keys, bool(keys & {COMMON, E2E})
-    if acl == other:
-        raise _undecided(where, f'both "{_ACL}" and "{COMMON}" are there' if acl else "neither is there")
-    return "acl" if acl else "mindspore"
+    found: list[tuple[Dialect, str]] = []
+    if _ACL in keys:
+        found.append(("acl", _ACL))
+    if sections := sorted(keys & {COMMON, E2E}):
+        found.append(("mindspore", sections[0]))
+    if signs := sorted(keys & SIGNS):
+        found.append(("tensorflow", signs[0]))
+    if len(found) != 1:
+        several = " and ".join(f'"{key}"' for _, key in found)
+        raise _undecided(where, f"{several} are there together" if found else "none is there")
+    return found[0][0]
+
+
+def _named_in(data: bytes) -> Dialect:
+    """The dialect whose keys stand in what is no JSON; that of data_dump.json where there are none, or several."""
+    if f'"{COMMON}"'.encode() in data:
+        return "mindspore"
+    if f'"{_ACL}"'.encode() in data:
+        return "acl"
+    return "tensorflow" if any(f'"{key}"'.encode() in data for key in SIGNS) else "mindspore"
 
 
 def _start_of(path: str) -> bytes | None:
@@ -100,6 +116,6 @@ def _start_of(path: str) -> bytes | None:
 
 def _undecided(where: str, found: str) -> ConfigError:
     return ConfigError(
-        f'{where}: {found}, expected either "{_ACL}" (an acl.json) or "{COMMON}" (a data_dump.json); '
-        f"add one, or say which it is with --dialect acl or --dialect mindspore"
+        f'{where}: {found}, expected one of "{_ACL}" (an acl.json), "{COMMON}" (a data_dump.json) and "enable_dump" '
+        f"(an npu_dump.json); add one, or say which it is with --dialect acl, mindspore or tensorflow"
     )
