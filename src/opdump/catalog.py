@@ -18,13 +18,17 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.layouts.opening import read_ranks
-from opdump.layouts.rank import Rank, Run, RunChoice, StepContent
+from opdump.layouts.rank import Rank, Run, RunChoice, StepContent, SupportsPlaces
 from opdump.plan import KernelPattern
 from opdump.records import IO, OpRecord, SkipReason, TensorRecord
+
+if TYPE_CHECKING:
+    from opdump.layouts.ascend.places import DevicePlaces
 
 __all__ = ["Catalog", "Execution", "Run", "open_dump"]
 
@@ -93,6 +97,12 @@ class Catalog:
     def graphs(self) -> tuple[int, ...]:
         """The graphs of any rank, ascending."""
         return tuple(sorted({graph for tree in self._trees.values() for graph in tree.graph_ids}))
+
+    @property
+    def devices(self) -> tuple[DevicePlaces, ...]:
+        """The directories of each device of a dump of devices, those of the chosen run; none of another layout."""
+        trees = (self._trees[rank] for rank in self.ranks)
+        return tuple(tree.chosen_places() for tree in trees if isinstance(tree, SupportsPlaces))
 
     @property
     def problems(self) -> tuple[CorruptDumpError, ...]:

@@ -35,6 +35,10 @@ SkipReason = Literal[
     "opaque",  # an element type or a subclass that no array stands for
     "no overflow",  # overflow mode: nothing overflowed in it
     "no exception",  # exception mode: it did not fail
+    "fed",  # no operator made it: the program gave it
+    "handle",  # gives a handle to a variable, an iterator, a queue: no elements
+    "not executed",  # did not run in this step: a branch not taken, or removed before by the runtime
+    "untold",  # ran where it could not be seen
     "not watched",  # watch mode: files hold what the watched operators' outputs became
 ]
 Phase = Literal["forward", "recomputation", "backward", "optimizer"]

@@ -3,12 +3,15 @@
 opdump show /data/dump
 opdump show /data/dump --op conv1-Conv2d/convolution-op7 --step 0
 opdump show /data/dump --source train.py:175
+opdump show /data/dump --graph ge_proto_00002_Build.txt
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +21,7 @@ from opdump.commands import EXIT_ERROR
 if TYPE_CHECKING:
     from opdump.catalog import Catalog
     from opdump.layouts.rank import RunChoice
+    from opdump.reports.computational_graph import GraphSearch
 
 
 @click.command(
@@ -33,6 +37,12 @@ Examples:
   opdump show /data/dump --json --limit 0 | jq .   all of it for a program
 
 \b
+Of a dump with several models the computational graph is named: the model
+whose ge_proto_*_Build.txt has IteratorV2, Iterator or GetNext. The file is
+looked for in the dump, here, and where DUMP_GRAPH_PATH, NPU_COLLECT_PATH and
+ASCEND_WORK_PATH point.
+
+\b
 Ends with 0; with 1 where PATH holds no dump, the named operator, line, step or
 rank is not in it, or a file of it is damaged; with 2 for a wrong command line.""",
 )
@@ -44,6 +54,9 @@ rank is not in it, or a file of it is damaged; with 2 for a wrong command line."
 @click.option("--run", metavar="N|all", default="latest", show_default=True, help="Which of several runs into PATH.")
 @click.option("--skipped", is_flag=True, help="Also the operators that left no data, with the reason.")
 @click.option("--watch", is_flag=True, help="Who first changed each watched output (a dump of watch mode).")
+@click.option(
+    "--graph", "graph_file", metavar="FILE", help="The graph file of the computational graph, chosen by hand."
+)
 @click.option(
     "--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Rows to show; 0 for all."
 )
@@ -58,13 +71,14 @@ def show(
     run: str,
     skipped: bool,
     watch: bool,
+    graph_file: str | None,
     limit: int,
     as_json: bool,
 ) -> None:
     """Show what the dump in PATH holds."""
     from opdump.catalog import open_dump
     from opdump.reports.dump_json import executions_json, overview_json
-    from opdump.reports.dump_tables import print_details, print_operators, print_runs, print_steps
+    from opdump.reports.dump_tables import print_details, print_graph_search, print_operators, print_runs, print_steps
     from opdump.reports.selection import Selection, selected
     from opdump.reports.table import Printer
 
@@ -76,20 +90,33 @@ def show(
     named = op is not None or source is not None
     selection = Selection(op=op, source=source, step=step, rank=rank, include_skipped=skipped, limit=limit)
     executions = selected(catalog, selection)
+    search = None if named and graph_file is None else _search_graphs(catalog, graph_file)
     if as_json:
         shown = executions[:limit] if limit else executions
-        click.echo(executions_json(shown) if named else overview_json(catalog, shown))
+        click.echo(executions_json(shown) if named else overview_json(catalog, shown, search))
     elif named:
         print_details(Printer(), executions, limit=limit)
     else:
         printer = Printer()
         print_runs(printer, catalog)
         printer.text()
+        print_graph_search(printer, search)
+        marked = search.marked if search is not None else frozenset()
         if step is None:
-            print_steps(printer, catalog, rank=rank, limit=limit)
+            print_steps(printer, catalog, rank=rank, limit=limit, marked=marked)
             printer.text()
         print_operators(printer, executions, limit=limit)
     _tell_problems(catalog)
+
+
+def _search_graphs(catalog: Catalog, graph_file: str | None) -> GraphSearch | None:
+    from opdump.reports.computational_graph import search_graphs
+
+    named = Path(graph_file) if graph_file is not None else None
+    search = search_graphs(catalog, named=named, environ=os.environ, cwd=Path.cwd())
+    for warning in search.warnings if search is not None else ():
+        click.echo(f"opdump: warning: {warning}", err=True)
+    return search
 
 
 def _show_watch(catalog: Catalog, *, step: int | None, rank: int | None, limit: int, as_json: bool) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph
 from opdump.records import OpRecord, SkipReason, TensorRecord
+
+if TYPE_CHECKING:
+    from opdump.layouts.ascend.places import DevicePlaces  # which reads what names this file
 
 RunChoice = int | Literal["latest", "all"]
 
@@ -70,3 +73,12 @@ class Rank(Protocol):
     def graph(self, graph_id: int) -> Graph | None: ...
     def history(self, graph_id: int) -> tuple[int, ...]: ...
     def execution_order(self, graph_id: int) -> tuple[str, ...]: ...
+
+
+@runtime_checkable
+class SupportsPlaces(Protocol):
+    """A rank whose directories tell models apart: a device's."""
+
+    def chosen_places(self) -> DevicePlaces:
+        """The directories of the chosen run; of the last one where "latest" was asked for."""
+        ...

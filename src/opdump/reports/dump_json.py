@@ -9,18 +9,20 @@ from typing import Any
 
 from opdump.catalog import Catalog, Execution, Run
 from opdump.records import OpRecord, StatisticValue, TensorRecord
+from opdump.reports.computational_graph import GraphSearch, search_json
 from opdump.reports.selection import file_of
 from opdump.reports.statistics_shown import statistics_of
 
 
-def overview_json(catalog: Catalog, executions: Iterable[Execution]) -> str:
-    """Runs, ranks, steps and graphs of a dump, and the operators that were asked for."""
+def overview_json(catalog: Catalog, executions: Iterable[Execution], search: GraphSearch | None = None) -> str:
+    """Runs, ranks, steps and graphs of a dump, which of its models is the computational graph, and the operators asked for."""
     return _text(
         {
             "path": str(catalog.path),
             "ranks": list(catalog.ranks),
             "steps": list(catalog.steps),
             "graphs": list(catalog.graphs),
+            "computational_graph": search_json(search),
             "runs": [_run(run) for run in catalog.runs],
             "operators": [_execution(execution) for execution in executions],
         }

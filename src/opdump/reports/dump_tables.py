@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from opdump.catalog import Catalog, Execution, Run
+from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.records import OpRecord, TensorRecord
 from opdump.reports import amounts
+from opdump.reports.computational_graph import GraphSearch, search_lines
 from opdump.reports.selection import file_of
 from opdump.reports.statistics_shown import SHOWN, not_finite, shown_statistics, statistics_of
 from opdump.reports.table import Column, Printer
@@ -35,8 +37,20 @@ def print_runs(printer: Printer, catalog: Catalog) -> None:
     printer.table(columns, [_run_row(run) for run in catalog.runs])
 
 
-def print_steps(printer: Printer, catalog: Catalog, *, rank: int | None = None, limit: int = 0) -> None:
-    """One row for each step of each rank: what it holds, and how many of its tensors hold NaN or infinities."""
+def print_graph_search(printer: Printer, search: GraphSearch | None) -> None:
+    """Which model is the computational graph, with an empty line behind; nothing where there is nothing to tell."""
+    lines = list(search_lines(search)) if search is not None else []
+    for line in (*lines, "") if lines else ():
+        printer.text(line)
+
+
+def print_steps(
+    printer: Printer, catalog: Catalog, *, rank: int | None = None, limit: int = 0, marked: Collection[str] = ()
+) -> None:
+    """One row for each step of each rank: what it holds, and how many of its tensors hold NaN or infinities.
+
+    `marked` are the names of models that are the computational graph.
+    """
     rows: list[list[str]] = []
     left = 0
     for number in catalog.ranks if rank is None else (rank,):
@@ -44,7 +58,7 @@ def print_steps(printer: Printer, catalog: Catalog, *, rank: int | None = None, 
             if limit and len(rows) >= limit:
                 left += 1
             else:
-                rows.append(_step_row(catalog, number, step))
+                rows.append(_step_row(catalog, number, step, marked))
     columns = (
         Column("rank", right=True),
         Column("step", right=True),
@@ -134,13 +148,13 @@ def _time(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
+def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str]) -> list[str]:
     operators = tensors = bad = 0
     first_bad = ""
     skipped = Counter[str](catalog.counted(step, rank))
     graphs: set[str] = set()
     for execution in catalog.executions(step=step, rank=rank, include_skipped=True):
-        graphs.add(_graph_of(execution.op))
+        graphs.add(_graph_of(execution.op, marked))
         if execution.op.skip:
             skipped[execution.op.skip] += 1
             continue
@@ -157,8 +171,10 @@ def _step_row(catalog: Catalog, rank: int, step: int) -> list[str]:
     return [str(rank), str(step), ", ".join(sorted(graphs)), *counted, first_bad, left_out]
 
 
-def _graph_of(op: OpRecord) -> str:
-    return f"{op.net_name}/{op.graph_id}" if op.net_name else str(op.graph_id)
+def _graph_of(op: OpRecord, marked: Collection[str]) -> str:
+    if not op.net_name:
+        return str(op.graph_id)
+    return f"{op.net_name}/{op.graph_id}" + (" (computational)" if marked and sanitise(op.net_name) in marked else "")
 
 
 def _operator_row(execution: Execution, *, one_place: bool) -> list[str]:

@@ -35,6 +35,7 @@ class DeviceTree:
     def __init__(
         self, device: DevicePlaces, *, run: RunChoice = "latest", problems: Sequence[CorruptDumpError] = ()
     ) -> None:
+        self._device = device
         self.root = device.root
         self.rank_id = device.rank_id
         self._problems: dict[str, CorruptDumpError] = {}
@@ -123,6 +124,16 @@ class DeviceTree:
             or (place.has_step and _is_overflow(execution))
         ]
         return PlaceFiles(tuple(left), None, files.problems)
+
+    def chosen_places(self) -> DevicePlaces:
+        """The directories of the chosen run; of the last one where "latest" was asked for."""
+        last = max(self._run_of.values(), default=0)
+        places = [
+            place
+            for place in self._places
+            if self._is_chosen(place) and (self._run != "latest" or self._run_of[place] == last)
+        ]
+        return replace(self._device, places=tuple(places))
 
     def constants(self) -> tuple[TensorRecord, ...]:
         """None: a device files what operators read and wrote."""

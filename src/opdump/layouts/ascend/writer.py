@@ -138,6 +138,12 @@ class AscendWriter:
     def write_graph(self, graph: Graph) -> None:
         """Nothing: a device's dump holds no graph. That of an offline model is written by whoever loads the model."""
 
+    @property
+    def metadata(self) -> Path | None:
+        """The directory of the index; None before anything was filed. With a directory for each step, that of the last one."""
+        homes = list(self._indexes)
+        return self.root / homes[-1] / METADATA if homes else None
+
     def flush(self) -> None:
         """Wait until everything queued is on disk."""
         self.sink.flush()

@@ -8,15 +8,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from google.protobuf import text_format
-
 from opdump.dump_file.data_types import BY_NAME
-from opdump.layouts.ge_graph.graph import GeGraph, GeOperator, GeOrigin, GeTensor
+from opdump.layouts.ge_graph.graph import GeGraph, GeOperator, GeOrigin, GeTensor, is_control_edge
 from opdump.layouts.ge_graph.schema import model_def
 
 ORIGINAL_NAMES: Final = "_datadump_original_op_names"
 NO_TASK: Final = "_no_task"
+ORIGIN_NAME: Final = "_datadump_origin_name"
+ORIGIN_SLOT: Final = "_datadump_origin_output_index"
+UNKNOWN_RANK: Final = -2
+"""The graph engine's word for an unknown number of dimensions."""
 _INT64: Final = 2**63
+_ONE_VALUE: Final = (str, int, float, bytes)
 _LIST_TYPES: Final = {"s": 1, "i": 2, "f": 3, "b": 4}
 
 
@@ -30,26 +33,33 @@ def model_of(graphs: Sequence[GeGraph]) -> Any:
         readers = _readers(graph)
         for number, operator in enumerate(graph.operators):
             _fill(written.op.add(), operator, number, readers[operator.name])
+        for name, value in graph.attributes.items():
+            _add(written.attr, name, value)
     return model
 
 
 def encode_text(model: Any) -> str:
     """The message in the text format of protobuf; UTF-8 stays as it is, whatever the version of protobuf."""
+    from google.protobuf import text_format  # it takes a while to import, and reading needs it not
+
     return str(text_format.MessageToString(model, as_utf8=True))
 
 
 def encode_json(model: Any) -> str:
     """The message as JSON: numbers as numbers, names of enumerations, entries of a map as `{"key": ..., "value": ...}`."""
-    return json.dumps(_as_json(model), indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(_as_json(model), ensure_ascii=False) + "\n"
+    )  # without indentation, which the compiled encoder of json lacks
 
 
 def _readers(graph: GeGraph) -> Mapping[str, list[tuple[str, int]]]:
-    """For each operator those that read it, and in which slot."""
+    """For each operator those that read it, and in which slot; those that wait for it, in slot -1."""
     readers: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for operator in graph.operators:
         for slot, source in enumerate(operator.inputs):
             if source:
-                readers[source.rpartition(":")[0]].append((operator.name, slot))
+                place = -1 if is_control_edge(source) else slot
+                readers[source.rpartition(":")[0]].append((operator.name, place))
     return readers
 
 
@@ -92,17 +102,19 @@ def _describe(described: Any, tensor: GeTensor) -> None:
     described.layout = tensor.format
     described.device_type = "NPU"
     if tensor.shape is None:
-        described.shape.dim.append(-2)  # the graph engine's word for an unknown number of dimensions
+        described.shape.dim.append(UNKNOWN_RANK)
         return
     described.shape.dim.extend(tensor.shape)
     described.real_dim_cnt = len(tensor.shape)
     if kind is not None and kind.bits and all(dim >= 0 for dim in tensor.shape):
-        described.size = (math.prod(tensor.shape) * kind.bits + 7) // 8
+        size = (math.prod(tensor.shape) * kind.bits + 7) // 8
+        if size < _INT64:
+            described.size = size
 
 
 def _add_origin(described: Any, tensor: GeTensor, origin: GeOrigin) -> None:
-    _add(described.attr, "_datadump_origin_name", origin.op_name)
-    _add(described.attr, "_datadump_origin_output_index", origin.slot)
+    _add(described.attr, ORIGIN_NAME, origin.op_name)
+    _add(described.attr, ORIGIN_SLOT, origin.slot)
     _add(described.attr, "_datadump_origin_format", tensor.format)
     _add(described.attr, "origin_format", tensor.format)
     if tensor.shape:  # readers ask for the numbers of a list that is there, and a scalar has none
@@ -142,12 +154,18 @@ def _kind_of_list(values: Sequence[Any]) -> str | None:
 def _as_json(message: Any) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for field, value in message.ListFields():
-        repeated = not isinstance(value, str | bytes | int | float | bool) and hasattr(value, "__len__")
-        shown[field.name] = [_json_value(field, each) for each in value] if repeated else _json_value(field, value)
+        if isinstance(value, _ONE_VALUE) or not hasattr(value, "__len__"):
+            shown[field.name] = _json_value(field, value)
+        elif field.message_type is None and field.enum_type is None and not (value and isinstance(value[0], float)):
+            shown[field.name] = list(value)
+        else:
+            shown[field.name] = [_json_value(field, each) for each in value]
     return shown
 
 
 def _json_value(field: Any, value: Any) -> Any:
+    if isinstance(value, str):
+        return value
     if field.message_type is not None:
         return _as_json(value)
     if field.enum_type is not None:

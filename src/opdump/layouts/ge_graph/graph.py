@@ -32,7 +32,7 @@ class GeOperator:
     """One operator.
 
     `inputs` are `{op_name}:{slot}` of who makes them, empty where a slot is left out; `input_tensors` and `input_names` stand
-    beside them. `origins` are those of the outputs. `runs` is False for what no task runs: it leaves no data.
+    beside them. Behind them stand those that it waits for, `{op_name}:-1`, beside which nothing stands. `origins` are those of the outputs. `runs` is False for what no task runs: it leaves no data.
     `attributes` are JSON values.
     """
 
@@ -61,3 +61,10 @@ class GeGraph:
     outputs: tuple[str, ...] = ()
     """`{op_name}:{slot}` of what the model gives."""
     operators: tuple[GeOperator, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values."""
+
+
+def is_control_edge(source: str) -> bool:
+    """Whether an input is no value: the operator waits for another one."""
+    return source.endswith(":-1")

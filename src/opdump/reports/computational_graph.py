@@ -1,0 +1,273 @@
+"""Which model of a dump is the computational graph, found out from graph files as the document on data dump of TensorFlow says.
+
+computational graph: ge_default_20201120163719_2 (ge_proto_00002_Build.txt has IteratorV2); its operators are in
+20201120163719/0/ge_default_20201120163719_2/2
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from opdump.catalog import Catalog
+from opdump.configs.ge_graph_environment import graph_directories
+from opdump.errors import CorruptDumpError, NotInDumpError
+from opdump.layouts.ascend.places import DevicePlaces
+from opdump.layouts.ge_graph import (
+    COMPUTE_GRAPH,
+    is_computational,
+    is_graph_name,
+    read_ge_graph,
+    read_notes,
+    root_name,
+    update_of,
+)
+from opdump.layouts.mindspore_sync.metadata import METADATA
+from opdump.layouts.mindspore_sync.names import sanitise
+
+BY_HAND: Final = "named by hand"
+
+_MOST_FILES: Final = 1000
+_OF_PROCESSES: Final = ("pid_*_deviceid_*", "extra-info/graph/[0-9]*_[0-9]*")
+_RULE: Final = "IteratorV2, Iterator or GetNext"
+_CHOOSE: Final = "--graph FILE names one"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGraph:
+    """A model with a graph file. `rule` says why it is the computational one, empty where it is not.
+
+    `directories` hold its operators, relative to the directory of the dump; empty where it left no data.
+    """
+
+    model_name: str
+    file: Path
+    rule: str
+    directories: tuple[str, ...] = ()
+    update: str = ""
+    """Type of an operator that updates a variable; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSearch:
+    """What was looked for: the models of the dump; where; and what was found."""
+
+    models: tuple[str, ...]
+    looked_in: tuple[Path, ...]
+    graphs: tuple[ModelGraph, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def computational(self) -> tuple[ModelGraph, ...]:
+        """Those that the rule says are the computational graph: one, most often. Of several the one that trains, if there is one."""
+        found = self._by_rule
+        training = tuple(graph for graph in found if graph.update)
+        return training if len(training) == 1 else found
+
+    @property
+    def others(self) -> int:
+        """How many others the rule takes for the computational graph, that do not train."""
+        return len(self._by_rule) - len(self.computational)
+
+    @property
+    def _by_rule(self) -> tuple[ModelGraph, ...]:
+        """Those that read data; without one, those that the capture marked."""
+        found = tuple(graph for graph in self.graphs if graph.rule)
+        return tuple(graph for graph in found if graph.rule != COMPUTE_GRAPH) or found
+
+    @property
+    def marked(self) -> frozenset[str]:
+        """Names of models to mark in a listing, as directories have them."""
+        return frozenset(sanitise(graph.model_name) for graph in self.computational)
+
+
+def search_graphs(
+    catalog: Catalog, *, named: Path | None = None, environ: Mapping[str, str], cwd: Path
+) -> GraphSearch | None:
+    """Looks for the graph files of a dump's models; None where the dump has no models, or is of another layout.
+
+    Where the capture noted graph files, these are taken. Else they are looked for in the dump's directories, in `cwd`, where programs
+    leave them, and where the variables in `environ` point. `named` is the graph file that a person chose.
+    Raises CorruptDumpError where that cannot be read, and NotInDumpError where it is of another program.
+    """
+    directories = _model_directories(catalog.devices)
+    if not directories:
+        if named is not None:
+            raise NotInDumpError(f"{catalog.path}: has no directories of models, which --graph could choose from")
+        return None
+    models = tuple(directories)
+    if named is not None:
+        return GraphSearch(models, (), (_named(catalog, named, directories),), ())
+    warnings: list[str] = []
+    found = {graph.model_name: graph for graph in _noted(catalog.devices, directories, warnings)}
+    looked: list[Path] = []
+    if not set(directories) <= {sanitise(name) for name in found}:
+        for directory in _places_to_look(catalog.devices, environ, cwd):
+            looked.append(directory)
+            for graph in _graphs_in(directory, directories, warnings):
+                found.setdefault(graph.model_name, graph)
+    return GraphSearch(models, tuple(looked), tuple(found.values()), tuple(warnings))
+
+
+def search_lines(search: GraphSearch) -> Iterator[str]:
+    """What to tell of it: nothing where the dump has one model, and no graph of it is computational."""
+    found = search.computational
+    if len(found) == 1:
+        yield f"computational graph: {_told(found[0])}{_told_apart(search)}"
+    elif found:
+        yield f"computational graph: one of {len(found)}; {_CHOOSE}, the one that trains has operators such as ApplyAdam"
+        for graph in found:
+            yield f"  {_told(graph)}"
+    elif len(search.models) > 1 and search.graphs:
+        count = len(search.graphs)
+        yield (
+            f"computational graph: not known; the graph files of {count} of {len(search.models)} models were read, and none has "
+            f"{_RULE}; {_CHOOSE}"
+        )
+    elif len(search.models) > 1:
+        yield (
+            f"computational graph: not known; no ge_proto_*_Build.txt of the {len(search.models)} models is in "
+            f"{', '.join(map(str, search.looked_in))}; {_CHOOSE}"
+        )
+
+
+def search_json(search: GraphSearch | None) -> dict[str, Any] | None:
+    """The same for a program: the one graph, or None and several `candidates`."""
+    if search is None:
+        return None
+    found = [_graph_json(graph) for graph in search.computational]
+    return {
+        **(found[0] if len(found) == 1 else {"model_name": None, "file": None, "rule": None, "directories": []}),
+        "candidates": found,
+        "looked_in": [str(directory) for directory in search.looked_in],
+    }
+
+
+def _graph_json(graph: ModelGraph) -> dict[str, Any]:
+    return {
+        "model_name": graph.model_name,
+        "file": str(graph.file),
+        "rule": graph.rule,
+        "directories": list(graph.directories),
+    }
+
+
+def _told(graph: ModelGraph) -> str:
+    if graph.rule == BY_HAND:
+        why = BY_HAND
+    elif graph.rule == COMPUTE_GRAPH:
+        why = f"is marked {COMPUTE_GRAPH}"
+    else:
+        why = f"has {graph.rule}"
+    where = (
+        f"its operators are in {', '.join(graph.directories)}" if graph.directories else "the dump holds nothing of it"
+    )
+    return f"{graph.model_name} ({graph.file.name} {why}); {where}"
+
+
+def _told_apart(search: GraphSearch) -> str:
+    if not search.others:
+        return ""
+    many = "another graph reads" if search.others == 1 else f"{search.others} other graphs read"
+    return f". It trains ({search.computational[0].update}); {many} data too"
+
+
+def _model_directories(devices: Iterable[DevicePlaces]) -> dict[str, tuple[str, ...]]:
+    """The name of each model, as directories have it, and its directories."""
+    found: dict[str, dict[str, None]] = {}
+    for device in devices:
+        for place in device.places:
+            if place.net_name:
+                path = device.root / place.relative
+                model = path.parent if place.data_index is not None else path
+                found.setdefault(place.net_name, {})[os.path.relpath(model, device.base)] = None
+    return {name: tuple(directories) for name, directories in found.items()}
+
+
+def _named(catalog: Catalog, file: Path, directories: Mapping[str, tuple[str, ...]]) -> ModelGraph:
+    graphs = read_ge_graph(file, names_only=True)
+    name = graphs[0].name
+    if sanitise(name) not in directories:
+        held = ", ".join(list(directories)[:10])
+        raise NotInDumpError(
+            f"{file}: its graph is called {name[:200]!r}, and {catalog.path} holds {held}; name the file of one"
+        )
+    rule = is_computational(graphs) or BY_HAND
+    return ModelGraph(name, file, rule, directories[sanitise(name)], update_of(graphs))
+
+
+def _noted(
+    devices: Iterable[DevicePlaces], directories: Mapping[str, tuple[str, ...]], warnings: list[str]
+) -> Iterator[ModelGraph]:
+    for home in _homes(devices):
+        try:
+            notes = read_notes(home / METADATA)
+        except CorruptDumpError as error:
+            warnings.append(str(error))
+            continue
+        for note in notes:
+            found = directories.get(sanitise(note.model_name), ())
+            yield ModelGraph(note.model_name, Path(note.file), note.rule, found, note.update)
+
+
+def _homes(devices: Iterable[DevicePlaces]) -> list[Path]:
+    """The directories of devices, `{time}/{device_id}`."""
+    homes: dict[Path, None] = {}
+    for device in devices:
+        for place in device.places:
+            path = device.root / place.relative
+            above = [path, *path.parents]
+            homes.update((each, None) for each in above if each.parent.name == place.time and place.time)
+    return list(homes)
+
+
+def _places_to_look(devices: Sequence[DevicePlaces], environ: Mapping[str, str], cwd: Path) -> list[Path]:
+    """Directories that may hold graph files, each once, those of the dump first."""
+    found: dict[Path, None] = {}
+    for device in devices:
+        above = [device.root, *device.root.parents]
+        found.update((path, None) for path in above if path == device.base or device.base in path.parents)
+    for home in _homes(devices):
+        found.update({home.parent: None, home: None})
+    for base in (*dict.fromkeys(device.base for device in devices), cwd):
+        found[base] = None
+        for pattern in _OF_PROCESSES:
+            found.update((path, None) for path in sorted(base.glob(pattern)))
+    for base, pattern in graph_directories(environ, cwd=cwd):
+        found[base] = None
+        found.update((path, None) for path in sorted(base.glob(pattern)))
+    return [path for path in found if path.is_dir()]
+
+
+def _graphs_in(
+    directory: Path, directories: Mapping[str, tuple[str, ...]], warnings: list[str]
+) -> Iterator[ModelGraph]:
+    """The graphs in a directory that are of models of the dump."""
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(entry.name for entry in entries if is_graph_name(entry.name))
+    except OSError as error:
+        warnings.append(f"{directory}: cannot be listed ({error.strerror}); graph files in it are not seen")
+        return
+    # The JSON beside a text says the same.
+    held = set(names)
+    names = [name for name in names if not (name.endswith(".json") and name.removesuffix(".json") in held)]
+    if len(names) > _MOST_FILES:
+        warnings.append(f"{directory}: holds {len(names)} graph files; the last {_MOST_FILES} are looked at")
+    for name in reversed(names[-_MOST_FILES:]):  # a later file is of a later run
+        path = directory / name
+        known = root_name(path)
+        if known is not None and sanitise(known) not in directories:
+            continue
+        try:
+            graphs = read_ge_graph(path, names_only=True)
+        except CorruptDumpError as error:
+            warnings.append(str(error))
+            continue
+        model = graphs[0].name
+        if sanitise(model) in directories:
+            found = directories[sanitise(model)]
+            yield ModelGraph(model, path, is_computational(graphs) or "", found, update_of(graphs))
