@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import acl, onnx
+    from . import acl, onnx, tensorflow
     from .adapters.settings import DumpComplete
     from .catalog import Catalog
     from .catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
@@ -49,7 +49,7 @@ _HOMES = {
     "write_dump_file": ("dump_file", "write_dump_file"),
 }
 
-_MODULES = ("acl", "onnx")
+_MODULES = ("acl", "onnx", "tensorflow")
 
 __all__ = [
     "CaptureReport",
@@ -72,6 +72,7 @@ __all__ = [
     "set_dump",
     "start",
     "stop",
+    "tensorflow",
     "watch",
     "write_dump_file",
 ]

@@ -9,12 +9,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Final
 
 from .adapters.settings import Adapter, Clock, DumpComplete, Marks, Settings, Steps, SupportsWatch
 from .configs.acl import plan_from_environment
@@ -26,7 +27,7 @@ from .errors import CaptureStateError, ConfigError, FrameworkMissingError, Incom
 from .layouts.mindspore_sync.index_writer import RunFacts, own_version
 from .layouts.writing import RankWriter, open_writer
 from .plan import DumpPlan
-from .recorder import Recorder, make_recorder
+from .recorder import GAPS, Recorder, make_recorder
 from .sink import DirectorySink
 
 _LOG = logging.getLogger("opdump")
@@ -68,6 +69,15 @@ class CaptureReport:
             seconds=time.monotonic() - started,
             warnings=warnings,
         )
+
+    def raise_for_gaps(self) -> None:
+        """Raises IncompleteCaptureError where operators or tensors that should have left data did not (`strict`)."""
+        total = Counter(self.skipped) + Counter(self.tensors_skipped)
+        found = ", ".join(f"{count} {reason}" for reason, count in sorted(total.items()) if reason in GAPS)
+        if found:
+            raise IncompleteCaptureError(
+                f"strict: some operators or tensors left no data ({found}); `opdump show {self.path} --skipped` lists them"
+            )
 
 
 class _StoppedClock:
@@ -155,6 +165,8 @@ def capture(
     overflow: bool = False,
     on_exception: bool = False,
     watch: Any = None,
+    framework: str = "auto",
+    device_id: int | None = None,
     **settings: Any,
 ) -> Iterator[Dump]:
     """Records what every operator reads and writes while the block runs.
@@ -170,12 +182,16 @@ def capture(
     overflow         file the operators that overflow, and how, and no others
     on_exception     file the inputs of an operator that raises; without a path, as ASCEND_WORK_PATH says, or here
     watch            file what these tensors, and the outputs of operators with these names, hold after each operator
+    device_id        the number of the device in directories and records; without it what torchrun says (RANK), or, for a
+                     configuration of TensorFlow, ASCEND_DEVICE_ID and DEVICE_ID
+    framework        "torch" or "tensorflow"; "auto": the one of them that the program has imported, else torch
 
     Raises ConfigError before anything runs, DumpPathError where the directory cannot be written, CaptureStateError where a
     capture is running already.
     """
     if _SESSION.running is not None:
         raise CaptureStateError("a capture is running in this process already; end it (opdump.stop()) before the next")
+    chosen = chosen_framework(framework, sys.modules)
     nodes, tensors = _watched_of(watch, _SESSION.numbers)
     mode = chosen_mode(overflow=overflow, on_exception=on_exception, watch=bool(nodes or tensors))
     if mode == "exception" and config is None and "path" not in settings:
@@ -183,7 +199,7 @@ def capture(
     plan = resolve_plan(config, strict=strict, **settings)
     plan = plan_in_mode(plan, mode, as_device=config is None and "layout" not in settings, nodes=nodes)
     options = Settings(
-        rank_id=rank_of(os.environ),
+        rank_id=_device(plan, os.environ) if device_id is None else device_id,
         eager=eager,
         stop_after_dump=stop_after_dump,
         steps=steps,
@@ -191,7 +207,7 @@ def capture(
         model_names={key: name for key, (_, name) in _SESSION.model_names.items()},
         watch=tensors,
     )
-    adapter = _adapter("torch")
+    adapter = _adapter(chosen)
     with ExitStack() as stack:
         _SESSION.running = stack
         stack.callback(_clear_session)
@@ -200,12 +216,7 @@ def capture(
         with suppress(DumpComplete):  # the program was asked to end here
             yield dump
     if strict and dump.report is not None:
-        gaps = dump._recorder.gaps
-        if gaps:
-            found = ", ".join(f"{count} {reason}" for reason, count in sorted(gaps.items()))
-            raise IncompleteCaptureError(
-                f"strict: some operators or tensors left no data ({found}); `opdump show {plan.path} --skipped` lists them"
-            )
+        dump.report.raise_for_gaps()
 
 
 def start(config: str | os.PathLike[str] | DumpPlan | None = None, **settings: Any) -> Dump:
@@ -336,6 +347,14 @@ def rank_of(environ: Mapping[str, str]) -> int:
 _STARTED: list[Any] = []
 
 
+def _device(plan: DumpPlan, environ: Mapping[str, str]) -> int:
+    if plan.dialect == "tensorflow":
+        from .configs.tensorflow import device_of
+
+        return device_of(environ)
+    return rank_of(environ)
+
+
 def _stop_at_exit() -> None:
     if _STARTED:
         stop()
@@ -348,6 +367,26 @@ def _clear_session() -> None:
     _SESSION.running = None
     _SESSION.dump = None
     _SESSION.numbers = itertools.count()
+
+
+_FRAMEWORKS: Final = ("torch", "tensorflow")
+
+
+def chosen_framework(asked: str, imported: Collection[str]) -> str:
+    """The framework whose programs `capture` looks at: the one that was asked for, or the one that is imported.
+
+    Raises ConfigError for a name that is none of them.
+    """
+    if asked != "auto":
+        if asked not in _FRAMEWORKS:
+            raise ConfigError(f'framework is {asked!r}, expected "auto", "torch" or "tensorflow"')
+        return asked
+    found = [name for name in _FRAMEWORKS if name in imported]
+    if len(found) > 1:
+        _LOG.warning(
+            'both torch and tensorflow are imported; torch is captured. For the other: opdump.capture(..., framework="tensorflow")'
+        )
+    return found[0] if found else "torch"
 
 
 def _adapter(name: str) -> Adapter:

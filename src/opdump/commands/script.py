@@ -35,6 +35,8 @@ class Program:
     module: ModuleType
     argv: tuple[str, ...]
     import_path: str
+    source: str = ""
+    """Its text; empty where there is none to be had."""
 
     def execute(self) -> None:
         """Run the program to its end; whatever it raises, SystemExit included, passes through."""
@@ -71,6 +73,7 @@ def load_script(path: str, arguments: Sequence[str]) -> Program:
         module=_main_module(__file__=filename, __loader__=loader, __spec__=None, __package__=None, __cached__=None),
         argv=(path, *arguments),
         import_path=import_path,
+        source=importlib.util.decode_source(source),
     )
 
 
@@ -102,6 +105,7 @@ def load_module(name: str, arguments: Sequence[str]) -> Program:
         ),
         argv=(origin, *arguments),
         import_path=import_path,
+        source=(loader.get_source(spec.name) or "") if isinstance(loader, InspectLoader) else "",
     )
 
 

@@ -27,7 +27,7 @@ from opdump.recorder.writers import StepWriter, SupportsTensorFiles
 from opdump.records import IO, HostPayload, OpRecord, SkipReason, record_of
 from opdump.statistics import SummaryStatistics
 
-GAPS: frozenset[SkipReason] = frozenset({"no storage", "unsupported layout", "opaque"})
+GAPS: frozenset[SkipReason] = frozenset({"no storage", "unsupported layout", "opaque", "untold"})
 """Reasons that leave a hole in a dump: `strict` makes them an error."""
 MOST_OPS = 50_000
 """A step of more operators is filed in parts, so that a program whose step never ends does not fill the memory."""
@@ -81,6 +81,11 @@ class Recorder:
         if builder is None:
             builder = self.graphs[graph_id] = GraphBuilder(graph_id, root_name)
         return builder
+
+    @property
+    def writer(self) -> StepWriter:
+        """What files the records."""
+        return self._writer
 
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor]) -> OpRecord:
         """Reads the inputs of an operator that is about to run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from opdump.graph import Graph
@@ -54,6 +55,15 @@ class SupportsExceptions(Protocol):
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
         """File the inputs of an operator that raised, and what it said."""
+
+
+@runtime_checkable
+class SupportsMetadata(Protocol):
+    """A layout with a directory for what is known of a dump beside its data."""
+
+    @property
+    def metadata(self) -> Path | None:
+        """That directory; None before anything was filed."""
 
 
 @runtime_checkable

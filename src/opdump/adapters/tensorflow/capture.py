@@ -1,0 +1,184 @@
+"""Capture: what sessions, functions and eager programs share under one plan.
+
+Each signature (a session's fetch set, a traced function, the eager program) is a *model*, with a number, a name such as
+`ge_default_20201120163719_2`, and steps of its own. Source: sections 6 and 10 of the document on the TensorFlow adapter's dump.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from opdump.adapters.settings import DumpComplete
+from opdump.errors import OpdumpError
+from opdump.plan.model_selection import ModelFilter
+from opdump.recorder import LiveTensor, Recorder
+from opdump.records import OpRecord, SkipReason
+
+if TYPE_CHECKING:
+    from .failures import FailureDump
+
+# Of the process: models of two plans may lie in one directory.
+_NUMBERS: Final = itertools.count(1)
+
+
+class GraphWriter(Protocol):
+    """Files the graph of a model."""
+
+    def __call__(self, model: Model, closure: Any, *, is_computational: bool) -> object:
+        """`closure` is the `Closure` of a session's signature, or the graph of a function."""
+
+    def tell(self) -> None:
+        """Notes in the dump which files belong to it, once there is a dump."""
+
+
+class XlaError(OpdumpError):
+    """What XLA compiles has no operators that could be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One signature."""
+
+    name: str
+    """`ge_default_{time}_{number}`: what a `dump_list` calls it, and the directory in the layout of devices."""
+    number: int
+
+
+class Capture:
+    """One recorder, and the models that were found under it.
+
+    `device_id` stands in the records. `streams`: tensors are handed over one by one while a step runs, so that memory stays
+    bounded, and not all at its end. Calls that tell the recorder of a run hold `lock`.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        device_id: int = 0,
+        streams: bool = False,
+        stop_after_dump: bool = False,
+    ) -> None:
+        self.recorder = recorder
+        self.plan = recorder.plan
+        self.device_id = device_id
+        self.streams = streams
+        self.write_graph: GraphWriter | None = None
+        """Files graphs; None where none are wanted."""
+        self.failures: FailureDump | None = None
+        """What files the operators of sessions that fail."""
+        self.lock = threading.RLock()
+        self.notes: list[str] = []
+        """What the dump lacks beside operators that were skipped with a reason."""
+        self.operators_met: set[str] | None = None
+        """Names of the operators of sessions that were dumped; None before there was one."""
+        self._stop_after_dump = stop_after_dump
+        self._timestamp = 0
+        self._listed: set[tuple[int, str]] = set()
+        """Operators that leave no data and were listed."""
+        self._step = recorder.plan.initial_iteration
+
+    def new_model(self) -> Model:
+        """A model that was not seen before."""
+        number = next(_NUMBERS)
+        return Model(f"ge_default_{time.strftime('%Y%m%d%H%M%S')}_{number}", number)
+
+    def note(self, text: str) -> None:
+        """Adds to the notes what they do not say yet."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def filter_of(self, model: Model) -> ModelFilter:
+        """The entries of the plan's `dump_list` for a model; its name without the time and number is one of its names."""
+        return ModelFilter.of(self.plan.models, (model.name, "ge_default"))
+
+    @property
+    def wants_inputs(self) -> bool:
+        """Whether inputs are read: whether an operator overflowed, its inputs and outputs tell together."""
+        return self.plan.inputs or self.plan.captures == "overflow"
+
+    @property
+    def wants_outputs(self) -> bool:
+        """Whether outputs are read."""
+        return self.plan.outputs or self.plan.captures == "overflow"
+
+    @property
+    def step(self) -> int:
+        """The step that was told last, of whatever model; before the first that is the plan's first."""
+        return self._step
+
+    def operator(
+        self,
+        model: Model,
+        op_type: str,
+        op_name: str,
+        *,
+        step: int,
+        order: int,
+        task_id: int = 0,
+        occurrence: int = 0,
+        skip: SkipReason = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> OpRecord:
+        """The record of an operator that runs now. `task_id` is its place among the operators of its model."""
+        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
+        as_device = self.plan.layout == "acl"
+        return OpRecord(
+            op_type=op_type,
+            op_name=op_name,
+            timestamp=self._timestamp,
+            step=step,
+            net_name=model.name if as_device else self.plan.net_name,
+            graph_id=model.number,
+            device_id=self.device_id,
+            order=order,
+            task_id=task_id,
+            occurrence=occurrence,
+            kernel=op_type,
+            arguments={} if arguments is None else arguments,
+            skip=skip,
+        )
+
+    def tell(self, op: OpRecord, inputs: Iterable[LiveTensor], outputs: Iterable[LiveTensor]) -> None:
+        """Hands an operator that has run to the recorder."""
+        opened = self.recorder.before_op(op, inputs)
+        self.recorder.after_op(opened, outputs)
+
+    def tell_skipped(self, op: OpRecord) -> None:
+        """Lists an operator that leaves no data, the first time; then counts it."""
+        key = (op.graph_id, op.op_name)
+        if key in self._listed or self.plan.captures != "data":
+            self.recorder.count_op(op.skip)
+        else:
+            self._listed.add(key)
+            self.recorder.skip_op(op)
+
+    def count_skipped(self, reasons: Counter[SkipReason]) -> None:
+        """Counts operators that leave no data and were listed before."""
+        for reason, count in reasons.items():
+            for _ in range(count):
+                self.recorder.count_op(reason)
+
+    def end_step(self, step: int) -> None:
+        """Files a step of a model. Raises DumpComplete where it was the last that is wanted, and the program is to end there."""
+        self._step = step
+        self.recorder.end_step(step)
+        last = self.plan.steps.last
+        if self._stop_after_dump and last is not None and step >= last:
+            raise DumpComplete
+
+    def close(self) -> None:
+        """Hands the notes to the recorder, and tells the dump of its graphs."""
+        if self.operators_met is not None:
+            named = {name for entry in self.plan.models or () for name in entry.layers or ()}
+            for name in sorted(named - self.operators_met):
+                self.note(f"dump_layer: {name!r} matched no operator; take a name from the graph file")
+        if self.write_graph is not None:
+            self.write_graph.tell()
+        self.recorder.warnings += self.notes

@@ -1,0 +1,115 @@
+"""What the drop-in for npu_bridge needs of TensorFlow: configurations of sessions with an entry NpuOptimizer, and RunConfig.
+
+Stock TensorFlow takes an entry of a graph optimizer that it does not know, and does nothing with it.
+
+Source: section 1 of the specification of the TensorFlow adapter (what each helper sets).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from opdump.errors import FrameworkMissingError
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise FrameworkMissingError(
+        f"the npu_bridge of opdump works on TensorFlow, and it cannot be imported ({error}); pip install tensorflow"
+    ) from error
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+
+__all__ = [
+    "NpuEmptyHook",
+    "RewriterConfig",
+    "clear_keras_session",
+    "keras_session",
+    "new_session",
+    "new_session_config",
+    "npu_optimizer_of",
+    "run_config_base",
+    "with_npu_optimizer",
+    "without_jit",
+    "without_jit_graph",
+]
+
+OPTIMIZER: Final = "NpuOptimizer"
+
+
+def run_config_base() -> type | None:
+    """`tf.estimator.RunConfig`; None in versions without estimators (from 2.16 on)."""
+    estimator = getattr(tf.compat.v1, "estimator", None)
+    return None if estimator is None else estimator.RunConfig
+
+
+def new_session_config() -> Any:
+    """An empty ConfigProto."""
+    return config_pb2.ConfigProto()
+
+
+def npu_optimizer_of(config: Any) -> Any:
+    """The first entry NpuOptimizer of a ConfigProto; None where it has none."""
+    entries = config.graph_options.rewrite_options.custom_optimizers
+    return next((entry for entry in entries if entry.name == OPTIMIZER), None)
+
+
+def with_npu_optimizer(config: Any = None) -> Any:
+    """The ConfigProto itself, or a new one where it is none, with an entry NpuOptimizer and the settings that it needs."""
+    if not isinstance(config, config_pb2.ConfigProto):
+        config = config_pb2.ConfigProto()
+    rewriting = config.graph_options.rewrite_options
+    if npu_optimizer_of(config) is None:
+        rewriting.custom_optimizers.add().name = OPTIMIZER
+        rewriting.memory_optimization = (
+            RewriterConfig.OFF
+        )  # as the adapter writes it; in this field its number means MANUAL
+    config.allow_soft_placement = True
+    config.log_device_placement = False
+    rewriting.remapping = RewriterConfig.OFF
+    without_jit_graph(config.graph_options)
+    return config
+
+
+def without_jit_graph(options: Any = None) -> Any:
+    """The GraphOptions themselves, or new ones where they are none, without just-in-time compilation."""
+    if not isinstance(options, config_pb2.GraphOptions):
+        options = config_pb2.GraphOptions()
+    without_jit(options.optimizer_options)
+    return options
+
+
+def without_jit(options: Any = None) -> Any:
+    """The OptimizerOptions themselves, or new ones where they are none, without just-in-time compilation."""
+    if not isinstance(options, config_pb2.OptimizerOptions):
+        options = config_pb2.OptimizerOptions()
+    options.global_jit_level = config_pb2.OptimizerOptions.OFF
+    return options
+
+
+def new_session(config: Any = None) -> Any:
+    """A session of the default graph with an entry NpuOptimizer."""
+    return tf.compat.v1.Session(config=with_npu_optimizer(config))
+
+
+def keras_session(config: Any = None) -> Any:
+    """The same, which the Keras of TensorFlow 1 uses from here on."""
+    session = new_session(config)
+    _keras_backend().set_session(session)
+    return session
+
+
+def clear_keras_session() -> None:
+    """Forgets the graph of the Keras of TensorFlow 1."""
+    _keras_backend().clear_session()
+
+
+def _keras_backend() -> Any:
+    """The backend of the Keras that lies within TensorFlow: Keras 3, from 2.16 on, has no sessions."""
+    from tensorflow.python.keras import backend
+
+    return backend
+
+
+class NpuEmptyHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc] # TensorFlow has no types here
+    """A hook that does nothing."""

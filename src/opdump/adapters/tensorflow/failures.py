@@ -1,0 +1,152 @@
+"""An operator of a session that failed: which one, and what it had been given.
+
+A run that fails returns nothing. What its operators read is computed once more: fed is what the program fed, and what the failed run
+took from state (variables, iterators, random numbers) is fed as it was seen, by the runtime's debugger, while the run went on. So the
+second run changes nothing and computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from opdump.adapters.host import HostTensor
+from opdump.recorder import GatheringRecorder, LiveTensor
+
+from .attributes import arguments_of
+from .capture import Capture, Model
+from .closure import Closure, GraphOperator
+from .seen import Seen
+
+Run = Callable[..., Any]
+
+_EXPECTED: Final = (tf.errors.OutOfRangeError, tf.errors.CancelledError, tf.errors.AbortedError)
+"""The end of the data, and what a session raises when somebody stops it: no operator did wrong."""
+
+
+class FailureDump:
+    """Files the operators of sessions that fail. `opened` makes the capture when it is first needed: no failure, no directory.
+
+    `whole`: with their inputs; else what is known of them without: their names, types and the message.
+    """
+
+    def __init__(self, opened: Callable[[], Capture], *, whole: bool) -> None:
+        self.whole = whole
+        self._opened = opened
+        self._capture: Capture | None = None
+
+    def watched(self, closure: Closure) -> tuple[Any, ...]:
+        """What of a signature is to be watched, so that a failure in it can be told whole."""
+        if not self.whole:
+            return ()
+        found = {}
+        for op in closure.operators:
+            for slot in op.outputs:
+                access = closure.access(slot.tensor)
+                if slot.tensor.name not in closure.fed and (
+                    access == "watch" or (access == "fetch" and op.operation.op_def.is_stateful)
+                ):
+                    found[slot.tensor.name] = slot.tensor
+        return tuple(found.values())
+
+    def record(
+        self,
+        error: BaseException,
+        model: Model,
+        step: int,
+        closure: Closure,
+        run: Run,
+        feed_dict: Mapping[Any, Any] | None,
+        seen: Mapping[str, Sequence[Seen]],
+    ) -> None:
+        """Files what failed; nothing where no operator did. `run` is the session's, without capture."""
+        operation = getattr(error, "op", None)
+        if isinstance(error, _EXPECTED) or not isinstance(error, tf.errors.OpError) or operation is None:
+            return
+        op = next((each for each in closure.operators if each.name == operation.name), None)
+        if op is None:
+            return
+        if self._capture is None:
+            self._capture = self._opened()
+        capture = self._capture
+        inputs = self._inputs(op, closure, run, feed_dict, seen) if self.whole else _facts(op)
+        with capture.lock:
+            record = capture.operator(
+                model,
+                op.op_type,
+                op.name,
+                step=step,
+                order=op.place,
+                task_id=op.place,
+                arguments=arguments_of(op.operation.node_def),
+            )
+            recorder = capture.recorder
+            assert isinstance(recorder, GatheringRecorder), "that of the mode of failures"
+            recorder.failed_op(record, _said(error), inputs)
+
+    def _inputs(
+        self,
+        op: GraphOperator,
+        closure: Closure,
+        run: Run,
+        feed_dict: Mapping[Any, Any] | None,
+        seen: Mapping[str, Sequence[Seen]],
+    ) -> list[LiveTensor]:
+        tensors = {slot.tensor.name: slot.tensor for slot in op.inputs if closure.access(slot.tensor) != "handle"}
+        values = {name: seen[name][-1].array for name in tensors if seen.get(name)}
+        wanted = [
+            tensor for name, tensor in tensors.items() if name not in values and closure.access(tensor) == "fetch"
+        ]
+        state = {
+            slot.tensor: seen[slot.tensor.name][-1].array
+            for other in closure.operators
+            for slot in other.outputs
+            if seen.get(slot.tensor.name) and other.operation.op_def.is_stateful
+        }
+        if wanted and _is_settled(wanted, closure, {tensor.name for tensor in state}):
+            answers = run(wanted, {**dict(feed_dict or {}), **state}, None, None)
+            values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))
+        return [
+            (slot.slot, slot.argument, HostTensor.of_array(values[slot.tensor.name]), slot.source, "")
+            if slot.tensor.name in values
+            else _fact(slot)
+            for slot in op.inputs
+        ]
+
+
+def _is_settled(wanted: Sequence[Any], closure: Closure, known: set[str]) -> bool:
+    """Whether nothing behind these tensors reads or changes state, but for what is known."""
+    made = {slot.tensor.name: op for op in closure.operators for slot in op.outputs}
+    waiting, done = [tensor.name for tensor in wanted], set()
+    while waiting:
+        name = waiting.pop()
+        if name in done or name in known or name in closure.fed:
+            continue
+        done.add(name)
+        operation = made[name].operation
+        if operation.op_def.is_stateful and closure.access(operation.outputs[0]) != "handle":
+            return False
+        waiting += [tensor.name for tensor in operation.inputs]
+        waiting += [tensor.name for other in operation.control_inputs for tensor in other.outputs]
+        if any(not other.outputs and other.op_def.is_stateful for other in operation.control_inputs):
+            return False
+    return True
+
+
+def _facts(op: GraphOperator) -> list[LiveTensor]:
+    return [_fact(slot) for slot in op.inputs]
+
+
+def _fact(slot: Any) -> LiveTensor:
+    dtype = str(slot.tensor.dtype.base_dtype.name)
+    return (slot.slot, slot.argument, dtype, slot.source, "not executed")
+
+
+def _said(error: tf.errors.OpError) -> Exception:
+    """What the runtime said, as an exception whose text is that alone."""
+    said = type(error.__class__.__name__, (Exception,), {})(error.message)
+    assert isinstance(said, Exception)
+    return said

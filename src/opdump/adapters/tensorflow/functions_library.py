@@ -1,0 +1,241 @@
+"""What a definition of the function library says: its operators, their slots, the functions that they call.
+
+In a `FunctionDef` a tensor is named `{argument}` where the caller gives it, `{node}:{output argument}:{number}` where an operator
+makes it, and `^{node}` stands for "after". Source: TensorFlow's function.proto and op_def.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from tensorflow.python.framework import op_def_registry
+
+Definition = Any
+"""A FunctionDef."""
+Library = Callable[[str], Definition]
+"""The definition of a function by its name."""
+
+XLA: Final = "_XlaMustCompile"
+
+# Type of operator -> attribute that names a function which it runs -> what stands in the path of the operators of that.
+_BRANCHES: Final = {"then_branch": "then", "else_branch": "else"}
+_LOOP: Final = {"cond": "cond", "body": "body"}
+_CHOICES: Final = {"branches": "branch"}
+_CALL: Final = {"f": ""}
+_BODIES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("If", "StatelessIf", "_If"), _BRANCHES),
+        **dict.fromkeys(("While", "StatelessWhile", "_While"), _LOOP),
+        **dict.fromkeys(("Case", "StatelessCase"), _CHOICES),
+        **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), _CALL),
+    }
+)
+BRANCHING: Final = frozenset({"If", "StatelessIf", "_If", "Case", "StatelessCase"})
+LOOPS: Final = frozenset({"While", "StatelessWhile", "_While"})
+CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_WITHOUT_EFFECTS: Final = frozenset({"StatelessIf", "StatelessWhile", "StatelessCase", "PartitionedCall"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSlot:
+    """A tensor in a slot of a node: `reference` is its name in the definition, `dtype` the number of its element type."""
+
+    slot: int
+    argument: str
+    reference: str
+    dtype: int
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """A function that a node runs: `attribute` names it, the one at `place` where that is a list; `label` is for paths."""
+
+    attribute: str
+    place: int
+    label: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryNode:
+    """A node of a definition. `known` is false where nothing tells its slots: a custom operator of another process."""
+
+    node: Any
+    inputs: tuple[NodeSlot, ...]
+    outputs: tuple[NodeSlot, ...]
+    callees: tuple[Callee, ...]
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The nodes of a definition, in the order in which they were traced, and the names of those whose results are used."""
+
+    definition: Definition
+    nodes: tuple[LibraryNode, ...]
+    needed: frozenset[str]
+
+
+def body_of(definition: Definition, library: Library, used: Collection[int] | None = None) -> Body:
+    """Reads a definition; `used` are the numbers of the results that the caller makes use of, None for all."""
+    dtypes = {argument.name: argument.type for argument in definition.signature.input_arg}
+    outputs = {}
+    for node in definition.node_def:
+        slots = _outputs(node, library)
+        outputs[node.name] = slots
+        dtypes.update((slot.reference, slot.dtype) for slot in slots or ())
+    nodes = []
+    for node in definition.node_def:
+        made = outputs[node.name]
+        nodes.append(
+            LibraryNode(node, _inputs(node, dtypes, library), made or (), callees_of(node), known=made is not None)
+        )
+    return Body(definition, tuple(nodes), _needed(definition, used))
+
+
+def callees_of(node: Any) -> tuple[Callee, ...]:
+    """The functions that a node runs itself; those of datasets run elsewhere and are not among them."""
+    found = []
+    for attribute, label in _BODIES.get(node.op, {}).items():
+        value = node.attr[attribute]
+        if value.WhichOneof("value") == "func":
+            found.append(Callee(attribute, 0, label, value.func.name))
+        else:
+            found += [
+                Callee(attribute, place, f"{label}_{place}", each.name) for place, each in enumerate(value.list.func)
+            ]
+    return tuple(found)
+
+
+def hidden_callees(node: Any) -> bool:
+    """Whether a node names functions that run where nobody sees them: in the threads of a dataset, on another machine."""
+    return not callees_of(node) and any(
+        value.WhichOneof("value") == "func" or len(value.list.func) for value in node.attr.values()
+    )
+
+
+def reached(name: str, library: Library) -> Iterable[Definition]:
+    """The definition of a function, and those of all functions that it runs, each once."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        definition = library(current)
+        yield definition
+        waiting += [callee.function for node in definition.node_def for callee in callees_of(node)]
+
+
+def compiled_by_xla(definitions: Iterable[Definition]) -> str | None:
+    """The name of a function, or of a call, among these definitions that XLA compiles; None where there is none."""
+    for definition in definitions:
+        if definition.attr[XLA].b if XLA in definition.attr else False:
+            return str(definition.signature.name)
+        for node in definition.node_def:
+            if XLA in node.attr and node.attr[XLA].b:
+                return str(node.name)
+    return None
+
+
+def draws_seeded_numbers(definitions: Iterable[Definition]) -> bool:
+    """Whether an operator in these definitions draws random numbers from a state of its own that a seed determines.
+
+    Such a state belongs to the operator of one function: a copy of the function would start from the beginning.
+    """
+    for definition in definitions:
+        for node in definition.node_def:
+            if "seed" in node.attr and "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):
+                op_def = op_def_registry.get(node.op)
+                if op_def is not None and op_def.is_stateful:
+                    return True
+    return False
+
+
+def may_run_twice(node: LibraryNode) -> bool:
+    """Whether a node gives the same again when it runs again, and changes nothing."""
+    if node.callees:
+        return node.node.op in _WITHOUT_EFFECTS
+    op_def = op_def_registry.get(node.node.op)
+    return op_def is not None and not op_def.is_stateful
+
+
+def producer(reference: str) -> str:
+    """The node behind a reference; the name of the argument where the caller gives it."""
+    return reference.removeprefix("^").partition(":")[0]
+
+
+def _outputs(node: Any, library: Library) -> tuple[NodeSlot, ...] | None:
+    op_def = _op_def(node, library)
+    if op_def is None:
+        return None
+    slots: list[NodeSlot] = []
+    for argument, dtypes, is_list in _arguments(op_def.output_arg, op_def, node):
+        for number, dtype in enumerate(dtypes):
+            name = f"{argument}_{number}" if is_list else argument
+            slots.append(NodeSlot(len(slots), name, f"{node.name}:{argument}:{number}", dtype))
+    return tuple(slots)
+
+
+def _inputs(node: Any, dtypes: Mapping[str, int], library: Library) -> tuple[NodeSlot, ...]:
+    references = [text for text in node.input if not text.startswith("^")]
+    op_def = _op_def(node, library)
+    names: list[str] = []
+    if op_def is not None:
+        for argument, found, is_list in _arguments(op_def.input_arg, op_def, node):
+            names += [f"{argument}_{number}" if is_list else argument for number in range(len(found))]
+    if len(names) != len(references):
+        names = [""] * len(references)
+    return tuple(
+        NodeSlot(slot, name, reference, dtypes.get(reference, dtypes.get(f"{reference}:0", 0)))
+        for slot, (name, reference) in enumerate(zip(names, references, strict=True))
+    )
+
+
+def _op_def(node: Any, library: Library) -> Any:
+    """The signature of a node's type; a function may stand in the place of a type."""
+    op_def = op_def_registry.get(node.op)
+    if op_def is not None:
+        return op_def
+    try:
+        return library(node.op).signature
+    except Exception:  # noqa: BLE001  the runtime's NotFoundError: neither a type nor a function
+        return None
+
+
+def _arguments(arguments: Sequence[Any], op_def: Any, node: Any) -> Iterable[tuple[str, Sequence[int], bool]]:
+    for argument in arguments:
+        if argument.type_list_attr:
+            yield argument.name, list(_attribute(node, op_def, argument.type_list_attr).list.type), True
+        else:
+            dtype = argument.type or _attribute(node, op_def, argument.type_attr).type
+            if argument.number_attr:
+                yield argument.name, [dtype] * _attribute(node, op_def, argument.number_attr).i, True
+            else:
+                yield argument.name, [dtype], False
+
+
+def _attribute(node: Any, op_def: Any, name: str) -> Any:
+    if name in node.attr:
+        return node.attr[name]
+    return next(attribute.default_value for attribute in op_def.attr if attribute.name == name)
+
+
+def _needed(definition: Definition, used: Collection[int] | None) -> frozenset[str]:
+    """What the runtime keeps: what is behind the results that are used, and behind what must run."""
+    results = [argument.name for argument in definition.signature.output_arg]
+    waiting = [producer(definition.ret[name]) for number, name in enumerate(results) if used is None or number in used]
+    waiting += [producer(definition.control_ret[name]) for name in definition.signature.control_output]
+    named = {node.name: node for node in definition.node_def}
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in found or name not in named:
+            continue
+        found.add(name)
+        waiting += [producer(reference) for reference in named[name].input]
+    return frozenset(found)

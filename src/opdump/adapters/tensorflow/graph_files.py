@@ -1,0 +1,60 @@
+"""Files the graphs of signatures: in the directory that the environment names, most often that of the program.
+
+Source: sections 8 and 9 of the document on the TensorFlow adapter's dump.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from opdump.configs.ge_graph_environment import graph_directory, graph_warnings
+from opdump.layouts.ge_graph import is_computational as rule_of
+from opdump.layouts.ge_graph import note_graph, update_of, write_new_ge_graph
+from opdump.recorder import Recorder, SupportsMetadata
+
+from .capture import Capture, Model
+from .closure import Closure
+from .ge_graph import ge_graphs_of, ge_graphs_of_function
+
+
+class GraphFiles:
+    """Writes a text and a JSON for each model of a capture, and tells the dump where they are."""
+
+    def __init__(self, capture: Capture, environ: Mapping[str, str]) -> None:
+        here = Path.cwd()
+        asked = graph_directory(environ, pid=os.getpid(), device_id=capture.device_id, cwd=here)
+        self._directories = [here] if asked in (None, here) else [asked, here]
+        self._recorder: Recorder = capture.recorder
+        self._capture = capture
+        self._lock = threading.Lock()
+        self._untold: list[tuple[Path, Model, str | None, str]] = []
+        for text in graph_warnings(environ):
+            capture.note(text)
+
+    def __call__(self, model: Model, closure: Any, *, is_computational: bool) -> None:
+        """Files the graph of a model; a directory that cannot be written gives a note, and another directory."""
+        if isinstance(closure, Closure):
+            graphs = ge_graphs_of(model.name, closure, is_computational=is_computational)
+        else:
+            graphs = ge_graphs_of_function(model.name, closure, is_computational=is_computational)
+        written = write_new_ge_graph(self._directories, model.number, graphs)
+        if written.warning:
+            self._capture.note(written.warning)
+        rule = rule_of(graphs) if is_computational else None
+        with self._lock:
+            self._untold.append((written.path, model, rule, update_of(graphs)))
+
+    def tell(self) -> None:
+        """Notes in the dump which files belong to it, once there is a dump."""
+        writer = self._recorder.writer
+        metadata = writer.metadata if isinstance(writer, SupportsMetadata) else None
+        if metadata is None:
+            return
+        with self._lock:
+            for path, model, rule, update in self._untold:
+                note_graph(metadata, path, model.name, model.number, rule, update)
+            self._untold.clear()

@@ -1,0 +1,100 @@
+"""Keras, where it differs from other programs: its optimizers end steps of the eager program, and it may choose XLA by itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from .operator_kinds import is_assignment, is_update
+
+# Those of Keras 3, of Keras 2 and its older ones, and of TensorFlow 1.
+_OPTIMIZERS: Final = (
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply"),
+    ("keras.src.optimizers.optimizer", "_BaseOptimizer", "apply_gradients"),
+    ("keras.src.optimizers.optimizer", "Optimizer", "apply_gradients"),
+    ("keras.src.optimizers.legacy.optimizer_v2", "OptimizerV2", "apply_gradients"),
+    ("tensorflow.python.training.optimizer", "Optimizer", "apply_gradients"),
+)
+_TRAINERS: Final = (("keras.src.trainers.trainer", "Trainer", "_resolve_auto_jit_compile"),)
+
+
+@contextmanager
+def optimizer_steps(updated: Callable[[], object], traced: Callable[[str, frozenset[str]], object]) -> Iterator[None]:
+    """While open, `updated` is called where an optimizer has been applied eagerly, once for optimizers that wrap others.
+
+    `traced` is called where one was traced: with the name of the function, and those of the updates that the optimizer made in it.
+    """
+    depth = 0
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            graph = None if tf.executing_eagerly() else ops.get_default_graph()
+            before = 0 if graph is None or depth > 1 else len(graph.get_operations())
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                depth -= 1
+            if depth > 0:
+                return result
+            if graph is None:
+                updated()
+            else:
+                made = graph.get_operations()[before:]
+                updates = frozenset(each.name for each in made if is_update(each.type) or is_assignment(each.type))
+                if updates:
+                    traced(str(getattr(graph, "name", "")), updates)
+            return result
+
+        return apply
+
+    with _replaced(_OPTIMIZERS, around):
+        yield
+
+
+@contextmanager
+def without_automatic_xla() -> Iterator[None]:
+    """While open, `jit_compile="auto"` of Keras means no XLA, as it does on a CPU anyway."""
+    with _replaced(_TRAINERS, lambda _: _no_xla):
+        yield
+
+
+def _no_xla(trainer: Any) -> bool:  # noqa: ARG001  a method of the trainer
+    return False
+
+
+@contextmanager
+def _replaced(
+    places: tuple[tuple[str, str, str], ...], around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    undo: list[tuple[Any, str, Any]] = []
+    try:
+        for module_name, class_name, method in places:
+            owner = getattr(_module(module_name), class_name, None)
+            original = vars(owner).get(method) if owner is not None else None
+            if original is not None:
+                undo.append((owner, method, original))
+                setattr(owner, method, around(original))
+        yield
+    finally:
+        for owner, method, original in reversed(undo):
+            setattr(owner, method, original)
+
+
+def _module(name: str) -> Any:
+    """A module of a package that is imported; None where this version has none of that name."""
+    if name.partition(".")[0] not in sys.modules:
+        return None
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None

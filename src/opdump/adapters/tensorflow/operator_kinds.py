@@ -1,0 +1,69 @@
+"""What the type of a TensorFlow operator says: whether it leaves data, passes its input on, updates a variable.
+
+Source: section 6 of the document on the TensorFlow adapter's dump (operators without a task), and TensorFlow's operator registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from tensorflow.python.framework import op_def_registry
+
+from opdump.records import SkipReason
+
+_WITHOUT_DATA: Final[Mapping[SkipReason, tuple[str, ...]]] = MappingProxyType(
+    {
+        "constant": ("Const", "HostConst"),
+        "fed": ("Placeholder", "PlaceholderV2", "_Arg", "_DeviceArg"),
+        "handle": (
+            *("VarHandleOp", "VarHandlesOp", "_VarHandlesOp", "Iterator", "IteratorV2", "OneShotIterator"),
+            *("AnonymousIterator", "AnonymousIteratorV2", "AnonymousIteratorV3", "MutableHashTable"),
+            *("MutableHashTableV2", "HashTable", "HashTableV2", "FIFOQueueV2", "RandomShuffleQueueV2", "TensorArrayV3"),
+            *("StackV2", "DummyIterationCounter", "AnonymousMultiDeviceIterator", "AnonymousSeedGenerator"),
+        ),
+        "control flow": (
+            *("NoOp", "ControlTrigger", "Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge", "Enter", "RefEnter"),
+            *("Exit", "RefExit", "NextIteration", "RefNextIteration", "LoopCond", "Abort"),
+            *("If", "StatelessIf", "_If", "While", "StatelessWhile", "_While", "Case", "StatelessCase", "For"),
+            *("PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "SymbolicGradient", "_Retval"),
+        ),
+    }
+)
+SKIPS: Final[Mapping[str, SkipReason]] = MappingProxyType(
+    {op_type: reason for reason, types in _WITHOUT_DATA.items() for op_type in types}
+)
+"""Operator type -> why operators of it leave no data."""
+
+DATA_TYPES: Final = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "IteratorGetNext", "Data"})
+"""What brings data into a graph: dumped together with an operator of `dump_layer` that reads it."""
+
+PASSES_ON: Final = frozenset(
+    {"Identity", "RefIdentity", "Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter", "Exit", "RefExit"}
+    | {"NextIteration", "RefNextIteration", "StopGradient", "PreventGradient", "Snapshot"}
+)
+"""Give one of their inputs as it is."""
+
+_UPDATES: Final = ("ResourceApply", "ResourceSparseApply", "SparseApply", "Apply", "AssignAdd", "AssignSub", "Scatter",
+                   "ResourceScatter", "ResourceStridedSliceAssign")  # fmt: skip
+_ASSIGNS: Final = frozenset({"Assign", "AssignVariableOp", "AssignVariableXlaConcatND"})
+
+
+def is_update(op_type: str) -> bool:
+    """Whether an operator of this type changes a variable by what it holds, as an optimizer does."""
+    return (op_type.startswith(_UPDATES) and not op_type.startswith("ScatterNd")) or op_type in (
+        "AssignAddVariableOp",
+        "AssignSubVariableOp",
+    )
+
+
+def is_assignment(op_type: str) -> bool:
+    """Whether an operator of this type gives a variable a value, whatever it held."""
+    return op_type in _ASSIGNS
+
+
+def is_stateful(op_type: str) -> bool:
+    """Whether TensorFlow says of operators of this type that they hold or change a state; False of a type that it does not know."""
+    found = op_def_registry.get(op_type)
+    return found is not None and bool(found.is_stateful)

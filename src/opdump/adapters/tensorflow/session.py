@@ -1,0 +1,354 @@
+"""SessionCapture: one session under capture. Its runs are told operator by operator, and answer as they would without.
+
+On a step that is dumped the tensors behind the fetches are fetched in the same run; what cannot be fetched is watched in it. The graph is
+not changed, so a finalised one will do. On other steps the run is the program's own.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.client import session as session_module
+
+from .capture import Capture, XlaError
+from .closure import Closure, closure_of, read_variable
+from .failures import FailureDump
+from .function_state import has_state_in_functions
+from .purposes import Purpose, purpose_of
+from .rewrites import Undisturbed, undisturbed
+from .seen import Seen
+from .signatures import SignatureTeller, dumped_signature
+from .step_count import StepCount
+from .streaming import SignatureStream
+from .watches import WatchFolders, watching
+
+Run = Callable[..., Any]
+"""`BaseSession.run`, bound to its session."""
+
+_FROM_HOOKS = "caller"
+"""Under this key a monitored session hands on what the program fetches, beside what its hooks fetch."""
+
+
+class _Dump(NamedTuple):
+    """How a signature is dumped where the same tensors are fed."""
+
+    teller: SignatureTeller
+    stream: SignatureStream | None
+    access: Undisturbed
+
+
+class _Signature:
+    """A fetch set: its model, and how often it ran."""
+
+    def __init__(self, capture: Capture, elements: Sequence[Any]) -> None:
+        self.elements = tuple(elements)
+        self.model = capture.new_model()
+        self.steps = StepCount(capture.plan.initial_iteration)
+        self.purpose: Purpose | None = None
+        """None before it ran."""
+        self.closures: dict[frozenset[str], Closure] = {}
+        """By what is fed: a fed tensor keeps operators from running."""
+        self.dumps: dict[frozenset[str], _Dump] = {}
+        self.is_always_extended = False
+        """Whether its steps are run as dumped ones, dumped or not: see `function_state`."""
+
+    def closure(self, fed: frozenset[str]) -> Closure:
+        if fed not in self.closures:
+            self.closures[fed] = closure_of(self.elements, fed)
+        return self.closures[fed]
+
+
+class SessionCapture:
+    """Numbers the runs of one session, and records those that the plan wants. `closed` is to be called when the session ends."""
+
+    def __init__(self, capture: Capture, session: Any, closed: Callable[[SessionCapture], object]) -> None:
+        self.capture = capture
+        self.closed = closed
+        self.not_steps: Counter[Purpose] = Counter()
+        """Runs that were no iterations, by what they were for."""
+        self._session: Any = weakref.proxy(session)
+        self._graph = session.graph
+        self._failures: FailureDump | None = capture.failures
+        self._watches_all = self._failures is not None and self._failures.whole
+        """Whether every run is watched, so that a failure in it can be told whole."""
+        self._records = capture.plan.captures != "exception"
+        self._signatures: dict[Any, _Signature] = {}
+        self._kept: list[Any] = []
+        """What the keys of the signatures name by identity."""
+        self._own = threading.local()
+        self._folders = WatchFolders()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run of this thread is under capture: what it runs itself is none of the program's."""
+        return getattr(self._own, "is_busy", False)
+
+    def run(
+        self, run: Run, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: Any | None, run_metadata: Any | None
+    ) -> Any:
+        """What `session.run` gives. Raises XlaError on a step that is dumped where XLA compiles what runs."""
+        signature = self._signature(fetches)
+        if signature is None:
+            return run(fetches, feed_dict, options, run_metadata)
+        if signature.purpose is None:
+            self._meet(signature, feed_dict)
+        if signature.purpose != "step":
+            assert signature.purpose is not None
+            self.not_steps[signature.purpose] += 1
+            if not self._watches_all:
+                first = self.capture.plan.initial_iteration
+                return self._plain(signature, first, run, fetches, feed_dict, options, run_metadata)
+            return self._observed(
+                signature, self.capture.plan.initial_iteration, run, fetches, feed_dict, options, run_metadata,
+                dumps=False, extends=False,
+            )  # fmt: skip
+        with signature.steps.counted() as step:
+            wanted = self._records and step in self.capture.plan.steps
+            extends = wanted or (self._records and signature.is_always_extended)
+            if not extends and not self._watches_all:
+                result = self._plain(signature, step, run, fetches, feed_dict, options, run_metadata)
+            else:
+                result = self._observed(
+                    signature, step, run, fetches, feed_dict, options, run_metadata, dumps=wanted, extends=extends
+                )
+        if wanted:
+            with self.capture.lock:
+                self.capture.end_step(step)
+        return result
+
+    def _plain(
+        self,
+        signature: _Signature,
+        step: int,
+        run: Run,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        options: Any | None,
+        run_metadata: Any | None,
+    ) -> Any:
+        """The program's own run; of a failure is told what is known without having watched it."""
+        try:
+            return run(fetches, feed_dict, options, run_metadata)
+        except tf.errors.OpError as error:
+            if self._failures is not None:
+                closure = signature.closure(fed_names(feed_dict, self._graph))
+                self._failures.record(error, signature.model, step, closure, run, feed_dict, {})
+            raise
+
+    def _observed(
+        self,
+        signature: _Signature,
+        step: int,
+        run: Run,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        options: Any | None,
+        run_metadata: Any | None,
+        *,
+        dumps: bool,
+        extends: bool,
+    ) -> Any:
+        """A run that is dumped, or of which a failure is to be told."""
+        fed = fed_names(feed_dict, self._graph)
+        closure = signature.closure(fed)
+        dump = self._dump(signature, fed) if extends else None
+        watches = {} if dump is None else {tensor.name: tensor for tensor in dump.access.watched}
+        if self._failures is not None:
+            watches.update(
+                (tensor.name, tensor) for tensor in self._failures.watched(closure) if read_variable(tensor) is None
+            )
+        own = self._own
+        own.is_busy = True
+        own.extra = dump.access.fetches if dump is not None else ()
+        own.targets = dump.stream.targets if dump is not None and dump.stream is not None else ()
+        own.values = {}
+        watched = None
+        try:
+            with ExitStack() as around:
+                if dump is not None and dump.stream is not None:
+                    around.enter_context(dump.stream.of_step(step if dumps else None))
+                if watches:
+                    watched = around.enter_context(watching(tuple(watches.values()), options, self._folders))
+                result = run(fetches, feed_dict, options if watched is None else watched.options, run_metadata)
+            if dumps and dump is not None and dump.access.replayed:
+                self._replay(dump.access)
+        except tf.errors.OpError as error:
+            if self._failures is not None:
+                own.extra, own.targets = (), ()
+                seen = {} if watched is None else watched.seen
+                self._failures.record(error, signature.model, step, closure, run, feed_dict, seen)
+            raise
+        finally:
+            values, own.values, own.is_busy = own.values, {}, False
+        if dump is not None and dumps:
+            if watched is not None:
+                values.update(watched.seen)
+            unseen = dump.teller.signature.unseen(dump.access.lost, values)
+            if unseen:
+                self.capture.note(
+                    f"{signature.model.name}: looking at {', '.join(unseen)} would change the answer: they are not dumped"
+                )
+            if dump.access.left_to_chance:
+                self.capture.note(
+                    f"{signature.model.name}: the timing decides in which order {', '.join(dump.access.left_to_chance)} sums, with or "
+                    "without a dump: last bits may differ from run to run"
+                )
+            with self.capture.lock:
+                dump.teller.tell(values, step)
+        return result
+
+    def _replay(self, access: Undisturbed) -> None:
+        """Computes what could not be fetched in the run that has ended, from what was."""
+        own = self._own
+        own.extra, own.targets = (), ()
+        feeds = {tensor: own.values[tensor.name][0].array for tensor in access.feeds}
+        try:
+            self._session.run(access.replayed, feeds)
+        except tf.errors.OpError as error:  # the program's own run has succeeded
+            self.capture.note(f"tensors that were to be computed again are missing: {error.message}")
+
+    def extended(
+        self, fetch_list: Sequence[Any], target_list: Sequence[Any], feeds: Mapping[Any, Any]
+    ) -> tuple[list[Any], list[Any]] | None:
+        """The fetches and targets of a run in progress with those of the capture behind them; None where it is not under capture."""
+        own = self._own
+        if not self.is_busy:
+            return None
+        asked = {tensor.name for tensor in fetch_list}
+        for key, value in feeds.items():  # what is fed cannot be fetched
+            name = key.deref().name
+            asked.add(name)
+            own.values[name] = (Seen(np.asarray(value), stays=False),)
+        own.asked = [tensor.name for tensor in fetch_list]
+        own.added = [tensor for tensor in own.extra if tensor.name not in asked]
+        return [*fetch_list, *own.added], [*target_list, *own.targets]
+
+    def received(self, results: Sequence[Any]) -> Sequence[Any]:
+        """Takes what the capture fetched; the results that the program asked for."""
+        own = self._own
+        count = len(own.asked)
+        for name, value in zip(own.asked, results[:count], strict=True):
+            own.values[name] = (Seen(np.asarray(value), stays=False),)  # the program may write into it
+        for tensor, value in zip(own.added, results[count:], strict=True):
+            own.values[tensor.name] = (Seen(np.asarray(value)),)
+        return results[:count]
+
+    def _signature(self, fetches: Any) -> _Signature | None:
+        """The signature of a fetch structure; None for one that the session will refuse."""
+        if (
+            isinstance(fetches, dict)
+            and _FROM_HOOKS in fetches
+            and all(key == _FROM_HOOKS or not isinstance(key, str) for key in fetches)
+        ):
+            fetches = fetches[_FROM_HOOKS]
+        key = _key(fetches)
+        if key is not None and key in self._signatures:
+            return self._signatures[key]
+        try:
+            elements = _elements(fetches, self._graph)
+        except (TypeError, ValueError, KeyError, RuntimeError):
+            return None  # the session says what is wrong
+        if not elements:
+            return None
+        named = tuple(sorted(element.name for element in elements))
+        signature = self._signatures.get(named)
+        if signature is None:
+            signature = self._signatures[named] = _Signature(self.capture, elements)
+        if key is not None:
+            self._signatures[key] = signature
+            self._kept.append(elements)
+        return signature
+
+    def _meet(self, signature: _Signature, feed_dict: Mapping[Any, Any] | None) -> None:
+        """Finds out what a signature is for, the first time that it runs, and files its graph."""
+        closure = signature.closure(fed_names(feed_dict, self._graph))
+        signature.purpose = purpose_of(closure, signature.elements)
+        signature.is_always_extended = self.capture.plan.steps.last is not None and has_state_in_functions(closure)
+        write = self.capture.write_graph
+        if write is not None and self._records:
+            write(signature.model, closure, is_computational=signature.purpose == "step")
+
+    def _dump(self, signature: _Signature, fed: frozenset[str]) -> _Dump:
+        found = signature.dumps.get(fed)
+        if found is None:
+            closure = signature.closure(fed)
+            _refuse_xla(closure)
+            dumped, stream = dumped_signature(self.capture, signature.model, closure), None
+            access = undisturbed(
+                signature.elements,
+                dumped.fetches,
+                dumped.watches,
+                closure,
+                self._session._config,
+                streams=self.capture.streams,
+            )
+            if self.capture.streams:
+                readable = {tensor.name for tensor in access.fetches} | closure.fed
+                stream = SignatureStream(self.capture, dumped, closure, self._graph, readable)
+                dumped = stream.rest
+                held = {tensor.name for tensor in (*dumped.fetches, *dumped.watches, *access.feeds)}
+                access = replace(
+                    access,
+                    fetches=tuple(tensor for tensor in access.fetches if tensor.name in held),
+                    watched=tuple(tensor for tensor in access.watched if tensor.name in held),
+                )
+            found = _Dump(
+                SignatureTeller(
+                    self.capture, dumped.losing(set(access.lost) - {tensor.name for tensor in access.watched})
+                ),
+                stream,
+                access,
+            )
+            signature.dumps[fed] = found
+        return found
+
+
+def fed_names(feed_dict: Mapping[Any, Any] | None, graph: Any) -> frozenset[str]:
+    """The names of the tensors that a feed dictionary gives; keys that a session refuses are left out."""
+    names = set()
+    for key in feed_dict or ():
+        for element in tf.nest.flatten(key, expand_composites=True):
+            with suppress(TypeError, ValueError, KeyError):
+                names.add(graph.as_graph_element(element, allow_operation=False).name)
+    return frozenset(names)
+
+
+def _key(fetches: Any) -> Any:
+    """A cheap key of a fetch structure, by the identity of graph elements; None where it has others."""
+    if isinstance(fetches, (tf.Tensor, tf.Operation)):
+        return id(fetches)
+    if type(fetches) in (list, tuple):
+        parts = [_key(each) for each in fetches]
+        return None if None in parts else (type(fetches), *parts)
+    if type(fetches) is dict:
+        parts = [_key(each) for each in fetches.values()]
+        return None if None in parts else (dict, *parts)
+    return None
+
+
+def _elements(fetches: Any, graph: Any) -> list[Any]:
+    """The tensors and operations of a fetch structure, each once."""
+    with graph.as_default():  # names and tensors are looked up there, also when the program is in another graph
+        mapper = session_module._FetchMapper.for_fetch(fetches)
+    found = [
+        graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True) for fetch in mapper.unique_fetches()
+    ]
+    return list({element.name: element for element in found}.values())
+
+
+def _refuse_xla(closure: Closure) -> None:
+    for op in closure.operators:
+        attributes = op.operation.node_def.attr
+        if "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b:
+            raise XlaError(
+                f"{op.name} ({op.op_type}) is compiled by XLA, where no operators can be seen; "
+                "set jit_compile=False in the function or model that it comes from"
+            )

@@ -1,0 +1,97 @@
+"""A second name for a package of opdump: `import npu_bridge` gives `opdump.npu_bridge`, where there is no other npu_bridge.
+
+Modules keep their own names and are the same objects under both, so that a class is one class. A package of that name that
+can be imported is never hidden, also if it becomes importable later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def add_alias(alias: str, package: str) -> bool:
+    """Makes `import alias` and imports of its modules give those of `package`; a second call changes nothing.
+
+    False, with a warning, where there is another package of that name; it is left as it is.
+    """
+    finder = _AliasFinder(alias, package)
+    if sys.modules.get(alias) is not sys.modules.get(package) and (alias in sys.modules or finder.finds_another()):
+        warnings.warn(
+            f"there is a package {alias} in this environment, and it stays what `import {alias}` gives; "
+            f"import {package}... by that name, or run without {alias} installed",
+            stacklevel=3,
+        )
+        return False
+    if finder not in sys.meta_path:
+        sys.meta_path.insert(0, finder)  # first: other finders would load the files once more under the second name
+    return True
+
+
+def remove_alias(alias: str, package: str) -> None:
+    """Ends what `add_alias` began; names that were imported keep their objects."""
+    finder = _AliasFinder(alias, package)
+    while finder in sys.meta_path:
+        sys.meta_path.remove(finder)
+    for name in [name for name in sys.modules if name == alias or name.startswith(f"{alias}.")]:
+        if sys.modules[name] is sys.modules.get(package + name[len(alias) :]):
+            del sys.modules[name]
+
+
+def has_alias(alias: str, package: str) -> bool:
+    """Whether `add_alias` is in force."""
+    return _AliasFinder(alias, package) in sys.meta_path
+
+
+class _AliasFinder(MetaPathFinder):
+    """Finds `alias` and what is in it as modules of `package`."""
+
+    def __init__(self, alias: str, package: str) -> None:
+        self.alias = alias
+        self.package = package
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AliasFinder) and (self.alias, self.package) == (other.alias, other.package)
+
+    def __hash__(self) -> int:
+        return hash((self.alias, self.package))
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == self.alias:
+            if self.finds_another():
+                return None
+        elif not fullname.startswith(f"{self.alias}."):
+            return None
+        elif sys.modules.get(self.alias) is not sys.modules.get(self.package):
+            return None  # a module of another package of that name
+        own = self.package + fullname[len(self.alias) :]
+        return None if importlib.util.find_spec(own) is None else ModuleSpec(fullname, _AliasLoader(own))
+
+    def finds_another(self) -> bool:
+        """Whether anything else can be imported by that name."""
+        others = (each for each in sys.meta_path if not isinstance(each, _AliasFinder))
+        return any(each.find_spec(self.alias, None) is not None for each in others)
+
+
+class _AliasLoader(Loader):
+    """Gives a module that has a name already."""
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self.own)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import system has put that of the second name there

@@ -1,0 +1,35 @@
+"""DumpConfig: what an estimator is to dump.
+
+Source: section 2 of the specification of the TensorFlow adapter (names, order, defaults, attributes).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DumpConfig:
+    """What to dump: iterations, inputs or outputs, or operators that overflow.
+
+    Nothing is checked here: as with the original, that is done when a session is made.
+    """
+
+    def __init__(
+        self,
+        enable_dump: Any = False,
+        dump_path: Any = None,
+        dump_step: Any = None,
+        dump_mode: Any = "output",
+        enable_dump_debug: Any = False,
+        dump_debug_mode: Any = "all",
+        dump_data: Any = "tensor",
+        dump_layer: Any = None,
+    ) -> None:
+        self._enable_dump = enable_dump
+        self._dump_path = dump_path
+        self._dump_step = dump_step
+        self._dump_mode = dump_mode
+        self._enable_dump_debug = enable_dump_debug
+        self._dump_debug_mode = dump_debug_mode
+        self.dump_data = dump_data
+        self.dump_layer = dump_layer

@@ -1,0 +1,39 @@
+"""`npu_bridge.estimator.npu.npu_config`: what an estimator is configured with.
+
+NPURunConfig is a subclass of `tf.estimator.RunConfig` where TensorFlow has it (up to 2.15), so that it is made, and
+TensorFlow imported, when it is first asked for.
+
+Source: sections 2 and 3 of the specification of the TensorFlow adapter.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opdump.npu_bridge.estimator.npu.dump_config import DumpConfig
+from opdump.npu_bridge.estimator.npu.plain_run_config import PlainRunConfig
+from opdump.npu_bridge.estimator.npu.run_config import run_config_class
+
+__all__ = ["DumpConfig", "NPURunConfig"]
+
+if TYPE_CHECKING:
+    NPURunConfig: Any
+
+
+def __getattr__(name: str) -> Any:
+    if name != "NPURunConfig":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    base, new_session_config = _of_tensorflow()
+    globals()[name] = made = run_config_class(base, new_session_config, __name__)
+    return made
+
+
+def _of_tensorflow() -> tuple[type, Callable[[], Any]]:
+    """The class that NPURunConfig extends, and what makes an empty ConfigProto; None is one without TensorFlow."""
+    if importlib.util.find_spec("tensorflow") is None:
+        return PlainRunConfig, lambda: None
+    from opdump.adapters.tensorflow import estimator_config
+
+    return estimator_config.run_config_base() or PlainRunConfig, estimator_config.new_session_config

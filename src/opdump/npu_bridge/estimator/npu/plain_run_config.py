@@ -1,0 +1,7 @@
+"""The RunConfig of versions of TensorFlow that have none."""
+
+from __future__ import annotations
+
+from opdump.configs.tensorflow_plain_run_config import PlainRunConfig
+
+__all__ = ["PlainRunConfig"]

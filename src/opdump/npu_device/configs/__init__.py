@@ -1,0 +1,1 @@
+"""`npu_device.configs`: options of the device."""

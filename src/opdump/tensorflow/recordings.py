@@ -1,0 +1,194 @@
+"""Recordings: one for each plan that sessions of this process ask for."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opdump.adapters.host import NumpyReader
+from opdump.configs.acl_path import exception_directory
+from opdump.configs.tensorflow import ExceptionDump, TrainingDump, parameter_values, training_dump_of
+from opdump.errors import FrameworkMissingError
+from opdump.layouts.mindspore_sync.index_writer import RunFacts, own_version
+from opdump.layouts.writing import RankWriter, open_writer
+from opdump.plan import DumpPlan
+from opdump.recorder import make_recorder
+from opdump.session import CaptureReport
+
+if TYPE_CHECKING:
+    from opdump.adapters.tensorflow.capture import Capture
+    from opdump.adapters.tensorflow.failures import FailureDump
+    from opdump.adapters.tensorflow.session import SessionCapture
+
+_LOG = logging.getLogger("opdump")
+
+
+class Recording:
+    """A plan, a writer in its layout, and the capture of the sessions that asked for it."""
+
+    def __init__(self, plan: DumpPlan, device_id: int, *, streams: bool = False) -> None:
+        self.plan = plan
+        self.device_id = device_id
+        self.writer: RankWriter = open_writer(plan, _run_facts(plan, device_id))
+        recorder = make_recorder(plan, self.writer, NumpyReader.of_plan(plan))
+        self.capture: Capture = adapter_module("capture").Capture(recorder, device_id=device_id, streams=streams)
+        if plan.captures != "exception":
+            self.capture.write_graph = adapter_module("graph_files").GraphFiles(self.capture, os.environ)
+        self.not_steps: Counter[str] = Counter()
+        self._started = time.monotonic()
+
+    def flush(self) -> None:
+        """Waits until everything that was recorded so far is on disk."""
+        if self.capture.write_graph is not None:
+            self.capture.write_graph.tell()
+        self.writer.sink.flush()
+
+    def close(self) -> CaptureReport:
+        """Waits until everything is on disk, and notes the totals."""
+        recorder, sink = self.capture.recorder, self.writer.sink
+        self.capture.close()
+        self.writer.close({"executed": recorder.executed, "captured": recorder.captured, "tensors": recorder.tensors})
+        unused = self.plan.unused_kernels(recorder.matched_kernels)
+        left_out = [f"{count} {purpose}" for purpose, count in sorted(self.not_steps.items())]
+        return CaptureReport.of(
+            recorder,
+            sink,
+            rank_id=self.device_id,
+            started=self._started,
+            warnings=(
+                *(f"kernels: {text!r} matched no operator" for text in unused),
+                *([f"runs that are no iterations were not counted: {', '.join(left_out)}"] if left_out else []),
+                *recorder.warnings,
+            ),
+        )
+
+
+class Recordings:
+    """Finds out for each session what it asks for. Sessions that ask for the same share a recording, and its directory."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.path: Path | None = None
+        """Of sessions to come: the directory to dump into, whatever they say."""
+        self.stream_in_names = False
+        """Of sessions to come: five parts in the names of files."""
+        self.streams = False
+        """Of sessions to come: tensors are handed over one by one."""
+        self._recordings: dict[tuple[DumpPlan, int], Recording] = {}
+        self._failures: dict[tuple[ExceptionDump, int], FailureDump] = {}
+        self._said: set[str] = set()
+
+    def capture_of(self, config: Any) -> Capture | None:
+        """The capture for a session with this ConfigProto; None where it asks for none.
+
+        Raises TensorflowConfigError where it asks for what cannot be.
+        """
+        parameters = adapter_module("npu_optimizer").parameter_map_of(config)
+        if parameters is None:
+            return None
+        dump = training_dump_of(parameter_values(parameters), environ=self._environ, dump_path=self.path)
+        return self._capture_of_dump(dump)
+
+    def session_ended(self, session: SessionCapture) -> None:
+        """What a session recorded is on disk when it is closed."""
+        for recording in self._recordings.values():
+            if recording.capture is session.capture:
+                recording.not_steps.update(session.not_steps)
+                recording.flush()
+
+    def close(self) -> list[CaptureReport]:
+        """Ends all recordings."""
+        reports = [recording.close() for recording in self._recordings.values()]
+        self._recordings = {}
+        return reports
+
+    def _capture_of_dump(self, dump: TrainingDump) -> Capture | None:
+        for text in dump.warnings:
+            self._warn(text)
+        failures = self._failures_of(dump) if dump.exceptions else None
+        if dump.plan is not None:
+            plan = replace(dump.plan, stream_in_names=self.stream_in_names or dump.plan.stream_in_names)
+            capture = self._recording(plan, dump.device_id).capture
+        elif failures is not None:
+            # It files nothing itself: directories are made by the first failure.
+            capture = Recording(_plan_of_failures(Path.cwd(), dump.exceptions), dump.device_id).capture
+        else:
+            return None
+        capture.failures = failures
+        return capture
+
+    def _recording(self, plan: DumpPlan, device_id: int) -> Recording:
+        key = (plan, device_id)
+        if key not in self._recordings:
+            self._recordings[key] = Recording(plan, device_id, streams=self.streams)
+        return self._recordings[key]
+
+    def _failures_of(self, dump: TrainingDump) -> FailureDump:
+        key = (dump.exceptions, dump.device_id)
+        if key not in self._failures:
+
+            def opened() -> Capture:
+                warnings: list[str] = []
+                path = exception_directory(None, self._environ, Path.cwd(), warnings)
+                for text in warnings:
+                    self._warn(text)
+                self._warn(f"an operator failed; what it was given goes to {path}/extra-info/data-dump")
+                return self._recording(_plan_of_failures(path, dump.exceptions), dump.device_id).capture
+
+            self._failures[key] = adapter_module("failures").FailureDump(opened, whole=dump.exceptions == 1)
+        return self._failures[key]
+
+    def _warn(self, text: str) -> None:
+        """Says it once."""
+        if text not in self._said:
+            self._said.add(text)
+            _LOG.warning("%s", text)
+
+
+def _plan_of_failures(path: Path, exceptions: ExceptionDump) -> DumpPlan:
+    """Of operators that fail: their whole inputs (1), or what is known of them without (2)."""
+    return DumpPlan(
+        path=path,
+        captures="exception",
+        exception_detail="norm" if exceptions == 1 else "brief",
+        inputs=True,
+        outputs=False,
+        file_format="bin",
+        stream_in_names=False,
+        layout="acl",
+        dialect="tensorflow",
+    )
+
+
+def adapter_module(name: str) -> Any:
+    """A module of the adapter of TensorFlow. Raises FrameworkMissingError where that is not installed."""
+    try:
+        return importlib.import_module(f"opdump.adapters.tensorflow.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "tensorflow":
+            raise
+        raise FrameworkMissingError(
+            "sessions need tensorflow, which is not installed here; type: pip install tensorflow "
+            "(reading dumps needs nothing more)"
+        ) from None
+
+
+def _run_facts(plan: DumpPlan, device_id: int) -> RunFacts:
+    versions = adapter_module("versions")
+    return RunFacts(
+        device_id,
+        versions.device_target(),
+        versions.FRAMEWORK,
+        versions.FRAMEWORK_VERSION,
+        own_version(),
+        tuple(sys.argv),
+        plan.to_json(),
+    )

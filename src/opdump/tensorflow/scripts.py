@@ -1,0 +1,145 @@
+"""Programs that were written for Ascend devices: what they need to run here as they are.
+
+>>> facts = facts_of_script("import tensorflow as tf; session = tf.Session(config=tf.ConfigProto())")
+>>> facts.asks_for_dumps, facts.is_tensorflow_1
+(False, True)
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import sys
+import tokenize
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from opdump.tensorflow.installation import install_on_import
+from opdump.tensorflow.on_import import after_import
+from opdump.tensorflow.recordings import adapter_module
+
+_DROP_INS: Final = ("npu_bridge", "npu_device")
+_OF_VERSION_1: Final = frozenset(
+    {
+        *(
+            "Session",
+            "InteractiveSession",
+            "ConfigProto",
+            "placeholder",
+            "get_variable",
+            "global_variables_initializer",
+        ),
+        *("get_default_graph", "layers", "set_random_seed", "variable_scope"),
+    }
+)
+"""Names of the top level that TensorFlow 2 does not have: who uses them means TensorFlow 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFacts:
+    """What the source of a program says of itself."""
+
+    drop_ins: tuple[str, ...]
+    """Packages of Ascend's adapters that it imports."""
+    names_optimizer: bool
+    """Whether it names NpuOptimizer."""
+    imports: frozenset[str]
+    """Top-level packages that it imports."""
+    is_tensorflow_1: bool
+    """Whether it uses names of `tensorflow` that version 2 lacks."""
+
+    @property
+    def framework(self) -> Literal["torch", "tensorflow"]:
+        """Whose operators it runs, by what it imports."""
+        runs_tensorflow = self.imports & {"tensorflow", "keras", *_DROP_INS}
+        return "tensorflow" if runs_tensorflow and "torch" not in self.imports else "torch"
+
+    @property
+    def asks_for_dumps(self) -> bool:
+        """Whether it may ask for a dump itself."""
+        return bool(self.drop_ins) or self.names_optimizer
+
+
+def facts_of_script(source: str) -> ScriptFacts:
+    """Reads the source of a program, without running it. Source that does not parse says nothing."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ScriptFacts((), False, frozenset(), False)
+    imports: set[str] = set()
+    names = {"tensorflow"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                imports.add(alias.name.partition(".")[0])
+                if alias.name == "tensorflow" and alias.asname:
+                    names.add(alias.asname)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            imports.add(node.module.partition(".")[0])
+    version_1 = any(
+        isinstance(node, ast.Attribute)
+        and node.attr in _OF_VERSION_1
+        and isinstance(node.value, ast.Name)
+        and node.value.id in names
+        for node in ast.walk(tree)
+    )
+    return ScriptFacts(
+        tuple(name for name in _DROP_INS if name in imports),
+        any(isinstance(node, ast.Constant) and node.value == "NpuOptimizer" for node in ast.walk(tree)),
+        frozenset(imports),
+        version_1 and "tensorflow" in imports,
+    )
+
+
+@contextmanager
+def prepared_for(
+    facts: ScriptFacts,
+    *,
+    records: bool = True,
+    path: Path | None = None,
+    stream_in_names: bool = False,
+    streams: bool = False,
+) -> Iterator[None]:
+    """Has a program that asks for dumps find what it needs while the block runs: the drop-ins, names, intercepted sessions.
+
+    With `records` its sessions dump what they ask for, into `path` where that is given; the caller ends the recordings (`finish`).
+    """
+    if not facts.asks_for_dumps:
+        yield
+        return
+    after_import("tensorflow", lambda _: _prepare(facts))
+    for name in facts.drop_ins:
+        importlib.import_module(f"opdump.{name}").install()
+    if records:
+        install_on_import(path=path, stream_in_names=stream_in_names, streams=streams)
+    try:
+        yield
+    finally:
+        for name in facts.drop_ins:
+            importlib.import_module(f"opdump.{name}").uninstall()
+
+
+def prepare_main() -> None:
+    """Gives the program that runs in this process the names that `opdump run` would give it, by its source."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if file is None or not os.path.isfile(file):
+        return
+    with tokenize.open(file) as source:
+        facts = facts_of_script(source.read())
+    if not facts.asks_for_dumps:
+        return
+    if "tensorflow" in sys.modules:
+        _prepare(facts)
+    else:
+        after_import("tensorflow", lambda _: _prepare(facts))
+
+
+def _prepare(facts: ScriptFacts) -> None:
+    names = adapter_module("v1_names")
+    names.give_v1_names()
+    if facts.is_tensorflow_1:
+        names.use_version_1()

@@ -1,0 +1,258 @@
+"""DumpConfig, NPURunConfig, and the values of a `parameter_map` that they stand for."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from opdump.npu_bridge.estimator.npu.dump_config import DumpConfig
+from opdump.npu_bridge.estimator.npu.parameters import parameters_of_run_config
+from opdump.npu_bridge.estimator.npu.plain_run_config import PlainRunConfig
+from opdump.npu_bridge.estimator.npu.run_config import run_config_class
+
+
+class _Session:  # a ConfigProto
+    pass
+
+
+# The class as it is without tf.estimator; where there is TensorFlow, tests/parity holds it against the real RunConfig.
+NPURunConfig: Any = run_config_class(PlainRunConfig, _Session, __name__)
+
+
+def _written(config: Any) -> dict[str, Any]:
+    return {key: value.value for key, value in parameters_of_run_config(config).items()}
+
+
+def test_the_constructor_of_dump_config_has_the_order_and_defaults_of_the_original() -> None:
+    parameters = inspect.signature(DumpConfig).parameters
+    assert {name: parameter.default for name, parameter in parameters.items()} == {
+        "enable_dump": False,
+        "dump_path": None,
+        "dump_step": None,
+        "dump_mode": "output",
+        "enable_dump_debug": False,
+        "dump_debug_mode": "all",
+        "dump_data": "tensor",
+        "dump_layer": None,
+    }
+    assert all(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
+    assert list(parameters) == [
+        "enable_dump",
+        "dump_path",
+        "dump_step",
+        "dump_mode",
+        "enable_dump_debug",
+        "dump_debug_mode",
+        "dump_data",
+        "dump_layer",
+    ]
+
+
+def test_dump_config_keeps_what_it_is_given_unchecked() -> None:
+    config = DumpConfig(1, 2, 3, 4, 5, 6, 7, 8)
+    assert vars(config) == {
+        "_enable_dump": 1,
+        "_dump_path": 2,
+        "_dump_step": 3,
+        "_dump_mode": 4,
+        "_enable_dump_debug": 5,
+        "_dump_debug_mode": 6,
+        "dump_data": 7,
+        "dump_layer": 8,
+    }
+    with pytest.raises(TypeError):
+        DumpConfig(quant_dumpable="1")  # type: ignore[call-arg] # there is none here
+
+
+def test_run_config_takes_every_setting_and_no_other() -> None:
+    every = inspect.signature(NPURunConfig).parameters
+    for name in ("dump_config", "session_config", "quant_dumpable", "enable_exception_dump", "op_debug_level"):
+        assert name in every
+    config = NPURunConfig(
+        3,
+        None,
+        "/tmp/model",
+        save_checkpoints_steps=7,
+        precision_mode="allow_mix_precision",
+        op_debug_config="o",
+        quant_dumpable="1",
+    )
+    assert (config.iterations_per_loop, config.model_dir, config.save_checkpoints_steps) == (3, "/tmp/model", 7)
+    assert (config._precision_mode, config._op_debug_config, config.quant_dumpable) == ("allow_mix_precision", "o", "1")
+    with pytest.raises(TypeError, match=r"NPURunConfig: got an unexpected keyword argument 'dump_confg'"):
+        NPURunConfig(dump_confg=DumpConfig())
+    with pytest.raises(TypeError, match=r"NPURunConfig: too many positional arguments"):
+        NPURunConfig(*range(1, 200))
+
+
+def test_defaults_of_run_config() -> None:
+    config = NPURunConfig()
+    assert isinstance(config.session_config, _Session)
+    assert (config.enable_exception_dump, config.quant_dumpable, config._dump_config) == (2, None, None)
+    assert (config.iterations_per_loop, config.save_checkpoints_steps, config.save_summary_steps) == (1, 100, 0)
+    assert (config.is_chief, config.task_type, config.num_worker_replicas) == (True, "worker", 1)
+    session = _Session()
+    assert NPURunConfig(session_config=session, save_checkpoints_secs=9).session_config is session
+    assert NPURunConfig(save_checkpoints_secs=9).save_checkpoints_steps is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "message"),
+    [
+        ({"dump_config": {"enable_dump": True}}, ValueError, "`dump_config` must be provided with type `DumpConfig`"),
+        ({"dump_config": False}, ValueError, "`dump_config` must be provided with type `DumpConfig`"),
+        ({"enable_exception_dump": "1"}, TypeError, "enable_exception_dump must be int, got <class 'str'>"),
+        ({"enable_exception_dump": None}, TypeError, "enable_exception_dump must be int, got <class 'NoneType'>"),
+        ({"enable_exception_dump": -1}, ValueError, "enable_exception_dump must be nonnegative, got -1"),
+        ({"iterations_per_loop": 0}, ValueError, "iterations_per_loop must be positive, got 0"),
+    ],
+)
+def test_run_config_checks_in_the_words_of_the_original(keys: dict[str, Any], error: type, message: str) -> None:
+    with pytest.raises(error) as raised:
+        NPURunConfig(**keys)
+    assert str(raised.value) == message
+
+
+def test_bounds_and_texts_are_not_looked_at_before_a_session_is_made() -> None:
+    config = NPURunConfig(enable_exception_dump=99, quant_dumpable=7, dump_config=DumpConfig(True, dump_mode="x"))
+    assert config.enable_exception_dump == 99
+
+
+def test_a_plain_run_config_is_copied_and_not_changed() -> None:
+    config = NPURunConfig(model_dir="/a", dump_config=DumpConfig(True))
+    other = config.replace(model_dir="/b")
+    assert (config.model_dir, other.model_dir, other._dump_config) == ("/a", "/b", config._dump_config)
+    assert type(other) is NPURunConfig
+    assert copy.deepcopy(config).model_dir == "/a"
+    assert pickle.loads(pickle.dumps(config)).model_dir == "/a"
+    with pytest.raises(AttributeError, match=r"model_dir cannot be assigned; .*config.replace\(model_dir=...\)"):
+        config.model_dir = "/c"
+    with pytest.raises(AttributeError, match="no attribute 'model_dri'"):
+        config.model_dri  # noqa: B018  # the access is what is tested
+    with pytest.raises(ValueError, match="expected one of the two"):
+        NPURunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1)
+    with pytest.raises(TypeError, match="RunConfig: found model_dri, expected some of model_dir"):
+        config.replace(model_dri="/c")
+    assert (PlainRunConfig().save_checkpoints_secs, PlainRunConfig().save_checkpoints_steps) == (600, None)
+
+
+def test_without_a_dump_config_both_flags_are_written_and_no_text() -> None:
+    assert _written(NPURunConfig()) == {
+        "use_off_line": True,
+        "enable_exception_dump": 2,
+        "iterations_per_loop": 1,
+        "mix_compile_mode": False,
+        "enable_data_pre_proc": True,
+        "enable_dump": False,
+        "enable_dump_debug": False,
+    }
+
+
+def test_a_dump_config_is_written_with_fields_of_the_right_kind() -> None:
+    config = NPURunConfig(
+        dump_config=DumpConfig(True, "/tmp/dump", "0|5|10", "all", dump_layer="a b"),
+        session_device_id=3,
+        fusion_switch_file="f.cfg",
+        debug_dir="d",
+        quant_dumpable="1",
+        enable_exception_dump=1,
+    )
+    found = parameters_of_run_config(config)
+    assert {key: value.kind for key, value in found.items() if value.kind != "s"} == {
+        "use_off_line": "b",
+        "enable_exception_dump": "i",
+        "iterations_per_loop": "i",
+        "mix_compile_mode": "b",
+        "enable_data_pre_proc": "b",
+        "session_device_id": "i",
+        "enable_dump": "b",
+        "enable_dump_debug": "b",
+    }
+    assert {key: value.value for key, value in found.items() if value.kind == "s"} == {
+        "quant_dumpable": b"1",
+        "fusion_switch_file": b"f.cfg",
+        "debug_dir": b"d",
+        "dump_path": b"/tmp/dump",
+        "dump_step": b"0|5|10",
+        "dump_mode": b"all",
+        "dump_debug_mode": b"all",
+        "dump_data": b"tensor",
+        "dump_layer": b"a b",
+    }
+
+
+def test_texts_that_are_none_are_not_written_and_the_mode_guards_the_other_mode() -> None:
+    written = _written(NPURunConfig(dump_config=DumpConfig(dump_mode=None, dump_debug_mode="all", dump_data=None)))
+    assert written.keys().isdisjoint(
+        {"dump_path", "dump_step", "dump_mode", "dump_debug_mode", "dump_data", "dump_layer"}
+    )
+    with pytest.raises(TypeError, match="dump_debug_mode: Expected binary or unicode string, got None"):
+        parameters_of_run_config(NPURunConfig(dump_config=DumpConfig(dump_debug_mode=None)))
+    # neither is asked for
+    assert "dump_debug_mode" not in _written(NPURunConfig(dump_config=DumpConfig(dump_mode=None, dump_debug_mode=None)))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (DumpConfig(dump_path=5), "dump_path: Expected binary or unicode string, got 5"),
+        (DumpConfig(dump_step=[0, 5]), r"dump_step: Expected binary or unicode string, got \[0, 5\]"),
+        (DumpConfig(enable_dump="yes"), "found 'yes' for a flag, expected True or False"),
+    ],
+)
+def test_a_value_that_a_parameter_map_cannot_hold_is_a_type_error(config: DumpConfig, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        parameters_of_run_config(NPURunConfig(dump_config=config))
+
+
+def test_a_stock_run_config_counts_as_one_without_a_dump_config() -> None:
+    written = _written(PlainRunConfig())
+    assert (written["enable_dump"], written["enable_exception_dump"]) == (False, 2)
+
+
+def test_configs_are_imported_without_tensorflow_and_run_config_is_made_when_it_is_asked_for() -> None:
+    code = """
+import sys
+from opdump.npu_bridge.estimator.npu import npu_config, npu_estimator, plain_run_config
+import opdump.npu_bridge.npu_init
+assert "NPURunConfig" not in vars(npu_config)
+assert "tensorflow" not in sys.modules
+sys.modules["tensorflow"] = None  # an import of it fails from here on
+from opdump.npu_bridge.npu_init import NPURunConfig
+assert NPURunConfig is npu_config.NPURunConfig
+assert issubclass(NPURunConfig, plain_run_config.PlainRunConfig)
+config = NPURunConfig(dump_config=npu_config.DumpConfig(True, "/tmp/dump"))
+assert config.session_config is None
+assert config._dump_config._enable_dump is True
+import pickle
+assert pickle.loads(pickle.dumps(config)).save_checkpoints_steps == 100
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_helper_without_tensorflow_says_that_it_is_missing() -> None:
+    code = """
+import sys
+from opdump.npu_bridge.npu_init import npu_config_proto
+sys.modules["tensorflow"] = None  # an import of it fails from here on
+npu_config_proto()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (
+        "FrameworkMissingError: the npu_bridge of opdump works on TensorFlow, and it cannot be imported" in done.stderr
+    )
+
+
+def test_names_that_there_are_not_are_told() -> None:
+    from opdump.npu_bridge.estimator.npu import npu_config, npu_estimator
+
+    with pytest.raises(AttributeError, match="has no attribute 'NPUConfig'; it has DumpConfig, NPURunConfig"):
+        npu_config.NPUConfig  # noqa: B018  # the access is what is tested
+    with pytest.raises(AttributeError, match="has no attribute 'Estimator'; it has NPUEstimator"):
+        npu_estimator.Estimator  # noqa: B018  # the access is what is tested

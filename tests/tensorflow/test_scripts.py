@@ -1,0 +1,84 @@
+"""What the source of a program says of itself, read without TensorFlow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opdump.tensorflow.scripts import facts_of_script
+
+ESTIMATOR = """
+import tensorflow as tf
+from npu_bridge.estimator.npu.npu_config import NPURunConfig
+from npu_bridge.estimator.npu.npu_config import DumpConfig
+session_config = tf.ConfigProto()
+"""
+SESSION = """
+import tensorflow
+config = tensorflow.compat.v1.ConfigProto()
+custom_op = config.graph_options.rewrite_options.custom_optimizers.add()
+custom_op.name = "NpuOptimizer"
+"""
+
+
+def test_a_program_that_imports_the_adapter_asks_for_dumps() -> None:
+    facts = facts_of_script(ESTIMATOR)
+    assert facts.asks_for_dumps
+    assert facts.drop_ins == ("npu_bridge",)
+    assert facts.is_tensorflow_1
+    assert facts.framework == "tensorflow"
+
+
+def test_a_program_that_names_the_optimizer_asks_for_dumps() -> None:
+    facts = facts_of_script(SESSION)
+    assert facts.asks_for_dumps
+    assert facts.drop_ins == ()
+    assert not facts.is_tensorflow_1, "it says compat.v1 itself"
+
+
+def test_the_adapter_of_version_2_is_known() -> None:
+    assert facts_of_script("import npu_device as npu\n").drop_ins == ("npu_device",)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\nprint('npu_bridge')\n",
+        "import tensorflow as tf\nprint(tf.constant(1))\n",
+        "from .npu_bridge import DumpConfig\n",  # a module of the program's own
+        "def broken(:\n",
+        "",
+    ],
+)
+def test_other_programs_do_not(source: str) -> None:
+    assert not facts_of_script(source).asks_for_dumps
+
+
+@pytest.mark.parametrize(
+    ("source", "framework"),
+    [
+        ("import keras\n", "tensorflow"),
+        ("from tensorflow import keras\n", "tensorflow"),
+        ("import torch\nimport tensorflow\n", "torch"),
+        ("import numpy\n", "torch"),
+    ],
+)
+def test_the_framework_is_the_one_that_is_imported(source: str, framework: str) -> None:
+    assert facts_of_script(source).framework == framework
+
+
+def test_a_program_that_imports_the_drop_in_is_read(tmp_path: Path) -> None:
+    """Under plain Python: names are given to tensorflow when it is imported, if the program asks for dumps."""
+    told = (
+        "import opdump.npu_bridge\n"
+        "from opdump.tensorflow import on_import\n"
+        "print([len(each.functions) for each in sys.meta_path if isinstance(each, on_import._Finder)])\n"
+    )
+    for source, expected in ((ESTIMATOR, "[2]\n"), ("import sys\n", "[1]\n")):
+        script = tmp_path / "train.py"
+        script.write_text(f"import sys\n{told}sys.exit()\n{source}", encoding="utf-8")
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, expected), done.stderr
