@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from hypothesis import settings
 
 # Read by PyTorch and numpy when they are first imported, which is after this file.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell without job control starts what it puts into the background deaf to Ctrl-C, and children inherit that: tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The contracts in opdump.testing hold asserts, and a failing one should say what it compared.
 pytest.register_assert_rewrite("opdump.testing")

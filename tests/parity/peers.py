@@ -12,6 +12,8 @@ SCRIPTS = Path(__file__).parent / "scripts"
 MINDSPORE = ROOT / ".venv-mindspore" / "bin" / "python"
 MINDINSIGHT = ROOT / ".venv-mindinsight" / "bin" / "python"
 MSPROBE = ROOT / ".venv-msprobe" / "bin" / "python"
+TENSORFLOW = ROOT / ".venv-tensorflow" / "bin" / "python"
+TENSORFLOW215 = ROOT / ".venv-tensorflow215" / "bin" / "python"
 PROTOBUF4 = ROOT / ".venv-protobuf4" / "bin" / "python"
 
 

@@ -1,0 +1,85 @@
+"""The contract of every adapter, for TensorFlow's eager operators: run by pytest of an environment with TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from opdump.adapters.settings import Adapter
+from opdump.adapters.tensorflow.adapter import ADAPTER
+from opdump.testing import AdapterTests
+
+Array = npt.NDArray[Any]
+
+
+class TestTensorflowAdapter(AdapterTests):
+    def adapter(self) -> Adapter:
+        return ADAPTER
+
+    def tensor(self, array: Array) -> Any:
+        return tf.constant(array)
+
+    def array(self, tensor: Any) -> Array:
+        return np.asarray(tensor.numpy())
+
+    def multiply(self, one: Any, other: Any) -> Any:
+        if one.dtype == tf.bool:
+            return tf.raw_ops.LogicalAnd(x=one, y=other)
+        return tf.raw_ops.Mul(x=one, y=other)
+
+    def add_in_place(self, tensor: Any, other: Any) -> None:
+        """TensorFlow's tensors stay what they are; a variable's handle is what such an operator gets."""
+        tensor.assign_add(other)
+
+    def view(self, tensor: Any) -> Any:
+        return tf.raw_ops.Reshape(tensor=tensor, shape=tf.constant([-1]))
+
+    def test_an_inplace_operator_keeps_its_true_input(self, tmp_path: Path) -> None:
+        """What it adds; the handle has no elements, and what the variable then holds is what reads of it give."""
+        before, addend = np.arange(4, dtype=np.float32), np.full(4, 0.5, np.float32)
+        variable = tf.Variable(before)
+        with self.captured(tmp_path) as (clock, writer, _):
+            value = variable.read_value()
+            variable.assign_add(addend, read_value=False)
+            variable.assign_add(addend, read_value=False)
+            clock.manual_step()
+        assert value.numpy().tolist() == before.tolist()
+        by_type = [(record.op.op_type, record.io, record.slot, _elements(record)) for record in writer.tensors]
+        assert by_type == [
+            ("ReadVariableOp", "output", 0, before.tolist()),
+            ("Identity", "input", 0, before.tolist()),
+            ("Identity", "output", 0, before.tolist()),
+            ("AssignAddVariableOp", "input", 1, addend.tolist()),
+            ("AssignAddVariableOp", "input", 1, addend.tolist()),
+        ]
+
+    def test_a_view_is_listed_and_leaves_no_data(self, tmp_path: Path) -> None:
+        """TensorFlow has no views: a reshape is an operator like others and leaves data."""
+        tensor = self.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+        with self.captured(tmp_path) as (clock, writer, recorder):
+            self.view(tensor)
+            clock.manual_step()
+        assert [(op.op_type, op.skip) for op in writer.ops] == [("Reshape", "")]
+        assert writer.tensors[-1].shape == (6,)
+        assert (recorder.executed, recorder.captured) == (1, 1)
+
+    def test_every_operator_is_captured_or_skipped_with_a_reason(self, tmp_path: Path) -> None:
+        tensor = self.tensor(np.ones((2, 3), np.float32))
+        with self.captured(tmp_path) as (clock, writer, recorder):
+            for _ in range(3):
+                self.view(self.multiply(tensor, tensor))
+                tf.raw_ops.EmptyTensorList(element_shape=[2], max_num_elements=1, element_dtype=tf.float32)
+                clock.manual_step()
+        assert recorder.executed == 9
+        assert recorder.executed == recorder.captured + recorder.skipped.total()
+        assert {op.skip for op in writer.ops if op.op_type == "EmptyTensorList"} <= {"handle", ""}
+
+
+def _elements(record: Any) -> list[float]:
+    assert record.payload is not None
+    found: list[float] = record.payload.to_host().tolist()
+    return found

@@ -1,0 +1,241 @@
+"""Cases of steps, selections, errors and layouts; printed as those of `tf_functions_cases.py`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import opdump
+from opdump.adapters.tensorflow.capture import XlaError
+from opdump.catalog import open_dump
+from opdump.errors import ConfigError
+from opdump.plan import DumpPlan, KernelPattern, StepSet
+from tests.parity.scripts.tf_functions_cases import CASES, case, main
+from tests.parity.scripts.tf_functions_recording import Recording, recorded
+
+CASES.clear()  # those of the other file are its own
+
+
+@case
+def steps_are_counted_by_hand_where_the_program_says_so() -> None:
+    run = tf.function(tf.exp)
+    with recorded(manual=True, steps="1") as recording:
+        for _ in range(3):
+            run(tf.constant([1.0]))
+            run(tf.constant([2.0]))
+            recording.clock.manual_step()
+    assert [(op.step, op.occurrence) for op in recording.ops(op_type="Exp")] == [(1, 0), (1, 1)]
+
+
+@case
+def the_program_ends_after_the_last_wanted_step() -> None:
+    run = tf.function(tf.exp)
+    calls: list[int] = []
+    with recorded(steps="1", stop=True) as recording:
+        for number in range(5):
+            calls.append(number)
+            run(tf.constant([1.0]))
+    assert calls == [0, 1]
+    assert len(recording.ops(op_type="Exp")) == 1
+
+
+@case
+def the_eager_program_takes_a_step_with_each_batch_of_keras() -> None:
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile(optimizer=keras.optimizers.Adam(0.1), loss="mse", metrics=["mae"])
+    x, y = np.ones((8, 3), np.float32), np.ones((8, 2), np.float32)
+    with recorded() as recording:
+        model.fit(x, y, batch_size=2, epochs=1, verbose=0, validation_data=(x, y))
+        tf.exp(tf.ones([2]))
+    (after,) = recording.ops(op_type="Exp")
+    assert after.step == 4, "four batches were trained on; those of the validation end no step"
+
+
+@case
+def xla_is_refused_on_a_dumped_step_alone() -> None:
+    run = tf.function(tf.exp, jit_compile=True)
+    outer = tf.function(lambda x: run(x) + 1)
+    with recorded(steps="3"):
+        run(tf.constant([1.0]))
+    for function in (run, outer):
+        with pytest.raises(XlaError, match="leave jit_compile=True out"), recorded():
+            function(tf.constant([1.0]))
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile(optimizer="sgd", loss="mse", jit_compile=True)
+    with pytest.raises(XlaError, match="jit_compile=False"), recorded():
+        model.fit(np.ones((2, 3)), np.ones((2, 2)), verbose=0)
+
+
+@case
+def an_error_of_the_program_is_its_own() -> None:
+    run = tf.function(lambda x, i: tf.gather(tf.exp(x), i))
+
+    def message() -> tuple[type, str]:
+        with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            run(tf.constant([1.0]), tf.constant([5]))
+        return raised.type, str(raised.value)
+
+    plain = message()
+    with recorded() as recording:
+        dumped = message()
+        assert np.allclose(run(tf.constant([1.0]), tf.constant([0])).numpy(), np.exp(1.0))
+    assert dumped[0] is plain[0]
+    assert "indices[0] = 5" in dumped[1]
+    assert "_opdump" not in dumped[1], dumped[1]
+    assert recording.ops(op_type="Exp")
+
+
+@case
+def an_error_of_the_recorder_is_raised_where_the_function_was_called() -> None:
+    run = tf.function(tf.exp)
+
+    def program(recording: Recording) -> None:
+        recording.writer.write_payload = _full  # type: ignore[method-assign]  # a disk that is full
+        run(ones)
+
+    ones = tf.ones([3])
+    with pytest.raises(OSError, match="no space for Exp"), recorded() as recording:
+        program(recording)
+
+
+def _full(record: Any) -> str:
+    raise OSError(f"no space for {record.name}")
+
+
+@case
+def only_what_is_selected_is_told_and_the_rest_listed() -> None:
+    @tf.function
+    def run(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = tf.sin(x) + tf.cos(x)
+        return tf.exp(x)
+
+    with recorded(selection="kernels", kernels=(KernelPattern.parse("Cos"),), inputs=False) as recording:
+        run(tf.constant([1.0]))
+    assert {op.op_type for op in recording.ops()} == {"Cos"}
+    assert len(recording.ops()) == 3
+    assert {tensor.io for tensor in recording.writer.tensors} == {"output"}
+    assert recording.skipped(op_type="Exp", skip="not selected")
+    assert recording.recorder.executed == recording.recorder.captured + recording.recorder.skipped.total()
+
+
+@case
+def an_operator_that_overflows_is_told_alone() -> None:
+    @tf.function
+    def run(x: Any) -> Any:
+        return tf.sqrt(tf.cast(x * 2.0, tf.float16) + 1)
+
+    with recorded(captures="overflow", layout="acl", saved_data="tensor") as recording:
+        run(tf.constant([1.0, 40000.0]))
+        tf.constant([3e38]) * 3.0
+    kinds = [op.op_type for op in recording.writer.ops]
+    assert kinds[:1] == ["Cast"], kinds
+    assert "Mul" in kinds
+    assert recording.recorder.skipped["no overflow"] >= 1
+
+
+@case
+def calls_in_several_threads_are_all_told() -> None:
+    run = tf.function(lambda x: tf.exp(x) + 1)
+    run(tf.constant([1.0]))
+    with recorded() as recording:
+        threads = [threading.Thread(target=run, args=(tf.constant([float(n)]),)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = sorted(float(recording.array(op, "input")[0]) for op in recording.ops(op_type="Exp"))
+    assert found == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@case
+def dumps_of_every_layout_can_be_read() -> None:
+    run = tf.function(lambda x: tf.exp(x) * 2.0)
+    for layout in ("mindspore-2.3", "mindspore-2.10", "acl"):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = DumpPlan(
+                path=Path(folder).resolve(),
+                saved_data="full",
+                layout=layout,
+                steps=StepSet.parse("0|2"),
+                file_format="bin" if layout == "acl" else "npy",
+            )
+            with opdump.capture(plan) as dump:
+                for number in range(4):
+                    run(tf.constant([1.0, float(number)]))
+            assert dump.report is not None
+            assert dump.report.steps == (0, 2), (layout, dump.report)
+            catalog = open_dump(folder)
+            assert not catalog.problems, (layout, catalog.problems)
+            exps = [
+                t for t in catalog.tensors() if t.op.op_type == "Exp" and t.io == "output" and t.payload is not None
+            ]
+            assert len(exps) == 2, (layout, [t.name for t in catalog.tensors()])
+            for tensor, number in zip(sorted(exps, key=lambda t: t.op.step), (0, 2), strict=True):
+                assert tensor.payload is not None
+                assert np.allclose(tensor.payload.to_host(), np.exp([1.0, float(number)])), layout
+
+
+@case
+def what_other_frameworks_alone_can_do_is_a_clear_error() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder).resolve()
+        with pytest.raises(ConfigError, match="framework is 'caffe'"), opdump.capture(path=path, framework="caffe"):
+            pass
+        with pytest.raises(ConfigError, match="'watch' is there for PyTorch"), opdump.capture(path=path, watch=["a"]):
+            pass
+        with (
+            pytest.raises(ConfigError, match="dump_mode 2 and set_dump"),
+            opdump.capture(DumpPlan(path=path, selection="marked")),
+        ):
+            pass
+
+
+@case
+def nothing_is_left_behind() -> None:
+    from tensorflow.python.eager import context
+
+    before = context.Context.call_function, keras.optimizers.Optimizer.apply_gradients, tf.executing_eagerly()
+    run = tf.function(tf.exp)
+    with recorded() as recording:
+        run(tf.ones([2]))
+    told = len(recording.writer.ops)
+    run(tf.ones([2]))
+    tf.exp(tf.ones([2]))
+    assert len(recording.writer.ops) == told
+    assert (
+        context.Context.call_function,
+        keras.optimizers.Optimizer.apply_gradients,
+        tf.executing_eagerly(),
+    ) == before
+    assert not context.context().op_callbacks
+
+
+@case
+def every_operator_is_captured_or_has_a_reason() -> None:
+    @tf.function
+    def run(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = tf.map_fn(tf.sin, x)
+        return tf.cond(x[0] > 0, lambda: x + 1, lambda: x * 2)
+
+    with recorded() as recording:
+        for _ in range(3):
+            run(tf.ones([2]))
+    recorder = recording.recorder
+    assert recorder.executed == recorder.captured + recorder.skipped.total()
+    assert set(Counter(op.skip for op in recording.skipped())) <= {"constant", "control flow", "not executed", "handle"}
+    assert len(recording.ops(op_type="Sin")) == 3 * 3 * 2
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,192 @@
+"""Programs that ask for their dumps: streams, failures, directories. Prints one line of JSON for each case.
+
+python tf_recordings.py DIRECTORY
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import opdump
+import opdump.tensorflow
+
+v1 = tf.compat.v1
+ROOT = Path(sys.argv[1])
+
+
+def config(**parameters: Any) -> Any:
+    """A session's config with an entry NpuOptimizer."""
+    made = v1.ConfigProto()
+    entry = made.graph_options.rewrite_options.custom_optimizers.add()
+    entry.name = "NpuOptimizer"
+    for key, value in parameters.items():
+        field = "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "s"
+        setattr(entry.parameter_map[key], field, value.encode() if isinstance(value, str) else value)
+    return made
+
+
+def folder(name: str) -> Path:
+    made = ROOT / name
+    made.mkdir()
+    os.chdir(made)  # graph files go here
+    return made
+
+
+def network() -> tuple[Any, Any]:
+    """A network with a reference variable, a branch and a loop: its loss, and what trains it."""
+    v1.disable_resource_variables()
+    v1.disable_control_flow_v2()
+    v1.set_random_seed(7)
+    x = tf.constant(np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32))
+    kernel = v1.get_variable("kernel", [8, 8], initializer=v1.random_normal_initializer(stddev=0.3))
+    net = tf.matmul(x, kernel)
+    net = v1.cond(tf.reduce_sum(net) > 0, lambda: net * 2.0, lambda: tf.tanh(net))
+    _, net = v1.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, tf.sin(a) * 1.5), [0, net])
+    net += tf.random.normal([16, 8])  # of a sequence that runs on from step to step
+    loss = tf.reduce_mean(tf.square(net))
+    return loss, v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+
+
+def train(made: Any, *, streams: bool, final: bool) -> list[float]:
+    opdump.tensorflow.install(streams=streams)
+    with tf.Graph().as_default() as graph:
+        loss, update = network()
+        init = v1.global_variables_initializer()
+        if final:
+            graph.finalize()
+        with v1.Session(config=made) as session:
+            session.run(init)
+            losses = [float(session.run([update, loss])[1]) for _ in range(4)]
+        assert graph.finalized == final
+    return losses
+
+
+def values(dump: Path) -> dict[str, Any]:
+    """The elements of every tensor by what it is."""
+    return {
+        f"{tensor.op.step} {tensor.op.op_name} {tensor.op.occurrence} {tensor.io} {tensor.slot}": tensor.payload.to_host()
+        for tensor in opdump.open(dump)
+        if tensor.payload is not None
+    }
+
+
+def streams() -> dict[str, Any]:
+    """One by one, and all at the end of a run: the same tensors, the same losses, in a graph that is final too."""
+    plain = train(v1.ConfigProto(), streams=False, final=False)
+    found = {}
+    for name, streamed, final in (("whole", False, True), ("streamed", True, True), ("open", True, False)):
+        out = folder(f"streams-{name}")
+        made = config(enable_dump=True, dump_path=str(out), dump_mode="all", dump_step="1|3")
+        assert train(made, streams=streamed, final=final) == plain, name
+        opdump.tensorflow.finish()
+        found[name] = values(out)
+    whole = found["whole"]
+    differing = [
+        key
+        for name in ("streamed", "open")
+        for key in whole
+        if key not in found[name] or not np.array_equal(found[name][key], whole[key], equal_nan=True)
+    ]
+    loops = sum(key.startswith("1 while/Sin ") and " output " in key for key in whole)
+    return {
+        "tensors": len(whole),
+        "sizes": [len(each) for each in found.values()],
+        "differing": differing,
+        "loops": loops,
+    }
+
+
+def attempt(run: Callable[[], object]) -> str:
+    """What a run that fails raises; empty where it does not."""
+    try:
+        run()
+    except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
+        return type(error).__name__
+    return ""
+
+
+def failures(level: int) -> dict[str, Any]:
+    """The logarithm of a negative number, found by a check of the program; the data come from an iterator that goes on."""
+    out = folder(f"failures-{level}")
+    opdump.tensorflow.install()
+    results: list[Any] = []
+    with tf.Graph().as_default():
+        data = tf.data.Dataset.from_tensor_slices(np.arange(9, dtype=np.float32).reshape(3, 3))
+        batch = v1.data.make_one_shot_iterator(data).get_next()
+        scale = v1.get_variable("scale", [3], initializer=v1.ones_initializer(), use_resource=True)
+        checked = tf.debugging.check_numerics(tf.math.log(batch - 4.0) * scale, "bad", name="check")
+        update = v1.assign_add(scale, checked)
+        with v1.Session(config=config(enable_exception_dump=level)) as session:
+            session.run(v1.global_variables_initializer())
+            said = [attempt(lambda: results.append(session.run(update).tolist())) for _ in range(4)]
+    opdump.tensorflow.finish()
+    files = sorted((out / "extra-info" / "data-dump" / "0").glob("*2*"))
+    inputs = [opdump.read_dump_file(file).inputs for file in files]
+    return {
+        "said": said,
+        "results": results,
+        "files": [file.name for file in files],
+        "inputs": [[str(tensor.to_host().tolist()) for tensor in each] for each in inputs],
+        "messages": ["bad" in opdump.read_dump_file(file).dfx_message for file in files],
+        "leftover": sorted(path.name for path in out.iterdir()),
+    }
+
+
+def directories() -> dict[str, Any]:
+    """Where the device's number and the graph files go; what comes after the end."""
+    out = folder("directories")
+    os.environ["DEVICE_ID"], os.environ["DUMP_GRAPH_PATH"] = "5", str(out / "graphs")
+    try:
+        opdump.tensorflow.install()
+        opdump.tensorflow.install(stream_in_names=True)
+        made = config(enable_dump=True, dump_path=str(out))
+        with tf.Graph().as_default():
+            total = tf.add(1.0, 2.0, name="scope/a.b")
+            with v1.Session(config=made) as session:
+                assert session.run(total) == 3.0
+            before = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+            reports = opdump.tensorflow.finish()
+            with v1.Session(config=made) as session:  # nobody looks any more
+                assert session.run(total) == 3.0
+        assert sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()) == before
+    finally:
+        del os.environ["DEVICE_ID"], os.environ["DUMP_GRAPH_PATH"]
+    return {"files": before, "steps": [list(report.steps) for report in reports], "pid": os.getpid()}
+
+
+def overflow() -> dict[str, Any]:
+    """Overflow detection keeps the operator that overflows, and no other."""
+    out = folder("overflow")
+    opdump.tensorflow.install()
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float16, [2])
+        product = tf.multiply(x, x, name="square") * 1
+        with v1.Session(config=config(enable_dump_debug=True, dump_path=str(out))) as session:
+            session.run(product, {x: [2.0, 3.0]})
+            session.run(product, {x: [300.0, 3.0]})
+    opdump.tensorflow.finish()
+    return {
+        "operators": [[op.op_name, op.step] for op in opdump.open(out).ops() if op.op_type != "Opdebug"],
+        "has_file": bool(list(out.rglob("*OpDebug*"))),
+    }
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    "streams": streams,
+    **{f"failures {level}": partial(failures, level) for level in (0, 1, 2)},
+    "directories": directories,
+    "overflow": overflow,
+}
+
+if __name__ == "__main__":
+    for name, case in CASES.items():
+        print(json.dumps({"case": name, **case()}), flush=True)
