@@ -78,6 +78,9 @@ bench: setup
 	$(BIN)/python benchmarks/onnx_overhead.py
 	$(BIN)/python benchmarks/formats.py
 	$(BIN)/python benchmarks/convert.py
+	tests/parity/run --set-up .venv-tensorflow
+	.venv-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+	.venv-tensorflow/bin/python benchmarks/tensorflow_overhead.py
 
 docs: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/project/test_documentation.py

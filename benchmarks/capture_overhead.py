@@ -19,7 +19,6 @@ of the fastest steps, for noise only adds, and what part of the plain step of fu
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import math
 import random
@@ -34,6 +33,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from intervals import interval
+from memory import keep_freed_memory
 from rich.progress import Progress
 from workloads import WORKLOADS, Step, Workload
 
@@ -69,18 +70,6 @@ def measure(
             if number > 0:  # the first round imports and allocates
                 seconds[name].append(took)
     return seconds
-
-
-def keep_freed_memory() -> None:
-    """Tells the allocator to give no memory back: the ResNet frees large tensors, and how many page faults a step has, 2,300 or
-    6,900, would depend on what ran long before it. Has no effect where the C library is not glibc.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        trim_threshold, top_pad, mmap_threshold = -1, -2, -3
-        mallopt(mmap_threshold, 32 << 20)
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(top_pad, 64 << 20)
 
 
 class Pair(NamedTuple):
@@ -129,13 +118,6 @@ def geometric_mean(ratios: Sequence[float]) -> tuple[float, float, float]:
     mean = statistics.fmean(logarithms)
     error = 1.96 * statistics.stdev(logarithms) / math.sqrt(len(logarithms))
     return math.exp(mean), math.exp(mean - error), math.exp(mean + error)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The order statistics that enclose the median with 95 % confidence, whatever the distribution; all for a few values."""
-    ordered = sorted(values)
-    rank = max(0, math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2))
-    return ordered[rank], ordered[-1 - rank]
 
 
 def _seconds(step: Step) -> float:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import torch
-from capture_overhead import keep_freed_memory
+from memory import keep_freed_memory
 from workloads import WORKLOADS, Step
 
 import opdump

@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import torch
-from capture_overhead import interval
+from intervals import interval
 from workloads import ResNet
 
-from opdump.adapters.onnxruntime.reader import NumpyReader
+from opdump.adapters.host.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.kernels import active, set_threads
 from opdump.layouts.ascend.operator_csv import DEFAULT_STATISTICS
