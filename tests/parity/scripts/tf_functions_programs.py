@@ -136,7 +136,11 @@ def seeded_numbers() -> list[Any]:
     def draw(x: Any) -> Any:
         total = tf.nn.dropout(x, 0.5) + tf.random.normal([4])
         for _ in tf.range(3):
-            total += tf.random.uniform([4]) + tf.random.truncated_normal([4])
+            # Turns of a loop overlap, and which of them draws first is nobody's promise.
+            with tf.control_dependencies([total]):
+                uniform = tf.random.uniform([4])
+            with tf.control_dependencies([uniform]):
+                total += uniform + tf.random.truncated_normal([4])
         return total, tf.random.shuffle(tf.range(8)), tf.random.gamma([3], 2.0)
 
     found = [draw(tf.ones(4)) for _ in range(5)]
