@@ -9,7 +9,7 @@ that were fetched. Operators that change a state never run again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.grappler import tf_optimizer
+from tensorflow.python.util import _pywrap_util_port
 
 from .closure import Closure
 from .operator_kinds import is_assignment, is_stateful, is_update
@@ -26,14 +27,17 @@ _DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _READER: Final = "opdump_reader/"
 _SAME: Final = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 """Give what they read; they come and go."""
-_FUSED: Final = {
-    "_FusedConv2D": "Conv2D",
-    "_FusedMatMul": "MatMul",
-    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
-}
+_FUSED: Final = (
+    {}
+    if _pywrap_util_port.IsMklEnabled()
+    else {"_FusedConv2D": "Conv2D", "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative"}
+)
+"""What gives the same bits fused or not. oneDNN chooses another kernel for what it fuses, by shapes; and so does MatMul for a row or a
+column alone."""
 _FUSED_AFTER: Final = frozenset({"BiasAdd", "Relu", "Relu6"})
-"""What a product may be fused with without another rounding: bias and cuts come after the finished product. oneDNN begins with a tensor
-that is to be added (`Add`)."""
+"""What a product may be fused with without another rounding: bias and cuts come after the finished product."""
+_ALSO_KNOWN_AS: Final = {"BiasAdd": "Add", "AddV2": "Add"}
+"""A bias is a sum; some are written, and fused, as one."""
 _BY_NAME: Final = frozenset({"Merge", "RefMerge", "Placeholder", "VariableV2", "Variable"})
 _ATTEMPTS: Final = 6
 _LEAST_NODES: Final = 4
@@ -55,29 +59,46 @@ class Undisturbed:
     """Sums whose order the timing decides, also in a run that is left alone."""
 
 
-def undisturbed(
-    elements: Sequence[Any],
-    wanted: Sequence[Any],
-    watches: Sequence[Any],
-    closure: Closure,
-    config: Any | None,
-    *,
-    streams: bool = False,
-) -> Undisturbed:
-    """How `wanted` are got hold of, and `watches` watched, in a run of `elements` whose answer stays the same, bit for bit.
+class PlainRun:
+    """A run of `elements` that nobody looks into, as the runtime rewrites it. `config` is the session's ConfigProto."""
 
-    `config` is the session's ConfigProto. `streams`: what is fetched may be given away while the run goes on.
-    Costs two or three rewritings of the graph.
+    def __init__(self, elements: Sequence[Any], closure: Closure, config: Any | None) -> None:
+        self.closure = closure
+        self.asked = tuple(element.name for element in elements if element.name not in closure.fed)
+        self.rewriting = _Rewriting(closure, config)
+        self.rewritten = self.rewriting.of(self.asked)
+
+    def removed(self) -> set[str]:
+        """The operators that do not run, because nothing reads what they would give. What is folded or fused is not among them."""
+        nodes = self.rewritten.nodes
+        operators = {op.name: op for op in self.closure.operators}
+        waiting = [
+            op.name
+            for op in self.closure.operators
+            if op.name in nodes and (nodes[op.name].op != "NoOp" or op.op_type == "NoOp")
+        ]
+        needed: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name in needed or name not in operators:
+                continue
+            needed.add(name)
+            waiting += [slot.tensor.op.name for slot in operators[name].inputs if slot.source not in self.closure.fed]
+        return operators.keys() - needed
+
+
+def undisturbed(
+    plain: PlainRun, wanted: Sequence[Any], watches: Sequence[Any], *, streams: bool = False
+) -> Undisturbed:
+    """How `wanted` are got hold of, and `watches` watched, so that the answer of the run stays the same, bit for bit.
+
+    `streams`: what is fetched may be given away while the run goes on. Costs one or two rewritings of the graph.
     """
-    if not wanted and not watches:
-        return Undisturbed(())
-    asked = [element.name for element in elements if element.name not in closure.fed]
+    closure, asked, rewriting = plain.closure, plain.asked, plain.rewriting
     wanted = [tensor for tensor in wanted if tensor.name not in closure.fed]
-    rewriting = _Rewriting(closure, config)
-    plain = rewriting.of(asked)
-    sums = Sums(plain.nodes, asked)
+    sums = Sums(plain.rewritten.nodes, asked)
     for strict in (True,) if streams else (False, True):
-        search = _Search(rewriting, plain, sums, asked, strict=strict, streams=streams)
+        search = _Search(plain, sums, strict=strict, streams=streams)
         found = _access(search, wanted, closure)
         if not found.replayed:
             break
@@ -131,27 +152,18 @@ def _watched(found: Undisturbed, watches: Sequence[Any], rewriting: _Rewriting, 
 class _Search:
     """Finds tensors that can be fetched beside what is asked for."""
 
-    def __init__(
-        self,
-        rewriting: _Rewriting,
-        plain: _Rewritten,
-        sums: Sums,
-        asked: Sequence[str],
-        *,
-        strict: bool,
-        streams: bool,
-    ) -> None:
-        self._rewriting = rewriting
-        self._plain = plain
+    def __init__(self, plain: PlainRun, sums: Sums, *, strict: bool, streams: bool) -> None:
+        self._rewriting = plain.rewriting
+        self._plain = plain.rewritten
         self._sums = sums
-        self._asked = asked
+        self._asked = plain.asked
         self._strict = strict
         """See `Sums.disturbing`."""
         self._streams = streams
 
     def kept(self, tensors: Sequence[Any]) -> list[Any]:
         """Those of the tensors that may be fetched."""
-        kept, radius = list(tensors), 0
+        kept, radius = list(tensors), -1
         while radius < _ATTEMPTS:
             rewritten = self.rewritten(kept)
             left = [tensor for tensor in kept if tensor.op.name in rewritten.nodes]
@@ -329,7 +341,7 @@ class _Rewritten:
 
     def differences(self, other: _Rewritten, radius: int) -> set[str]:
         """The operators of `other` to blame for what it computes otherwise, with those `radius` steps around; of what was asked for
-        here, of states and of loops.
+        here, of states and of loops. A `radius` of -1 blames, where there are such, those alone that are not here.
         """
         blamed: set[str] = set()
         roots = {_node_name(name) for name in self._asked} | self.stateful
@@ -355,8 +367,10 @@ class _Rewritten:
             own, others = self._inputs(mine), other._inputs(theirs)
             if _facts(mine) != _facts(theirs) or len(own) != len(others):
                 if self._digests[pair[0]] != other._digests[pair[1]]:
-                    blamed |= other._around(pair[1], radius)
-                    blamed |= self._around(pair[0], radius) | readers.get(pair, set())
+                    absent = other._behind(pair[1], self.nodes) if radius < 0 else set()
+                    nearby = other._around(pair[1], radius) | self._around(pair[0], radius) | readers.get(pair, set())
+                    # What is fused with the operator that reads it is not to be fetched; that operator can be.
+                    blamed |= absent or nearby
                 continue
             for first, second in zip(own, others, strict=True):
                 if self._digest_of_input(first) == other._digest_of_input(second):
@@ -377,11 +391,23 @@ class _Rewritten:
     def _around(self, name: str, radius: int) -> set[str]:
         """An operator, what it reads, and what these read, `radius` more times."""
         found, edge = {name}, [name]
-        for _ in range(radius + 1):
+        for _ in range(max(radius, 0) + 1):
             edge = [
                 _node_name(source) for each in edge if each in self.nodes for source in self._inputs(self.nodes[each])
             ]
             found.update(edge)
+        return found
+
+    def _behind(self, name: str, others: Collection[str]) -> set[str]:
+        """What an operator reads that is not among `others`, and what that reads."""
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            for source in self._inputs(self.nodes[waiting.pop()]):
+                before = _node_name(source)
+                if before in self.nodes and before not in others and before not in found:
+                    found.add(before)
+                    waiting.append(before)
         return found
 
     def _inputs(self, node: Any) -> list[str]:
@@ -425,10 +451,10 @@ class _Rewritten:
             rest = list(inputs[2:])
             for op_type in after:
                 summand = [rest.pop(0)] if op_type == "BiasAdd" and rest else []
-                value = _hash(op_type, f"{value}:0", *summand)
+                value = _hash(_ALSO_KNOWN_AS.get(op_type, op_type), f"{value}:0", *summand)
             return value
         if node.op in ("BiasAdd", "Add", "AddV2", "Relu", "Relu6"):
-            return _hash(node.op.removesuffix("V2"), *inputs)
+            return _hash(_ALSO_KNOWN_AS.get(node.op, node.op), *inputs)
         return _hash(*_facts(node), *inputs)
 
 
@@ -437,7 +463,8 @@ def _facts(node: Any, op_type: str = "") -> tuple[str, ...]:
     attributes = [
         f"{name}={value.SerializeToString(deterministic=True).hex()}"
         for name, value in sorted(node.attr.items())
-        if not name.startswith("_") and (not op_type or name in _COMPARED)
+        # The rewriting leaves attributes behind that no operator has, without a value.
+        if not name.startswith("_") and value.WhichOneof("value") and (not op_type or name in _COMPARED)
     ]
     if node.op in _FUSED.values():
         attributes = [each for each in attributes if each.partition("=")[0] in _COMPARED]

@@ -23,7 +23,7 @@ from .closure import Closure, closure_of, read_variable
 from .failures import FailureDump
 from .function_state import has_state_in_functions
 from .purposes import Purpose, purpose_of
-from .rewrites import Undisturbed, undisturbed
+from .rewrites import PlainRun, Undisturbed, undisturbed
 from .seen import Seen
 from .signatures import SignatureTeller, dumped_signature
 from .step_count import StepCount
@@ -282,14 +282,11 @@ class SessionCapture:
             closure = signature.closure(fed)
             _refuse_xla(closure)
             dumped, stream = dumped_signature(self.capture, signature.model, closure), None
-            access = undisturbed(
-                signature.elements,
-                dumped.fetches,
-                dumped.watches,
-                closure,
-                self._session._config,
-                streams=self.capture.streams,
-            )
+            access = Undisturbed(())
+            if dumped.fetches or dumped.watches:
+                plain = PlainRun(signature.elements, closure, self._session._config)
+                dumped = dumped.without_removed(plain.removed(), closure)
+                access = undisturbed(plain, dumped.fetches, dumped.watches, streams=self.capture.streams)
             if self.capture.streams:
                 readable = {tensor.name for tensor in access.fetches} | closure.fed
                 stream = SignatureStream(self.capture, dumped, closure, self._graph, readable)

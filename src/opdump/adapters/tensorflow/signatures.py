@@ -85,6 +85,16 @@ class DumpedSignature:
         operators = tuple(chosen for chosen in self.operators if chosen.op.name not in names)
         return DumpedSignature(self.model, operators, *_tensors_of(operators, closure), self.bodies)
 
+    def without_removed(self, names: Collection[str], closure: Closure) -> DumpedSignature:
+        """The same where these do not run: they are listed, and nothing is taken of them."""
+        operators = tuple(
+            replace(chosen, skip="not executed", inputs=(), outputs=())
+            if chosen.op.name in names and not chosen.skip
+            else chosen
+            for chosen in self.operators
+        )
+        return DumpedSignature(self.model, operators, *_tensors_of(operators, closure), self.bodies)
+
     def unseen(self, tensors: Iterable[str], values: Values) -> list[str]:
         """Those of these tensors that a run has nothing of."""
         handed_on = {
