@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 Array = npt.NDArray[Any]
+
+_ELEMENTS: Final = {element.storage: element for element in BY_DTYPE.values() if element.known_to_numpy}
+"""numpy takes long to tell the name of a type."""
 
 
 class HostTensor:
@@ -67,8 +70,8 @@ class HostTensor:
     ) -> HostTensor:
         """An array; `element` says what its raw bits are where numpy has no name for that (shape then still that of the array)."""
         if element is None:
-            element = BY_DTYPE.get(array.dtype.name) or BY_DTYPE["string"]
-        contiguous = np.ascontiguousarray(array).reshape(array.shape)
+            element = _ELEMENTS.get(array.dtype) or BY_DTYPE.get(array.dtype.name) or BY_DTYPE["string"]
+        contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
         if not contiguous.dtype.isnative:
             contiguous = contiguous.astype(contiguous.dtype.newbyteorder("="))
         stays = stays or (contiguous.base is None and contiguous is not array)

@@ -25,7 +25,7 @@ from .function_state import has_state_in_functions
 from .purposes import Purpose, purpose_of
 from .rewrites import PlainRun, Undisturbed, undisturbed
 from .seen import Seen
-from .signatures import SignatureTeller, dumped_signature
+from .signatures import SignatureTeller, dumped_signature, without_copies
 from .step_count import StepCount
 from .streaming import SignatureStream
 from .watches import WatchFolders, watching
@@ -286,7 +286,9 @@ class SessionCapture:
             if dumped.fetches or dumped.watches:
                 plain = PlainRun(signature.elements, closure, self._session._config)
                 dumped = dumped.without_removed(plain.removed(), closure)
-                access = undisturbed(plain, dumped.fetches, dumped.watches, streams=self.capture.streams)
+                # A reader takes what it is given; what is fetched is looked at together.
+                fetches = dumped.fetches if self.capture.streams else without_copies(dumped.fetches)
+                access = undisturbed(plain, fetches, dumped.watches, streams=self.capture.streams)
             if self.capture.streams:
                 readable = {tensor.name for tensor in access.fetches} | closure.fed
                 stream = SignatureStream(self.capture, dumped, closure, self._graph, readable)

@@ -206,6 +206,12 @@ def _behind(tensor: Any) -> Iterator[Any]:
         yield tensor
 
 
+def without_copies(tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """The tensors without those that are the same as another of them: who holds a tensor twice is given two copies."""
+    names = {tensor.name for tensor in tensors}
+    return tuple(tensor for tensor in tensors if not any(other.name in names for other in _behind(tensor)))
+
+
 class SignatureTeller:
     """Tells the recorder of the runs of a signature."""
 
