@@ -97,6 +97,32 @@ def network(choice, x, kernels, filters, scale):
     return tf.add_n([tf.reduce_mean(tf.square(tf.tanh(each))) for each in last])
 
 
+def layers(choice, numbers, x, width):
+    """A loss of one to five layers, behind a batch of any size; its weights are trained or stay."""
+
+    def weight(*shape):
+        value = (numbers.normal(size=shape) * 0.5).astype(np.float32)
+        stays = choice.random() < 0.3
+        return tf.constant(value) if stays else v1.get_variable(f"w{len(v1.global_variables())}", initializer=value)
+
+    def dense(a, size, units):
+        return tf.matmul(a, weight(size, units))
+
+    def convolved(a, size, units):
+        spread = tf.reshape(tf.concat([a] * 4, 1), [-1, 2, 2, size])
+        kernel = weight(choice.choice((1, 2, 3)), choice.choice((1, 3)), size, units)
+        found = tf.nn.conv2d(spread, kernel, 1, "SAME")
+        return found[:, choice.randrange(2), 0] if choice.random() < 0.5 else tf.reduce_sum(found, [1, 2])
+
+    for _ in range(choice.randint(1, 5)):
+        units = choice.choice((1, 1, 3, 16, 70, 200))
+        x = choice.choice((dense, dense, convolved))(x, width, units)
+        bias, activation = weight(units), choice.choice((tf.nn.relu, tf.nn.relu6, tf.tanh, tf.nn.elu, tf.identity))
+        x = activation(tf.nn.bias_add(x, bias) if choice.random() < 0.6 else x + bias)
+        width = units
+    return tf.reduce_mean(tf.square(x - 0.3))
+
+
 def initial(random_numbers):
     """Values of two kernels, filters of a convolution, a scale."""
     shapes = ((N, N), (N, N), (3, 3, 4, 4))
@@ -109,11 +135,17 @@ def initial(random_numbers):
 def through_a_session(seed):
     choice, numbers = random.Random(seed), np.random.default_rng(seed)
     with tf.Graph().as_default(), v1.variable_scope("net", use_resource=choice.random() < 0.6):
-        x = v1.placeholder(tf.float32, [N, N], "x")
-        variables = [v1.get_variable(f"v{place}", initializer=value) for place, value in enumerate(initial(numbers))]
-        loss = network(choice, x, variables[:2], *variables[2:])
+        if choice.random() < 0.5:
+            width = choice.choice((5, 70, 200))
+            x = v1.placeholder(tf.float32, [None, width], "x")
+            feed = {x: numbers.normal(size=(choice.choice((1, 2, 37)), width))}
+            loss = layers(choice, numbers, x, width)
+        else:
+            x = v1.placeholder(tf.float32, [N, N], "x")
+            feed = {x: numbers.normal(size=(N, N))}
+            variables = [v1.get_variable(f"v{place}", initializer=each) for place, each in enumerate(initial(numbers))]
+            loss = network(choice, x, variables[:2], *variables[2:])
         update = choice.choice(OPTIMIZERS)().minimize(loss)
-        feed = {x: numbers.normal(size=(N, N))}
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
             return [session.run([update, loss], feed)[1] for _ in range(4)], session.run(v1.global_variables())
