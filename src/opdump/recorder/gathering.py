@@ -279,7 +279,7 @@ class GatheringRecorder(Recorder):
             self._reader.clear()
 
     def _close(self, finished: _Finished) -> None:
-        if any(hasattr(entry.array, "to_numpy") for entry in finished.taken):
+        if self.plan.saves_tensors and any(hasattr(entry.array, "to_numpy") for entry in finished.taken):
             self._reader.finish_step()
         if self.holding:
             self._held.append(finished)
@@ -291,8 +291,8 @@ class GatheringRecorder(Recorder):
 
     def _file(self, finished: _Finished) -> None:
         op, taken, status = finished
-        kept = {"input": self.plan.inputs, "output": self.plan.outputs}
-        taken = [entry for entry in taken if kept[entry.io]]
+        if not (self.plan.inputs and self.plan.outputs):
+            taken = [entry for entry in taken if (self.plan.inputs if entry.io == "input" else self.plan.outputs)]
         self._enter(op, taken, self._files(op, taken))
         if status and isinstance(self._writer, SupportsOverflows):
             self._writer.write_overflow(op, status)

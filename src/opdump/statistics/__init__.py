@@ -10,7 +10,7 @@ from opdump.statistics.categories import (
     category_of_heading,
     format_statistic,
 )
-from opdump.statistics.device_extremes import Extremes, device_extremes
+from opdump.statistics.device_extremes import Extremes, device_extremes, has_device_extremes
 from opdump.statistics.digests import digest, digests_of
 from opdump.statistics.summary_statistics import SummaryStatistics
 
@@ -26,4 +26,5 @@ __all__ = [
     "digest",
     "digests_of",
     "format_statistic",
+    "has_device_extremes",
 ]

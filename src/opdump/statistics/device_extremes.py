@@ -25,19 +25,22 @@ Extremes = tuple[float | int, float | int]
 """Max and min. An int where a float64 cannot hold the number."""
 
 
+def has_device_extremes(summary: Summary, *, is_float: bool) -> bool:
+    """Whether max and min of a summary are those of a device, so that nobody need look at the elements."""
+    if is_float:
+        return not summary.nan and summary.max != 0 and summary.min != 0
+    return max(abs(summary.max), abs(summary.min)) < _EXACT_IN_FLOAT64
+
+
 def device_extremes(array: npt.NDArray[Any], summary: Summary) -> Extremes | None:
     """Max and min of an array of any shape, whose summary is given; None where they are those of the summary.
 
     None for no elements. bfloat16 comes widened to float32.
     """
-    if not array.size:
+    if not array.size or has_device_extremes(summary, is_float=array.dtype.kind == "f"):
         return None
     if array.dtype.kind != "f":
-        if max(abs(summary.max), abs(summary.min)) < _EXACT_IN_FLOAT64:
-            return None
         return int(array.max()), int(array.min())
-    if not summary.nan and summary.max != 0 and summary.min != 0:
-        return None
     flat = array.reshape(-1)
     if np.isnan(flat[0]):
         return float("nan"), float("nan")

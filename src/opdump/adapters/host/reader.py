@@ -18,7 +18,7 @@ from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
 from opdump.plan import DumpPlan
 from opdump.recorder import Taken
 from opdump.records import SkipReason
-from opdump.statistics import Extremes, canonical_category, device_extremes, digests_of
+from opdump.statistics import Extremes, canonical_category, device_extremes, digests_of, has_device_extremes
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -137,6 +137,8 @@ class NumpyReader:
         self._generation += 1
 
     def _extremes_of(self, host: HostTensor, taken: Taken, summary: Summary) -> Extremes | None:
+        if has_device_extremes(summary, is_float="float" in host.element.dtype):
+            return None
         if not host.extremes:
             count = taken.shape[0] if taken.shape != host.shape else host.count
             elements = widened_elements(host.raw(), host.element, host.shape).reshape(-1)

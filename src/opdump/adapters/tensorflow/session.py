@@ -209,9 +209,10 @@ class SessionCapture:
         """Computes what could not be fetched in the run that has ended, from what was."""
         own = self._own
         own.extra, own.targets = (), ()
-        feeds = {tensor: own.values[tensor.name][0].array for tensor in access.feeds}
+        feeds = {tensor.ref(): own.values[tensor.name][0].array for tensor in access.feeds}
         try:
-            self._session.run(access.replayed, feeds)
+            # `run` would look up again what the fetches and feeds are.
+            self._session._do_run(None, [], list(access.replayed), feeds, None, None)
         except tf.errors.OpError as error:  # the program's own run has succeeded
             self.capture.note(f"tensors that were to be computed again are missing: {error.message}")
 
