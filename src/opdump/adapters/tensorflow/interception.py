@@ -16,6 +16,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
 
 from .capture import Capture, XlaError
+from .own_sessions import is_own
 from .session import SessionCapture
 
 CaptureOf = Callable[[Any], Capture | None]
@@ -77,6 +78,8 @@ class _Methods:
     def _init(self, original: Any) -> Any:
         def initialise(session: Any, *args: Any, **kwargs: Any) -> None:
             original(session, *args, **kwargs)
+            if is_own():
+                return
             config = session._config
             asked = self.interceptions[-1] if self.interceptions else None
             capture = asked.capture_of(config) if asked is not None else None
@@ -136,7 +139,7 @@ class _Methods:
                 if len(values) != len(feeds):
                     return plain(*values, **kwargs)  # it says what is wrong
                 options, metadata = kwargs.get("options"), kwargs.get("run_metadata")
-                return found.run(run, fetches, dict.fromkeys(feeds), options, metadata)
+                return found.run(run, fetches, dict(zip(feeds, values, strict=True)), options, metadata)
 
             return call
 
@@ -203,7 +206,11 @@ class _OptionsCallable:
             )[0]
 
         return self._capture.run(
-            run, [self._fetches, self._targets], dict.fromkeys(self._feeds), None, kwargs.get("run_metadata")
+            run,
+            [self._fetches, self._targets],
+            dict(zip(self._feeds, values, strict=False)),  # the callable says so where one is missing
+            None,
+            kwargs.get("run_metadata"),
         )
 
 

@@ -17,9 +17,9 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.grappler import tf_optimizer
-from tensorflow.python.util import _pywrap_util_port
 
 from .closure import Closure
+from .fusions import ATTRIBUTES, FUSED, Fusions, fused_with
 from .operator_kinds import is_assignment, is_stateful, is_update
 from .sums import Sums
 
@@ -27,15 +27,6 @@ _DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _READER: Final = "opdump_reader/"
 _SAME: Final = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 """Give what they read; they come and go."""
-_FUSED: Final = (
-    {}
-    if _pywrap_util_port.IsMklEnabled()
-    else {"_FusedConv2D": "Conv2D", "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative"}
-)
-"""What gives the same bits fused or not. oneDNN chooses another kernel for what it fuses, by shapes; and so does MatMul for a row or a
-column alone."""
-_FUSED_AFTER: Final = frozenset({"BiasAdd", "Relu", "Relu6"})
-"""What a product may be fused with without another rounding: bias and cuts come after the finished product."""
 _ALSO_KNOWN_AS: Final = {"BiasAdd": "Add", "AddV2": "Add"}
 """A bias is a sum; some are written, and fused, as one."""
 _BY_NAME: Final = frozenset({"Merge", "RefMerge", "Placeholder", "VariableV2", "Variable"})
@@ -67,6 +58,7 @@ class PlainRun:
         self.asked = tuple(element.name for element in elements if element.name not in closure.fed)
         self.rewriting = _Rewriting(closure, config)
         self.rewritten = self.rewriting.of(self.asked)
+        self.fusions = self.rewriting.fusions(self.rewritten)
 
     def removed(self) -> set[str]:
         """The operators that do not run, because nothing reads what they would give. What is folded or fused is not among them."""
@@ -88,17 +80,23 @@ class PlainRun:
 
 
 def undisturbed(
-    plain: PlainRun, wanted: Sequence[Any], watches: Sequence[Any], *, streams: bool = False
+    plain: PlainRun,
+    wanted: Sequence[Any],
+    watches: Sequence[Any],
+    *,
+    alike: frozenset[str] = frozenset(),
+    streams: bool = False,
 ) -> Undisturbed:
     """How `wanted` are got hold of, and `watches` watched, so that the answer of the run stays the same, bit for bit.
 
-    `streams`: what is fetched may be given away while the run goes on. Costs one or two rewritings of the graph.
+    `alike` names fused operators that give the bits of what they are made of. `streams`: what is fetched may be given away while the run
+    goes on. Costs one or two rewritings of the graph.
     """
     closure, asked, rewriting = plain.closure, plain.asked, plain.rewriting
     wanted = [tensor for tensor in wanted if tensor.name not in closure.fed]
     sums = Sums(plain.rewritten.nodes, asked)
     for strict in (True,) if streams else (False, True):
-        search = _Search(plain, sums, strict=strict, streams=streams)
+        search = _Search(plain, sums, alike, strict=strict, streams=streams)
         found = _access(search, wanted, closure)
         if not found.replayed:
             break
@@ -152,9 +150,10 @@ def _watched(found: Undisturbed, watches: Sequence[Any], rewriting: _Rewriting, 
 class _Search:
     """Finds tensors that can be fetched beside what is asked for."""
 
-    def __init__(self, plain: PlainRun, sums: Sums, *, strict: bool, streams: bool) -> None:
+    def __init__(self, plain: PlainRun, sums: Sums, alike: frozenset[str], *, strict: bool, streams: bool) -> None:
         self._rewriting = plain.rewriting
-        self._plain = plain.rewritten
+        self._plain = plain.rewritten.digested(alike)
+        self._alike = alike
         self._sums = sums
         self._asked = plain.asked
         self._strict = strict
@@ -186,8 +185,8 @@ class _Search:
     def rewritten(self, tensors: Sequence[Any]) -> _Rewritten:
         """The graph as it is rewritten where these are fetched, or read."""
         if self._streams:
-            return self._rewriting.of(self._asked, tensors)
-        return self._rewriting.of([*self._asked, *(tensor.name for tensor in tensors)])
+            return self._rewriting.of(self._asked, tensors, self._alike)
+        return self._rewriting.of([*self._asked, *(tensor.name for tensor in tensors)], (), self._alike)
 
     def _without_disturbing(self, rewritten: _Rewritten, tensors: list[Any]) -> list[Any]:
         while True:
@@ -297,7 +296,11 @@ class _Rewriting:
         node.attr["dtype"].type = tensor.dtype.base_dtype.as_datatype_enum
         node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
 
-    def of(self, names: Iterable[str], read: Sequence[Any] = ()) -> _Rewritten:
+    def fusions(self, rewritten: _Rewritten) -> Fusions:
+        """What is fused in a rewritten graph."""
+        return Fusions(rewritten.graph, {name: _placeholder(name) for name in self._fed}, self._config)
+
+    def of(self, names: Iterable[str], read: Sequence[Any] = (), alike: frozenset[str] = frozenset()) -> _Rewritten:
         """The rewritten graph where these operations and tensors are asked for, and the tensors of `read` read by an operator each."""
         meta = meta_graph_pb2.MetaGraphDef()
         meta.graph_def.CopyFrom(self._graph)
@@ -312,7 +315,7 @@ class _Rewriting:
             asked.append(reader.name)
         meta.collection_def["train_op"].node_list.value.extend(asked)
         rewritten = self._graph if self._is_off else tf_optimizer.OptimizeGraph(self._config, meta, verbose=False)
-        return _Rewritten(rewritten, asked)
+        return _Rewritten(rewritten, asked, alike)
 
 
 def _library(graph: Any) -> Any:
@@ -331,13 +334,19 @@ def _placeholder(tensor: str) -> str:
 class _Rewritten:
     """A rewritten graph, each of its nodes with a digest of all that its value depends on."""
 
-    def __init__(self, graph: Any, asked: Sequence[str]) -> None:
+    def __init__(self, graph: Any, asked: Sequence[str], alike: frozenset[str]) -> None:
+        self.graph = graph
+        self._alike = alike
         self.nodes = {node.name: node for node in graph.node if not node.name.startswith(_READER)}
         self.stateful = {node.name for node in graph.node if is_stateful(node.op)} & self.nodes.keys()
         self._digests: dict[str, str] = {}
         self._asked = asked
         for name in self.nodes:
             self._find_digest(name)
+
+    def digested(self, alike: frozenset[str]) -> _Rewritten:
+        """The same where these fused operators give the bits of what they are made of."""
+        return self if alike == self._alike else _Rewritten(self.graph, self._asked, alike)
 
     def differences(self, other: _Rewritten, radius: int) -> set[str]:
         """The operators of `other` to blame for what it computes otherwise, with those `radius` steps around; of what was asked for
@@ -444,10 +453,10 @@ class _Rewritten:
             self._digests[node.name] = self._digest(node, [self._digest_of_input(each) for each in inputs])
 
     def _digest(self, node: Any, inputs: Sequence[str]) -> str:
-        after = [] if node.op not in _FUSED else [each.decode() for each in node.attr["fused_ops"].list.s]
-        if node.op in _FUSED and after and set(after) <= _FUSED_AFTER:
+        after = fused_with(node) if node.name in self._alike else []
+        if after:
             # As the operators were before they were fused.
-            value = _hash(_FUSED[node.op], *_facts(node, _FUSED[node.op])[1:], *inputs[:2])
+            value = _hash(FUSED[node.op], *_facts(node, FUSED[node.op])[1:], *inputs[:2])
             rest = list(inputs[2:])
             for op_type in after:
                 summand = [rest.pop(0)] if op_type == "BiasAdd" and rest else []
@@ -464,16 +473,11 @@ def _facts(node: Any, op_type: str = "") -> tuple[str, ...]:
         f"{name}={value.SerializeToString(deterministic=True).hex()}"
         for name, value in sorted(node.attr.items())
         # The rewriting leaves attributes behind that no operator has, without a value.
-        if not name.startswith("_") and value.WhichOneof("value") and (not op_type or name in _COMPARED)
+        if not name.startswith("_") and value.WhichOneof("value") and (not op_type or name in ATTRIBUTES)
     ]
-    if node.op in _FUSED.values():
-        attributes = [each for each in attributes if each.partition("=")[0] in _COMPARED]
+    if node.op in FUSED.values():
+        attributes = [each for each in attributes if each.partition("=")[0] in ATTRIBUTES]
     return (op_type or node.op, *attributes)
-
-
-_COMPARED: Final = frozenset(
-    {"T", "strides", "padding", "data_format", "dilations", "explicit_paddings", "transpose_a", "transpose_b"}
-)
 
 
 def _hash(*parts: str) -> str:

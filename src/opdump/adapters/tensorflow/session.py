@@ -22,10 +22,11 @@ from .capture import Capture, XlaError
 from .closure import Closure, closure_of, read_variable
 from .failures import FailureDump
 from .function_state import has_state_in_functions
+from .fusions import Shapes
 from .purposes import Purpose, purpose_of
 from .rewrites import PlainRun, Undisturbed, undisturbed
 from .seen import Seen
-from .signatures import SignatureTeller, dumped_signature, without_copies
+from .signatures import DumpedSignature, SignatureTeller, dumped_signature, without_copies
 from .step_count import StepCount
 from .streaming import SignatureStream
 from .watches import WatchFolders, watching
@@ -37,8 +38,15 @@ _FROM_HOOKS = "caller"
 """Under this key a monitored session hands on what the program fetches, beside what its hooks fetch."""
 
 
+class _Wanted(NamedTuple):
+    """What is dumped of a signature where the same tensors are fed; without a plain run where that is nothing."""
+
+    dumped: DumpedSignature
+    plain: PlainRun | None
+
+
 class _Dump(NamedTuple):
-    """How a signature is dumped where the same tensors are fed."""
+    """How that is got hold of."""
 
     teller: SignatureTeller
     stream: SignatureStream | None
@@ -56,7 +64,10 @@ class _Signature:
         """None before it ran."""
         self.closures: dict[frozenset[str], Closure] = {}
         """By what is fed: a fed tensor keeps operators from running."""
-        self.dumps: dict[frozenset[str], _Dump] = {}
+        self.wanted: dict[frozenset[str], _Wanted] = {}
+        """By what is fed."""
+        self.dumps: dict[tuple[frozenset[str], frozenset[str]], _Dump] = {}
+        """By what is fed, and by the fused operators that give the bits of what they are made of."""
         self.is_always_extended = False
         """Whether its steps are run as dumped ones, dumped or not: see `function_state`."""
 
@@ -159,7 +170,7 @@ class SessionCapture:
         """A run that is dumped, or of which a failure is to be told."""
         fed = fed_names(feed_dict, self._graph)
         closure = signature.closure(fed)
-        dump = self._dump(signature, fed) if extends else None
+        dump = self._dump(signature, fed, feed_dict) if extends else None
         watches = {} if dump is None else {tensor.name: tensor for tensor in dump.access.watched}
         if self._failures is not None:
             watches.update(
@@ -277,37 +288,45 @@ class SessionCapture:
         if write is not None and self._records:
             write(signature.model, closure, is_computational=signature.purpose == "step")
 
-    def _dump(self, signature: _Signature, fed: frozenset[str]) -> _Dump:
-        found = signature.dumps.get(fed)
+    def _wanted(self, signature: _Signature, fed: frozenset[str]) -> _Wanted:
+        found = signature.wanted.get(fed)
         if found is None:
             closure = signature.closure(fed)
             _refuse_xla(closure)
-            dumped, stream = dumped_signature(self.capture, signature.model, closure), None
-            access = Undisturbed(())
+            dumped, plain = dumped_signature(self.capture, signature.model, closure), None
             if dumped.fetches or dumped.watches:
                 plain = PlainRun(signature.elements, closure, self._session._config)
                 dumped = dumped.without_removed(plain.removed(), closure)
-                # A reader takes what it is given; what is fetched is looked at together.
-                fetches = dumped.fetches if self.capture.streams else without_copies(dumped.fetches)
-                access = undisturbed(plain, fetches, dumped.watches, streams=self.capture.streams)
-            if self.capture.streams:
-                readable = {tensor.name for tensor in access.fetches} | closure.fed
-                stream = SignatureStream(self.capture, dumped, closure, self._graph, readable)
-                dumped = stream.rest
-                held = {tensor.name for tensor in (*dumped.fetches, *dumped.watches, *access.feeds)}
-                access = replace(
-                    access,
-                    fetches=tuple(tensor for tensor in access.fetches if tensor.name in held),
-                    watched=tuple(tensor for tensor in access.watched if tensor.name in held),
-                )
-            found = _Dump(
-                SignatureTeller(
-                    self.capture, dumped.losing(set(access.lost) - {tensor.name for tensor in access.watched})
-                ),
-                stream,
+            found = signature.wanted[fed] = _Wanted(dumped, plain)
+        return found
+
+    def _dump(self, signature: _Signature, fed: frozenset[str], feed_dict: Mapping[Any, Any] | None) -> _Dump:
+        dumped, plain = self._wanted(signature, fed)
+        streams = self.capture.streams
+        alike: frozenset[str] = frozenset()
+        if plain is not None and plain.fusions and not streams:  # readers are made once, whatever the shapes
+            alike = plain.fusions.alike(_fed_shapes(feed_dict, self._graph))
+        found = signature.dumps.get((fed, alike))
+        if found is not None:
+            return found
+        closure, stream, access = signature.closure(fed), None, Undisturbed(())
+        if plain is not None:
+            # A reader takes what it is given; what is fetched is looked at together.
+            fetches = dumped.fetches if streams else without_copies(dumped.fetches)
+            access = undisturbed(plain, fetches, dumped.watches, alike=alike, streams=streams)
+        if streams:
+            readable = {tensor.name for tensor in access.fetches} | closure.fed
+            stream = SignatureStream(self.capture, dumped, closure, self._graph, readable)
+            dumped = stream.rest
+            held = {tensor.name for tensor in (*dumped.fetches, *dumped.watches, *access.feeds)}
+            access = replace(
                 access,
+                fetches=tuple(tensor for tensor in access.fetches if tensor.name in held),
+                watched=tuple(tensor for tensor in access.watched if tensor.name in held),
             )
-            signature.dumps[fed] = found
+        lost = set(access.lost) - {tensor.name for tensor in access.watched}
+        found = _Dump(SignatureTeller(self.capture, dumped.losing(lost)), stream, access)
+        signature.dumps[fed, alike] = found
         return found
 
 
@@ -319,6 +338,17 @@ def fed_names(feed_dict: Mapping[Any, Any] | None, graph: Any) -> frozenset[str]
             with suppress(TypeError, ValueError, KeyError):
                 names.add(graph.as_graph_element(element, allow_operation=False).name)
     return frozenset(names)
+
+
+def _fed_shapes(feed_dict: Mapping[Any, Any] | None, graph: Any) -> Shapes:
+    """The shapes of the tensors that a feed dictionary gives, where it has a value for each."""
+    found = []
+    for key, value in (feed_dict or {}).items():
+        with suppress(TypeError, ValueError, KeyError):
+            name = graph.as_graph_element(key, allow_operation=False).name
+            if value is not None:
+                found.append((name, tuple(np.shape(value))))
+    return tuple(sorted(found))
 
 
 def _key(fetches: Any) -> Any:
