@@ -15,7 +15,7 @@ import pytest
 
 from tests.parity import peers
 
-SCRIPTS = ("constructs", "ways", "options", "sums")
+SCRIPTS = ("constructs", "ways", "options", "sums", "fusions")
 ENVIRONMENTS = (".venv-tensorflow", ".venv-tensorflow215")
 
 

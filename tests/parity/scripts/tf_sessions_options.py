@@ -11,8 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import partial
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -299,71 +297,6 @@ def case_rewritten_graphs():
             b = np.abs(np.random.default_rng(1).normal(size=(2, *shape))[1]).astype(np.float32)
             expect(np.allclose(found.value("Sqrt"), np.sqrt(b + 0.1), 1e-5))
     return lost
-
-
-def case_fused_layers():
-    """Products that the runtime fuses with a bias have other last bits than those that it does not: rows and columns alone, constants."""
-    differ = []
-    for rows, columns, adds, stays in product((1, 37), (1, 70), (tf.nn.bias_add, tf.add), (False, True)):
-        program = partial(_layer, rows, columns, adds, stays)
-        plain = program()
-        with recorded() as found:
-            captured = program()
-        if not same(plain, captured):
-            differ.append((rows, columns, adds.__name__, stays))
-        (losses, (x, w, b), _) = captured
-        expect(np.allclose(found.value("product"), x @ w, 1e-4, 1e-3), rows, columns)
-        expect(np.allclose(found.value("sum"), x @ w + b, 1e-4, 1e-3), rows, columns)
-        expect("product" not in found.skips(), found.skips())
-        expect(len(losses) == 3)
-    expect(not differ, differ)
-
-
-def _layer(rows, columns, adds, stays):
-    """Losses of three steps of a dense layer, what its first step read, the variables after the last."""
-    random = np.random.default_rng(0)
-    with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):
-        x = v1.placeholder(tf.float32, [None, 200], "x")
-        weights = (random.normal(size=(200, columns)) * 0.5).astype(np.float32)
-        w = tf.constant(weights) if stays else v1.get_variable("w", initializer=weights)
-        b = v1.get_variable("b", initializer=np.linspace(0.1, 1, columns, dtype=np.float32))
-        y = adds(tf.matmul(x, w, name="product"), b, name="sum")
-        loss = tf.reduce_mean(tf.square(tf.nn.relu(y) - 0.3))
-        train = v1.train.GradientDescentOptimizer(0.01).minimize(loss)
-        images = [random.normal(size=(rows, 200)).astype(np.float32) for _ in range(3)]
-        with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            read = images[0], session.run(tf.identity(w)), session.run(tf.identity(b))
-            losses = [session.run([train, loss], {x: image})[1] for image in images]
-            return losses, read, session.run(v1.global_variables())
-
-
-def case_gradients_that_nothing_reads():
-    """The runtime removes them before a run: they are no part of it."""
-
-    def program(reads):
-        with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):
-            x = v1.placeholder(tf.float32, [3, 4], "x")
-            w = v1.get_variable("w", initializer=np.ones((4, 2), np.float32))
-            loss = tf.reduce_sum(tf.square(tf.matmul(x, w, name="product")))
-            train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
-            fetches = [train, loss]
-            if reads:
-                fetches.append("gradients/product_grad/tuple/control_dependency:0")
-            with v1.Session() as session:
-                session.run(v1.global_variables_initializer())
-                return session.run(fetches, {x: np.ones((3, 4))})[1:], session.run(w)
-
-    for reads in (False, True):
-        plain = program(reads)
-        with recorded(captures="data") as found:
-            captured = program(reads)
-        expect(same(plain, captured), reads)
-        of_x, of_w = "gradients/product_grad/MatMul", "gradients/product_grad/MatMul_1"
-        expect(found.skips().get(of_x, "") == ("" if reads else "not executed"), found.skips())
-        expect(np.allclose(found.value(of_w), np.full((4, 2), 24.0)))
-        if reads:
-            expect(np.allclose(found.value(of_x), np.full((3, 4), 16.0)))
 
 
 def case_training_is_the_same_bit_for_bit():

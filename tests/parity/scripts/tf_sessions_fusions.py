@@ -1,0 +1,163 @@
+"""What the runtime fuses, and what it removes, where nobody looks at what lies between."""
+
+# The programs of the cases are written as users write them, without types.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import numpy as np
+import tensorflow as tf
+
+from opdump.adapters.tensorflow import fusions
+from tests.parity.scripts.tf_sessions_harness import expect, main, recorded, same, v1
+
+v1.disable_eager_execution()
+v1.disable_control_flow_v2()
+
+
+def case_fused_layers():
+    """Products that the runtime fuses with a bias have other last bits than those that it does not: rows and columns alone, constants."""
+    differ = []
+    for rows, columns, adds, stays in product((1, 37), (1, 70), (tf.nn.bias_add, tf.add), (False, True)):
+        program = partial(_layer, rows, columns, adds, stays)
+        plain = program()
+        with recorded() as found:
+            captured = program()
+        if not same(plain, captured):
+            differ.append((rows, columns, adds.__name__, stays))
+        (losses, (x, w, b), _) = captured
+        expect(np.allclose(found.value("product"), x @ w, 1e-4, 1e-3), rows, columns)
+        expect(np.allclose(found.value("sum"), x @ w + b, 1e-4, 1e-3), rows, columns)
+        expect("product" not in found.skips(), found.skips())
+        expect(len(losses) == 3)
+    expect(not differ, differ)
+
+
+def _layer(rows, columns, adds, stays):
+    """Losses of three steps of a dense layer, what its first step read, the variables after the last."""
+    random = np.random.default_rng(0)
+    with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):
+        x = v1.placeholder(tf.float32, [None, 200], "x")
+        weights = (random.normal(size=(200, columns)) * 0.5).astype(np.float32)
+        w = tf.constant(weights) if stays else v1.get_variable("w", initializer=weights)
+        b = v1.get_variable("b", initializer=np.linspace(0.1, 1, columns, dtype=np.float32))
+        y = adds(tf.matmul(x, w, name="product"), b, name="sum")
+        loss = tf.reduce_mean(tf.square(tf.nn.relu(y) - 0.3))
+        train = v1.train.GradientDescentOptimizer(0.01).minimize(loss)
+        images = [random.normal(size=(rows, 200)).astype(np.float32) for _ in range(3)]
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            read = images[0], session.run(tf.identity(w)), session.run(tf.identity(b))
+            losses = [session.run([train, loss], {x: image})[1] for image in images]
+            return losses, read, session.run(v1.global_variables())
+
+
+def case_fused_layers_of_changing_shapes():
+    """What is alike for some rows is not for one: rows that are fed, rows of a dataset, rows that the data decide."""
+    for adds, given in product((tf.nn.bias_add, tf.add), (_fed_rows, _rows_of_a_dataset, _rows_by_their_values)):
+        program = partial(_of_changing_rows, adds, given)
+        plain = program()
+        with recorded() as found:
+            captured = program()
+        expect(same(plain, captured), adds.__name__, given.__name__)
+        counts = [found.value("product", step).shape[0] for step in range(4)]
+        expect(counts == [37, 1, 37, 1], counts)
+
+
+def _of_changing_rows(adds, given):
+    random = np.random.default_rng(0)
+    batches = [random.normal(size=(rows, 200)).astype(np.float32) for rows in (37, 1, 37, 1)]
+    with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):
+        x, feeds = given(batches)
+        w = v1.get_variable("w", initializer=(random.normal(size=(200, 70)) * 0.5).astype(np.float32))
+        b = v1.get_variable("b", initializer=np.linspace(0.1, 1, 70, dtype=np.float32))
+        loss = tf.reduce_mean(tf.square(tf.nn.relu(adds(tf.matmul(x, w, name="product"), b)) - 0.3))
+        train = v1.train.GradientDescentOptimizer(0.01).minimize(loss)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            return [session.run([train, loss], feed)[1] for feed in feeds], session.run(v1.global_variables())
+
+
+def _fed_rows(batches):
+    x = v1.placeholder(tf.float32, [None, 200], "x")
+    return x, [{x: batch} for batch in batches]
+
+
+def _rows_of_a_dataset(batches):
+    rows = tf.data.Dataset.from_tensor_slices(np.concatenate(batches[:2])).batch(37).repeat()
+    return v1.data.make_one_shot_iterator(rows).get_next(), [{}] * len(batches)
+
+
+def _rows_by_their_values(batches):
+    """Each batch is fed with 37 rows, of which those of zeros are left out."""
+    x = v1.placeholder(tf.float32, [37, 200], "x")
+    kept = tf.boolean_mask(x, tf.reduce_any(tf.not_equal(x, 0.0), 1))
+    return kept, [{x: np.concatenate([batch, np.zeros((37 - len(batch), 200), np.float32)])} for batch in batches]
+
+
+def case_fused_operators_are_tried():
+    """Which of them give the same bits is found out; a summation in another order is seen."""
+    for rows, columns in ((37, 70), (400, 1)):
+        fusions._tried.clear()
+        with recorded():
+            _layer(rows, columns, tf.nn.bias_add, stays=False)
+        tried = dict(fusions._tried)
+        expect(len(tried) == 1, tried)
+        ((key, alike),) = tried.items()
+        expect(key[0] == "_FusedMatMul", key)
+        expect(key[2][:2] == ((rows, 200), (200, columns)), key[2])
+        told = _as_told(rows, columns)
+        expect(alike == told, rows, columns, alike, told)
+
+
+def _as_told(rows, columns):
+    """Whether the runtime's own answers are the same, fused and not, for rows of random numbers."""
+    random = np.random.default_rng(1)
+    for _ in range(40):
+        with tf.Graph().as_default():
+            x, w, b = (v1.placeholder(tf.float32, shape) for shape in ([None, 200], [200, columns], [columns]))
+            product_ = tf.matmul(x, w)
+            y = tf.nn.relu(tf.nn.bias_add(product_, b))
+            read = tf.negative(y)
+            feed = {
+                each: random.normal(size=(rows, *each.shape[1:]) if each is x else each.shape) for each in (x, w, b)
+            }
+            with v1.Session() as session:
+                if session.run(read, feed).tobytes() != session.run([read, product_], feed)[0].tobytes():
+                    return False
+    return True
+
+
+def case_gradients_that_nothing_reads():
+    """The runtime removes them before a run: they are no part of it."""
+
+    def program(reads):
+        with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):
+            x = v1.placeholder(tf.float32, [3, 4], "x")
+            w = v1.get_variable("w", initializer=np.ones((4, 2), np.float32))
+            loss = tf.reduce_sum(tf.square(tf.matmul(x, w, name="product")))
+            train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            fetches = [train, loss]
+            if reads:
+                fetches.append("gradients/product_grad/tuple/control_dependency:0")
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                return session.run(fetches, {x: np.ones((3, 4))})[1:], session.run(w)
+
+    for reads in (False, True):
+        plain = program(reads)
+        with recorded(captures="data") as found:
+            captured = program(reads)
+        expect(same(plain, captured), reads)
+        of_x, of_w = "gradients/product_grad/MatMul", "gradients/product_grad/MatMul_1"
+        expect(found.skips().get(of_x, "") == ("" if reads else "not executed"), found.skips())
+        expect(np.allclose(found.value(of_w), np.full((4, 2), 24.0)))
+        if reads:
+            expect(np.allclose(found.value(of_x), np.full((3, 4), 16.0)))
+
+
+if __name__ == "__main__":
+    main(globals())
