@@ -11,7 +11,8 @@ from itertools import product
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.tensorflow import fusions
+from opdump.adapters.tensorflow.closure import closure_of
+from opdump.adapters.tensorflow.undisturbed import PlainRun
 from tests.parity.scripts.tf_sessions_harness import expect, main, recorded, same, v1
 
 v1.disable_eager_execution()
@@ -101,16 +102,16 @@ def _rows_by_their_values(batches):
 def case_fused_operators_are_tried():
     """Which of them give the same bits is found out; a summation in another order is seen."""
     for rows, columns in ((37, 70), (400, 1)):
-        fusions._tried.clear()
-        with recorded():
-            _layer(rows, columns, tf.nn.bias_add, stays=False)
-        tried = dict(fusions._tried)
-        expect(len(tried) == 1, tried)
-        ((key, alike),) = tried.items()
-        expect(key[0] == "_FusedMatMul", key)
-        expect(key[2][:2] == ((rows, 200), (200, columns)), key[2])
-        told = _as_told(rows, columns)
-        expect(alike == told, rows, columns, alike, told)
+        with tf.Graph().as_default():
+            x, w, b = (v1.placeholder(tf.float32, shape) for shape in ([None, 200], [200, columns], [columns]))
+            y = tf.negative(tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b)))
+            closure = closure_of([y], {x.name, w.name, b.name})
+            tried = PlainRun([y], closure, v1.ConfigProto()).fusions
+        expect(tried)
+        expect(tried.alike(()) == set(), "without shapes nobody knows")
+        shapes = tuple(sorted({x.name: (rows, 200), w.name: (200, columns), b.name: (columns,)}.items()))
+        alike = tried.alike(shapes)
+        expect(bool(alike) == _as_told(rows, columns), rows, columns, alike)
 
 
 def _as_told(rows, columns):

@@ -8,15 +8,16 @@ operator and shape: both ways on the same random numbers, with the threads and o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.grappler import item
 
-from .own_sessions import own_session
+from .own_sessions import OwnSession
 
 FUSED: Final[Mapping[str, str]] = {
     "_FusedConv2D": "Conv2D",
@@ -37,8 +38,6 @@ _MOST_SHAPES: Final = 256
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Name of a tensor that is fed, and its shape; those whose shapes are not known are missing."""
-
-_tried: dict[Any, bool] = {}
 
 
 def fused_with(node: Any) -> list[str]:
@@ -85,11 +84,7 @@ class Fusions:
             if None in read:
                 continue
             stays = tuple(self._nodes[name.partition(":")[0]].op == "Const" for name in inputs)
-            facts = sorted((name, node.attr[name].SerializeToString(deterministic=True)) for name in node.attr)
-            key = (node.op, tuple(facts), tuple(read), stays, self._config.SerializeToString(deterministic=True))
-            if key not in _tried:
-                _tried[key] = _gives_the_same(node, read, stays, self._config)  # type: ignore[arg-type]  # none is None
-            if _tried[key]:
+            if _gives_the_same(_serialised(_alone(node)), tuple(read), stays, _serialised(self._config)):
                 yield node.name
 
     def _shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -123,9 +118,30 @@ def _set_shape(graph: Any, placeholder: Any, shape: Sequence[int]) -> None:
     placeholder.input.append(size.name)
 
 
-def _gives_the_same(node: Any, shapes: Sequence[tuple[int, ...]], stays: Sequence[bool], config: Any) -> bool:
-    """Whether a fused operator and what it is made of agree on random numbers, bit for bit."""
+def _alone(node: Any) -> Any:
+    """An operator without its name and place in a graph."""
+    found = node_def_pb2.NodeDef(op=node.op, name="fused")
+    for name in node.attr:
+        if not name.startswith("_"):
+            found.attr[name].CopyFrom(node.attr[name])
+    return found
+
+
+def _serialised(message: Any) -> bytes:
+    found: bytes = message.SerializeToString(deterministic=True)
+    return found
+
+
+@lru_cache(maxsize=4096)  # networks repeat their layers, and programs their networks
+def _gives_the_same(
+    serialised: bytes, shapes: tuple[tuple[int, ...], ...], stays: tuple[bool, ...], config: bytes
+) -> bool:
+    """Whether a fused operator and what it is made of agree on random numbers, bit for bit.
+
+    `stays` says which of its inputs are constants.
+    """
     random = np.random.default_rng(0)
+    node = node_def_pb2.NodeDef.FromString(serialised)
     dtype = tf.as_dtype(node.attr["T"].type).as_numpy_dtype
     graph = graph_pb2.GraphDef()
     fed = []
@@ -138,19 +154,14 @@ def _gives_the_same(node: Any, shapes: Sequence[tuple[int, ...]], stays: Sequenc
             fed.append((f"{source.name}:0", shape))
     fused = graph.node.add()
     fused.CopyFrom(node)
-    fused.name = "fused"
-    del fused.input[:]
     fused.input.extend(f"input{place}" for place in range(len(shapes)))
     last = _add_parts(graph, fused)
-    for each in graph.node:
-        each.device = ""
-    options = tf.compat.v1.ConfigProto()
-    options.CopyFrom(config)
+    options = tf.compat.v1.ConfigProto.FromString(config)
     options.graph_options.rewrite_options.Clear()
     options.graph_options.rewrite_options.disable_meta_optimizer = True  # nothing is to be fused here
     with tf.Graph().as_default() as imported:
         tf.import_graph_def(graph, name="")
-        with own_session(imported, options) as session:
+        with OwnSession(graph=imported, config=options) as session:
             compared = 0
             for _ in range(_MOST_TRIALS):
                 values = {name: random.normal(size=shape).astype(dtype) for name, shape in fed}

@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
 
 from .capture import Capture, XlaError
-from .own_sessions import is_own
+from .own_sessions import OwnSession
 from .session import SessionCapture
 
 CaptureOf = Callable[[Any], Capture | None]
@@ -78,7 +78,7 @@ class _Methods:
     def _init(self, original: Any) -> Any:
         def initialise(session: Any, *args: Any, **kwargs: Any) -> None:
             original(session, *args, **kwargs)
-            if is_own():
+            if isinstance(session, OwnSession):
                 return
             config = session._config
             asked = self.interceptions[-1] if self.interceptions else None

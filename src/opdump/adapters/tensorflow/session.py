@@ -24,11 +24,11 @@ from .failures import FailureDump
 from .function_state import has_state_in_functions
 from .fusions import Shapes
 from .purposes import Purpose, purpose_of
-from .rewrites import PlainRun, Undisturbed, undisturbed
 from .seen import Seen
 from .signatures import DumpedSignature, SignatureTeller, dumped_signature, without_copies
 from .step_count import StepCount
 from .streaming import SignatureStream
+from .undisturbed import PlainRun, Undisturbed, undisturbed
 from .watches import WatchFolders, watching
 
 Run = Callable[..., Any]
