@@ -48,6 +48,12 @@ def test_a_failing_operator_leaves_what_is_known_of_it(found: Found) -> None:
     assert case["messages"] == [True, True]
 
 
+def test_a_failing_callable_leaves_what_the_operator_read(found: Found) -> None:
+    case = found["failures of callables"]
+    assert case["said"] == [["InvalidArgumentError", [0.0, 0.0]]] * 3
+    assert case["inputs"] == ["[nan, 0.0]"] * 3
+
+
 def test_the_dump_of_failures_can_be_switched_off(found: Found) -> None:
     assert found["failures 0"]["leftover"] == []
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 import opdump
 import opdump.tensorflow
@@ -141,6 +142,27 @@ def failures(level: int) -> dict[str, Any]:
     }
 
 
+def failures_of_callables() -> dict[str, Any]:
+    """A check that fails behind tensors that are fed, in a run of each kind."""
+    out = folder("failures-callables")
+    opdump.tensorflow.install()
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [2], "x")
+        checked = tf.debugging.check_numerics(tf.math.log(x), "bad", name="check")
+        options = config_pb2.CallableOptions(feed=[x.name], fetch=[checked.name])
+        with v1.Session(graph=graph, config=config(enable_exception_dump=1)) as session:
+            runs = (
+                lambda value: session.run(checked, {x: value}),
+                session.make_callable(checked, [x]),
+                lambda value: session._make_callable_from_options(options)(np.asarray(value, np.float32))[0],
+            )
+            said = [(attempt(partial(run, [-1.0, 1.0])), run([1.0, 1.0]).tolist()) for run in runs]
+    opdump.tensorflow.finish()
+    files = sorted((out / "extra-info" / "data-dump" / "0").glob("*2*"))
+    inputs = [str(opdump.read_dump_file(file).inputs[0].to_host().tolist()) for file in files]
+    return {"said": said, "inputs": inputs}
+
+
 def directories() -> dict[str, Any]:
     """Where the device's number and the graph files go; what comes after the end."""
     out = folder("directories")
@@ -183,6 +205,7 @@ def overflow() -> dict[str, Any]:
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "streams": streams,
     **{f"failures {level}": partial(failures, level) for level in (0, 1, 2)},
+    "failures of callables": failures_of_callables,
     "directories": directories,
     "overflow": overflow,
 }

@@ -17,7 +17,7 @@ from tensorflow.python.client import session as session_module
 
 from .capture import Capture, XlaError
 from .own_sessions import OwnSession
-from .session import SessionCapture
+from .session import Run, SessionCapture
 
 CaptureOf = Callable[[Any], Capture | None]
 """The capture for a session with this ConfigProto (None: it was given none); None where it is not to be recorded."""
@@ -69,6 +69,10 @@ class _Methods:
             original = getattr(_BaseSession, name)
             self._originals[name] = original
             setattr(_BaseSession, name, functools.wraps(original)(make(original)))
+
+    def run_of(self, session: Any) -> Run:
+        """What `session.run` is without interception."""
+        return functools.partial(self._originals.get("run", _BaseSession.run), session)
 
     def put_back(self) -> None:
         for name, original in self._originals.items():
@@ -129,12 +133,10 @@ class _Methods:
 
             @functools.wraps(plain)
             def call(*values: Any, **kwargs: Any) -> Any:
-                def run(_: Any, __: Any, options: Any, run_metadata: Any) -> Any:
-                    if not found.is_busy:
+                def run(asked: Any, given: Any, options: Any, run_metadata: Any) -> Any:
+                    if asked is fetches and not found.is_busy:
                         return plain(*values, **kwargs)
-                    return _BaseSession.run(
-                        session, fetches, dict(zip(feeds, values, strict=True)), options, run_metadata
-                    )
+                    return self.run_of(session)(asked, given, options, run_metadata)
 
                 if len(values) != len(feeds):
                     return plain(*values, **kwargs)  # it says what is wrong
@@ -154,7 +156,7 @@ class _Methods:
             options = callable_options
             if not isinstance(options, config_pb2.CallableOptions):
                 options = config_pb2.CallableOptions.FromString(options)
-            return _OptionsCallable(found, session, plain, options)
+            return _OptionsCallable(found, session, plain, options, self.run_of)
 
         return _make_callable_from_options
 
@@ -181,8 +183,11 @@ class _Methods:
 class _OptionsCallable:
     """What `_make_callable_from_options` gives, with its runs under capture; Keras of the older interface trains through it."""
 
-    def __init__(self, capture: SessionCapture, session: Any, plain: Any, options: Any) -> None:
+    def __init__(
+        self, capture: SessionCapture, session: Any, plain: Any, options: Any, run_of: Callable[[Any], Run]
+    ) -> None:
         self._capture = capture
+        self._run_of = run_of
         self._session = session
         self._plain = plain
         graph = session.graph
@@ -197,21 +202,19 @@ class _OptionsCallable:
             self._capture.capture.note("callables with tensor connections are not recorded")
             return self._plain(*values, **kwargs)
 
-        def run(_: Any, __: Any, options: Any, ___: Any) -> Any:
-            if not self._capture.is_busy:
-                return self._plain(*values, **kwargs)
-            feed = {tensor: _as_array(value) for tensor, value in zip(self._feeds, values, strict=True)}
-            return _BaseSession.run(
-                self._session, [self._fetches, self._targets], feed, options, kwargs.get("run_metadata")
-            )[0]
+        fetches = [self._fetches, self._targets]
 
-        return self._capture.run(
-            run,
-            [self._fetches, self._targets],
-            dict(zip(self._feeds, values, strict=False)),  # the callable says so where one is missing
-            None,
-            kwargs.get("run_metadata"),
-        )
+        def run(asked: Any, given: Any, options: Any, run_metadata: Any) -> Any:
+            if asked is fetches and not self._capture.is_busy:
+                return self._plain(*values, **kwargs)
+            feed = {tensor: _as_array(value) for tensor, value in given.items()}
+            answer = self._run_of(self._session)(asked, feed, options, run_metadata)
+            return answer[0] if asked is fetches else answer
+
+        if len(values) != len(self._feeds):
+            return self._plain(*values, **kwargs)  # it says what is wrong
+        feeds = dict(zip(self._feeds, values, strict=True))
+        return self._capture.run(run, fetches, feeds, None, kwargs.get("run_metadata"))
 
 
 def _as_array(value: Any) -> Any:

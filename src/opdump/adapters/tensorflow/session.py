@@ -296,7 +296,7 @@ class SessionCapture:
             dumped, plain = dumped_signature(self.capture, signature.model, closure), None
             if dumped.fetches or dumped.watches:
                 plain = PlainRun(signature.elements, closure, self._session._config)
-                dumped = dumped.without_removed(plain.removed(), closure)
+                dumped = dumped.without_removed(plain.removed, closure)
             found = signature.wanted[fed] = _Wanted(dumped, plain)
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from .closure import Closure
@@ -44,7 +45,8 @@ class PlainRun:
         self.rewritten = self.rewriting.of(self.asked)
         self.fusions = Fusions(self.rewritten.graph, self.rewriting.placeholders, self.rewriting.config)
 
-    def removed(self) -> set[str]:
+    @cached_property
+    def removed(self) -> frozenset[str]:
         """The operators that do not run, because nothing reads what they would give. What is folded or fused is not among them."""
         nodes = self.rewritten.nodes
         operators = {op.name: op for op in self.closure.operators}
@@ -60,7 +62,7 @@ class PlainRun:
                 continue
             needed.add(name)
             waiting += [slot.tensor.op.name for slot in operators[name].inputs if slot.source not in self.closure.fed]
-        return operators.keys() - needed
+        return frozenset(operators.keys() - needed)
 
 
 def undisturbed(
@@ -81,7 +83,7 @@ def undisturbed(
     sums = Sums(plain.rewritten.nodes, asked)
     for strict in (True,) if streams else (False, True):
         search = _Search(plain, sums, alike, strict=strict, streams=streams)
-        found = _access(search, wanted, closure)
+        found = _access(search, wanted, plain)
         if not found.replayed:
             break
         # What is computed again begins with tensors that were found apart from what is dumped: together they may disturb a sum.
@@ -93,7 +95,8 @@ def undisturbed(
     return _watched(found, [*watches, *(tensor for tensor in wanted if tensor.name in lost)], rewriting, asked)
 
 
-def _access(search: _Search, wanted: Sequence[Any], closure: Closure) -> Undisturbed:
+def _access(search: _Search, wanted: Sequence[Any], plain: PlainRun) -> Undisturbed:
+    closure = plain.closure
     broken = {tensor.name for tensor in wanted if _cannot_be_fetched(tensor)}
     candidates = [tensor for tensor in wanted if tensor.name not in broken]
     kept = search.kept(candidates)
@@ -105,6 +108,7 @@ def _access(search: _Search, wanted: Sequence[Any], closure: Closure) -> Undistu
     everything = [
         slot.tensor
         for op in closure.operators
+        if op.name not in plain.removed
         for slot in op.outputs
         if closure.access(slot.tensor) == "fetch"
         and slot.tensor.name not in closure.fed
