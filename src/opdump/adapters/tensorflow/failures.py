@@ -72,7 +72,7 @@ class FailureDump:
         if self._capture is None:
             self._capture = self._opened()
         capture = self._capture
-        inputs = self._inputs(op, closure, run, feed_dict, seen) if self.whole else _facts(op)
+        inputs = self._inputs(capture, op, closure, run, feed_dict, seen) if self.whole else _facts(op)
         with capture.lock:
             record = capture.operator(
                 model,
@@ -89,6 +89,7 @@ class FailureDump:
 
     def _inputs(
         self,
+        capture: Capture,
         op: GraphOperator,
         closure: Closure,
         run: Run,
@@ -107,8 +108,12 @@ class FailureDump:
             if seen.get(slot.tensor.name) and other.operation.op_def.is_stateful
         }
         if wanted and _is_settled(wanted, closure, {tensor.name for tensor in state}):
-            answers = run(wanted, {**dict(feed_dict or {}), **state}, None, None)
-            values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))
+            try:
+                answers = run(wanted, {**dict(feed_dict or {}), **state}, None, None)
+            except tf.errors.OpError as problem:  # the program is told of its own failure
+                capture.note(f"what {op.name} had been given cannot be computed again: {problem.message}")
+            else:
+                values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))
         return [
             (slot.slot, slot.argument, HostTensor.of_array(values[slot.tensor.name]), slot.source, "")
             if slot.tensor.name in values
