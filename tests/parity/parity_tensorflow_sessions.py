@@ -15,7 +15,7 @@ import pytest
 
 from tests.parity import peers
 
-SCRIPTS = ("constructs", "ways", "options", "sums", "fusions")
+SCRIPTS = ("constructs", "ways", "options", "sums", "fusions", "references")
 ENVIRONMENTS = (".venv-tensorflow", ".venv-tensorflow215")
 
 

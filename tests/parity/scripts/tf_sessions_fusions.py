@@ -132,6 +132,93 @@ def _as_told(rows, columns):
     return True
 
 
+def case_trials_that_cannot_be_made():
+    """A part that does not run alone, or feeds of which nobody knows the shape: the program runs as it would."""
+
+    def program(dtype, batch, feed):
+        random = np.random.default_rng(0)
+        with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):
+            x = v1.placeholder(dtype, [None, 4, 4, 3], "x")
+            w = tf.cast(v1.get_variable("w", initializer=random.normal(size=(3, 3, 3, 8)).astype(np.float32)), dtype)
+            b = tf.cast(v1.get_variable("b", initializer=np.ones(8, np.float32)), dtype)
+            y = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), b))
+            read = tf.cast(tf.reduce_sum(y, [1, 2, 3]), tf.float32)
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                values = random.normal(size=(batch, 4, 4, 3)).astype(dtype.as_numpy_dtype)
+                try:
+                    return [session.run(read, {x: feed(session, values)}) for _ in range(2)]
+                except (ValueError, tf.errors.OpError) as error:
+                    return type(error).__name__, str(error).splitlines()[0]
+
+    def handle(session, values):
+        return session.run(v1.get_session_handle(tf.constant(values)))
+
+    for dtype, batch, feed in (
+        (tf.float32, 2, lambda _, values: values),
+        (tf.float32, 2, lambda _, values: values.tolist()),
+        (tf.bfloat16, 2, lambda _, values: values),
+        (tf.float32, 0, lambda _, values: values),
+        (tf.float32, 2, handle),
+        (tf.float32, 2, lambda _, values: values[:, :, :, :2]),
+        (tf.float32, 2, lambda _, values: values[0, 0, 0]),
+        (tf.float32, 2, lambda *_: None),
+    ):
+        plain = program(dtype, batch, feed)
+        with recorded():
+            captured = program(dtype, batch, feed)
+        expect(same(plain, captured), dtype, batch, plain, captured)
+
+
+def case_what_is_fetched_is_recorded_as_it_was_given():
+    """Also where the runtime would compute it otherwise if nobody fetched it."""
+
+    def program():
+        with tf.Graph().as_default():
+            x = v1.placeholder(tf.float32, [64, 64], "x")
+            quotient = tf.divide(x, tf.sqrt(tf.abs(x) + 0.1), name="quotient")
+            product_ = tf.multiply(x / 3.0, 7.0, name="product")
+            with v1.Session() as session:
+                values = np.random.default_rng(0).normal(size=(64, 64))
+                return session.run([quotient, product_, quotient + product_], {x: values})
+
+    plain = program()
+    for way in ({}, {"streams": True}, {"inputs": False}):
+        with recorded(**way) as found:
+            captured = program()
+        expect(same(plain, captured), way)
+        expect(same(captured[:2], [found.value("quotient"), found.value("product")]), way)
+
+
+def case_calls_that_nothing_reads():
+    """A function that is waited for, and that may do something."""
+    from tensorflow.python.framework import function
+
+    def program():
+        with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):
+            v = v1.get_variable("v", initializer=np.float32(1))
+
+            @function.Defun(tf.resource, noinline=False)
+            def add(handle):
+                from tensorflow.python.ops import gen_resource_variable_ops
+
+                gen_resource_variable_ops.assign_add_variable_op(handle, 1.0)
+                return tf.constant(1.0)
+
+            called = add(v.handle, name="call")
+            with tf.control_dependencies([called]):
+                read = tf.add(tf.constant([1.0])[0], 2.0, name="read")
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                return [session.run(read) for _ in range(2)], session.run(v)
+
+    plain = program()
+    with recorded() as found:
+        captured = program()
+    expect(same(plain, captured), plain, captured)
+    expect(found.skips().get("call", "") != "not executed", found.skips())
+
+
 def case_gradients_that_nothing_reads():
     """The runtime removes them before a run: they are no part of it."""
 

@@ -244,6 +244,23 @@ def case_random_in_opaque_functions():
     _random(lambda: tf.square(noisy(tf.ones([4]))))
 
 
+def case_branches_and_loops_of_which_inputs_alone_are_dumped():
+    with recorded(outputs=False) as found, tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, [3], "x")
+        taken = v1.cond(
+            tf.reduce_sum(x) > 0, lambda: tf.multiply(x, 3.0, name="taken"), lambda: tf.negative(x, name="other")
+        )
+        turns = v1.while_loop(
+            lambda i, _: i < 2, lambda i, a: (i + 1, tf.add(a * 0.5, x, name="body_add")), [0, taken]
+        )[1]
+        with v1.Session() as session:
+            session.run(turns, {x: [1, 2, 3]})
+    ran = [each.op.op_name for each in found.executions()]
+    expect(ran.count("cond/taken") == 1, ran)
+    expect(ran.count("while/body_add") == 2, ran)
+    expect(found.skips()["cond/other"] == "not executed", found.skips())
+
+
 def case_rewritten_graphs():
     """The runtime rewrites these: fetching what lies between would change the last bits of the answers."""
     shape = (64, 64)

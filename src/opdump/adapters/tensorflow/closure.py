@@ -13,36 +13,15 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from .operator_kinds import PASSES_ON
+from .sums import SHARES
+
 Access = Literal["fetch", "watch", "handle"]
 
 _HANDLES = (tf.resource, tf.variant)
 _VARIABLES = frozenset({"VariableV2", "Variable"})
-_SHARES_MEMORY = frozenset(
-    {
-        *(
-            "Identity",
-            "RefIdentity",
-            "IdentityN",
-            "StopGradient",
-            "PreventGradient",
-            "Snapshot",
-            "Reshape",
-            "ExpandDims",
-        ),
-        *(
-            "Squeeze",
-            "Bitcast",
-            "Slice",
-            "StridedSlice",
-            "Split",
-            "SplitV",
-            "Unpack",
-            "CheckNumerics",
-            "Print",
-            "EnsureShape",
-        ),
-        *("Cast", "PlaceholderWithDefault", "Concat", "ConcatV2", "Pack", "AddN", "Transpose", "Tile", "BroadcastTo"),
-    }
+_SHARES_MEMORY = SHARES | frozenset(
+    {"IdentityN", "Split", "Print", "Concat", "ConcatV2", "Pack", "AddN", "GuaranteeConst", "Merge", "_SwitchN"}
 )
 """May give the memory of what they read, for one shape or another."""
 _SWITCHES = frozenset({"Switch", "RefSwitch", "_SwitchN"})
@@ -84,6 +63,8 @@ class Closure:
     """Operators that may not run, or may run more than once: between a switch and the merge behind it, and within loops."""
     aliases: frozenset[str]
     """Operators that may give the memory of a reference variable itself, which an update changes under whoever holds it."""
+    read_late: frozenset[str]
+    """Those of them that are read after an update: their readers see it, and would not if they were given a copy."""
 
     def access(self, tensor: Any) -> Access:
         """How the value of a tensor is got hold of."""
@@ -97,6 +78,7 @@ class Closure:
 
 def closure_of(fetched: Iterable[Any], fed: Collection[str]) -> Closure:
     """The closure of fetched operations and tensors, where the tensors named in `fed` (`x:0`) are given."""
+    fetched = tuple(fetched)
     found: dict[str, Any] = {}
     given: dict[str, Any] = {}
     waiting = []
@@ -120,7 +102,17 @@ def closure_of(fetched: Iterable[Any], fed: Collection[str]) -> Closure:
     operators = tuple(_operator(operation, place) for place, operation in enumerate(order))
     kept = _by_creation([operation for name, operation in given.items() if name not in found])
     at_rest = tuple(replace(_operator(operation, len(order) + each), inputs=()) for each, operation in enumerate(kept))
-    return Closure(operators, at_rest, frozenset(fed), _maybe_dead(order) | _within_loops(order), _aliases(order))
+    aliases = _aliases(order)
+    return Closure(
+        operators,
+        at_rest,
+        frozenset(fed),
+        _maybe_dead(order) | _within_loops(order),
+        aliases,
+        _read_after_updates(
+            order, aliases, {element.op.name for element in fetched if not isinstance(element, tf.Operation)}
+        ),
+    )
 
 
 def read_variable(tensor: Any) -> Any | None:
@@ -229,6 +221,36 @@ def _aliases(order: Sequence[Any]) -> frozenset[str]:
         ):
             found.add(operation.name)
     return frozenset(found)
+
+
+def _read_after_updates(order: Sequence[Any], aliases: Collection[str], asked: Collection[str]) -> frozenset[str]:
+    """The aliases of reference variables that are read, at once or through other aliases, by what comes after an update of some.
+
+    The program itself, which is given what it asked for, comes after all.
+    """
+    if not aliases:
+        return frozenset()
+    late: set[str] = set()
+    found: set[str] = set()
+    for operation in order:
+        if any(
+            each.name in late for each in (*operation.control_inputs, *(tensor.op for tensor in operation.inputs))
+        ) or _is_update_of_reference(operation):
+            late.add(operation.name)
+    if late:
+        found.update(name for name in asked if name in aliases)
+    for operation in reversed(order):
+        if operation.name in late or operation.name in found:
+            found.update(tensor.op.name for tensor in operation.inputs if tensor.op.name in aliases)
+    return frozenset(found)
+
+
+def _is_update_of_reference(operation: Any) -> bool:
+    return (
+        operation.type not in PASSES_ON
+        and any(tensor.dtype._is_ref_dtype for tensor in operation.inputs)
+        and any(tensor.dtype._is_ref_dtype for tensor in operation.outputs)
+    )
 
 
 def _within_loops(order: Sequence[Any]) -> frozenset[str]:

@@ -110,6 +110,11 @@ def callees_of(node: Any) -> tuple[Callee, ...]:
     return tuple(found)
 
 
+def runs_functions(node: Any) -> bool:
+    """Whether a node runs functions: one that it is named for, or some that it names."""
+    return op_def_registry.get(node.op) is None or bool(callees_of(node))
+
+
 def hidden_callees(node: Any) -> bool:
     """Whether a node names functions that run where nobody sees them: in the threads of a dataset, on another machine."""
     return not callees_of(node) and any(

@@ -77,7 +77,10 @@ class Fusions:
         return found
 
     def _find(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-        known = self._shapes(shapes)
+        try:
+            known = self._shapes(shapes)
+        except (tf.errors.OpError, ValueError):  # the run says what is wrong with the shapes
+            return
         for node in self._fused:
             inputs = [name for name in node.input if not name.startswith("^")]
             read = [known.get(name) for name in inputs]
@@ -138,10 +141,16 @@ def _gives_the_same(
 ) -> bool:
     """Whether a fused operator and what it is made of agree on random numbers, bit for bit.
 
-    `stays` says which of its inputs are constants.
+    `stays` says which of its inputs are constants. False where one of them does not run alone: some kernels have fewer types or shapes.
     """
+    try:
+        return _agree(node_def_pb2.NodeDef.FromString(serialised), shapes, stays, config)
+    except (tf.errors.OpError, ValueError):
+        return False
+
+
+def _agree(node: Any, shapes: tuple[tuple[int, ...], ...], stays: tuple[bool, ...], config: bytes) -> bool:
     random = np.random.default_rng(0)
-    node = node_def_pb2.NodeDef.FromString(serialised)
     dtype = tf.as_dtype(node.attr["T"].type).as_numpy_dtype
     graph = graph_pb2.GraphDef()
     fed = []

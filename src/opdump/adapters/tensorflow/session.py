@@ -34,6 +34,7 @@ from .watches import WatchFolders, watching
 Run = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""
 
+_ARRAYS = (np.ndarray, np.generic, list, tuple, int, float, complex)
 _FROM_HOOKS = "caller"
 """Under this key a monitored session hands on what the program fetches, beside what its hooks fetch."""
 
@@ -225,7 +226,8 @@ class SessionCapture:
             # `run` would look up again what the fetches and feeds are.
             self._session._do_run(None, [], list(access.replayed), feeds, None, None)
         except tf.errors.OpError as error:  # the program's own run has succeeded
-            self.capture.note(f"tensors that were to be computed again are missing: {error.message}")
+            names = ", ".join(tensor.name for tensor in access.replayed)
+            self.capture.note(f"{names} cannot be computed again after the run: {error.message.splitlines()[0]}")
 
     def extended(
         self, fetch_list: Sequence[Any], target_list: Sequence[Any], feeds: Mapping[Any, Any]
@@ -345,9 +347,10 @@ def _fed_shapes(feed_dict: Mapping[Any, Any] | None, graph: Any) -> Shapes:
     found = []
     for key, value in (feed_dict or {}).items():
         with suppress(TypeError, ValueError, KeyError):
-            name = graph.as_graph_element(key, allow_operation=False).name
-            if value is not None:
-                found.append((name, tuple(np.shape(value))))
+            tensor = graph.as_graph_element(key, allow_operation=False)
+            shape = np.shape(value) if isinstance(value, _ARRAYS) else None  # others may stand for an array
+            if shape is not None and tensor.shape.is_compatible_with(shape):
+                found.append((tensor.name, shape))
     return tuple(sorted(found))
 
 

@@ -21,11 +21,15 @@ from .capture import Capture, Model
 from .closure import Access, Closure, GraphOperator, Slot, read_variable
 from .function_state import definitions_of
 from .functions_library import callees_of
+from .operator_kinds import PASSES_ON
 from .seen import Seen
 from .selection import Selection
 
 _FORWARDS = frozenset({"Identity", "RefIdentity", "StopGradient", "PreventGradient", "Enter", "RefEnter"})
 """What the runtime may remove before a run; it gives what it reads."""
+
+_AT_REST = frozenset({"Const", "Enter", "RefEnter"})
+"""Of loops and branches, what does not come with each execution of who reads it."""
 
 Values = Mapping[str, Sequence[Seen]]
 """Name of a tensor -> what it was, once for each time that it was made."""
@@ -208,7 +212,8 @@ def _behind(tensor: Any) -> Iterator[Any]:
 
 def without_copies(tensors: Sequence[Any]) -> tuple[Any, ...]:
     """The tensors without those that are the same as another of them: who holds a tensor twice is given two copies."""
-    names = {tensor.name for tensor in tensors}
+    # What comes out of control flow may turn out to be nothing to be fetched.
+    names = {tensor.name for tensor in tensors if tensor.op.type not in PASSES_ON or tensor.op.type in _FORWARDS}
     return tuple(tensor for tensor in tensors if not any(other.name in names for other in _behind(tensor)))
 
 
@@ -314,8 +319,11 @@ def _executions(chosen: ChosenOperator, values: Values) -> list[_Execution]:
     count = max(map(len, outputs), default=0)
     if count == 0 and not chosen.may_not_run:
         count = min(1, max(map(len, inputs), default=0))
-    elif inputs and all(slot.tensor.name in chosen.lost for slot in chosen.outputs) and min(map(len, inputs)):
-        count = max(map(len, inputs))
+    elif inputs and all(slot.tensor.name in chosen.lost for slot in chosen.outputs):
+        # What an operator of a branch or loop reads is there where it runs. What enters a loop is there once, or once more than its body runs.
+        pairs = list(zip(chosen.inputs, inputs, strict=True))
+        moving = max((len(seen) for slot, seen in pairs if slot.tensor.op.type not in _AT_REST), default=0)
+        count = moving or max(map(len, inputs))
     return [
         _Execution(
             [_read(seen, number, count, outputs) for seen in inputs],

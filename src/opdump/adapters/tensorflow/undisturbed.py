@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from .closure import Closure
+from .functions_library import runs_functions
 from .fusions import Fusions
 from .rewrites import Rewriting, Rewritten
 from .sums import Sums
@@ -47,13 +48,16 @@ class PlainRun:
 
     @cached_property
     def removed(self) -> frozenset[str]:
-        """The operators that do not run, because nothing reads what they would give. What is folded or fused is not among them."""
+        """The operators that do not run, because nothing reads what they would give. What is folded or fused is not among them, nor what
+        calls a function, which may stand in its place.
+        """
         nodes = self.rewritten.nodes
         operators = {op.name: op for op in self.closure.operators}
         waiting = [
             op.name
             for op in self.closure.operators
-            if op.name in nodes and (nodes[op.name].op != "NoOp" or op.op_type == "NoOp")
+            if (op.name in nodes and (nodes[op.name].op != "NoOp" or op.op_type == "NoOp"))
+            or runs_functions(op.operation.node_def)
         ]
         needed: set[str] = set()
         while waiting:
@@ -78,7 +82,7 @@ def undisturbed(
     `alike` names fused operators that give the bits of what they are made of. `streams`: what is fetched may be given away while the run
     goes on. Costs one or two rewritings of the graph.
     """
-    closure, asked, rewriting = plain.closure, plain.asked, plain.rewriting
+    closure, asked = plain.closure, plain.asked
     wanted = [tensor for tensor in wanted if tensor.name not in closure.fed]
     sums = Sums(plain.rewritten.nodes, asked)
     for strict in (True,) if streams else (False, True):
@@ -92,15 +96,16 @@ def undisturbed(
             break
     found = replace(found, left_to_chance=sums.left_to_chance)
     lost = set(found.lost)
-    return _watched(found, [*watches, *(tensor for tensor in wanted if tensor.name in lost)], rewriting, asked)
+    return _watched(found, [*watches, *(tensor for tensor in wanted if tensor.name in lost)], plain)
 
 
 def _access(search: _Search, wanted: Sequence[Any], plain: PlainRun) -> Undisturbed:
     closure = plain.closure
-    broken = {tensor.name for tensor in wanted if _cannot_be_fetched(tensor)}
+    # What the program asks for is what it is given, and is not computed again.
+    broken = {tensor.name for tensor in wanted if tensor.name not in plain.asked and _cannot_be_fetched(tensor)}
     candidates = [tensor for tensor in wanted if tensor.name not in broken]
     kept = search.kept(candidates)
-    names = {tensor.name for tensor in kept}
+    names = {*plain.asked, *(tensor.name for tensor in kept)}
     missing = [tensor for tensor in candidates if tensor.name not in names]
     if not missing:
         return Undisturbed(tuple(kept), lost=tuple(broken))
@@ -114,7 +119,8 @@ def _access(search: _Search, wanted: Sequence[Any], plain: PlainRun) -> Undistur
         and slot.tensor.name not in closure.fed
         and not _cannot_be_fetched(slot.tensor)
     ]
-    sources = {tensor.name: tensor for tensor in (*kept, *search.kept(everything))}
+    asked = [tensor for tensor in everything if tensor.name in plain.asked]
+    sources = {tensor.name: tensor for tensor in (*asked, *kept, *search.kept(everything))}
     dropped = {tensor.name for tensor in missing}
     sources = {name: tensor for name, tensor in sources.items() if name not in dropped}
     replayed, used, lost = _replay(missing, sources, closure)
@@ -124,13 +130,14 @@ def _access(search: _Search, wanted: Sequence[Any], plain: PlainRun) -> Undistur
     return Undisturbed(tuple(fetches.values()), tuple(replayed), tuple(used), lost=(*broken, *lost))
 
 
-def _watched(found: Undisturbed, watches: Sequence[Any], rewriting: Rewriting, asked: Sequence[str]) -> Undisturbed:
-    """With those of `watches` that may be watched; who watches holds a tensor for some time, which a sum may see."""
+def _watched(found: Undisturbed, watches: Sequence[Any], plain: PlainRun) -> Undisturbed:
+    """With those of `watches` that may be watched. Who watches holds a tensor for some time, which a sum may see, and a copy is read then."""
     if not watches:
         return found
-    held = [*asked, *(tensor.name for tensor in found.fetches)]
-    nodes = rewriting.of(held).nodes
+    held = [*plain.asked, *(tensor.name for tensor in found.fetches)]
+    nodes = plain.rewriting.of(held).nodes
     unwatched = Sums(nodes, held).disturbing(nodes, [tensor.name for tensor in watches], strict=True)
+    unwatched |= {tensor.name for tensor in watches if tensor.op.name in plain.closure.read_late}
     watched = tuple(tensor for tensor in watches if tensor.name not in unwatched)
     return replace(found, watched=watched, lost=(*found.lost, *sorted(unwatched.difference(found.lost))))
 
@@ -212,6 +219,7 @@ def _replay(
         before += [other.name for other in operation.control_inputs]
         blocked[op.name] = (
             operation.op_def.is_stateful
+            or operation.type == "PyFuncStateless"  # says the program; who calls it twice may be seen
             or _touches_reference(operation)
             or op.name in closure.unsure
             or any(blocked.get(name, name in operations) for name in before)
