@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -183,7 +184,8 @@ def case_what_is_fetched_is_recorded_as_it_was_given():
                 return session.run([quotient, product_, quotient + product_], {x: values})
 
     plain = program()
-    for way in ({}, {"streams": True}, {"inputs": False}):
+    ways: tuple[dict[str, Any], ...] = ({}, {"streams": True}, {"inputs": False})
+    for way in ways:
         with recorded(**way) as found:
             captured = program()
         expect(same(plain, captured), way)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +36,7 @@ ALIASES = {
     "cond": lambda v: tf.identity(v1.cond(tf.constant([1.0])[0] > 0, lambda: tf.identity(v), lambda: v * 2)),
     "loop": lambda v: v1.while_loop(lambda i, _: i < 2, lambda i, a: (i + 1, a), [0, v])[1],
 }
-WAYS = ({}, {"streams": True}, {"inputs": False})
+WAYS: tuple[dict[str, Any], ...] = ({}, {"streams": True}, {"inputs": False})
 
 
 def _compare(program, *told, **way):
