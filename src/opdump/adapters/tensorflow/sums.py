@@ -30,6 +30,21 @@ SHARES: Final = frozenset(
     | {"RefEnter", "RefExit", "RefNextIteration", "RefSwitch"}
 )
 """May give the buffer of their first input; Split and IdentityN too, of others."""
+_SHARES_ALWAYS: Final = frozenset(
+    {"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient", "Switch", "Exit"}
+    | {
+        "NextIteration",
+        "Enter",
+        "Merge",
+        "RefIdentity",
+        "RefSwitch",
+        "RefEnter",
+        "RefExit",
+        "RefNextIteration",
+        "RefMerge",
+    }
+)
+"""Give the buffer itself, whatever their attributes and shapes."""
 _MERGES: Final = frozenset({"Merge", "RefMerge"})
 _NEXT: Final = frozenset({"NextIteration", "RefNextIteration"})
 _RUN_FUNCTIONS: Final = frozenset(
@@ -75,7 +90,7 @@ class Sums:
                 continue  # made for what is added
             first, reached = old.beginnings(), old.reached()
             if len(first) == 1:
-                then = total.beginnings(names, strict=strict)
+                then = total.beginnings(names, strict=strict, unsure=buffers.copied)
                 reached = [] if then == first else [place for place in reached if old.states[place] == "free"]
             for place in reached:
                 root = total.roots[place]
@@ -105,11 +120,16 @@ class _Sum:
                 break
         return found
 
-    def beginnings(self, added: Collection[Tensor] = (), *, strict: bool = False) -> set[int]:
-        """The summands that the sum may begin with, where `added` are held too; 0 for each of the first two, and where all are held."""
+    def beginnings(
+        self, added: Collection[Tensor] = (), *, strict: bool = False, unsure: Collection[Tensor] = ()
+    ) -> set[int]:
+        """The summands that the sum may begin with, where `added` are held too; 0 for each of the first two, and where all are held.
+
+        Whoever holds a part of what is `unsure` may hold another buffer than the sum reads.
+        """
         found = set()
         for place, (root, state) in enumerate(zip(self.roots, self.states, strict=True)):
-            if state == "held" or (root in added and not strict):
+            if state == "held" or (root in added and not strict and root not in unsure):
                 continue
             found.add(place if place > 1 else 0)
             if state == "free" and root not in added:
@@ -143,9 +163,14 @@ class _Buffers:
         self._may_be_copied = any(node.op.startswith(_SPARSE_UPDATES) for node in nodes.values())
         """Whether what is read of a variable may be a copy of it."""
         reads = [(node, _tensors(node)) for node in nodes.values()]
+        copied = []
         for node, inputs in reads:
             for slot, tensor in _handed_on(node, inputs):
                 self._join((node.name, slot), tensor)
+                if node.op not in _SHARES_ALWAYS:
+                    copied.append(tensor)
+        self.copied = {self.root(tensor) for tensor in copied}
+        """Buffers that may be one or several: somebody may give a copy."""
         self._readers: dict[Tensor, list[str]] = defaultdict(list)
         """Who reads a buffer, as often as it does, and makes another one."""
         self._merged: set[Tensor] = set()
