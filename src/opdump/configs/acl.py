@@ -168,7 +168,7 @@ def _sorted_overrides(reading: _Reading) -> tuple[dict[str, Any], dict[str, Any]
                 )
             )
     if isinstance(given.get("steps"), str):
-        given["steps"] = StepSet.parse(given["steps"])
+        given["steps"] = StepSet.parse(given["steps"], "steps")
     if "kernels" in given:
         given["kernels"] = tuple(
             KernelPattern.parse(entry) if isinstance(entry, str) else entry for entry in given["kernels"]

@@ -85,9 +85,9 @@ def parse_dump_step(text: str, where: str) -> StepSet:
                 shown, where, f'numbers and closed ranges, and {item[:40]!r} is none; write it as "0|3-5|10"'
             )
     try:
-        return StepSet.parse(text)
+        return StepSet.parse(text, "dump.dump_step")
     except ConfigError as error:  # a range that runs backwards, a number beyond 64 bits
-        raise AclConfigError(f"{where}: dump.dump_step{str(error).removeprefix('iteration')}", "EP0003") from error
+        raise AclConfigError(f"{where}: {error}", "EP0003") from error
 
 
 def _bad_step(text: str, where: str, expected: str) -> AclConfigError:

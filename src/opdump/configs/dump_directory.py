@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Final
 
 from opdump.errors import DumpPathError
+
+_LATER: Final = ContextVar("_LATER", default=False)
+
+
+@contextmanager
+def made_later() -> Iterator[None]:
+    """In the block a config is read for a dump that may never begin: nothing is made, and who begins it finds out."""
+    token = _LATER.set(True)
+    try:
+        yield
+    finally:
+        _LATER.reset(token)
 
 
 def make_writable(path: Path) -> None:
@@ -13,6 +29,8 @@ def make_writable(path: Path) -> None:
 
     Raises DumpPathError where that fails.
     """
+    if _LATER.get():
+        return
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path, prefix=".opdump-"):

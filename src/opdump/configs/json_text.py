@@ -64,6 +64,8 @@ def kind_of(value: object) -> str:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:  # brackets that were just shallow enough to read
         text = "[...]" if isinstance(value, list) else "{...}"
+    except Exception:  # noqa: BLE001  a keyword may hold anything, with words of its own or none
+        text = "a value"
     shown = text if len(text) <= 120 else f"{text[:117]}..."
     return shown if value is None else f"{shown} ({kind})"
 

@@ -11,15 +11,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
 from opdump.configs.dump_directory import make_writable
 from opdump.configs.json_text import read_json
 from opdump.configs.known_keys import COMMON, E2E, KEYS, nearest_key, obsolete_sections, section_of, unknown_keys
+from opdump.configs.plan_fields import field_value
 from opdump.configs.settings import resolve
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
+from opdump.plan.field_types import shown
 
 CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
 ACL_VARIABLE = "MS_ACL_DUMP_CFG_PATH"
@@ -117,14 +120,34 @@ def _plan_of(
 
 
 # Fields of DumpPlan that no key of the config stands for as it is.
-_PLAN_FIELDS = ("inputs", "outputs", "selection", "devices", "step_level", "kernel_by_kernel")
+_PLAN_FIELDS = ("inputs", "outputs", "selection", "devices", "step_level", "kernel_by_kernel", "on_error")
+
+# What a section does not look at in every case, or takes for something else than a keyword means.
+_CHECKED = frozenset(
+    {
+        *_PLAN_FIELDS,
+        "path",
+        "steps",
+        "kernels",
+        "statistic_category",
+        "sample_num",
+        "initial_iteration",
+        "op_debug_mode",
+        "overflow_number",
+        "layout",
+    }
+)
+
+_ONLY_IN_A_PLAN = frozenset(item.name for item in dataclass_fields(DumpPlan)) - {"steps", "path", *_PLAN_FIELDS}
 
 
 def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
     """Puts overrides into the sections; returns the directory that replaces the config's path, and the plan's fields."""
     given = {key: value for key, value in overrides.items() if value is not None}
-    fields = {key: given.pop(key) for key in _PLAN_FIELDS if key in given}
-    directory = Path(given.pop("path")).expanduser().absolute() if "path" in given else None
+    checked = {key: field_value(key, value) for key, value in given.items() if key in _CHECKED}
+    fields = {key: checked[key] for key in _PLAN_FIELDS if given.pop(key, None) is not None}
+    directory = checked.get("path")
+    given.pop("path", None)
     if "steps" in given:
         given["iteration"] = given.pop("steps")
     if "kernels" in given:
@@ -136,10 +159,15 @@ def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[P
     for key, value in given.items():
         section = section_of(key)
         if section is None:
+            if key in _ONLY_IN_A_PLAN:
+                raise ConfigError(
+                    f"{key}={shown(value)}: {key} is a field of DumpPlan that no keyword gives here; hand over a plan with it, "
+                    f"capture(DumpPlan(path=..., {key}=...))"
+                )
             near = nearest_key(key)
             known = ", ".join((*(name for keys in KEYS.values() for name in keys), "steps", *_PLAN_FIELDS))
             raise ConfigError(
-                f"unknown setting {key}={value!r}; " + (f"is {near} meant?" if near else f"known are {known}")
+                f"unknown setting {key}={shown(value)}; " + (f"is {near} meant?" if near else f"known are {known}")
             )
         values = sections.get(section)
         kept = dict(values) if isinstance(values, Mapping) else {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from opdump.errors import ConfigError
-from opdump.plan import Captures, DumpPlan, ModelSelection
+from opdump.plan import Captures, DumpPlan, ModelSelection, OnError
 
 
 def chosen_mode(*, overflow: bool, on_exception: bool, watch: bool) -> Captures:
@@ -39,12 +39,18 @@ def plan_in_mode(plan: DumpPlan, mode: Captures, *, as_device: bool, nodes: Sequ
             f"the configuration asks for the mode {plan.captures!r}, the arguments for {mode!r}; choose one"
         )
     if as_device:
-        plan = replace(plan, layout="acl", file_format="bin", dialect="acl")
+        plan = replace(plan, layout="acl", file_format="bin")
     if mode == "watch":
         if plan.layout != "acl":
             raise ConfigError(
-                f'watch mode writes files of the layout "acl", not of {plan.layout!r}; leave `layout` out'
+                f'watch mode writes files of the layout "acl", not of {plan.layout!r}; choose that layout, or leave `layout` out'
             )
         models = (*(plan.models or ()), *((ModelSelection(watcher_nodes=tuple(nodes)),) if nodes else ()))
         return replace(plan, captures=mode, models=models, saved_data="tensor", inputs=False, outputs=True)
     return replace(plan, captures=mode, models=None, inputs=True, outputs=mode == "overflow")
+
+
+def plan_on_error(plan: DumpPlan, on_error: OnError | None, *, strict: bool) -> DumpPlan:
+    """The plan with what is to happen where the dump cannot be written any more: what is asked for, else "stop" under `strict`."""
+    chosen = on_error or ("stop" if strict else None)
+    return plan if chosen is None else replace(plan, on_error=chosen)

@@ -138,7 +138,7 @@ def _sorted_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dic
                 f"unknown setting {key}={value!r}; " + (f"is {near} meant?" if near else f"known are {known}")
             )
     if isinstance(given.get("steps"), str):
-        given["steps"] = StepSet.parse(given["steps"])
+        given["steps"] = StepSet.parse(given["steps"], "steps")
     if "kernels" in given:
         given["kernels"] = tuple(
             KernelPattern.parse(entry) if isinstance(entry, str) else entry for entry in given["kernels"]

@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal
 
 from opdump.errors import ConfigError
+from opdump.plan.field_types import check_fields, wrong_value
 from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.model_selection import ModelSelection
 from opdump.plan.step_set import StepSet
+from opdump.records import escaped
 
 SavedData = Literal["tensor", "statistic", "full"]
 Selection = Literal["all", "kernels", "marked"]
@@ -23,9 +25,22 @@ LayoutName = Literal["mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl"
 FileFormat = Literal["npy", "bin"]
 Captures = Literal["data", "overflow", "exception", "watch"]
 DumpLevel = Literal["op", "kernel", "all"]
+OnError = Literal["continue", "stop"]
 ExceptionDetail = Literal["brief", "norm", "detail"]
 OverflowKind = Literal["aicore", "atomic"]
 Dialect = Literal["mindspore", "acl", "tensorflow"]
+
+_LONGEST_NAME: Final = 255
+_DEBUG_MODES: Final = range(5)
+_OF_LAYOUTS: Final[Mapping[str, tuple[object, tuple[LayoutName, ...]]]] = MappingProxyType(
+    {
+        "file_format": ("npy", ("mindspore-async", "acl")),
+        "stream_in_names": (True, ("mindspore-async", "acl")),
+        "step_level": (False, ("mindspore-async",)),
+        "kernel_by_kernel": (False, ("mindspore-async",)),
+    }
+)
+"""Fields that some layouts alone look at: the default that the others need, and those layouts."""
 
 # Not part of the plan itself: the text that it came from, and what was said while reading it.
 _NOT_PRINTED = ("config_text", "warnings")
@@ -43,6 +58,7 @@ _PRINTED_IF_SET = (
     "step_level",
     "kernel_by_kernel",
     "dialect",
+    "on_error",
 )
 
 
@@ -50,7 +66,7 @@ _PRINTED_IF_SET = (
 class DumpPlan:
     """What to capture and how to file it. Every field but `path` has the default of data_dump.json.
 
-    Raises ConfigError for a value outside a field's closed list.
+    Raises ConfigError for a value that is not of a field's type, or outside its closed list.
     """
 
     path: Path
@@ -71,7 +87,7 @@ class DumpPlan:
     trans_flag: bool = True
     save_kernel_args: bool = False
     sample_num: int | None = None
-    """Elements kept of a larger tensor, from its start; None for whole tensors."""
+    """Elements filed of a larger tensor, from its start; None for whole tensors. Statistics are of whole tensors in any case."""
     initial_iteration: int = 0
     """Number of the first step."""
     op_debug_mode: int = 0
@@ -104,6 +120,8 @@ class DumpPlan:
     class_names_in_scope: bool = True
     """False for short scopes: `conv1` in place of `conv1-Conv2d`."""
     layout: LayoutName = "mindspore-2.3"
+    on_error: OnError = "continue"
+    """Where the dump cannot be written any more (a full disk): `continue` runs the program without it, `stop` raises in it."""
     trailing_comma: bool = False
     """End the rows of statistic.csv with the comma that MindSpore writes."""
     config_text: str = ""
@@ -112,17 +130,38 @@ class DumpPlan:
     """What was said about the config while it was read."""
 
     def __post_init__(self) -> None:
-        for name, allowed in _CLOSED.items():
-            _check_member(name, getattr(self, name), allowed)
+        check_fields(self)
+        if self.net_name in ("", ".", "..") or not {"/", "\0"}.isdisjoint(self.net_name):
+            raise wrong_value("DumpPlan", "net_name", self.net_name, "the name of a directory, without '/'")
+        if self.op_debug_mode not in _DEBUG_MODES:
+            raise wrong_value("DumpPlan", "op_debug_mode", self.op_debug_mode, "0, 1, 2, 3 or 4")
+        size = len(escaped(self.net_name).encode())
+        if size > _LONGEST_NAME:
+            raise ConfigError(
+                f"DumpPlan: net_name has {size} bytes, and a directory's name {_LONGEST_NAME} at most (letters outside of ASCII take several "
+                f"bytes): {escaped(self.net_name)[:40]!r}...; give a shorter one"
+            )
         if self.sample_num is not None and self.sample_num < 1:
             raise ConfigError(f"DumpPlan: sample_num is {self.sample_num}, expected 1 or more, or None")
         if self.selection == "kernels" and not self.kernels:
             raise ConfigError('DumpPlan: selection is "kernels" but `kernels` is empty; give patterns or write "all"')
+        for name, (default, layouts) in _OF_LAYOUTS.items():
+            value = getattr(self, name)
+            if value != default and self.layout not in layouts:
+                raise ConfigError(
+                    f"DumpPlan: {name} is {value!r}, which layout {self.layout!r} has no place for, expected {default!r}; "
+                    f"or write layout={layouts[0]!r}"
+                )
 
     @property
     def saves_values(self) -> bool:
         """Whether what no operator made is filed too, parameters and inputs: in the synchronous layouts alone."""
         return self.captures == "data" and self.layout not in ("acl", "mindspore-async")
+
+    @property
+    def sample_taken(self) -> int | None:
+        """Elements to take of a larger tensor; None for all: an overflow is found in whole tensors, whatever is filed of them."""
+        return None if self.captures == "overflow" else self.sample_num
 
     @property
     def saves_tensors(self) -> bool:
@@ -174,28 +213,6 @@ class DumpPlan:
             if item.name not in _NOT_PRINTED and not (item.name in _PRINTED_IF_SET and value == item.default):
                 shown[item.name] = _as_json(value)
         return json.dumps(shown, indent=2, ensure_ascii=False)
-
-
-_CLOSED: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "saved_data": SavedData,
-        "selection": Selection,
-        "stat_calc_mode": StatCalcMode,
-        "device_stat_precision_mode": StatPrecision,
-        "layout": LayoutName,
-        "captures": Captures,
-        "exception_detail": ExceptionDetail,
-        "dump_level": DumpLevel,
-        "file_format": FileFormat,
-        "dialect": Dialect,
-    }
-)
-
-
-def _check_member(name: str, value: object, allowed: Any) -> None:
-    if value not in get_args(allowed):
-        choices = ", ".join(repr(choice) for choice in get_args(allowed))
-        raise ConfigError(f"DumpPlan: {name} is {value!r}, expected one of {choices}")
 
 
 def _as_json(value: object) -> object:

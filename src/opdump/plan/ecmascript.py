@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 # The "C" locale's classes, as the inside of a bracket. `d`, `s` and `w` are names too in C++.
 _POSIX: Final[Mapping[str, str]] = MappingProxyType(
@@ -42,13 +42,36 @@ _BRACES = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
 _HEX = re.compile(r"[0-9A-Fa-f]+")
 
 
+TokenKind = Literal["character", "assertion", "open", "close", "or", "repeat", "reference"]
+
+
+class Token(NamedTuple):
+    r"""A part of an expression.
+
+    `character`: `text` is what Python's `re` writes for a set of single characters; `assertion`: `^`, `\Z`, `\b` or `\B`;
+    `open`: `text` is the head of a group; `repeat`: of what stands before it, `least` to `most` times (None: without end).
+    """
+
+    kind: TokenKind
+    text: str = ""
+    least: int = 0
+    most: int | None = None
+
+
 def to_python_pattern(expression: str) -> str:
     """The Python expression with the same meaning; compile it with `re.ASCII`.
 
     Raises ValueError, with the place, for what std::regex refuses. (Counts and group references are left for
     `re.compile` to check.)
     """
-    return _Translation(expression).run()
+    return translated(expression)[0]
+
+
+def translated(expression: str) -> tuple[str, tuple[Token, ...]]:
+    """`to_python_pattern`, and the parts of the expression in their order."""
+    translation = _Translation(expression)
+    python = translation.run()
+    return python, tuple(translation.tokens)
 
 
 class _Translation:
@@ -56,6 +79,7 @@ class _Translation:
         self.source = expression
         self.at = 0
         self.out: list[str] = []
+        self.tokens: list[Token] = []
         self.groups: list[tuple[int, bool]] = []  # where each open group starts in `out`; whether it may be repeated
         self.atom: int | None = None  # where in `out` the thing starts that a quantifier here would repeat
         self.quantified = False
@@ -80,19 +104,20 @@ class _Translation:
             self.escape()
         else:
             self.at += 1
-            if char in "|^":
-                self.emit(char, repeatable=False)
-            elif char == "$":
-                self.emit(r"\Z", repeatable=False)
+            if char == "|":
+                self.emit(char, "or")
+            elif char in "^$":
+                self.emit(r"\Z" if char == "$" else char, "assertion")
             elif char == ".":
                 self.emit(r"[^\n\r\u2028\u2029]")
             else:
                 self.emit(re.escape(char))
 
-    def emit(self, text: str, *, repeatable: bool = True) -> None:
-        self.atom = len(self.out) if repeatable else None
+    def emit(self, text: str, kind: TokenKind = "character") -> None:
+        self.atom = len(self.out) if kind in ("character", "reference") else None
         self.quantified = False
         self.out.append(text)
+        self.tokens.append(Token(kind, text))
 
     def fail(self, what: str) -> ValueError:
         return ValueError(f"{what} at character {self.at} of {self.source!r}")
@@ -107,6 +132,7 @@ class _Translation:
             text = braces[0]
         else:
             text = self.source[self.at]
+        self.tokens.append(Token("repeat", text, *_counts(text)))
         self.at += len(text)
         if self.source.startswith("?", self.at):
             text += "?"
@@ -125,14 +151,14 @@ class _Translation:
             repeatable = head == "(?:"
         self.at += len(head)
         self.groups.append((len(self.out), repeatable))
-        self.emit(head, repeatable=False)
+        self.emit(head, "open")
 
     def close_group(self) -> None:
         if not self.groups:
             raise self.fail("a ')' closes nothing")
         start, repeatable = self.groups.pop()
         self.at += 1
-        self.emit(")")
+        self.emit(")", "close")
         self.atom = start if repeatable else None
 
     def escape(self) -> None:
@@ -141,7 +167,7 @@ class _Translation:
             raise self.fail("a lone backslash ends the expression")
         if letter in "bB":
             self.at += 2
-            self.emit("\\" + letter, repeatable=False)
+            self.emit("\\" + letter, "assertion")
         elif letter in "dDsSwW":
             self.at += 2
             self.emit("\\" + letter)
@@ -149,7 +175,7 @@ class _Translation:
             number = re.compile("[0-9]+").match(self.source, self.at + 1)
             assert number is not None  # the letter is a digit
             self.at = number.end()
-            self.emit(f"(?:\\{number[0]})")
+            self.emit(f"(?:\\{number[0]})", "reference")
         else:
             self.emit(re.escape(self.escaped_character()))
 
@@ -233,6 +259,13 @@ class _Translation:
             self.at += 2
             return r"\x08", True
         return _in_bracket(self.escaped_character()), True
+
+
+def _counts(quantifier: str) -> tuple[int, int | None]:
+    if quantifier[0] != "{":
+        return (1 if quantifier == "+" else 0), (1 if quantifier == "?" else None)
+    least, comma, most = quantifier[1:-1].partition(",")
+    return int(least), int(most) if most else None if comma else int(least)
 
 
 def _in_bracket(char: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from opdump.plan.field_types import check_fields
 from opdump.records import IO
 
 
@@ -26,6 +27,9 @@ class Exclusion:
     inputs: frozenset[int] = frozenset()
     outputs: frozenset[int] = frozenset()
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def slots(self, io: IO) -> frozenset[int]:
         return self.inputs if io == "input" else self.outputs
 
@@ -36,6 +40,9 @@ class OperatorRange:
 
     begin: str
     end: str
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,9 @@ class ModelSelection:
     ranges: tuple[OperatorRange, ...] = ()
     type_exclusions: tuple[Exclusion, ...] = ()
     name_exclusions: tuple[Exclusion, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,10 @@ class StepSet:
         return cls(_merged([(step, step) for step in steps]))
 
     @classmethod
-    def parse(cls, text: str) -> StepSet:
+    def parse(cls, text: str, key: str = "iteration") -> StepSet:
         """Reads `all` or items joined by `|`; an item is a number or an inclusive range; empty items are skipped.
+
+        `key` is what messages call it: where the text stands.
 
         Raises ConfigError for any other character, and for what could match no step: an open or reversed range, two
         dashes, a number beyond 64 bits, no item at all. (MindSpore lets these pass and dumps nothing for them.)
@@ -50,12 +52,12 @@ class StepSet:
             return cls(None)
         if not _ALPHABET.fullmatch(text):
             raise ConfigError(
-                f"iteration only supports digits, '-' and '|', or just \"all\" (no spaces, lower case), "
+                f"{key} only supports digits, '-' and '|', or just \"all\" (no spaces, lower case), "
                 f"but found {text!r}; {_EXAMPLE}"
             )
-        ranges = [_item_range(item, text) for item in text.split("|") if item]
+        ranges = [_item_range(item, text, key) for item in text.split("|") if item]
         if not ranges:
-            raise ConfigError(f"iteration {text!r} names no step, so nothing would be dumped; {_EXAMPLE}")
+            raise ConfigError(f"{key} {text!r} names no step, so nothing would be dumped; {_EXAMPLE}")
         return cls(_merged(ranges))
 
     def __contains__(self, step: object) -> bool:
@@ -78,11 +80,11 @@ class StepSet:
         return "|".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
 
 
-def _item_range(item: str, text: str) -> tuple[int, int]:
+def _item_range(item: str, text: str, key: str) -> tuple[int, int]:
     found = _ITEM.fullmatch(item)
     if found is None:
         raise ConfigError(
-            f'iteration {text!r}: the item {item!r} can match no step; expected a number such as "5" '
+            f'{key} {text!r}: the item {item!r} can match no step; expected a number such as "5" '
             f'or a closed range such as "5-8"; {_EXAMPLE}'
         )
     # bare digits and their number are looked at first: Python refuses to convert thousands of digits
@@ -90,13 +92,13 @@ def _item_range(item: str, text: str) -> tuple[int, int]:
     for number in (first_text, last_text):
         if len(number) > len(str(_LARGEST)) or int(number) > _LARGEST:
             raise ConfigError(
-                f"iteration {_shortened(text)}: the number {_shortened(number)} is out of range, the largest step is {_LARGEST}; "
+                f"{key} {_shortened(text)}: the number {_shortened(number)} is out of range, the largest step is {_LARGEST}; "
                 f'for "from a step on" write a large last step, as in "100-4000000000"'
             )
     first, last = int(first_text), int(last_text)
     if first > last:
         raise ConfigError(
-            f'iteration {text!r}: the range {item!r} runs backwards and can match no step; write "{last}-{first}"'
+            f'{key} {text!r}: the range {item!r} runs backwards and can match no step; write "{last}-{first}"'
         )
     return first, last
 

@@ -1,0 +1,143 @@
+"""Fields of a plan that keyword arguments give: checked, and refused by name where they are none."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, get_type_hints
+
+from opdump.errors import ConfigError
+from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet
+from opdump.plan.field_types import check_value, shown, wrong_value
+from opdump.statistics import CATEGORIES, canonical_category
+
+_HINTS: Final = MappingProxyType(get_type_hints(DumpPlan))
+_KEYS_OF: Final = MappingProxyType(
+    {
+        "iteration": "steps",
+        "dump_step": "steps",
+        "dump_mode": "selection",
+        "input_output": "inputs and outputs",
+        "support_device": "devices",
+        "sample_mode": "sample_num",
+        "dump_path": "path",
+        "dump_list": "models",
+        "dump_data": "saved_data",
+        "dump_debug": "captures",
+    }
+)
+"""Keys of config files, by the field that says the same."""
+
+
+def with_fields(plan: DumpPlan, settings: Mapping[str, Any]) -> DumpPlan:
+    """The plan with other values of some fields.
+
+    Raises ConfigError for what is no field, with the one that is meant, and for a value that the field cannot have.
+    """
+    known = [item.name for item in fields(DumpPlan)]
+    for key, value in settings.items():
+        if key not in known:
+            raise ConfigError(
+                f"DumpPlan has no field {key!r} ({key}={shown(value)} beside a plan): {_meant(key, known)}"
+            )
+    given = {"statistic_category": plan.statistic_category, **settings}
+    return replace(plan, **{key: field_value(key, value) for key, value in given.items()})
+
+
+def field_value(key: str, value: Any) -> Any:
+    """The value as the field of that name holds it: `"2|3"` as a StepSet, a list of names as patterns.
+
+    Raises ConfigError for another kind of value.
+    """
+    convert = _CONVERSIONS.get(key)
+    if convert is not None:
+        value = convert(key, value)
+    check_value("DumpPlan", key, value, _HINTS[key])
+    return value
+
+
+def _steps(key: str, value: Any) -> StepSet:
+    if isinstance(value, str):
+        return StepSet.parse(value, key)
+    if not isinstance(value, StepSet):
+        raise _wrong(key, value, 'a text such as "0|5-8", "all", or a StepSet')
+    return value
+
+
+def _path(key: str, value: Any) -> Path:
+    check_value("DumpPlan", key, value, str | os.PathLike[str])
+    if value == "":
+        raise _wrong(key, value, "a path")
+    path = Path(value)
+    check_value("DumpPlan", key, path, Path)
+    return path.expanduser().absolute()
+
+
+def _kernels(key: str, value: Any) -> tuple[KernelPattern, ...]:
+    return tuple(
+        each if isinstance(each, KernelPattern) else KernelPattern.parse(each)
+        for each in _items(key, value, (str, KernelPattern), "names or types of operators")
+    )
+
+
+def _devices(key: str, value: Any) -> frozenset[int] | None:
+    return None if value is None else frozenset(_items(key, value, (int,), "device ids"))
+
+
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    return tuple(_items(key, value, (str,), "names"))
+
+
+def _kinds(key: str, value: Any) -> frozenset[str]:
+    kinds = frozenset(_items(key, value, (str,), '"aicore" and "atomic"'))
+    if not kinds <= {"aicore", "atomic"}:
+        raise _wrong(key, value, 'a set of "aicore" and "atomic"')
+    return kinds
+
+
+def _models(key: str, value: Any) -> tuple[ModelSelection, ...] | None:
+    return None if value is None else tuple(_items(key, value, (ModelSelection,), "ModelSelection"))
+
+
+def _categories(key: str, value: Any) -> tuple[str, ...]:
+    names = _names(key, value)
+    unknown = [name for name in names if name not in CATEGORIES]
+    if unknown:
+        raise _wrong(key, value, f"names out of {', '.join(map(repr, CATEGORIES))}")
+    return tuple(dict.fromkeys(map(canonical_category, names)))
+
+
+def _items(key: str, value: Any, kinds: tuple[type, ...], what: str) -> list[Any]:
+    listed = list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) else None
+    if listed is None or not all(isinstance(each, kinds) and not isinstance(each, bool) for each in listed):
+        raise _wrong(key, value, f"a list of {what}")
+    return listed
+
+
+_CONVERSIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = MappingProxyType(
+    {
+        "path": _path,
+        "steps": _steps,
+        "kernels": _kernels,
+        "devices": _devices,
+        "statistic_category": _categories,
+        "warnings": _names,
+        "overflow_kinds": _kinds,
+        "models": _models,
+    }
+)
+
+
+def _wrong(key: str, value: Any, expected: str) -> ConfigError:
+    return wrong_value("DumpPlan", key, value, expected)
+
+
+def _meant(key: str, known: list[str]) -> str:
+    if key in _KEYS_OF:
+        return f"it is a key of config files; the field is {_KEYS_OF[key]}, as in dataclasses.replace(plan, ...)"
+    near = difflib.get_close_matches(key, known, 1)
+    return f"is {near[0]} meant?" if near else f"the fields are {', '.join(known)}"

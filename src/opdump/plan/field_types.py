@@ -1,0 +1,113 @@
+"""Whether a value is of the type that a field or an argument is annotated with, and what is said where it is not.
+
+>>> check_value("capture", "overflow", "maybe", bool)
+Traceback (most recent call last):
+    ...
+opdump.errors.ConfigError: capture: overflow is 'maybe', expected True or False
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Hashable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from opdump.errors import ConfigError
+
+LARGEST: Final = 2**32 - 1
+"""Of whole numbers: MindSpore keeps those of a configuration to 32 bits."""
+_SHOWN: Final = 120
+
+
+@cache
+def _hints_of(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def check_fields(instance: Any) -> None:
+    """Raises ConfigError where a field of a dataclass is not of its type."""
+    kind = type(instance)
+    hints = _hints_of(cast(Hashable, kind))
+    check_values(kind.__name__, {name: getattr(instance, name) for name in hints}, hints)
+
+
+def check_values(where: str, values: Mapping[str, object], hints: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the first of `values` that is not of the type that `hints` has for its name; names without one pass."""
+    for name, value in values.items():
+        if name in hints:
+            check_value(where, name, value, hints[name])
+
+
+def check_value(where: str, name: str, value: object, hint: Any) -> None:
+    """Raises ConfigError where `value` is not of that type. Numbers are whole, and from 0 on; a path is one that the system can have."""
+    if not is_a(value, hint):
+        raise wrong_value(where, name, value, " or ".join(_words(hint)))
+
+
+def wrong_value(where: str, name: str, value: object, expected: str) -> ConfigError:
+    """The error for a value that cannot be used."""
+    return ConfigError(f"{where}: {name} is {shown(value)}, expected {expected}")
+
+
+def is_a(value: object, hint: Any) -> bool:
+    """Whether a value is of that type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if hint is None or hint is type(None):
+        return value is None
+    if origin in (Union, types.UnionType):
+        return any(is_a(value, each) for each in arguments)
+    if origin is Literal:
+        return isinstance(value, str) and value in arguments
+    if origin in (tuple, frozenset):
+        return isinstance(value, origin) and all(is_a(each, arguments[0]) for each in value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    kind = origin or hint
+    return isinstance(value, kind) and (kind not in (Path, os.PathLike) or _is_possible(value))
+
+
+def _is_possible(path: Any) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except (UnicodeEncodeError, TypeError):
+        return False
+
+
+def _words(hint: Any) -> list[str]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return [words for each in arguments for words in _words(each)]
+    if origin is Literal:
+        choices = ", ".join(repr(choice) for choice in arguments)
+        return [f"one of {choices}" if len(arguments) > 1 else choices]
+    if origin in (tuple, frozenset):
+        return [f"a {origin.__name__} of {_PLURAL.get(arguments[0]) or ' and '.join(_words(arguments[0]))}"]
+    if hint is type(None):
+        return ["None"]
+    return [_ONE.get(origin or hint) or f"a {hint.__name__}"]
+
+
+_ONE: Final[Mapping[Any, str]] = types.MappingProxyType(
+    {
+        bool: "True or False",
+        int: f"a whole number from 0 to {LARGEST}",
+        str: "text",
+        Path: "a path (pathlib.Path)",
+        os.PathLike: "a path",
+    }
+)
+_PLURAL: Final[Mapping[Any, str]] = types.MappingProxyType({int: f"whole numbers from 0 to {LARGEST}", str: "texts"})
+
+
+def shown(value: object) -> str:
+    """The value, cut: a tensor or a huge number is no message."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  an object of the program says nothing of itself, or a number is too long to be written
+        text = "a value"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -1,0 +1,149 @@
+"""Which names of a `dump_list` something had, and what to say of the others at the end.
+
+matches = ListMatches(plan.models, plan.dialect)
+matches.model(["LeNet"])                                             a model appeared, under these names
+matches.operator(entries, {"conv1", "convolution-op0"}, "convolution")
+matches.texts()          ["dump_list.layer: 'conv2' is no operator ...; nearest: 'conv1'"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
+from typing import Literal
+
+from opdump.plan.dialect_words import words_of
+from opdump.plan.model_selection import ModelSelection, OperatorRange
+from opdump.plan.nearest import with_nearest
+
+Kind = Literal["model_name", "layer", "watcher_nodes", "opname_range", "opname_blacklist", "optype_blacklist"]
+ChoseNothing = Literal["", "names", "ranges"]
+"""Which part of a list is the reason why it chose nothing: its names, its ranges, or neither."""
+_MOST_SEEN = 100_000
+
+
+class ListMatches:
+    """Collects what the entries of a `dump_list` met; of a configuration of TensorFlow, its `dump_layer`.
+
+    `what` says what a name means here ("operator and no module that ran").
+    """
+
+    def __init__(self, models: Sequence[ModelSelection] | None, dialect: str, what: str = "operator that ran") -> None:
+        self._models = tuple(models or ())
+        self._what = what
+        self._list_key = words_of(dialect).list_key
+        self._wanted = {id(entry): _names_in(entry) for entry in self._models}
+        """Names that mean operators, of each entry."""
+        self._types = {id(entry): frozenset(each.name for each in entry.type_exclusions) for entry in self._models}
+        self._met: set[tuple[int, str]] = set()
+        self._met_types: set[tuple[int, str]] = set()
+        self._opened: set[OperatorRange] = set()
+        self._model_names: dict[str, None] = {}
+        self._used_entries: set[int] = set()
+        self._seen: dict[str, Collection[str]] = {}
+        self._seen_types: dict[str, None] = {}
+
+    def model(self, names: Iterable[str]) -> None:
+        """A model appeared; `names` are all by which it may be called."""
+        names = list(names)
+        self._model_names.update(dict.fromkeys(names))
+        for entry in self._models:
+            if entry.model_name is None or entry.model_name in names:
+                self._used_entries.add(id(entry))
+
+    def operator(self, entries: Sequence[ModelSelection], op_name: str, names: Collection[str], op_type: str) -> None:
+        """An operator was there that these entries choose among; `names` are all by which it may be meant."""
+        if len(self._seen) < _MOST_SEEN:
+            self._seen[op_name] = names
+            self._seen_types[op_type] = None
+        for entry in entries:
+            key = id(entry)
+            self._used_entries.add(key)
+            wanted = self._wanted.get(key)
+            if wanted and not wanted.isdisjoint(names):
+                self._met.update((key, name) for name in names if name in wanted)
+            if op_type in self._types.get(key, ()):
+                self._met_types.add((key, op_type))
+
+    def opened(self, ranges: Iterable[OperatorRange]) -> None:
+        """These ranges held some operator."""
+        self._opened.update(ranges)
+
+    @property
+    def models_seen(self) -> tuple[str, ...]:
+        """Names of the models that appeared."""
+        return tuple(self._model_names)
+
+    @property
+    def chose_nothing(self) -> ChoseNothing:
+        """Why the list chose no operator of those that were there; empty where it chose some, or none was there."""
+        used = [entry for entry in self._models if id(entry) in self._used_entries]
+        if not self._seen or not used or any(self._chose(entry) for entry in used):
+            return ""
+        known = {key for key, _ in self._met}
+        return "ranges" if any(entry.ranges and id(entry) in known for entry in used) else "names"
+
+    def _chose(self, entry: ModelSelection) -> bool:
+        """Whether the entry takes everything, or one of its names or ranges held an operator."""
+        if entry.layers is None and not entry.ranges:
+            return True
+        named = any((id(entry), name) in self._met for name in entry.layers or ())
+        return named or not self._opened.isdisjoint(entry.ranges)
+
+    def texts(self) -> list[str]:
+        """What nothing had, in words, each with the nearest names of what was there."""
+        if not self._seen and not self._model_names:
+            return []  # nothing ran at all: that is another reason
+        found: list[str] = []
+        for name in self._wanted_models():
+            if name not in self._model_names:
+                there = ", ".join(map(repr, list(self._model_names)[:8])) or "none"
+                text = f"{self._key('model_name')}: no model is called {name!r}; there are {there}"
+                found.append(with_nearest(text, name, self._model_names))
+        for entry in self._models:
+            if entry.model_name is None or entry.model_name in self._model_names:
+                found += self._texts_of(entry)
+        return list(dict.fromkeys(found))
+
+    def _texts_of(self, entry: ModelSelection) -> list[str]:
+        of_names: list[tuple[Kind, str]] = [
+            *(("layer", name) for name in entry.layers or ()),
+            *(("watcher_nodes", name) for name in entry.watcher_nodes),
+            *(("opname_range", name) for each in entry.ranges for name in (each.begin, each.end)),
+            *(("opname_blacklist", each.name) for each in entry.name_exclusions),
+        ]
+        found = []
+        for kind, name in of_names:
+            if (id(entry), name) not in self._met:
+                text = f"{self._key(kind)}: {name!r} is no {self._what}"
+                found.append(with_nearest(text, name, chain(self._seen, *self._seen.values())))
+        for each in entry.type_exclusions:
+            if (id(entry), each.name) not in self._met_types:
+                text = f"{self._key('optype_blacklist')}: {each.name!r} is the type of no operator that was there"
+                found.append(with_nearest(text, each.name, self._seen_types))
+        for each_range in entry.ranges:
+            known = all((id(entry), name) in self._met for name in (each_range.begin, each_range.end))
+            if known and each_range not in self._opened:
+                found.append(
+                    f"{self._key('opname_range')}: {each_range.end!r} runs before {each_range.begin!r}, so the range holds nothing; "
+                    f'write "begin": "{each_range.end}", "end": "{each_range.begin}"'
+                )
+        return found
+
+    def _key(self, kind: Kind) -> str:
+        """Where such a name stands, in the words of the configuration."""
+        return self._list_key.format(kind)
+
+    def _wanted_models(self) -> list[str]:
+        return list(dict.fromkeys(entry.model_name for entry in self._models if entry.model_name))
+
+
+def _names_in(entry: ModelSelection) -> frozenset[str]:
+    return frozenset(
+        {
+            *(entry.layers or ()),
+            *entry.watcher_nodes,
+            *(name for each in entry.ranges for name in (each.begin, each.end)),
+            *(each.name for each in entry.name_exclusions),
+        }
+    )
