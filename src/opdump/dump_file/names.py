@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Final, Literal, cast
 
 from opdump.errors import CorruptDumpError
+from opdump.records import escaped
 
 MAPPING_NAME: Final = "mapping.csv"
 UNKNOWN_ID: Final = 65535
@@ -252,7 +253,7 @@ def parse_converted_name(name: str) -> ConvertedName | None:
 
 def sanitise(name: str) -> str:
     r"""`name` as files call it: each of space, `.`, `/` and `\` as `_`."""
-    return name.translate(_REPLACED)
+    return escaped(name).translate(_REPLACED)
 
 
 def _is_name(part: str, other: str) -> bool:

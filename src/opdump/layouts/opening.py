@@ -33,6 +33,16 @@ def read_ranks(path: Path, *, run: RunChoice = "latest") -> tuple[Rank, ...]:
     Raises UnknownLayoutError where there is no dump of a known layout, NotInDumpError where it has no run of that number,
     CorruptDumpError where a rank is a link that leads out of it.
     """
+    try:
+        return _read_ranks(path, run)
+    except PermissionError as error:
+        raise UnknownLayoutError(
+            f"{error.filename or path}: cannot be looked at ({error.strerror}); a directory of a dump was expected that this user can read: "
+            "a dump is its owner's alone (directories 0700)"
+        ) from error
+
+
+def _read_ranks(path: Path, run: RunChoice) -> tuple[Rank, ...]:
     if not path.is_dir():
         try:
             return read_tree(path, run=run)

@@ -36,6 +36,8 @@ class Run:
     command: tuple[str, ...] = ()
     plan: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
+    end_untold: str = ""
+    """Why the dump cannot tell whether it ended: its index is missing, or cannot be read."""
 
     @property
     def complete(self) -> bool:

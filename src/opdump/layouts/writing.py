@@ -18,7 +18,8 @@ from opdump.sink import DirectorySink
 class RankWriter(Protocol):
     """What every layout's writer has, whatever its files hold."""
 
-    sink: DirectorySink
+    @property
+    def sink(self) -> DirectorySink: ...
 
     def write_step(
         self,
@@ -29,7 +30,7 @@ class RankWriter(Protocol):
         counted: Mapping[SkipReason, int],
     ) -> None: ...
     def write_graph(self, graph: Graph) -> None: ...
-    def close(self, totals: Mapping[str, int]) -> None: ...
+    def close(self, totals: Mapping[str, int] | None) -> None: ...
 
 
 def open_writer(plan: DumpPlan, run: RunFacts) -> RankWriter:

@@ -71,10 +71,32 @@ ROWS: Final = _read_table()
 # So the exact spelling is looked up first.
 _BY_NAME: Final = _indexed(ROWS, str)
 _BY_LOWER_NAME: Final = _indexed(ROWS, str.lower)
-_SEARCH_TEXTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """What a type in `kernels` is looked for in, in lower case: in parts of some names, in the whole of others."""
+
+    parts: tuple[str, ...]
+    whole: frozenset[str]
+
+
+def _texts(name: str, rows: tuple[OperatorNames, ...], key: Callable[[str], str]) -> _Texts:
+    """Of the framework that has the name the others of a row are other operators: `cudnn_convolution_relu` of `convolution`."""
+    parts: set[str] = set()
+    whole: set[str] = set()
+    for row in rows:
+        parts.add(row.concept.lower())
+        for names in (row.torch, row.mindspore, row.tensorflow, row.onnx, row.ascend):
+            is_own = name in map(key, names)
+            (whole if is_own else parts).update(each.lower() for each in names)
+    return _Texts(tuple(sorted(parts)), frozenset(whole))
+
+
+_TEXTS: Final[Mapping[str, _Texts]] = MappingProxyType(
     {
-        name: tuple(sorted({other.lower() for row in rows for other in row.all}))
-        for index in (_BY_LOWER_NAME, _BY_NAME)
+        name: _texts(name, rows, key)
+        for index, key in ((_BY_LOWER_NAME, str.lower), (_BY_NAME, str))
         for name, rows in index.items()
     }
 )
@@ -94,10 +116,15 @@ def names_of(name: str) -> frozenset[str]:
     return frozenset({name}.union(*(row.all for row in rows_of(name))))
 
 
-def search_texts(name: str) -> tuple[str, ...]:
-    """`names_of` in lower case, made beforehand: what a type in `kernels` is looked for in. Empty if unknown."""
+def is_called(name: str, wanted: str) -> bool:
+    """Whether a type in `kernels`, in lower case, means this operator by another name of it (`names_of`).
+
+    That is a part of the concept's name or of one in another framework, or the whole of one in the same: `conv2d` means
+    `convolution`, and `relu` does not, though `cudnn_convolution_relu` shares a row with it.
+    """
     bare = bare_name(name)
-    return _SEARCH_TEXTS.get(bare) or _SEARCH_TEXTS.get(bare.lower(), ())
+    texts = _TEXTS.get(bare) or _TEXTS.get(bare.lower())
+    return texts is not None and (wanted in texts.whole or any(wanted in text for text in texts.parts))
 
 
 def same_operator(one: str, other: str) -> bool:

@@ -12,9 +12,10 @@ gives a `StepWriter`.
 from __future__ import annotations
 
 from opdump.plan import DumpPlan
+from opdump.recorder.circumstances import Circumstances, Nothing
 from opdump.recorder.gathering import GatheringRecorder, Judge
 from opdump.recorder.overflow_judge import judge_by_data
-from opdump.recorder.recorder import GAPS, Recorder
+from opdump.recorder.recorder import GAPS, Recorder, failure_text
 from opdump.recorder.taken import Live, LiveTensor, PendingArray, Reader, Taken
 from opdump.recorder.writers import (
     StepWriter,
@@ -28,10 +29,12 @@ from opdump.recorder.writers import (
 
 __all__ = [
     "GAPS",
+    "Circumstances",
     "GatheringRecorder",
     "Judge",
     "Live",
     "LiveTensor",
+    "Nothing",
     "PendingArray",
     "Reader",
     "Recorder",
@@ -43,6 +46,7 @@ __all__ = [
     "SupportsOverflows",
     "SupportsTensorFiles",
     "Taken",
+    "failure_text",
     "make_recorder",
 ]
 

@@ -7,17 +7,18 @@ overflowed, it failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from opdump.plan import DumpPlan
 from opdump.recorder.glances import SupportsClearing, SupportsGlances, parted
-from opdump.recorder.recorder import HELD_BYTES, MOST_OPS, Recorder, array_of
+from opdump.recorder.out_of_memory import told_where_memory_ends
+from opdump.recorder.recorder import HELD_BYTES, MOST_OPS, Recorder, array_of, held_bytes
 from opdump.recorder.taken import LiveTensor, Reader, Taken
 from opdump.recorder.writers import (
     StepWriter,
     SupportsExceptions,
     SupportsFlush,
+    SupportsHistory,
     SupportsOperatorFiles,
     SupportsOverflows,
 )
@@ -53,6 +54,8 @@ class GatheringRecorder(Recorder):
         """What was taken of operators that run now, by identity."""
         self._held: list[_Finished] = []
         """Operators that have run and of which nobody knows yet to which step they belong."""
+        self._graphs_ran: set[int] = set()
+        """Graphs of which an operator ran in this step; most operators are dropped."""
         self._drops: SkipReason = _DROPS.get(plan.captures, "no overflow")
         self._glances: Reader | None = None
         """Looks at outputs before anything is copied, where the judge can make use of it."""
@@ -66,23 +69,30 @@ class GatheringRecorder(Recorder):
         self._later: dict[int, list[LiveTensor]] = {}
         """Inputs of operators that run now, and that stay what they are."""
 
+    @told_where_memory_ends
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None = None) -> OpRecord:
         """Reads the inputs of an operator that is about to run.
 
         `changes` names the arguments that the operator writes into; None where that is not known. What it leaves as it is may be read
         when it has run.
         """
+        if self.is_over:
+            return op
         with self._lock:
             if len(self._ops) >= MOST_OPS:
                 self.end_step(op.step)
+            self._graphs_ran.add(op.graph_id)
             wanted = self.plan.inputs or self.plan.captures != "data"
             if wanted and changes is not None and self._memory_of is not None:
                 inputs, self._later[id(op)] = parted(inputs, changes, self._memory_of)
             self._open[id(op)] = self._read(op, "input", inputs) if wanted else []
         return op
 
+    @told_where_memory_ends
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run, and files the operator if it is wanted."""
+        if self.is_over:
+            return
         with self._lock:
             taken = self._open.pop(id(op), [])
             later = self._later.pop(id(op), None)
@@ -108,6 +118,7 @@ class GatheringRecorder(Recorder):
                     return
             self._close(_Finished(op, taken, status))
 
+    @told_where_memory_ends
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
     ) -> None:
@@ -118,6 +129,8 @@ class GatheringRecorder(Recorder):
         one: an adapter may name an operator only once it failed. In other modes than that of failures, the file of a wanted operator
         holds what was read before.
         """
+        if self.is_over:
+            return
         with self._lock:
             taken = self._open.pop(id(opened or op), [])
             self._later.pop(id(opened or op), None)
@@ -140,6 +153,7 @@ class GatheringRecorder(Recorder):
             if isinstance(self._writer, SupportsExceptions):
                 records = [_record(entry) for entry in taken]
                 files = self._writer.write_exception(op, records, f"{type(error).__name__}: {error}")
+                files = files or [None] * len(records)
             else:
                 files = self._files(op, taken)
             self._enter(op, taken, files)
@@ -163,6 +177,8 @@ class GatheringRecorder(Recorder):
 
     def watch_begins(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Notes in the index what the outputs of a watched operator were when it had run: their digests, and no file."""
+        if self.is_over:
+            return
         with self._lock:
             taken = self._read(op, "output", outputs)
             self._reader.finish_step()
@@ -173,31 +189,41 @@ class GatheringRecorder(Recorder):
 
     def watched(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Files what the outputs of a watched operator hold now; `op` is named for it and for the operator that ran (`A_To_C`)."""
+        if self.is_over:
+            return
         with self._lock:
             taken = self._read(op, "output", outputs)
             self._reader.finish_step()
             self._settle(taken)
             self._file(_Finished(op, taken))
 
+    def place(self) -> None:
+        """From now on files are written, into the directory of the rank that the process has by now."""
+        with self._lock:
+            waited = self._place is not None
+            super().place()
+            if waited and not self.holding:
+                self.release()
+
+    def _change_ops(self, change: Callable[[OpRecord], OpRecord]) -> None:
+        super()._change_ops(change)
+        changed = []
+        for op, taken, status in self._held:
+            other = change(op)
+            for entry in taken:
+                entry.op = other
+            changed.append(_Finished(other, taken, status))
+        self._held = changed
+
     def release(self) -> None:
         """The held operators belong to the step that they name."""
         with self._lock:
+            if self._held:
+                self.place()
             held, self._held = self._held, []
             for finished in held:
                 self._file(finished)
             super().release()
-
-    def fold_back(self, step: int) -> None:
-        """The held operators belong to `step`, which was filed already."""
-        with self._lock:
-            moved = []
-            for op, taken, status in self._held:
-                other = replace(op, step=step, order=op.order + self._filed_ops)
-                for entry in taken:
-                    entry.op = other
-                moved.append(_Finished(other, taken, status))
-            self._held = moved
-            super().fold_back(step)
 
     def discard(self) -> None:
         """The held operators belong to no step that is dumped."""
@@ -205,7 +231,17 @@ class GatheringRecorder(Recorder):
             self._held = []
             super().discard()
 
+    def _lose(self) -> None:
+        unfiled = [(finished.op, finished.taken) for finished in self._held]
+        unfiled += [(taken[0].op, taken) for taken in self._open.values() if taken]
+        self._held, self._open, self._later = [], {}, {}
+        self._count_lost([op for op, _ in unfiled], sum(len(taken) for _, taken in unfiled))
+        super()._lose()
+
     def _end_step(self, step: int) -> None:
+        ran, self._graphs_ran = self._graphs_ran, set()
+        if ran and isinstance(self._writer, SupportsHistory):
+            self._writer.graphs_ran(step, ran)
         # The rows of the step go; operators that run in other threads have some of them.
         if any(self._open.values()):
             self._reader.finish_step()
@@ -215,7 +251,7 @@ class GatheringRecorder(Recorder):
         self._ops.sort(key=lambda op: op.timestamp)
         super()._end_step(step)
 
-    def _count(self, steps: Iterable[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
+    def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
         super()._count(steps, ops, entries)
         if self.plan.captures == "watch":
             self.executed -= len(ops)  # looks, and no operators: those are counted
@@ -281,10 +317,11 @@ class GatheringRecorder(Recorder):
     def _close(self, finished: _Finished) -> None:
         if self.plan.saves_tensors and any(hasattr(entry.array, "to_numpy") for entry in finished.taken):
             self._reader.finish_step()
-        if self.holding:
+        if self.holding or self._place is not None:
             self._held.append(finished)
-            self._held_bytes += sum(entry.data_size for entry in finished.taken)
+            self._held_bytes += sum(map(held_bytes, finished.taken))
             if self._held_bytes > HELD_BYTES:
+                self.place()
                 self.release()
         else:
             self._file(finished)
@@ -303,20 +340,35 @@ class GatheringRecorder(Recorder):
         """Hands the elements of an operator to the layout; for each tensor its file, None where it has none."""
         if not self.plan.saves_tensors:
             return [None] * len(taken)
+        if self.plan.sample_num is not None:
+            for entry in taken:
+                _cut(entry, self.plan.sample_num)
         records = [_record(entry) for entry in taken]
         if isinstance(self._writer, SupportsOperatorFiles):
-            return self._writer.write_operator(op, records)
+            # A writer that failed gives nothing.
+            return self._writer.write_operator(op, records) or [None] * len(records)
         if self._files_of is None:
             return [None] * len(records)
         return [None if record.payload is None else self._files_of.write_payload(record) for record in records]
 
     def _enter(self, op: OpRecord, taken: Sequence[Taken], files: Sequence[str | None]) -> None:
         """What was filed goes into the index at the end of the step."""
+        if self.is_over:
+            self._count_lost([op], len(taken))
+            return
         self._ops.append(op)
         self._entries += taken
         for entry, file in zip(taken, files, strict=True):
             entry.file = file
             entry.array = None
+
+
+def _cut(entry: Taken, count: int) -> None:
+    """Keeps the first elements of a larger tensor alone, where the reader did not."""
+    if entry.array is not None and not entry.sample:
+        array = array_of(entry)
+        if array.size > count:
+            entry.array, entry.sample = array.reshape(-1)[:count].copy(), count
 
 
 def _record(entry: Taken) -> TensorRecord:

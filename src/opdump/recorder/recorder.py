@@ -6,31 +6,47 @@
     recorder.end_step(step)                     # statistic.csv, index, graphs
 
 What a tensor is, and how to look at it, is the adapter's affair: it gives a `Reader`.
+
+Where the dump cannot be written any more, the plan's `on_error` says what happens: "stop" raises in the program, "continue" tells of it
+once, and from then on the recorder records nothing.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
+import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy.typing as npt
 
+from opdump.errors import OpdumpError
 from opdump.graph import GraphBuilder, GraphValue
 from opdump.plan import DumpPlan
+from opdump.plan.nearest import with_nearest
+from opdump.recorder.circumstances import Circumstances, Nothing, why_nothing
+from opdump.recorder.guarded import guarded
+from opdump.recorder.out_of_memory import no_memory, told_where_memory_ends
 from opdump.recorder.taken import Live, LiveTensor, Reader, SupportsSides, Taken
 from opdump.recorder.writers import StepWriter, SupportsTensorFiles
 from opdump.records import IO, HostPayload, OpRecord, SkipReason, record_of
 from opdump.statistics import SummaryStatistics
 
-GAPS: frozenset[SkipReason] = frozenset({"no storage", "unsupported layout", "opaque", "untold"})
+_LOG = logging.getLogger("opdump")
+
+GAPS: frozenset[SkipReason] = frozenset(
+    {"no storage", "unsupported layout", "opaque", "device graph", "untold", "not written"}
+)
 """Reasons that leave a hole in a dump: `strict` makes them an error."""
 MOST_OPS = 50_000
 """A step of more operators is filed in parts, so that a program whose step never ends does not fill the memory."""
+MOST_NAMES = 100_000
+"""Names of operators that are remembered for what nothing matched."""
 HELD_BYTES = 2**28
 """More than this is not kept in memory to wait for the next step: then the operators belong to the step that they name."""
 
@@ -54,9 +70,21 @@ class Recorder:
         self.holding = False
         self.matched_kernels: set[str] = set()
         """Entries of the plan's `kernels` that matched some operator."""
+        self.circumstances = Circumstances()
+        """What an adapter knows of the program, for the case that nothing is captured."""
+        self.names_seen: dict[str, str] = {}
+        """Operators that were there, and their types."""
         self.warnings: list[str] = []
         """What an adapter has to say at the end of the run."""
-        self._writer = writer
+        self.failure: Exception | None = None
+        """What kept the dump from being written: the first cause."""
+        self.is_over = False
+        """Nothing is recorded any more: the dump could not be written, and the program goes on without it."""
+        self.when_over: Callable[[], None] = _nothing
+        """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
+        self.writer: Final = writer
+        """What files the records."""
+        self._writer = writer = guarded(writer, self._failed)
         self._files_of = writer if isinstance(writer, SupportsTensorFiles) else None
         """The same writer where its layout has a file for each tensor."""
         self._reader = reader
@@ -68,12 +96,34 @@ class Recorder:
         self._counted: Counter[SkipReason] = Counter()
         self._entries: list[Taken] = []
         self._waiting: list[Taken] = []
+        self._waiting_constants: list[tuple[int, Taken]] = []
         self._graph_sizes: dict[int, int] = {}
         self._constants: dict[tuple[int, str, int], int] = {}
         self._kernel_args: set[tuple[int, int, str]] = set()
         self._held_bytes = 0
         self._filed_ops = 0
         self._lock = threading.RLock()
+        self._place: Callable[[], int] | None = None
+        self.when_placed: list[Callable[[int], object]] = []
+        """Called with the number that the process turned out to have."""
+
+    def wait_for_place(self, place: Callable[[], int]) -> None:
+        """Nobody knows yet which rank this process is: keeps files back until `place`, which asks this function."""
+        self._place = place
+
+    def place(self) -> None:
+        """From now on files are written, into the directory of the rank that the process has by now."""
+        with self._lock:
+            place, self._place = self._place, None
+            if place is None:
+                return
+            rank = place()
+            self._change_ops(lambda op: op if op.rank_id == rank else replace(op, rank_id=rank))
+            for told in self.when_placed:
+                told(rank)
+            if not self.holding:
+                self._held_bytes = 0
+                self._write_ready()
 
     def graph(self, graph_id: int, root_name: str = "") -> GraphBuilder:
         """The graph under construction with that number."""
@@ -82,13 +132,24 @@ class Recorder:
             builder = self.graphs[graph_id] = GraphBuilder(graph_id, root_name)
         return builder
 
-    @property
-    def writer(self) -> StepWriter:
-        """What files the records."""
-        return self._writer
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """For what else is written of the dump, beside what the recorder files: a failure in the block is one of the dump."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  told as what the writer meets is
+            self._failed(error)
 
+    @property
+    def reader(self) -> Reader:
+        """What looks at the tensors."""
+        return self._reader
+
+    @told_where_memory_ends
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor]) -> OpRecord:
         """Reads the inputs of an operator that is about to run."""
+        if self.is_over:
+            return op
         with self._lock:
             if len(self._ops) >= MOST_OPS:
                 self.end_step(op.step)
@@ -99,9 +160,10 @@ class Recorder:
             self._write_kernel_args(op)
         return op
 
+    @told_where_memory_ends
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run."""
-        if outputs and self._wants_outputs:
+        if outputs and self._wants_outputs and not self.is_over:
             with self._lock:
                 self._take(op, "output", outputs)
 
@@ -113,10 +175,14 @@ class Recorder:
     def abandoned_op(self, op: OpRecord) -> None:
         """An operator turned out to be none, or was cut off. What was read of it before stays."""
 
+    def abandon(self) -> None:
+        """In a forked process: a thread that is not there any more may have held the lock."""
+        self._lock = threading.RLock()
+
     def hold(self) -> None:
         """From now on nobody knows yet which step the operators belong to: keeps their files back until `release`."""
         with self._lock:
-            self.holding = not self._ops and not self._counted
+            self.holding = not self._ops and not self._counted and not self.is_over
 
     def release(self) -> None:
         """The held operators belong to the step that they name."""
@@ -129,11 +195,14 @@ class Recorder:
     def fold_back(self, step: int) -> None:
         """The held operators belong to `step`, which was filed already: they ran after its end, and no other step came."""
         with self._lock:
-            moved = {id(op): replace(op, step=step, order=op.order + self._filed_ops) for op in self._ops}
-            self._ops = [moved[id(op)] for op in self._ops]
-            for entry in self._entries:
-                entry.op = moved.get(id(entry.op), entry.op)
+            self._change_ops(lambda op: replace(op, step=step, order=op.order + self._filed_ops))
             self.release()
+
+    def _change_ops(self, change: Callable[[OpRecord], OpRecord]) -> None:
+        changed = {id(op): change(op) for op in self._ops}
+        self._ops = [changed[id(op)] for op in self._ops]
+        for entry in self._entries:
+            entry.op = changed.get(id(entry.op), entry.op)
 
     def discard(self) -> None:
         """The held operators belong to no step that is dumped: nothing of them was filed yet."""
@@ -145,6 +214,8 @@ class Recorder:
 
     def skip_op(self, op: OpRecord) -> None:
         """Counts and lists an operator that leaves no data (`op.skip` says why)."""
+        if self.is_over:
+            return
         if len(self._ops) >= MOST_OPS:
             self.end_step(op.step)
         self._ops.append(op)
@@ -152,41 +223,49 @@ class Recorder:
     def count_op(self, reason: SkipReason) -> None:
         """Counts an operator that leaves no data and was listed before, in this step or an earlier one."""
         with self._lock:
-            self._counted[reason] += 1
+            if not self.is_over:
+                self._counted[reason] += 1
 
+    @told_where_memory_ends
     def constant(self, op: OpRecord, live: Live) -> str:
         """Files a tensor that no operator made, once per place that reads it; the name of its source (`data-3`)."""
         key = (op.graph_id, op.op_name, live.slot)
         known = self._constants.get(key)
-        if known is not None:
-            return f"data-{known}"
+        if known is not None or self.is_over:
+            return f"data-{known or 0}"
         with self._lock:
             data_id = sum(1 for graph_id, _, _ in self._constants if graph_id == op.graph_id)
             self._constants[key] = data_id
         facts = self._reader.skip(live.tensor, "not selected")
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
         if self.plan.saves_tensors and self._files_of is not None and self.plan.captures == "data":
-            taken = self._reader.take(live.tensor)
-            taken.belongs(op, "output", 0, "", "")
-            if taken.array is not None and not taken.skip:
-                self._reader_finish_if_pending(taken)
-                self._files_of.write_constant(data_id, record_of(taken, HostPayload(array_of(taken))))
+            with self._lock:
+                taken = self._reader.take(live.tensor)
+                taken.belongs(op, "output", 0, "", "")
+                if taken.array is not None and not taken.skip:
+                    self._waiting_constants.append((data_id, taken))
+                    if not hasattr(taken.array, "to_numpy"):
+                        self._write_constants()
         return f"data-{data_id}"
 
+    @told_where_memory_ends
     def end_step(self, step: int) -> None:
         """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded."""
         with self._lock, _no_garbage_collection():
             self.release()
-            self._end_step(step)
+            if not self.is_over:
+                self._end_step(step)
 
     def _end_step(self, step: int) -> None:
         if not self._ops and not self._entries and not self._counted:
             return
+        self.place()
         self._reader.finish_step()
-        self._write_waiting()
+        self._write_waiting()  # where this fails, nothing is left below
         ops, entries = self._ops, self._entries
+        if len(self.names_seen) < MOST_NAMES:
+            self.names_seen.update([(op.op_name, op.op_type) for op in ops])
         counted = self._counted
-        self._ops, self._entries, self._counted = [], [], Counter()
         for entry, summary in zip(entries, self._reader.summaries(entries), strict=True):
             if summary is not None:
                 entry.statistics = SummaryStatistics(summary, entry.digests, entry.extremes)
@@ -194,6 +273,8 @@ class Recorder:
         steps.update([entry.op.step for entry in entries])
         if counted:
             steps.add(step)
+        # Only now: what stops this before leaves them to be filed later, or to be counted as lost.
+        self._ops, self._entries, self._counted = [], [], Counter()
         if steps == {step}:
             self._writer.write_step(step, ops, entries, [entry.file for entry in entries], counted)
         else:
@@ -209,6 +290,11 @@ class Recorder:
                 )
         self._reader.clear()
         self._kernel_args.clear()
+        if self.is_over:
+            self._count_lost(ops, len(entries))
+            self.executed += counted.total()
+            self.skipped.update(counted)
+            return
         self._filed_ops = len(ops) + counted.total()
         self._count(steps, ops, entries)
         self.executed += counted.total()
@@ -222,11 +308,77 @@ class Recorder:
                 self._graph_sizes[graph_id] = builder.size
                 self._writer.write_graph(builder.build())
 
+    def unmatched_kernels(self) -> list[str]:
+        """What `kernels` names and no operator had, in words, with the nearest names of what was there."""
+        unused = self.plan.unused_kernels(self.matched_kernels)
+        if not self.names_seen:
+            return []  # nothing was there at all: that is another reason
+        candidates: dict[str, None] = {}
+        for op_name, op_type in self.names_seen.items():
+            candidates[op_type] = None
+            candidates[op_name] = None
+            candidates[op_name.rpartition("/")[2].rpartition("-op")[0]] = None
+        return [with_nearest(f"kernels: {text!r} matched no operator", text, candidates) for text in unused]
+
+    def why_nothing(self) -> Nothing | None:
+        """Why nothing was captured; None where something was."""
+        if self.captured or self.tensors:
+            return None
+        around = self.circumstances
+        if self.plan.selection == "kernels" and not self.matched_kernels and self.executed:
+            around.chose_nothing = "names"
+        return why_nothing(self.plan, around, executed=self.executed, skipped=self.skipped)
+
     @property
     def gaps(self) -> dict[str, int]:
         """Operators and tensors that should have left data and did not, by reason."""
         total = self.skipped + self.tensors_skipped
         return {reason: count for reason, count in total.items() if reason in GAPS}
+
+    def memory_ended(self, error: Exception) -> None:
+        """What an operator reads and writes does not fit into memory beside the program: that is no failure of the program."""
+        self._failed(no_memory(self.plan.path, error))
+
+    def _failed(self, error: Exception) -> None:
+        """The dump cannot be written: raise it in the program, or go on without the dump."""
+        with self._lock:
+            first, self.failure = self.failure is None, self.failure or error
+            if self.plan.on_error == "stop":
+                raise error if first else _again(self.failure)
+            if first:
+                # An error of opdump's own comes with its traceback.
+                trace = None if isinstance(error, OpdumpError | MemoryError) else error
+                text = failure_text(error)
+                _LOG.error("opdump: %s. The program goes on, and nothing more is dumped", text, exc_info=trace)
+            if first:
+                self.is_over = True
+                self.holding = False
+                self._lose()
+                self.when_over()
+
+    def lose_step(self) -> bool:
+        """What is recorded and not filed cannot be filed any more; whether there was anything."""
+        with self._lock:
+            before = self.executed
+            self._lose()
+            return self.executed > before
+
+    def _lose(self) -> None:
+        """What is recorded of the step and not filed is counted as lost."""
+        self._count_lost(self._ops, len(self._entries))
+        self.executed += self._counted.total()
+        self.skipped.update(self._counted)
+        self._ops, self._entries, self._waiting, self._waiting_constants = [], [], [], []
+        self._counted = Counter()
+        self._reader.clear()
+
+    def _count_lost(self, ops: Iterable[OpRecord], tensors: int) -> None:
+        for op in ops:
+            if op.op_type != "Parameter":
+                self.executed += 1
+                self.skipped[op.skip or "not written"] += 1
+        if tensors:
+            self.tensors_skipped["not written"] += tensors
 
     def _take(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> None:
         reader, entries = self._reader, self._entries
@@ -242,14 +394,16 @@ class Recorder:
             entries.append(taken)
             if taken.array is not None:
                 self._waiting.append(taken)
-                self._held_bytes += taken.data_size
+                self._held_bytes += held_bytes(taken)
         if self._waiting:
-            if self.holding and self._held_bytes > HELD_BYTES:
+            if (self.holding or self._place is not None) and self._held_bytes > HELD_BYTES:
+                self.place()
                 self.release()
             if reader.must_finish:
+                self.place()
                 reader.finish_step()
                 self._write_waiting()
-            elif not self.holding:
+            elif not self.holding and self._place is None:
                 self._write_ready()
 
     def _write_ready(self) -> None:
@@ -262,7 +416,16 @@ class Recorder:
                 self._write_entry(entry)
         self._waiting = later
 
+    def _write_constants(self) -> None:
+        """Writes the constants that were taken; those on their way from a device wait for the end of the step, as tensors do."""
+        waiting, self._waiting_constants = self._waiting_constants, []
+        assert self._files_of is not None or not waiting, "only then constants are taken"
+        for data_id, taken in waiting:
+            if self._files_of is not None:
+                self._files_of.write_constant(data_id, record_of(taken, HostPayload(array_of(taken))))
+
     def _write_waiting(self) -> None:
+        self._write_constants()
         for entry in self._waiting:
             self._write_entry(entry)
         self._waiting = []
@@ -273,17 +436,13 @@ class Recorder:
         entry.file = self._files_of.write_payload(record_of(entry, HostPayload(array_of(entry))))
         entry.array = None
 
-    def _reader_finish_if_pending(self, taken: Taken) -> None:
-        if hasattr(taken.array, "to_numpy"):
-            self._reader.finish_step()
-
     def _write_kernel_args(self, op: OpRecord) -> None:
         key = (op.graph_id, op.step, op.op_name)
         if op.arguments and key not in self._kernel_args and self._files_of is not None:
             self._kernel_args.add(key)
             self._files_of.write_kernel_args(op)
 
-    def _count(self, steps: Iterable[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
+    def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
         self.executed += sum(1 for op in ops if op.op_type != "Parameter")
         for op in ops:
             if op.skip:
@@ -293,8 +452,28 @@ class Recorder:
         left_out = [entry.skip for entry in entries if entry.skip]
         self.tensors_skipped.update(left_out)
         self.tensors += len(entries) - len(left_out)
-        self.steps.extend(sorted(step for step in steps if step not in self._known_steps))
+        self.steps.extend(sorted(step for step in steps - self._known_steps if step in self.plan.steps))
         self._known_steps.update(steps)
+
+
+def _again(error: Exception) -> Exception:
+    """The first cause once more: later ones follow from it. A new object: raising one twice would grow its traceback."""
+    if not isinstance(error, OpdumpError):
+        return error
+    told = type(error)(str(error))
+    told.__cause__ = error.__cause__
+    return told
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+def failure_text(error: BaseException | None) -> str:
+    """What kept a dump from being written, as one line; empty for None."""
+    if error is None:
+        return ""
+    return str(error) if isinstance(error, OpdumpError) else f"{type(error).__name__}: {error}"
 
 
 def array_of(taken: Taken) -> npt.NDArray[Any]:
@@ -303,6 +482,13 @@ def array_of(taken: Taken) -> npt.NDArray[Any]:
     if array is None:
         raise ValueError("no elements were taken of this tensor")
     return array.to_numpy() if hasattr(array, "to_numpy") else array
+
+
+def held_bytes(taken: Taken) -> int:
+    """Bytes that the elements of a tensor take in memory, before any widening."""
+    if not taken.sample:
+        return taken.data_size
+    return taken.data_size * taken.sample // max(math.prod(taken.shape), 1)
 
 
 @contextmanager

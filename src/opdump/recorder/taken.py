@@ -27,8 +27,8 @@ class Taken:
     The reader fills in what it read, the recorder where it belongs; one object, since there are thousands in a step.
     """
 
-    __slots__ = ("argument", "array", "data_size", "digests", "dtype", "extremes", "file", "io", "op", "row", "shape", "skip", "slot",
-                 "source", "statistics", "table")  # fmt: skip
+    __slots__ = ("argument", "array", "data_size", "digests", "dtype", "extremes", "file", "io", "op", "row", "sample", "shape", "skip",
+                 "slot", "source", "statistics", "table")  # fmt: skip
 
     format = "DefaultFormat"
     op: OpRecord
@@ -42,6 +42,8 @@ class Taken:
         self.shape = shape
         self.data_size = data_size
         self.skip: SkipReason = skip
+        self.sample = 0
+        """Elements in `array` where these are the first of a larger tensor (`TensorRecord.sample`)."""
         self.row = -1
         self.table: Any = None
         self.array: npt.NDArray[Any] | PendingArray | None = None

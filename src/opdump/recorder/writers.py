@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -64,6 +64,17 @@ class SupportsMetadata(Protocol):
     @property
     def metadata(self) -> Path | None:
         """That directory; None before anything was filed."""
+
+    def adopt(self, file: Path) -> None:
+        """Counts a file that somebody else has written, where it lies in the dump."""
+
+
+@runtime_checkable
+class SupportsHistory(Protocol):
+    """A layout that notes the steps that graphs executed."""
+
+    def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
+        """These graphs executed something in a step that is dumped, whether or not something of it is filed."""
 
 
 @runtime_checkable

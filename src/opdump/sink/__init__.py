@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from opdump.sink.directory import FILE_MODE, DirectorySink, make_directory
+from opdump.sink.directory import FILE_MODE, DirectorySink
 from opdump.sink.memory import MemorySink, NullSink
+from opdump.sink.open_directories import make_directory
 
 __all__ = ["FILE_MODE", "DirectorySink", "MemorySink", "NullSink", "Sink", "make_directory"]
 

@@ -1,8 +1,8 @@
 """A directory as a sink.
 
 Every file appears whole or not at all: bytes go to a temporary name in the same directory, then a rename gives the file its
-name. Arrays are queued and written by a few threads; the queue is bounded by bytes, and a caller that is faster than the disk
-waits. The first failure stops the writing and is raised as DumpPathError in the caller, at its next call.
+name. Nothing is written through a link. Arrays are queued and written by a few threads; the queue is bounded by bytes, and a caller that is faster than the disk
+waits. The first failure, of whichever kind, stops the writing and is raised as DumpPathError in the caller, at its next call.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -21,15 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.errors import DumpPathError
+from opdump.leftovers import SUFFIX, own_prefix
+from opdump.sink.failures import remedy_for, told_of
 from opdump.sink.npy import encode_npy
+from opdump.sink.open_directories import DIRECTORY_MODE, OpenDirectories, OpenDirectory, refuse_link
+from opdump.sink.writer_threads import WriterThreads
 
 Buffer = bytes | memoryview | npt.NDArray[np.uint8]
 _File = tuple[str, Sequence[Buffer]]
-"""Its path, and what it consists of."""
+"""Its path below the root, and what it consists of."""
 
-DIRECTORY_MODE = 0o700
 FILE_MODE = 0o400
-"""As MindSpore sets them: a dump holds weights and data, and nothing changes it once it is written."""
+"""As MindSpore sets it: nothing changes a dump once it is written."""
 
 _MOST_BUFFERS = 1000  # the kernel takes 1024 at once
 
@@ -48,7 +50,7 @@ class DirectorySink:
         self.root = Path(root)
         self._state = _State(str(self.root), max(1, writers), max(1, capacity), file_mode)
         if not lazy:
-            make_directory(self.root)
+            self._state.directories.at("")
         # Runs at the end of the interpreter too, where nobody closed the sink: what was queued is still written.
         self._finalizer = weakref.finalize(self, _finish, self._state)
 
@@ -61,6 +63,11 @@ class DirectorySink:
         return self._state.bytes
 
     @property
+    def files_lost(self) -> int:
+        """Files that were handed over and are not on disk; those that still wait are among them."""
+        return self._state.handed - self._state.files
+
+    @property
     def failed(self) -> bool:
         """Whether some file could not be written."""
         return self._state.failed
@@ -70,7 +77,7 @@ class DirectorySink:
         if state.is_elsewhere():
             return
         state.raise_failure()
-        state.put(f"{state.root}/{relative}", encode_npy(array))
+        state.put(relative, encode_npy(array))
 
     def write_parts(self, relative: str, parts: Sequence[Buffer]) -> None:
         """Queue a file that consists of these bytes, one after the other; nobody may change them afterwards."""
@@ -78,7 +85,7 @@ class DirectorySink:
         if state.is_elsewhere():
             return
         state.raise_failure()
-        state.put(f"{state.root}/{relative}", parts)
+        state.put(relative, parts)
 
     def write_small(self, files: Sequence[tuple[str, bytes]]) -> None:
         """Queue many small files, each (relative, its bytes); one thread writes them in this order.
@@ -91,25 +98,64 @@ class DirectorySink:
             return
         state.raise_failure()
         if files:
-            state.put_all([(f"{state.root}/{relative}", (data,)) for relative, data in files])
+            state.put_all([(relative, (data,)) for relative, data in files])
 
     def write_bytes(self, relative: str, data: bytes) -> None:
         state = self._state
         if state.is_elsewhere():
             return
         state.raise_failure()
-        path = f"{state.root}/{relative}"
         try:
-            state.write(path, (data,))
-        except OSError as error:
-            state.fail(path, error)
+            state.write_again(relative, data)
+        except Exception as error:  # noqa: BLE001  told as what stops a thread is
+            state.fail(relative, error)
         state.raise_failure()
+
+    def append(self, relative: str, data: bytes) -> None:
+        """Add to a file at once, or begin it."""
+        state = self._state
+        if state.is_elsewhere():
+            return
+        state.raise_failure()
+        try:
+            state.append(relative, data)
+        except Exception as error:  # noqa: BLE001
+            state.fail(relative, error)
+        state.raise_failure()
+
+    def adopt(self, relative: str) -> None:
+        """Count a file of the dump that somebody else has written, the index; once for each."""
+        state = self._state
+        size = os.stat(f"{state.root}/{relative}", follow_symlinks=False).st_size
+        state.count_again(relative, size)
+
+    def read(self, relative: str) -> bytes:
+        """What a file of the dump holds; nothing where there is none. Raises DumpPathError where it cannot be read."""
+        state = self._state
+        try:
+            return state.read(relative)
+        except OSError as error:
+            raise DumpPathError(
+                f"{state.root}/{relative}: cannot be read ({error.strerror}), and rows are to be added to it: {remedy_for(error)}"
+            ) from error
+
+    def make_directory(self, relative: str) -> None:
+        """Make a directory of the dump. Raises DumpPathError where that fails, or a link stands there."""
+        state = self._state
+        try:
+            state.directories.at(relative)
+        except OSError as error:
+            raise told_of(f"{state.root}/{relative}", error, files=state.files, size=state.bytes) from error
+
+    def holds(self, relative: str) -> bool:
+        """Whether there is a file of that name."""
+        return self._state.directories.holds(relative)
 
     def flush(self) -> None:
         state = self._state
         if state.is_elsewhere():
             return
-        state.wait_until_empty()
+        state.threads.wait_until_empty()
         state.raise_failure()
 
     def close(self) -> None:
@@ -118,28 +164,10 @@ class DirectorySink:
         if state.is_elsewhere():
             return
         told = state.failure_told
-        state.stop()
+        state.threads.stop()
         self._finalizer.detach()
         if not told:
             state.raise_failure()
-
-
-def make_directory(path: Path) -> None:
-    """Make `path` and the missing directories above it, all for their owner alone. Raises DumpPathError."""
-    missing = []
-    while not path.is_dir():
-        missing.append(path)
-        if path.parent == path:
-            break
-        path = path.parent
-    try:
-        for directory in reversed(missing):
-            directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-    except OSError as error:
-        raise DumpPathError(
-            f"{directory}: the directory cannot be made ({error.strerror}): set 'path' in common_dump_settings to a "
-            "directory that this user can write"
-        ) from error
 
 
 class _State:
@@ -148,52 +176,55 @@ class _State:
     def __init__(self, root: str, writers: int, capacity: int, file_mode: int) -> None:
         self.root = root
         self.file_mode = file_mode
-        self.writers = writers
-        self.capacity = capacity
+        self.handed = 0
         self.files = 0
         self.bytes = 0
+        self.failed = False
         self.failure_told = False
         self._failure: DumpPathError | None = None
-        self._queue: deque[tuple[Sequence[_File], int]] = deque()
-        """Files that one thread writes one after the other, and their bytes."""
-        self._held = 0  # bytes queued or being written
-        self._unfinished = 0
-        self._waiting_writers = 0
-        self._stopping = False
-        self._threads: list[threading.Thread] = []
-        self._directories: set[str] = set()
+        self.threads: WriterThreads[Sequence[_File]] = WriterThreads(
+            self._write_all, self._job_failed, threads=writers, capacity=capacity
+        )
+        """A job is files that one thread writes one after the other."""
+        self.directories = OpenDirectories(root)
+        self._sizes: dict[str, int] = {}
+        """Bytes of this run in the files that are written more than once: tables, graphs, histories."""
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
         self._serial = 0
-        # Not the process id: containers number alike, and a killed run may have left a file.
-        self._token = os.urandom(6).hex()
+        # A process may have several sinks, and another container the same numbers.
+        self._token = f"{own_prefix()}{os.urandom(6).hex()}"
+        self._appending = threading.Lock()
         self._process = os.getpid()
 
     def is_elsewhere(self) -> bool:
         return os.getpid() != self._process
 
-    @property
-    def failed(self) -> bool:
-        return self._failure is not None
-
     def raise_failure(self) -> None:
-        if self._failure is not None:
+        if self.failed:
             self.failure_told = True
             # A new object each time: raising one twice would grow its traceback and keep frames alive.
-            raise DumpPathError(str(self._failure)) from self._failure.__cause__
+            told = self._failure or DumpPathError(f"{self.root}: cannot be written")
+            raise DumpPathError(str(told)) from told.__cause__
 
-    def fail(self, path: str, error: OSError) -> None:
-        reason = error.strerror or str(error)
+    def fail(self, path: str, error: BaseException) -> None:
+        """Note the first failure; nothing is written from here on."""
         with self._lock:
-            if self._failure is None:
-                self._failure = DumpPathError(
-                    f"{path}: cannot be written ({reason}) after {self.files} files and {self.bytes} bytes: free space, or "
-                    "dump less ('iteration', 'kernels', saved_data 'statistic'), or set 'path' to another disk; the files "
-                    "written so far are whole"
+            first, self.failed = not self.failed, True
+        if first:
+            try:
+                self._failure = told_of(
+                    f"{self.root}/{path}" if path else self.root, error, files=self.files, size=self.bytes
                 )
-                self._failure.__cause__ = error
-            self._room.notify_all()
+            except MemoryError:
+                self._failure = DumpPathError("the memory is full, and the dump cannot be written")
+        self.threads.give_up()
+
+    def _job_failed(self, job: Sequence[_File] | None, error: BaseException) -> None:
+        self.fail(job[0][0] if job else "", error)
+
+    def hand_over(self, count: int) -> None:
+        with self._lock:
+            self.handed += count
 
     def put(self, path: str, buffers: Sequence[Buffer]) -> None:
         self.put_all([(path, buffers)])
@@ -204,136 +235,156 @@ class _State:
             for _, buffers in files
             for buffer in buffers
         )
-        with self._lock:
-            while self._held and self._held + size > self.capacity and self._failure is None:
-                self._room.wait()
-            if self._stopping:
-                raise DumpPathError(f"{files[0][0]}: the dump is closed; open another one")
-            self._queue.append((files, size))
-            self._held += size
-            self._unfinished += 1
-            if self._waiting_writers:
-                self._work.notify()
-            elif len(self._threads) < self.writers:
-                thread = threading.Thread(target=self._run, name="opdump writer", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-
-    def wait_until_empty(self) -> None:
-        with self._lock:
-            while self._unfinished:
-                self._room.wait()
-
-    def stop(self) -> None:
-        with self._lock:
-            self._stopping = True
-            self._work.notify_all()
-        for thread in self._threads:
-            thread.join()
+        self.hand_over(len(files))
+        if not self.threads.put(files, size):
+            raise DumpPathError(f"{self.root}/{files[0][0]}: the dump is closed; open another one")
 
     def write(self, path: str, buffers: Sequence[Buffer]) -> None:
         """Write one file whole. Raises OSError, and leaves no temporary file then."""
-        directory = path.rpartition("/")[0]
-        if directory not in self._directories:
-            make_directory(Path(directory))
-            self._directories.add(directory)
-        temporary = f"{directory}/{self._temporary_name()}"
+        above, _, name = path.rpartition("/")
+        directory = self.directories.at(above)
+        temporary = self._temporary_name()
         try:
-            size = _write_file(temporary, buffers, self.file_mode)
-            os.replace(temporary, path)
+            size = _write_file(temporary, buffers, self.file_mode, directory)
+            _rename(temporary, name, directory)
         except BaseException:
             with suppress(OSError):
-                os.unlink(temporary)
+                os.unlink(temporary, dir_fd=directory.descriptor)
             raise
         with self._lock:
             self.files += 1
             self.bytes += size
 
+    def write_again(self, path: str, data: bytes) -> None:
+        """Write a file whole, in the place of what it was: it stays one file."""
+        is_new = path not in self._sizes
+        if is_new:
+            self.hand_over(1)
+        self.write(path, (data,))
+        with self._lock:
+            earlier = self._sizes.get(path)
+            self._sizes[path] = len(data)
+            if earlier is not None:
+                self.files -= 1
+                self.bytes -= earlier
+
+    def count_again(self, path: str, size: int) -> None:
+        """Count a file of this run that has `size` bytes now; it stays one file."""
+        with self._lock:
+            is_new = path not in self._sizes
+            self.handed += is_new
+            self.files += is_new
+            self.bytes += size - self._sizes.get(path, 0)
+            self._sizes[path] = size
+
+    def append(self, path: str, data: bytes) -> None:
+        """Add to a file. Raises OSError, and DumpPathError for a link."""
+        above, _, name = path.rpartition("/")
+        parent = self.directories.at(above).descriptor
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._appending:
+            try:
+                try:
+                    descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+                except PermissionError:  # it was left read-only
+                    os.chmod(name, 0o600, dir_fd=parent)
+                    descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+            except OSError as error:
+                refuse_link(f"{self.root}/{path}", name, parent, error)
+                raise
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                os.fchmod(descriptor, self.file_mode)
+                size = os.fstat(descriptor).st_size  # with what an earlier run left in it
+            finally:
+                os.close(descriptor)
+            self.count_again(path, size)
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file; none where there is no file. Raises OSError, and DumpPathError for a link."""
+        above, _, name = path.rpartition("/")
+        parent = self.directories.at(above).descriptor
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            refuse_link(f"{self.root}/{path}", name, parent, error)
+            raise
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read()
+
     def _write_all(self, files: Sequence[_File]) -> None:
         """Write files of one job, up to the first that fails."""
         for directory, neighbours in groupby(files, key=_directory_of):
             group = list(neighbours)
-            is_new = len(group) > 1 and directory not in self._directories and not os.path.exists(directory)
             path = directory
             try:
-                if is_new:
+                if len(group) > 1 and self._is_new(directory):
                     self._write_directory(directory, group)
                 else:
                     for path, buffers in group:  # whose path is the one that failed
                         self.write(path, buffers)
-            except OSError as error:
+            except BaseException as error:
                 self.fail(path, error)
+                if not isinstance(error, Exception):
+                    raise
                 return
-            except DumpPathError as error:
-                self._failure = self._failure or error
-                return
+
+    def _is_new(self, directory: str) -> bool:
+        return directory != "" and not self.directories.is_known(directory) and not self.directories.holds(directory)
 
     def _write_directory(self, directory: str, files: Sequence[_File]) -> None:
         """Write a new directory: one change of name, which is a third of what a small file costs, in place of many."""
-        parent = Path(directory).parent
-        make_directory(parent)
-        temporary = parent / self._temporary_name()
-        temporary.mkdir(mode=DIRECTORY_MODE)
+        above, _, name = directory.rpartition("/")
+        parent = self.directories.at(above)
+        temporary = self._temporary_name()
+        os.mkdir(temporary, DIRECTORY_MODE, dir_fd=parent.descriptor)
+        hidden = OpenDirectory(
+            os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent.descriptor)
+        )
         whole: list[str] = []
         size = 0
         try:
             for path, buffers in files:
-                name = path.rpartition("/")[2]
+                file = path.rpartition("/")[2]
                 try:
-                    size += _write_file(f"{temporary}/{name}", buffers, self.file_mode)
+                    size += _write_file(file, buffers, self.file_mode, hidden)
                 except BaseException:
                     with suppress(OSError):
-                        os.unlink(temporary / name)
+                        os.unlink(file, dir_fd=hidden.descriptor)
                     raise
-                whole.append(name)
+                whole.append(file)
         finally:
-            _publish(temporary, directory, whole)
-            self._directories.add(directory)
+            try:
+                _rename(temporary, name, parent)
+            except OSError:  # somebody else made it meanwhile
+                other = self.directories.at(directory)
+                for file in whole:
+                    os.replace(file, file, src_dir_fd=hidden.descriptor, dst_dir_fd=other.descriptor)
+                os.rmdir(temporary, dir_fd=parent.descriptor)
             with self._lock:
                 self.files += len(whole)
                 self.bytes += size
 
     def _temporary_name(self) -> str:
         self._serial += 1  # a lost update would give two threads one name, hence the thread in it
-        return f".{self._token}-{threading.get_ident()}-{self._serial}.part"
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not self._queue:
-                    if self._stopping:
-                        return
-                    self._waiting_writers += 1
-                    self._work.wait()
-                    self._waiting_writers -= 1
-                files, size = self._queue.popleft()
-            if self._failure is None:
-                self._write_all(files)
-            del files
-            with self._lock:
-                self._held -= size
-                self._unfinished -= 1
-                self._room.notify_all()
+        return f"{self._token}-{threading.get_ident():x}-{self._serial:x}{SUFFIX}"
 
 
-def _publish(temporary: Path, directory: str, names: Iterable[str]) -> None:
-    """Give a directory that was written under another name its own."""
-    try:
-        os.rename(temporary, directory)
-    except OSError:
-        if not os.path.isdir(directory):
-            raise
-        for name in names:  # somebody else made it meanwhile
-            os.replace(temporary / name, f"{directory}/{name}")
-        temporary.rmdir()
+def _rename(name: str, new: str, directory: OpenDirectory) -> None:
+    os.replace(name, new, src_dir_fd=directory.descriptor, dst_dir_fd=directory.descriptor)
 
 
 def _directory_of(file: _File) -> str:
     return file[0].rpartition("/")[0]
 
 
-def _write_file(path: str, buffers: Sequence[Buffer], mode: int) -> int:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+def _write_file(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(name, flags, mode, dir_fd=directory.descriptor)
     try:
         if len(buffers) == 1 and isinstance(buffers[0], bytes):
             # Most often taken at once; for a small file the lists of `_write_views` cost as much as the call.
@@ -361,4 +412,4 @@ def _write_views(descriptor: int, views: list[memoryview]) -> int:
 
 def _finish(state: _State) -> None:
     if not state.is_elsewhere():
-        state.stop()
+        state.threads.stop()

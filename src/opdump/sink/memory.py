@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -13,6 +14,7 @@ class MemorySink:
     """Files in a dictionary, `files[relative] == bytes`."""
 
     def __init__(self) -> None:
+        self.root = Path()
         self.files: dict[str, bytes] = {}
         self.files_written = 0
         self.bytes_written = 0
@@ -25,6 +27,10 @@ class MemorySink:
         self.files[relative] = data
         self.files_written += 1
         self.bytes_written += len(data)
+
+    def read(self, relative: str) -> bytes:
+        """What a file holds; nothing where there is none."""
+        return self.files.get(relative, b"")
 
     def flush(self) -> None: ...
 

@@ -41,12 +41,13 @@ class AsyncWriter(AscendWriter):
 
     def __init__(self, plan: DumpPlan, run: RunFacts, *, device_id: int = 0, started: float | None = None) -> None:
         super().__init__(plan, run, device_id=device_id, started=started)
-        self._statistics = StatisticFiles(plan, self.root, self.sink)
+        self._statistics = StatisticFiles(plan, self.sink)
         if plan.step_level:
             self._write_acl_json(f"{self.root}")
 
     def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
         """Queue the file of an operator, or one for each of its tensors; for each tensor where it is, relative to the index."""
+        self._begin(op)
         directory, name = self._directory(op), self._dump_name(op)
         if self.plan.file_format == "npy":
             return [self._write_npy(directory, name, record) for record in tensors]

@@ -12,6 +12,7 @@ from typing import Final, cast
 from opdump.errors import CorruptDumpError
 from opdump.layouts.ascend.payload import DumpPayload
 from opdump.layouts.ascend.places import Place
+from opdump.layouts.lost_files import LostFiles
 from opdump.layouts.mindspore_sync.index_reader import BatchRecords, IndexReader
 from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
 from opdump.layouts.mindspore_sync.metadata import METADATA
@@ -27,6 +28,7 @@ class Indexes:
     """The indexes below `root` and above the given places, each opened once."""
 
     def __init__(self, root: Path, places: tuple[Place, ...], problems: list[CorruptDumpError]) -> None:
+        self._root = root
         self._readers: dict[str, IndexReader] = {}
         self._home_of: dict[Place, str] = {}
         self._newest: dict[str, int] = {}
@@ -62,6 +64,10 @@ class Indexes:
         """The runs that an index tells of."""
         return self._readers[home].runs
 
+    def is_complete(self, home: str) -> bool:
+        """Whether every run that an index tells of ended in good order."""
+        return all(run.complete for run in self.runs(home))
+
     def newest(self, home: str, problems: list[CorruptDumpError]) -> int:
         """The latest time stamp of an operator that an index lists; -1 where it lists none.
 
@@ -79,10 +85,22 @@ class Indexes:
         """What an index lists of a step; None where it is damaged, which is added to `problems`."""
         reader = self._readers[home]
         try:
-            return [reader.read(batch) for batch in reader.batches if batch.step == step]
+            files = LostFiles(self._root / home)
+            return [self._present(home, reader.read(batch), files, problems) for batch in reader.of_step(step)]
         except CorruptDumpError as error:
             problems.append(error)
             return None
+
+    def _present(
+        self, home: str, batch: BatchRecords, files: LostFiles, problems: list[CorruptDumpError]
+    ) -> BatchRecords:
+        """The records, without a payload where the file is not there."""
+        with_files = [
+            (record, record.payload.relative if isinstance(record.payload, FilePayload | DumpPayload) else None)
+            for record in batch.tensors
+        ]
+        present = files.without_payload(with_files, problems, is_complete=self.is_complete(home))
+        return batch._replace(tensors=present)
 
 
 def _open_payload(root: Path, file: str, dtype: str, shape: tuple[int, ...]) -> Payload:

@@ -89,7 +89,7 @@ def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str
         if tensor.io == "output":
             lines.append(f"Output,{outputs},{row(tensor, names)}\n")
             outputs += 1
-    return "".join(lines).encode()
+    return "".join(lines).encode("utf-8", "backslashreplace")
 
 
 @lru_cache(maxsize=16)  # of one plan, asked for every operator

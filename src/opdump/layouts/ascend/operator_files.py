@@ -12,9 +12,10 @@ import numpy as np
 
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type
 from opdump.dump_file.data_types import BY_NAME
+from opdump.dump_file.samples import sample_attribute
 from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
 from opdump.errors import UndecodableTensorError
-from opdump.records import IO, OpRecord, TensorRecord
+from opdump.records import IO, OpRecord, TensorRecord, escaped
 
 if TYPE_CHECKING:
     from typing import Any
@@ -27,15 +28,20 @@ _DEFAULT_FORMAT = "ND"
 def operator_file(op: OpRecord, tensors: Sequence[TensorRecord], *, message: str = "") -> DumpFile:
     """The dump file of an operator: its tensors that have a payload, and empty ones."""
     entries: dict[IO, list[DumpTensor]] = {"input": [], "output": []}
+    samples = []
     for record in tensors:
         if is_filed(record):
-            entries[record.io].append(_entry(record, len(entries[record.io])))
+            slot = len(entries[record.io])
+            entries[record.io].append(_entry(record, slot))
+            if record.sample:
+                samples.append(sample_attribute(record.io, slot, record.shape))
     return DumpFile(
         inputs=tuple(entries["input"]),
         outputs=tuple(entries["output"]),
-        op_name=op.op_name,
+        op_name=escaped(op.op_name),
         dump_time=op.timestamp,
-        dfx_message=message,
+        attributes=tuple(samples),
+        dfx_message=escaped(message),
     )
 
 

@@ -15,6 +15,7 @@ from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles, list_place
 from opdump.layouts.ascend.indexed import Indexes
 from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started
 from opdump.layouts.ascend.records import Executed, PlaceReader
+from opdump.layouts.lost_files import cut_off, left_out
 from opdump.layouts.mindspore_sync import RankTree
 from opdump.layouts.mindspore_sync.index_reader import BatchRecords
 from opdump.layouts.mindspore_sync.payload import inside
@@ -116,14 +117,20 @@ class DeviceTree:
         problems: list[CorruptDumpError] = []
         newest = self._indexes.newest(home, problems)
         self._note(*problems)
-        left = [
+        late = [
             execution
             for execution in files.executions
-            if execution.name is None
-            or execution.name.microseconds > newest
-            or (place.has_step and _is_overflow(execution))
+            if execution.name is None or execution.name.microseconds > newest
         ]
-        return PlaceFiles(tuple(left), None, files.problems)
+        known = {id(execution) for execution in late}
+        overflows = [each for each in files.executions if _is_overflow(each) and id(each) not in known]
+        if late and not self._indexes.is_complete(home):
+            if not place.has_step and place.time:
+                # Beside single operators of every step; those of an operator that failed are in no {time}.
+                self._note(left_out(self.root / place.relative, len(late)))
+                return PlaceFiles((), None, files.problems)
+            self._note(cut_off(self.root / place.relative, place.step, len(late)))
+        return PlaceFiles((*late, *(overflows if place.has_step else ())), None, files.problems)
 
     def chosen_places(self) -> DevicePlaces:
         """The directories of the chosen run; of the last one where "latest" was asked for."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from opdump.dump_file import DumpFile, DumpTensor, data_type, read_dump_file
 from opdump.dump_file.names import UNKNOWN_ID, DumpName, ExceptionName, sanitise
+from opdump.dump_file.samples import samples_of
 from opdump.errors import CorruptDumpError, UndecodableTensorError
 from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles
 from opdump.layouts.ascend.operator_csv import OperatorRow, decode_operator_csv
@@ -18,7 +19,7 @@ from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
 from opdump.layouts.ascend.places import Place
 from opdump.layouts.mindspore_sync.files import read_table
 from opdump.layouts.mindspore_sync.names import dtype_of_token
-from opdump.layouts.mindspore_sync.payload import FilePayload, bytes_of, inside, is_stored_as
+from opdump.layouts.mindspore_sync.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import IO, OpRecord, Payload, StatisticValue, TensorRecord
@@ -46,6 +47,7 @@ class Tensor:
     payload: Payload | None = None
     statistics: Mapping[str, StatisticValue] = field(default_factory=dict)
     data_size: int = 0
+    sample: int = 0
 
     def of(self, op: OpRecord) -> TensorRecord:
         """The record of it."""
@@ -59,6 +61,7 @@ class Tensor:
             payload=self.payload,
             statistics=self.statistics,
             data_size=self.data_size,
+            sample=self.sample,
         )
 
 
@@ -110,8 +113,11 @@ class PlaceReader:
             arguments: dict[str, Any] = {OVERFLOW_FILE: paths[0]} | ({OVERFLOW_FILES: paths} if paths[1:] else {})
             return Executed(replace(op, arguments=arguments), ())
         tensors: dict[tuple[IO, int], Tensor] = {}
+        samples = samples_of(header) if header is not None else {}
         for tensor in header.tensors if header is not None and files.dump is not None else ():
-            tensors[tensor.io, tensor.slot] = self._from_dump(str(files.dump), tensor)
+            found = self._from_dump(str(files.dump), tensor)
+            whole = samples.get(tensor.name)
+            tensors[tensor.io, tensor.slot] = found if whole is None else _sample_of(found, whole)
         for key, (converted, relative) in files.tensors.items():
             if key not in tensors:
                 row = known.get(key)
@@ -197,6 +203,7 @@ class PlaceReader:
     ) -> Tensor:
         dtype = row.dtype if row is not None else dtype_of_token(token)
         shape = row.shape if row is not None else ()
+        sample = 0
         payload: Payload
         try:
             header = FilePayload(self._root, relative, dtype).header()
@@ -208,11 +215,14 @@ class PlaceReader:
             if not is_stored_as(dtype, header.dtype):
                 dtype = header.dtype
             payload = FilePayload(self._root, relative, dtype)
+        if row is not None and is_sample(shape, row.shape):
+            sample, shape = shape[0], row.shape
         return Tensor(
             io=key[0],
             slot=key[1],
             dtype=dtype or "unknown",
             shape=shape,
+            sample=sample,
             format="DefaultFormat" if not format_ or _SHAPE_IN_NAME.fullmatch(format_) else format_,
             payload=payload,
             data_size=bytes_of(dtype, math.prod(shape)),
@@ -265,6 +275,10 @@ class _Rows:
     def left(self) -> list[list[StatisticRow]]:
         """The rows of executions without a file, by execution."""
         return [rows for named in self._by_execution.values() for rows in named.values()]
+
+
+def _sample_of(tensor: Tensor, whole: tuple[int, ...]) -> Tensor:
+    return replace(tensor, shape=whole, sample=tensor.shape[0], data_size=bytes_of(tensor.dtype, math.prod(whole)))
 
 
 def _with_statistics(tensor: Tensor | None, row: StatisticRow | OperatorRow, format_: str) -> Tensor:

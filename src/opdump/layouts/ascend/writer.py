@@ -19,6 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,19 +27,20 @@ from pathlib import Path
 from opdump.dump_file import DumpFile
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
 from opdump.dump_file.writing import encode_dump_file
-from opdump.errors import DumpPathError
 from opdump.graph import Graph
 from opdump.layouts.ascend.api_names import api_name
 from opdump.layouts.ascend.long_names import hashed_name
 from opdump.layouts.ascend.operator_csv import encode_operator_csv
 from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
 from opdump.layouts.ascend.overflow_files import overflow_file_of
+from opdump.layouts.dump_root import prepare
+from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
 from opdump.layouts.mindspore_sync.index_writer import IndexWriter, RunFacts
 from opdump.layouts.mindspore_sync.metadata import METADATA
 from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
-from opdump.sink import DirectorySink, make_directory
+from opdump.sink import DirectorySink
 
 _FILE_MODE = 0o600
 _EXCEPTION_MODE = 0o400
@@ -56,6 +58,7 @@ class AscendWriter:
     def __init__(self, plan: DumpPlan, run: RunFacts, *, device_id: int = 0, started: float | None = None) -> None:
         self.plan = plan
         self.root = Path(plan.path)
+        prepare(*_earlier_dumps(self.root))
         self.sink = DirectorySink(self.root, file_mode=_FILE_MODE, lazy=True)
         self.time = _unused_time(self.root, device_id, time.time() if started is None else started)
         self._device_id = device_id
@@ -72,6 +75,7 @@ class AscendWriter:
         """Queue the file of an operator; for each tensor where it is, relative to the index: `{file}#{io}:{number}`."""
         if not any(record.data_size for record in tensors if is_filed(record)):
             return [None] * len(tensors)
+        self._begin(op)
         directory, name = self._directory(op), self._name(op)
         if not self._is_api_call(op):
             return self._write(directory, str(name), operator_file(op, tensors), op, tensors)
@@ -95,6 +99,7 @@ class AscendWriter:
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
         """Queue the file of an operator that failed: its inputs, and what it said."""
+        self._begin(op)
         with self._appending:
             # The name tells failures apart by their millisecond alone.
             self._failed = moment = max(self._failed + 1, op.timestamp // 1000)
@@ -121,6 +126,8 @@ class AscendWriter:
         """Queue the statistics of each operator, and note the step in the index: one transaction."""
         if self._is_elsewhere() or not (ops or self._indexes):
             return
+        for home in {self._home(op): None for op in ops}:
+            self._index(home)
         if self.plan.saves_statistics:
             self._write_statistics(tensors)
         if ops and not self.plan.step_level:  # all of them have one home
@@ -144,19 +151,34 @@ class AscendWriter:
         homes = list(self._indexes)
         return self.root / homes[-1] / METADATA if homes else None
 
+    def adopt(self, file: Path) -> None:
+        """Count a file that somebody else has written, where it lies in the dump."""
+        root, found = Path(os.path.realpath(self.root)), Path(os.path.realpath(file))
+        if found.is_relative_to(root):
+            self.sink.adopt(found.relative_to(root).as_posix())
+
     def flush(self) -> None:
         """Wait until everything queued is on disk."""
         self.sink.flush()
 
-    def close(self, totals: Mapping[str, int]) -> None:
-        """Wait until every file is written, then note the totals in the index. Closing twice is allowed."""
+    def close(self, totals: Mapping[str, int] | None) -> None:
+        """Wait until every file is written, then note the totals in the index. Closing twice is allowed.
+
+        A run without totals was given up, and is not marked as ended.
+        """
         if self._closed or self._is_elsewhere():
             return
         self._closed = True
         self.sink.close()
-        for index in self._indexes.values():
-            if not self.sink.failed and not index.failed:
-                index.end_run({**totals, "files": self.sink.files_written, "bytes": self.sink.bytes_written})
+        if totals is None:
+            return
+        whole = {home: index for home, index in self._indexes.items() if not self.sink.failed and not index.failed}
+        for home, index in whole.items():
+            index.end_run(totals)
+            self.sink.adopt(f"{home}/{METADATA}/{INDEX_NAME}")
+        for home, index in whole.items():
+            index.end_run({**totals, "files": self.sink.files_written, "bytes": self.sink.bytes_written})
+            self.sink.adopt(f"{home}/{METADATA}/{INDEX_NAME}")  # two more rows may have taken one more page
 
     def _write(
         self, directory: str, name: str, file: DumpFile, op: OpRecord, tensors: Sequence[TensorRecord]
@@ -179,7 +201,8 @@ class AscendWriter:
         return stored
 
     def _protect(self, relative: str) -> None:
-        os.chmod(self.root / relative, _EXCEPTION_MODE)
+        if self.sink.holds(relative):
+            os.chmod(self.root / relative, _EXCEPTION_MODE)
 
     def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
         by_operator: dict[int, list[FiledTensor]] = {}
@@ -241,28 +264,21 @@ class AscendWriter:
             return name
         return hashed_name(f"{self.root}/{directory}/{name}")
 
+    def _begin(self, op: OpRecord) -> None:
+        """The index is there before the first file: of a run that is cut off it says that opdump wrote it, and what was finished."""
+        if not self._is_elsewhere():
+            self._index(self._home(op))
+
     def _index(self, home: str) -> IndexWriter:
         index = self._indexes.get(home)
         if index is None:
             metadata = self.root / home / METADATA
-            make_directory(metadata)
+            self.sink.make_directory(f"{home}/{METADATA}")
             index = self._indexes[home] = IndexWriter(metadata, self._run)
         return index
 
     def _append(self, relative: str, line: str) -> None:
-        path = self.root / relative
-        try:
-            make_directory(path.parent)
-            with self._appending:
-                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-                try:
-                    os.write(descriptor, line.encode())
-                finally:
-                    os.close(descriptor)
-        except OSError as error:
-            raise DumpPathError(
-                f"{path}: cannot be written ({error.strerror}): free space, or set 'dump_path' elsewhere"
-            ) from error
+        self.sink.append(relative, line.encode("utf-8", "backslashreplace"))
 
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self._process
@@ -272,6 +288,13 @@ class AscendWriter:
 def _name_before_time(op_type: str, op_name: str, task_id: int, stream_id: int | None) -> str:
     """`Conv2D.conv1.1.5.`"""
     return str(DumpName(sanitise(op_type), sanitise(op_name), task_id, stream_id, 0)).removesuffix("0")
+
+
+def _earlier_dumps(root: Path) -> list[Path]:
+    """What earlier runs left there, {step_id} or not, and what is put beside their times; other things of a directory are no dump."""
+    with suppress(OSError):
+        return [root / name for name in os.listdir(root) if name.isdecimal() or name == _EXCEPTIONS.partition("/")[0]]
+    return []
 
 
 def _unused_time(root: Path, device_id: int, started: float) -> str:

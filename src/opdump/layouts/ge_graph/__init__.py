@@ -15,12 +15,13 @@ from __future__ import annotations
 from opdump.layouts.ge_graph.computational import COMPUTE_GRAPH, is_computational, update_of
 from opdump.layouts.ge_graph.files import GRAPH_NAME, Naming, WrittenGraph, write_ge_graph, write_new_ge_graph
 from opdump.layouts.ge_graph.graph import GeGraph, GeOperator, GeOrigin, GeTensor
-from opdump.layouts.ge_graph.notes import GraphNote, note_graph, read_notes
+from opdump.layouts.ge_graph.notes import NOTES_NAME, GraphNote, note_graph, read_notes
 from opdump.layouts.ge_graph.reading import is_graph_name, read_ge_graph, root_name
 
 __all__ = [
     "COMPUTE_GRAPH",
     "GRAPH_NAME",
+    "NOTES_NAME",
     "GeGraph",
     "GeOperator",
     "GeOrigin",

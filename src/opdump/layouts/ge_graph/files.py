@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 from opdump.errors import DumpPathError
 from opdump.layouts.ge_graph.encoding import encode_json, encode_text, model_of
 from opdump.layouts.ge_graph.graph import GeGraph
+from opdump.leftovers import temporary_name
 from opdump.sink import make_directory
 
 GRAPH_NAME: Final = "ge_proto_{:05d}_Build.txt"
@@ -39,7 +40,7 @@ def write_ge_graph(directory: Path, number: int, graphs: Sequence[GeGraph]) -> P
         _write(path, graphs)
     except OSError as error:
         raise DumpPathError(
-            f"{path}: cannot be written ({error.strerror}): free space, or set 'dump_path' elsewhere"
+            f"{path}: cannot be written ({error.strerror}): free space, or dump into another directory"
         ) from error
     return path
 
@@ -89,7 +90,7 @@ def _write(path: Path, graphs: Sequence[GeGraph]) -> None:
     """Both files, each whole or not at all."""
     model = model_of(graphs)
     for file, text in ((path, encode_text(model)), (path.with_name(f"{path.name}.json"), encode_json(model))):
-        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+        unfinished = file.with_name(temporary_name())
         try:
             with open(
                 os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8"

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.layouts.ge_graph.reading import is_graph_name
+from opdump.leftovers import temporary_name
 from opdump.sink import make_directory
 
 NOTES_NAME: Final = "ge_graphs.json"
@@ -48,7 +49,7 @@ def note_graph(
     make_directory(metadata_dir)
     notes = [*read_notes(metadata_dir), GraphNote(str(file.absolute()), model_name, model_id, rule or "", update)]
     path = metadata_dir / NOTES_NAME
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(temporary_name())
     try:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8") as stream:
             json.dump({"graphs": [asdict(note) for note in notes]}, stream, indent=1)
@@ -56,7 +57,7 @@ def note_graph(
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise DumpPathError(
-            f"{path}: cannot be written ({error.strerror}): free space, or set 'dump_path' elsewhere"
+            f"{path}: cannot be written ({error.strerror}): free space, or dump into another directory"
         ) from error
 
 

@@ -126,6 +126,7 @@ def signature_keys(tensors: Iterable[FiledTensor]) -> list[Key]:
             tensor.argument,
             tensor.source,
             tensor.skip,
+            tensor.sample,
         )
         for tensor in tensors
     ]

@@ -12,7 +12,7 @@ from typing import Any
 from opdump.errors import CorruptDumpError
 from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, read_table
 from opdump.layouts.mindspore_sync.names import FileName, dtype_of_token, sanitise
-from opdump.layouts.mindspore_sync.payload import FilePayload, bytes_of, inside, is_stored_as
+from opdump.layouts.mindspore_sync.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import OpRecord, TensorRecord
@@ -44,8 +44,15 @@ class PlaceRecords:
     problems: tuple[CorruptDumpError, ...]
 
 
-def key_of_record(record: TensorRecord) -> TensorKey:
-    return (sanitise(record.op.op_type), record.op.timestamp, record.io, record.slot)
+def keyed(records: Iterable[TensorRecord]) -> Iterator[tuple[TensorKey, TensorRecord]]:
+    """Each record with its key."""
+    types: dict[str, str] = {}  # a step has few, and very many records
+    for record in records:
+        op = record.op
+        op_type = types.get(op.op_type)
+        if op_type is None:
+            op_type = types[op.op_type] = sanitise(op.op_type)
+        yield (op_type, op.timestamp, record.io, record.slot), record
 
 
 def records_of_place(
@@ -175,6 +182,7 @@ def _record(root: Path, op: OpRecord, found: _Found, problems: list[CorruptDumpE
     shape = row.shape if row is not None else ()
     dtype = row.dtype if row is not None else dtype_of_token(name.dtype)
     payload = None
+    sample = 0
     if found.relative is not None:
         payload = FilePayload(root, found.relative, dtype)
         try:
@@ -182,7 +190,10 @@ def _record(root: Path, op: OpRecord, found: _Found, problems: list[CorruptDumpE
         except CorruptDumpError as error:
             problems.append(error)
         else:
-            shape = header.shape
+            if row is not None and is_sample(header.shape, shape):
+                sample = header.shape[0]
+            else:
+                shape = header.shape
             if not is_stored_as(dtype, header.dtype):
                 dtype = header.dtype
         payload = FilePayload(root, found.relative, dtype)
@@ -196,6 +207,7 @@ def _record(root: Path, op: OpRecord, found: _Found, problems: list[CorruptDumpE
         payload=payload,
         statistics=dict(row.statistics) if row is not None else {},
         data_size=row.data_size if row is not None else bytes_of(dtype, math.prod(shape)),
+        sample=sample,
     )
 
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
-import shutil
 import sqlite3
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,16 +11,31 @@ from typing import Any, NamedTuple, cast, get_args
 
 from opdump.errors import CorruptDumpError
 from opdump.kernels import Summary
-from opdump.layouts.mindspore_sync.index_schema import APPLICATION_ID, SCHEMA_VERSION, SUMMARY, TABLE_NAMES
+from opdump.layouts.mindspore_sync.index_opening import IndexFile, check_index
+from opdump.layouts.mindspore_sync.index_schema import may_lack_summaries
+from opdump.layouts.mindspore_sync.index_values import (
+    Budget,
+    count,
+    json_array,
+    json_object,
+    known,
+    moment,
+    name,
+    shape,
+    shown,
+    statistics,
+    summaries,
+    text,
+    whole,
+    whole_numbers,
+)
 from opdump.layouts.mindspore_sync.payload import FilePayload
 from opdump.layouts.rank import Run
 from opdump.records import IO, Frame, OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
-_PATIENCE_SECONDS = 30.0
 _MOST_CACHED_PATTERNS = 16  # a regular training has a few; where every step is another, none is used again
 _PHASES = frozenset(get_args(Phase))
-_REASONS = frozenset(get_args(SkipReason))
 
 
 class Batch(NamedTuple):
@@ -62,6 +72,7 @@ class _Signature:
     argument: str
     source: str
     skip: SkipReason
+    sample: int
 
 
 class IndexReader:
@@ -75,85 +86,104 @@ class IndexReader:
         self, path: Path, root: Path, open_payload: Callable[[Path, str, str, tuple[int, ...]], Payload] = FilePayload
     ) -> None:
         """`open_payload` makes the elements of a tensor of the root, its file as the index has it, its dtype and shape."""
-        self._path = path
+        self._file = IndexFile(path)
         self._root = root
         self._open_payload = open_payload
-        self._copy: Path | None = None
         self._operators: dict[int, tuple[Any, ...]] = {}
         self._signatures: dict[int, _Signature] = {}
         self._arguments: dict[int, dict[str, Any]] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
+        self._last_row = {"operators": 0, "signatures": 0, "arguments": 0, "frames": 0}
         self._patterns: dict[int, _Pattern] = {}
-        with self._named(), self._database() as database:
-            self._check(database)
-            self.runs = tuple(_run(row) for row in database.execute("SELECT * FROM runs ORDER BY id").fetchall())
-            totals = database.execute("SELECT run, name, value FROM totals").fetchall()
-            self.batches = tuple(
-                Batch(*(_whole(value) for value in row))
-                for row in database.execute("SELECT id, run, step FROM batches ORDER BY id").fetchall()
-            )
-        for run in self.runs:
-            cast(dict[str, int], run.totals).update(
-                {_text(name): _whole(value) for number, name, value in totals if number == run.id}
-            )
+        self._read_before: set[Batch] = set()
+        with self._named():
+            check_index(self._file)
+            with self._database() as database:
+                self._names_budget, self._batches_budget = self._budget(), self._budget()
+                runs = [_run(row) for row in self._rows(database, "SELECT * FROM runs ORDER BY id")]
+                totals: dict[int, dict[str, int]] = {run.id: {} for run in runs}
+                budget = self._budget()
+                for row in database.execute("SELECT run, name, value FROM totals"):
+                    budget.spend(row)
+                    totals.setdefault(whole(row[0]), {})[name(row[1])] = whole(row[2])
+                self.batches = tuple(
+                    Batch(*(whole(value) for value in row))
+                    for row in self._rows(database, "SELECT id, run, step FROM batches ORDER BY id")
+                )
+        for run in runs:
+            cast(dict[str, int], run.totals).update(totals[run.id])
+        self.runs = tuple(runs)
+        self._of_step: dict[int, list[Batch]] = {}
+        for batch in self.batches:
+            self._of_step.setdefault(batch.step, []).append(batch)
+
+    def of_step(self, step: int) -> tuple[Batch, ...]:
+        """The batches of a step, in the order in which they were filed."""
+        return tuple(self._of_step.get(step, ()))
 
     def read(self, batch: Batch) -> BatchRecords:
         """The records of a batch, in the order in which they were filed."""
-        with self._named():
-            return self._read(batch)
+        with self._named(), self._database() as database:
+            return self._read(database, batch)
 
     def newest_timestamp(self) -> int:
         """The latest time stamp of an operator; -1 where no batch has one."""
         with self._named(), self._database() as database:
-            stamps = [_whole_numbers(text) for (text,) in database.execute("SELECT timestamps FROM batches")]
-        return max((max(each, default=-1) for each in stamps), default=-1)
+            rows = self._rows(database, "SELECT id, timestamps FROM batches ORDER BY id")
+            return max((max(whole_numbers(stamps), default=-1) for _, stamps in rows), default=-1)
 
-    def _read(self, batch: Batch) -> BatchRecords:
-        with self._database() as database:
-            row = database.execute(
-                "SELECT pattern, timestamps, summaries, counted FROM batches WHERE id = ?", (batch.id,)
-            ).fetchone()
-            if row is None:
-                raise CorruptDumpError(f"the index no longer holds batch {batch.id}, which it listed")
-            pattern = self._pattern(database, _whole(row[0]))
-            extras = self._extras(database, batch, len(pattern.tensors))
-            self._load_what_is_new(database)
-        times = _whole_numbers(row[1])
+    def _read(self, database: sqlite3.Connection, batch: Batch) -> BatchRecords:
+        row = database.execute(
+            "SELECT pattern, timestamps, summaries, counted FROM batches WHERE id = ?", (batch.id,)
+        ).fetchone()
+        if row is None:
+            raise CorruptDumpError(f"the index no longer holds batch {batch.id}, which it listed")
+        # What is read again, as a catalog does, is not counted again.
+        budget = self._budget() if batch in self._read_before else self._batches_budget
+        budget.size = self._file.size()
+        budget.spend(row)
+        pattern = self._pattern(database, whole(row[0]))
+        extras = self._extras(database, batch, len(pattern.tensors), budget)
+        self._read_before.add(batch)
+        times = whole_numbers(row[1])
         if len(times) != len(pattern.operators):
             raise CorruptDumpError(
                 f"batch {batch.id} of the index has {len(times)} time stamps for {len(pattern.operators)} operators"
             )
-        summaries = _summaries(row[2], len(pattern.tensors))
+        if row[2] is None and not may_lack_summaries(len(pattern.tensors), row[1], len(extras)):
+            raise CorruptDumpError(
+                f"batch {batch.id} of the index has nothing to say of {len(pattern.tensors)} tensors of {len(times)} operators"
+            )
+        found = summaries(row[2], len(pattern.tensors))
         ops = [self._op(operator, time, batch.step) for operator, time in zip(pattern.operators, times, strict=True)]
         tensors = [
             self._tensor(ops[place], signature, summary, *extras.get(number, (None, None)))
-            for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, summaries, strict=True))
+            for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, found, strict=True))
         ]
         return BatchRecords(ops, tensors, _counted(row[3]))
 
     def constants(self) -> list[tuple[int, TensorRecord]]:
         """The constants of every run, in the order in which they were filed: (run, record)."""
-        with self._named():
-            with self._database() as database:
-                rows = database.execute(
-                    "SELECT run, step, operator, timestamp, signature, summary, statistics, file FROM constants ORDER BY id"
-                ).fetchall()
-                self._load_what_is_new(database)
-            found: list[tuple[int, TensorRecord]] = []
-            for run, step, operator, time, signature, blob, statistics, file in rows:
-                (summary,) = _summaries(blob, 1)
-                op = self._op(operator, _whole(time), _whole(step))
-                found.append((_whole(run), self._tensor(op, signature, summary, statistics, file)))
-            return found
+        found: list[tuple[int, TensorRecord]] = []
+        with self._named(), self._database() as database:
+            self._load_what_is_new(database)
+            for _, run, step, operator, time, signature, blob, others, file in self._rows(
+                database,
+                "SELECT id, run, step, operator, timestamp, signature, summary, statistics, file FROM constants ORDER BY id",
+            ):
+                (summary,) = summaries(blob, 1)
+                op = self._op(operator, whole(time), whole(step))
+                found.append((whole(run), self._tensor(op, signature, summary, others, file)))
+        return found
 
     def op_names(self, graph_id: int) -> tuple[tuple[str, str], ...]:
         """(op_type, true name) of the operators of a graph, of all runs."""
         with self._named(), self._database() as database:
-            rows = database.execute("SELECT DISTINCT op_type, op_name FROM operators WHERE graph_id = ?", (graph_id,))
-            return tuple((_text(op_type), _text(name)) for op_type, name in rows.fetchall())
+            self._load_what_is_new(database)
+        return tuple(dict.fromkeys((row[0], row[1]) for row in self._operators.values() if row[3] == graph_id))
 
     def _op(self, operator: Any, time: int, step: int) -> OpRecord:
-        row = _known(self._operators, operator, "operator")
+        row = known(self._operators, operator, "operator")
         (op_type, op_name, net_name, graph, rank, device, task, stream, phase, kernel, forward_op) = row[:11]
         position, occurrence, skip, stack, arguments = row[11:]
         return OpRecord(
@@ -172,19 +202,20 @@ class IndexReader:
             phase=phase,
             kernel=kernel,
             forward_op=forward_op,
-            stack=_known(self._stacks, stack, "stack"),
-            arguments=dict(_known(self._arguments, arguments, "arguments")) if arguments else {},
+            stack=known(self._stacks, stack, "stack"),
+            arguments=known(self._arguments, arguments, "arguments") if arguments else {},
             skip=skip,
         )
 
-    def _tensor(self, op: OpRecord, number: Any, summary: Summary | None, statistics: Any, file: Any) -> TensorRecord:
-        signature: _Signature = _known(self._signatures, number, "signature")
-        values: Mapping[str, StatisticValue] = _json_object(statistics) if statistics is not None else {}
+    def _tensor(self, op: OpRecord, number: Any, summary: Summary | None, others: Any, file: Any) -> TensorRecord:
+        signature: _Signature = known(self._signatures, number, "signature")
+        values: Mapping[str, StatisticValue] = statistics(others) if others is not None else {}
         if summary is not None:
             values = SummaryStatistics(summary, cast(Mapping[str, str], values))
         payload = None
         if file is not None:
-            payload = self._open_payload(self._root, _text(file), signature.dtype, signature.shape)
+            held = (signature.sample,) if signature.sample else signature.shape
+            payload = self._open_payload(self._root, text(file), signature.dtype, held)
         return TensorRecord(
             op=op,
             io=signature.io,
@@ -198,6 +229,7 @@ class IndexReader:
             source=signature.source,
             data_size=signature.data_size,
             skip=signature.skip,
+            sample=signature.sample,
         )
 
     def _pattern(self, database: sqlite3.Connection, number: int) -> _Pattern:
@@ -207,229 +239,143 @@ class IndexReader:
         row = database.execute("SELECT operators, tensors FROM patterns WHERE id = ?", (number,)).fetchone()
         if row is None:
             raise CorruptDumpError(f"the index refers to pattern {number}, which it does not hold")
-        operators = _whole_numbers(row[0])
+        self._budget().spend(row)
+        operators = whole_numbers(row[0])
         tensors = []
-        for pair in _json_array(row[1]):
-            if not isinstance(pair, list) or len(pair) != 2 or not 0 <= _whole(pair[0]) < len(operators):
+        for pair in json_array(row[1]):
+            if not isinstance(pair, list) or len(pair) != 2 or not 0 <= whole(pair[0]) < len(operators):
                 raise CorruptDumpError(
-                    f"pattern {number} of the index has a tensor {str(pair)[:80]!r} among {len(operators)} operators"
+                    f"pattern {number} of the index has a tensor {shown(pair)} among {len(operators)} operators"
                 )
-            tensors.append((_whole(pair[0]), _whole(pair[1])))
+            tensors.append((whole(pair[0]), whole(pair[1])))
         if len(self._patterns) >= _MOST_CACHED_PATTERNS:
             self._patterns.clear()
+        self._load_what_is_new(database)  # a pattern comes with what it names
         pattern = self._patterns[number] = _Pattern(operators, tensors)
         return pattern
 
-    def _extras(self, database: sqlite3.Connection, batch: Batch, tensors: int) -> dict[int, tuple[Any, Any]]:
-        rows = database.execute("SELECT tensor, statistics, file FROM extras WHERE batch = ?", (batch.id,)).fetchall()
-        extras = {_whole(number): (statistics, file) for number, statistics, file in rows}
-        for number in extras:
+    def _extras(
+        self, database: sqlite3.Connection, batch: Batch, tensors: int, budget: Budget
+    ) -> dict[int, tuple[Any, Any]]:
+        rows = database.execute(
+            "SELECT tensor, statistics, file FROM extras WHERE batch = ? ORDER BY tensor", (batch.id,)
+        )
+        extras = {}
+        for number, others, file in budget.each(rows):
             if not 0 <= number < tensors:
                 raise CorruptDumpError(
-                    f"batch {batch.id} of the index has {tensors} tensors and says more of tensor {number}"
+                    f"batch {batch.id} of the index has {tensors} tensors and says more of tensor {shown(number)}"
                 )
+            extras[number] = others, file
         return extras
 
     def _load_what_is_new(self, database: sqlite3.Connection) -> None:
         """Names, stacks, arguments and signatures are only ever added: read those past the last one known."""
-        rows = database.execute("SELECT * FROM operators WHERE id > ?", (max(self._operators, default=0),))
-        for number, *row in rows.fetchall():
-            self._operators[_whole(number)] = _operator(row)
-        rows = database.execute("SELECT * FROM signatures WHERE id > ?", (max(self._signatures, default=0),))
-        for number, *row in rows.fetchall():
-            self._signatures[_whole(number)] = _signature(row)
-        rows = database.execute("SELECT id, json FROM arguments WHERE id > ?", (max(self._arguments, default=0),))
-        for number, text in rows.fetchall():
-            self._arguments[_whole(number)] = _json_object(text)
+        self._names_budget.size = self._file.size()
+        used = self._names_budget.used
+        try:
+            self._load(database)
+        except BaseException:
+            self._names_budget.used = used  # what was cut off is read again
+            raise
+
+    def _load(self, database: sqlite3.Connection) -> None:
+        for number, *row in self._new(database, "operators", "SELECT * FROM operators WHERE id > ? ORDER BY id"):
+            self._operators[number] = _operator(row)
+        for number, *row in self._new(database, "signatures", "SELECT * FROM signatures WHERE id > ? ORDER BY id"):
+            self._signatures[number] = _signature(row)
+        for number, value in self._new(database, "arguments", "SELECT * FROM arguments WHERE id > ? ORDER BY id"):
+            self._arguments[number] = json_object(value)
         frames: dict[int, list[Frame]] = {}
-        rows = database.execute(
-            "SELECT stack, file, line, function, code FROM frames WHERE stack > ? ORDER BY stack, position",
-            (max(self._stacks),),
+        query = (
+            "SELECT stack, position, file, line, function, code FROM frames WHERE stack > ? ORDER BY stack, position"
         )
-        for stack, file, line, function, code in rows.fetchall():
-            frame = Frame(_text(file), _whole(line), _text(function), _text(code))
-            frames.setdefault(_whole(stack), []).append(frame)
+        for stack, _, file, line, function, code in self._new(database, "frames", query, keys=2):
+            frames.setdefault(stack, []).append(Frame(name(file), whole(line), name(function), name(code)))
         self._stacks.update((stack, tuple(lines)) for stack, lines in frames.items())
 
-    def _check(self, database: sqlite3.Connection) -> None:
-        application = database.execute("PRAGMA application_id").fetchone()[0]
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if application != APPLICATION_ID or version != SCHEMA_VERSION:
-            if application != APPLICATION_ID:
-                remedy = "another program made it"
-            elif version > SCHEMA_VERSION:
-                remedy = "update opdump"
-            else:
-                remedy = "read it with the opdump that wrote it, or capture again"
-            raise CorruptDumpError(
-                f"{self._path}: an index of version {version} (application {application:#x}); this opdump reads version "
-                f"{SCHEMA_VERSION} of application {APPLICATION_ID:#x}: {remedy}"
-            )
-        # A view or a generated column in the place of a table could compute for ever.
-        found = dict(database.execute("SELECT name, upper(type || ' ' || sql) FROM sqlite_master").fetchall())
-        for name in TABLE_NAMES:
-            definition = str(found.get(name, "none"))
-            if not definition.startswith("TABLE CREATE TABLE") or "GENERATED" in definition or " AS " in definition:
-                raise CorruptDumpError(f"{self._path}: the index has no plain table {name!r}")
+    def _new(self, database: sqlite3.Connection, table: str, query: str, keys: int = 1) -> Iterator[tuple[Any, ...]]:
+        """The rows past the last one that was read; they count as read only when all of them were."""
+        last = self._last_row[table]
+        for row in self._names_budget.each(database.execute(query, (last,)), keys):
+            last = row[0]
+            yield row
+        self._last_row[table] = last
+
+    def _rows(self, database: sqlite3.Connection, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a table, whose first column is its key, one by one."""
+        return self._budget().each(database.execute(query))
+
+    def _budget(self) -> Budget:
+        return Budget(self._file.size())
 
     @contextmanager
     def _named(self) -> Iterator[None]:
         try:
             yield
         except CorruptDumpError as error:
-            if str(self._path) in str(error):
+            if str(self._file.path) in str(error):
                 raise
-            raise CorruptDumpError(f"{self._path}: {error}") from error
+            raise CorruptDumpError(f"{self._file.path}: {error}") from error
+        except (sqlite3.Error, ValueError, OverflowError, MemoryError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise CorruptDumpError(f"{self._file.path}: the index cannot be read ({reason})") from error
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
-        try:
-            database = self._connect()
-            try:
-                yield database
-            finally:
-                database.close()
-        except (sqlite3.Error, ValueError, OverflowError) as error:
-            raise CorruptDumpError(f"{self._path}: the index cannot be read ({error})") from error
-
-    def _connect(self) -> sqlite3.Connection:
-        path = self._path if self._copy is None else self._copy / self._path.name
-        try:
-            return _open(path)
-        except sqlite3.OperationalError:
-            if self._copy is not None:
-                raise
-        # A killed capture leaves a journal that must be rolled back, which needs write access: do it in a copy.
-        self._copy = Path(tempfile.mkdtemp(prefix="opdump-index-"))
-        weakref.finalize(self, shutil.rmtree, self._copy, ignore_errors=True)
-        for name in (self._path.name, self._path.name + "-journal"):
-            source = self._path.with_name(name)
-            if source.is_file():
-                shutil.copyfile(source, self._copy / name)
-        return _open(self._copy / self._path.name, mode="rw")
-
-
-def _open(path: Path, mode: str = "ro") -> sqlite3.Connection:
-    quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    database = sqlite3.connect(f"file:{quoted}?mode={mode}", uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None)
-    try:
-        database.execute("PRAGMA trusted_schema = OFF")
-        database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()  # touches the file for the first time
-    except sqlite3.Error:
-        database.close()
-        raise
-    return database
+        with self._file.connect() as database:
+            yield database
 
 
 def _run(row: tuple[Any, ...]) -> Run:
     number, started, ended, rank, target, framework, framework_version, opdump_version, process, command, plan = row
-    parsed = json.loads(_text(command)) if command else []
-    if not isinstance(parsed, list):
-        raise CorruptDumpError(f"the index gives the command of run {number} as {parsed!r}")
     return Run(
-        id=_whole(number),
-        rank_id=_whole(rank),
-        started=_whole(started),
-        ended=None if ended is None else _whole(ended),
-        device_target=_text(target),
-        framework=_text(framework),
-        framework_version=_text(framework_version),
-        opdump_version=_text(opdump_version),
-        process=_whole(process),
-        command=tuple(str(part) for part in parsed),
-        plan=_json_object(plan),
+        id=whole(number),
+        rank_id=whole(rank),
+        started=moment(started),
+        ended=None if ended is None else moment(ended),
+        device_target=name(target),
+        framework=name(framework),
+        framework_version=name(framework_version),
+        opdump_version=name(opdump_version),
+        process=whole(process),
+        command=tuple(str(part) for part in json_array(command)) if command else (),
+        plan=json_object(plan),
         totals={},
     )
 
 
 def _operator(row: list[Any]) -> tuple[Any, ...]:
     texts = {0, 1, 2, 8, 9, 10, 13}
-    checked = tuple(_text(value) if place in texts else _whole(value) for place, value in enumerate(row))
-    if len(checked) != 16 or checked[8] not in _PHASES or checked[13] not in _REASONS:
-        raise CorruptDumpError(f"the index describes an operator as {checked!r}")
+    checked = tuple([name(value) if place in texts else whole(value) for place, value in enumerate(row)])
+    if checked[8] not in _PHASES:
+        raise CorruptDumpError(f"the index describes an operator of the phase {shown(checked[8])}")
     return checked
 
 
 def _signature(row: list[Any]) -> _Signature:
-    io, slot, dtype, shape, layout, data_size, argument, source, skip = row
-    parts = _text(shape).split(",") if shape else []
-    if io not in ("input", "output") or skip not in _REASONS or not all(p.isascii() and p.isdigit() for p in parts):
-        raise CorruptDumpError(f"the index describes a tensor as {row!r}")
+    io, slot, dtype, dimensions, layout, data_size, argument, source, skip, *samples = row
+    (sample,) = samples or (0,)  # version 2 has none
+    if io not in ("input", "output"):
+        raise CorruptDumpError(f"the index describes a tensor as {shown(io)}; expected 'input' or 'output'")
     return _Signature(
         io=io,
-        slot=_whole(slot),
-        dtype=_text(dtype),
-        shape=tuple(int(part) for part in parts),
-        format=_text(layout),
-        data_size=_whole(data_size),
-        argument=_text(argument),
-        source=_text(source),
-        skip=skip,
+        slot=count(slot),
+        dtype=name(dtype),
+        shape=shape(dimensions),
+        format=name(layout),
+        data_size=count(data_size),
+        argument=name(argument),
+        source=name(source),
+        skip=_reason(skip),
+        sample=count(sample),
     )
 
 
-def _summaries(blob: Any, tensors: int) -> list[Summary | None]:
-    """The summary of each tensor, None where it has none."""
-    if blob is None:
-        return [None] * tensors
-    if not isinstance(blob, bytes) or len(blob) != tensors * SUMMARY.size:
-        found = f"{len(blob)} bytes" if isinstance(blob, bytes) else f"{str(blob)[:80]!r}"
-        raise CorruptDumpError(
-            f"the index holds {found} as the summaries of {tensors} tensors; expected {tensors * SUMMARY.size} bytes"
-        )
-    return [None if math.isnan(row[0]) else Summary(*row) for row in SUMMARY.iter_unpack(blob)]
+def _counted(value: Any) -> dict[SkipReason, int]:
+    return {_reason(reason): count(number) for reason, number in json_object(value).items()}
 
 
-def _counted(text: Any) -> dict[SkipReason, int]:
-    counted = _json_object(text)
-    for reason, number in counted.items():
-        if reason not in _REASONS or _whole(number) < 0:
-            raise CorruptDumpError(f"the index counts {str(number)[:40]} operators left out for {reason[:40]!r}")
-    return cast(dict[SkipReason, int], counted)
-
-
-def _json_object(text: Any) -> dict[str, Any]:
-    value = _json(text)
-    if not isinstance(value, dict):
-        raise CorruptDumpError(f"the index holds {str(value)[:80]!r} where a JSON object was expected")
-    return value
-
-
-def _json_array(text: Any) -> list[Any]:
-    value = _json(text)
-    if not isinstance(value, list):
-        raise CorruptDumpError(f"the index holds {str(value)[:80]!r} where a JSON array was expected")
-    return value
-
-
-def _json(text: Any) -> Any:
-    try:
-        return json.loads(_text(text))
-    except (ValueError, RecursionError) as error:
-        raise CorruptDumpError(f"the index holds damaged JSON: {error}") from error
-
-
-def _whole_numbers(text: Any) -> list[int]:
-    numbers = _json_array(text)
-    for number in numbers:
-        _whole(number)
-    return numbers
-
-
-def _whole(value: Any) -> int:
-    # JSON, unlike SQLite, has booleans, which Python counts as whole numbers, and numbers of any length.
-    if type(value) is int and -(2**63) <= value < 2**63:
-        return value
-    raise CorruptDumpError(f"the index holds {str(value)[:80]!r} where a whole number was expected")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    raise CorruptDumpError(f"the index holds {str(value)[:80]!r} where text was expected")
-
-
-def _known(table: Mapping[int, Any], number: Any, what: str) -> Any:
-    if isinstance(number, int) and number in table:
-        return table[number]
-    raise CorruptDumpError(f"the index refers to {what} {str(number)[:40]!r}, which it does not hold")
+def _reason(value: Any) -> SkipReason:
+    # A later opdump may know more reasons: each is a word for a person, and the operators are there whatever it says.
+    return cast(SkipReason, name(value))

@@ -10,6 +10,10 @@ of its pattern, and what differs from step to step. What ran how is a row of `op
 It keeps a rollback journal, not a write-ahead log: such a file can be read from a read-only directory and over a network
 file system. Each step is one transaction on a connection of its own, so a process that is killed leaves the last finished
 step, and a forked process shares no connection.
+
+This file is the one place that says what an index holds. Readers refuse a file with any other table, view or column
+(`index_opening.py`), so a change of a line of `TABLES` or `VIEWS`, but for spaces, is a new `SCHEMA_VERSION`. What the version
+before had instead goes to `SCHEMAS`: dumps that are there stay readable.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import struct
 from typing import Final
 
 INDEX_NAME: Final = "index.sqlite"
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 APPLICATION_ID: Final = 0x6F706475  # "opdu"
 
 SUMMARY: Final = struct.Struct("<11d")
@@ -63,10 +67,11 @@ TABLES: Final = (
         stack INTEGER NOT NULL, position INTEGER NOT NULL, file TEXT NOT NULL, line INTEGER NOT NULL,
         function TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY(stack, position)) WITHOUT ROWID""",
     "CREATE TABLE arguments(id INTEGER PRIMARY KEY, json TEXT NOT NULL)",
+    # `sample`: how many elements, the first ones, the file of the tensor holds; 0 where it holds them all.
     """CREATE TABLE signatures(
         id INTEGER PRIMARY KEY, io TEXT NOT NULL, slot INTEGER NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
         format TEXT NOT NULL, data_size INTEGER NOT NULL, argument TEXT NOT NULL, source TEXT NOT NULL,
-        skip TEXT NOT NULL)""",
+        skip TEXT NOT NULL, sample INTEGER NOT NULL)""",
     "CREATE TABLE totals(run INTEGER NOT NULL, name TEXT NOT NULL, value INTEGER NOT NULL, PRIMARY KEY(run, name))",
 )
 VIEWS: Final = (
@@ -76,7 +81,7 @@ VIEWS: Final = (
                operators.occurrence,
                json_extract(batches.timestamps, '$[' || json_extract(tensors.value, '$[0]') || ']') AS timestamp,
                operators.graph_id, operators.phase, signatures.io, signatures.slot, signatures.dtype, signatures.shape,
-               signatures.data_size, signatures.argument, signatures.source, extras.file,
+               signatures.data_size, signatures.argument, signatures.source, extras.file, signatures.sample,
                COALESCE(NULLIF(signatures.skip, ''), operators.skip) AS skip
         FROM batches CROSS JOIN patterns ON patterns.id = batches.pattern
         CROSS JOIN json_each(patterns.tensors) AS tensors
@@ -85,15 +90,28 @@ VIEWS: Final = (
         CROSS JOIN signatures ON signatures.id = json_extract(tensors.value, '$[1]')
         LEFT JOIN extras ON extras.batch = batches.id AND extras.tensor = tensors.key""",
 )
-TABLE_NAMES: Final = (
-    "runs",
-    "batches",
-    "patterns",
-    "extras",
-    "constants",
-    "operators",
-    "frames",
-    "arguments",
-    "signatures",
-    "totals",
+
+_WITHOUT_SAMPLE: Final = (
+    (", sample INTEGER NOT NULL)", ")"),  # of `signatures`
+    (" signatures.sample,", ""),  # of the view
 )
+
+
+def _before_samples(statement: str) -> str:
+    for added, former in _WITHOUT_SAMPLE:
+        statement = statement.replace(added, former)
+    return statement
+
+
+SCHEMAS: Final = {
+    2: tuple(_before_samples(statement) for statement in (*TABLES, *VIEWS)),
+    SCHEMA_VERSION: (*TABLES, *VIEWS),
+}
+"""What an index of each version that can be read holds. Version 2: a sampled tensor was filed as if the sample were all of it."""
+
+
+def may_lack_summaries(tensors: int, timestamps: str, extras: int) -> bool:
+    """Whether a batch may have NULL as its summaries: where its row has two characters of `timestamps` for each tensor that
+    `extras` does not list. So no file stands for very many more tensors than it has bytes.
+    """
+    return tensors - extras <= len(timestamps) // 2

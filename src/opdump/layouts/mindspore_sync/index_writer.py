@@ -10,6 +10,7 @@ import json
 import marshal
 import os
 import sqlite3
+import stat
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.errors import DumpPathError
+from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.layouts.mindspore_sync.batch import (
     Batch,
     Batches,
@@ -33,14 +34,20 @@ from opdump.layouts.mindspore_sync.batch import (
     signature_keys,
     statistics_of,
 )
+from opdump.layouts.mindspore_sync.index_opening import check_files, check_schema
 from opdump.layouts.mindspore_sync.index_schema import (
     APPLICATION_ID,
     INDEX_NAME,
+    NO_SUMMARY,
     SCHEMA_VERSION,
+    SUMMARY,
     TABLES,
     VIEWS,
+    may_lack_summaries,
 )
-from opdump.records import FiledTensor, Frame, OpRecord, SkipReason, StatisticValue, TensorRecord
+from opdump.records import FiledTensor, Frame, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
+from opdump.sink.failures import reason_of, remedy_for
+from opdump.sink.open_directories import link_error
 
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
 _PATIENCE_SECONDS = 60.0
@@ -97,6 +104,7 @@ class IndexWriter:
 
     def __init__(self, metadata: Path, run: RunFacts) -> None:
         self._path = metadata / INDEX_NAME
+        self._place = _identity(metadata)
         self.failed = False
         self._operators: dict[tuple[object, ...], int] = {}
         # The same with stack and arguments by identity, since to compare them costs more than all else here: an adapter gives
@@ -137,7 +145,14 @@ class IndexWriter:
             )
         self._forget_if_many()
         pattern, others = batch.pattern, batch.others
-        summaries = None if batch.summaries is None else _blob(batch.summaries)
+        timestamps = json.dumps(batch.timestamps)
+        extras = [place for place, file in enumerate(files) if file is not None or others.get(place)]
+        if batch.summaries is not None:
+            summaries = _blob(batch.summaries)
+        elif may_lack_summaries(len(files), timestamps, len(extras)):
+            summaries = None
+        else:
+            summaries = SUMMARY.pack(*NO_SUMMARY) * len(files)
         with self._transaction() as database:
             rows = _NewRows(self, database)
             if batch.ops or counted or not constants:
@@ -147,15 +162,12 @@ class IndexWriter:
                     self._last = pattern, number
                 cursor = database.execute(
                     "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?)",
-                    (self.run_id, step, self._last[1], json.dumps(batch.timestamps), summaries, json.dumps(counted)),
+                    (self.run_id, step, self._last[1], timestamps, summaries, json.dumps(counted)),
                 )
                 row = cursor.lastrowid
-                if others or files.count(None) < len(files):
-                    for place, file in enumerate(files):
-                        statistics = others.get(place)
-                        if file is not None or statistics:
-                            text = _json(statistics) if statistics else None
-                            rows.add("extras", row, place, text, file)
+                for place in extras:
+                    statistics = others.get(place)
+                    rows.add("extras", row, place, _json(statistics) if statistics else None, files[place])
             for constant in constants:
                 rows.add_constant(self.run_id, step, constant)
             rows.insert()
@@ -186,6 +198,12 @@ class IndexWriter:
             rows = [(self.run_id, name, int(value)) for name, value in totals.items()]
             database.executemany("INSERT OR REPLACE INTO totals VALUES (?, ?, ?)", rows)
 
+    def forget_run(self) -> int:
+        """Take back the run, of which nothing was filed; how many others the index has."""
+        with self._transaction() as database:
+            database.execute("DELETE FROM runs WHERE id = ?", (self.run_id,))
+            return int(database.execute("SELECT COUNT(*) FROM runs").fetchone()[0])
+
     def _begin_run(self, run: RunFacts) -> int:
         try:
             self._create()
@@ -201,20 +219,27 @@ class IndexWriter:
                 (
                     time.time_ns() // 1000,
                     run.rank_id,
-                    run.device_target,
-                    run.framework,
-                    run.framework_version,
-                    run.opdump_version,
+                    escaped(run.device_target),
+                    escaped(run.framework),
+                    escaped(run.framework_version),
+                    escaped(run.opdump_version),
                     os.getpid(),
-                    json.dumps(list(run.command)),
-                    run.plan,
+                    json.dumps([escaped(word) for word in run.command]),
+                    escaped(run.plan),
                 ),
             )
             return int(cursor.lastrowid or 0)
 
     def _create(self) -> None:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise link_error(self._path) if self._path.is_symlink() else self._failure(error) from error
         os.close(descriptor)
+        try:
+            check_files(self._path)
+        except CorruptDumpError as error:
+            raise DumpPathError(f"{error}; or dump into a new directory") from error
         database = _connect(self._path)
         try:
             database.execute("BEGIN IMMEDIATE")
@@ -222,9 +247,11 @@ class IndexWriter:
             if version not in (0, SCHEMA_VERSION):
                 remedy = "or update opdump" if version > SCHEMA_VERSION else "or remove the dump that is there"
                 raise DumpPathError(
-                    f"{self._path}: is an index of version {version}; this opdump writes version {SCHEMA_VERSION}: set 'path' "
-                    f"to a new directory, {remedy}"
+                    f"{self._path}: is an index of version {version}; this opdump writes version {SCHEMA_VERSION}: dump "
+                    f"into a new directory, {remedy}"
                 )
+            if version == SCHEMA_VERSION:
+                _check_schema(database, self._path)
             if version == 0:
                 for statement in (*TABLES, *VIEWS):
                     database.execute(statement)
@@ -237,6 +264,7 @@ class IndexWriter:
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
+            self._refuse_another_place()
             database = _connect(self._path, create=False)
             try:
                 database.execute("BEGIN IMMEDIATE")
@@ -246,15 +274,32 @@ class IndexWriter:
                 database.close()
         except BaseException as error:
             self.forget()  # what is known of this transaction is not in the file: it failed, or Ctrl-C cut it off
-            if not isinstance(error, sqlite3.Error):
-                raise
             self.failed = True
+            if isinstance(error, DumpPathError) or not isinstance(error, Exception):
+                raise
             raise self._failure(error) from error
 
-    def _failure(self, error: sqlite3.Error) -> DumpPathError:
+    def _refuse_another_place(self) -> None:
+        """Raises DumpPathError where another directory, or a link, stands where the index was begun."""
+        if self._path.is_symlink():
+            raise link_error(self._path)
+        if _identity(self._path.parent) != self._place:
+            raise DumpPathError(
+                f"{self._path}: the index cannot be written (its directory was removed or replaced while the dump was written): run it "
+                "again, and leave the directory; the files written so far are whole"
+            )
+
+    def _failure(self, error: Exception) -> DumpPathError:
+        said, remedy = reason_of(error), remedy_for(error)
+        if isinstance(error, sqlite3.Error):
+            said = str(error)
+            remedy = "free space on the disk, make the directory writable, or dump into another directory"
+            if not self._path.exists():
+                remedy = "it was removed while the dump was written; run it again, and leave the directory"
+            elif "locked" in said:
+                remedy = "another program holds it open; end that, and run this again"
         return DumpPathError(
-            f"{self._path}: the index cannot be written ({error}): free space on the disk, make the directory writable, or "
-            "set 'path' to another directory; the files written so far are whole"
+            f"{self._path}: the index cannot be written ({said}): {remedy}; the files written so far are whole"
         )
 
 
@@ -379,6 +424,14 @@ class _NewRows:
         return number
 
 
+def _check_schema(database: sqlite3.Connection, path: Path) -> None:
+    """What an index computes is computed by whoever writes into it: triggers, checks."""
+    try:
+        check_schema(database, path)
+    except CorruptDumpError as error:
+        raise DumpPathError(f"{error}: dump into a new directory, or remove the dump that is there") from error
+
+
 def _blob(summaries: NDArray[np.float64]) -> bytes:
     """Little-endian, as `index_schema.SUMMARY` reads it."""
     return summaries.astype("<f8", copy=False).tobytes()
@@ -398,15 +451,22 @@ def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
     return database
 
 
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """What tells a directory from another of its name; None where there is none, and for a link."""
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
+
+
 def _quoted(path: Path) -> str:
     return str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
 def _storable(value: object) -> object:
     """Text as SQLite takes it: a file name that is no UTF-8 reaches Python with lone surrogates."""
-    if isinstance(value, str) and not value.isascii():
-        return value.encode("utf-8", "replace").decode("utf-8")
-    return value
+    return escaped(value) if isinstance(value, str) and not value.isascii() else value
 
 
 def _json(value: Mapping[str, Any] | Mapping[str, StatisticValue]) -> str:

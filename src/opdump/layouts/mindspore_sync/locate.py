@@ -15,7 +15,7 @@ from opdump.layouts.mindspore_sync.payload import inside
 _RANK: Final = re.compile(r"rank_([0-9]{1,9})", re.ASCII)
 _MARKS: Final = (METADATA, "graphs", "execution_order")
 _EXPECTED: Final = (
-    "expected the directory that 'path' named (it holds rank_0/), one of its rank_N/, a net in it, or an iteration "
+    "expected the directory that was dumped into (it holds rank_0/), one of its rank_N/, a net in it, or an iteration "
     "(rank_0/Net/0/0)"
 )
 

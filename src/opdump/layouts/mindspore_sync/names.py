@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from opdump.records import IO
+from opdump.records import IO, escaped
 
 Naming = Literal["mindspore-2.3", "mindspore-2.10"]
 
@@ -88,7 +88,7 @@ def parse_file_name(name: str) -> FileName | None:
 
 def sanitise(name: str) -> str:
     r"""`name` with `/`, `\`, `.` and space as `_` (MindSpore's rule), and so control characters, comma and quote (ours)."""
-    return name.translate(_REPLACED) or "_"
+    return escaped(name).translate(_REPLACED) or "_"
 
 
 def op_name_in_files(op_type: str, op_name: str, naming: Naming) -> str:

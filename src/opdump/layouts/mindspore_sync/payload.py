@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,11 @@ def inside(root: Path, relative: str) -> Path:
 def is_stored_as(dtype: str, stored: str) -> bool:
     """Whether a npy file of element type `stored` can hold tensors of type `dtype`."""
     return dtype == stored or stored in _STORED_AS.get(dtype, ("float32",) if dtype.startswith("float8") else ())
+
+
+def is_sample(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a file of shape `stored` holds the first elements of a tensor that the dump's statistics describe with `shape`."""
+    return len(stored) == 1 and 0 < stored[0] < math.prod(shape)
 
 
 def bytes_of(dtype: str, elements: int) -> int:

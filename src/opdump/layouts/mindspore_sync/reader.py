@@ -13,12 +13,13 @@ from typing import TypeVar
 
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
+from opdump.layouts.lost_files import LostFiles, cut_off
 from opdump.layouts.mindspore_sync.files import Place, PlaceFiles, find_places, list_files, read_table
 from opdump.layouts.mindspore_sync.from_files import (
     PlaceRecords,
     TensorKey,
     in_execution_order,
-    key_of_record,
+    keyed,
     records_of_place,
 )
 from opdump.layouts.mindspore_sync.index_reader import BatchRecords, IndexReader
@@ -54,14 +55,19 @@ class RankTree:
         self.root = root
         self.rank_id = rank_id
         self.problems: list[CorruptDumpError] = []
+        self._told: set[str] = set()
         self._run = run
         self._listed: dict[Place, PlaceFiles] = {}
         self._names: dict[int, TrueNames] = {}
         self._graphs: dict[int, Graph | None] = {}
         self._places = tuple(places) if places is not None else find_places(root)
+        self._places_of_step: dict[int | None, list[Place]] = {}
+        for place in self._places:
+            self._places_of_step.setdefault(place.step, []).append(place)
         self._index = self._open_index()
         self.runs = self._index.runs if self._index is not None else self._runs_by_time()
         self._starts = [run.started for run in self.runs]
+        self._complete = {run.id for run in self.runs if run.complete}
 
     def __repr__(self) -> str:
         return f"RankTree({str(self.root)!r}, rank_id={self.rank_id})"
@@ -95,7 +101,7 @@ class RankTree:
     def step(self, step: int) -> StepContent:
         """The records of a step; none where the chosen run has no such step."""
         batches = self._batches(step)
-        known = {key_of_record(record): record for _, records in batches for record in records.tensors}
+        known = {key: record for _, records in batches for key, record in keyed(records.tensors)}
         rest = self._unindexed(step, known)
         runs = {run for run, _ in batches} | {self._run_id(op.timestamp) for op in rest.ops}
         if not runs:
@@ -104,13 +110,16 @@ class RankTree:
         ops: list[OpRecord] = []
         tensors: list[TensorRecord] = []
         counted: Counter[SkipReason] = Counter()
+        files = LostFiles(self.root)
         for run, records in batches:
             if run in chosen:
                 counted.update(records.counted)
                 ops.extend(records.ops)
-                tensors.extend(self._present(record, run) for record in records.tensors)
+                tensors.extend(self._present(records.tensors, run, files))
         ops, tensors = _joined(ops, tensors)
         rest = _chosen(rest, lambda op: self._run_id(op.timestamp) in chosen)
+        if rest.ops and any(not self._is_complete(self._run_id(op.timestamp)) for op in rest.ops):
+            self._note(cut_off(self.root, step, len(rest.ops)))
         rest = _after(ops, rest)
         self._note(*rest.problems)
         return StepContent((*ops, *rest.ops), (*tensors, *rest.tensors), counted)
@@ -119,10 +128,12 @@ class RankTree:
         """The constants of every graph, by data id: of each the last one filed, or all with `run` "all"."""
         found: dict[tuple[int, int, str, int], TensorRecord] = {}
         known: dict[TensorKey, TensorRecord] = {}
+        files = LostFiles(self.root)
         for run, record in self._indexed_constants():
-            known[key_of_record(record)] = record
+            known.update(keyed([record]))
             if not isinstance(self._run, int) or run == self._run:
-                found[_constant_key(record, run if self._run == "all" else 0)] = self._present(record, run)
+                (present,) = self._present([record], run, files)
+                found[_constant_key(record, run if self._run == "all" else 0)] = present
         for place in self._places:
             if place.step is None:
                 part = self._records(place, known)
@@ -156,14 +167,19 @@ class RankTree:
     def _open_index(self) -> IndexReader | None:
         relative = f"{METADATA}/{INDEX_NAME}"
         path = inside(self.root, relative)
-        if not path.exists():
-            return None
         try:
+            if not path.exists():
+                return None
             if not path.is_file():
                 raise CorruptDumpError(f"{path}: is not a regular file; an index was expected")
             return IndexReader(path, self.root)
         except CorruptDumpError as error:
             self._note(error)
+            return None
+        except OSError as error:
+            self._note(
+                CorruptDumpError(f"{path}: cannot be looked at ({error.strerror}); names are taken from the files")
+            )
             return None
 
     def _batches(self, step: int) -> list[tuple[int, BatchRecords]]:
@@ -171,7 +187,7 @@ class RankTree:
         if index is None:
             return []
         try:
-            return [(batch.run, index.read(batch)) for batch in index.batches if batch.step == step]
+            return [(batch.run, index.read(batch)) for batch in index.of_step(step)]
         except CorruptDumpError as error:
             self._note(error)
             return []
@@ -193,7 +209,7 @@ class RankTree:
             return ()
 
     def _unindexed(self, step: int, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
-        return in_execution_order(self._records(place, known) for place in self._places if place.step == step)
+        return in_execution_order(self._records(place, known) for place in self._places_of_step.get(step, ()))
 
     def _records(self, place: Place, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
         names = self._true_names(place.graph_id)
@@ -216,13 +232,19 @@ class RankTree:
             )
         return names
 
-    def _present(self, record: TensorRecord, run: int) -> TensorRecord:
-        """The record, without a payload where its run was killed before the file was written."""
-        payload = record.payload
-        complete = any(known.id == run and known.complete for known in self.runs)
-        if complete or not isinstance(payload, FilePayload) or payload.path.exists():
-            return record
-        return replace(record, payload=None)
+    def _present(self, records: Sequence[TensorRecord], run: int, files: LostFiles) -> Sequence[TensorRecord]:
+        """The records, without a payload where the file is not there."""
+        problems: list[CorruptDumpError] = []
+        with_files = [
+            (record, record.payload.relative if isinstance(record.payload, FilePayload) else None) for record in records
+        ]
+        present = files.without_payload(with_files, problems, is_complete=self._is_complete(run))
+        self._note(*problems)
+        return present
+
+    def _is_complete(self, run: int) -> bool:
+        """Whether a run ended in good order; a dump without an index tells of none that did not."""
+        return self._index is None or run in self._complete
 
     def _run_id(self, time: int) -> int:
         return self.runs[run_of(time, self._starts)].id if self.runs else 0
@@ -238,6 +260,7 @@ class RankTree:
         starts = run_starts(stamps, history)
         facts = read_json_object(self.root / METADATA / ENVIRONMENT_NAME)
         is_mindspore = "ms_version" in facts
+        untold = "the index cannot be read" if self.problems else "there is no index"
         return tuple(
             Run(
                 id=number,
@@ -247,23 +270,26 @@ class RankTree:
                 framework="mindspore" if is_mindspore else str(facts.get("framework", "")),
                 framework_version=str(facts.get("ms_version" if is_mindspore else "framework_version", "")),
                 opdump_version=str(facts.get("opdump_version", "")),
+                end_untold="" if is_mindspore else untold,
             )
             for number, start in enumerate(starts, start=1)
         )
 
     def _decoded(self, relative: str, decode: Callable[[bytes, str], _Decoded]) -> _Decoded | None:
         path = inside(self.root, relative)
-        if not path.exists():
-            return None
         try:
-            return decode(read_table(path), str(path))
+            return decode(read_table(path), str(path)) if path.exists() else None
         except CorruptDumpError as error:
             self._note(error)
-            return None
+        except OSError as error:
+            self._note(CorruptDumpError(f"{path}: cannot be looked at ({error.strerror})"))
+        return None
 
     def _note(self, *problems: CorruptDumpError) -> None:
-        told = {str(problem) for problem in self.problems}
-        self.problems.extend(problem for problem in problems if str(problem) not in told)
+        for problem in problems:
+            if str(problem) not in self._told:
+                self._told.add(str(problem))
+                self.problems.append(problem)
 
 
 def read_tree(path: Path, *, run: RunChoice = "latest") -> tuple[RankTree, ...]:

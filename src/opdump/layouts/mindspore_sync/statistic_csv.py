@@ -149,11 +149,11 @@ def merge_statistic_csv(earlier: bytes, header: str, rows: str, *, where: str) -
     asked for, and `null` where a statistic was not taken. Raises CorruptDumpError for an earlier file that is none.
     """
     if earlier.startswith(header.encode()):
-        return earlier + rows.encode()
+        return earlier + rows.encode("utf-8", "backslashreplace")
     if not earlier:
-        return (header + rows).encode()
+        return (header + rows).encode("utf-8", "backslashreplace")
     old_header, old_rows = _table(earlier, where)
-    new_header, new_rows = _table((header + rows).encode(), where)
+    new_header, new_rows = _table((header + rows).encode("utf-8", "backslashreplace"), where)
     columns = [*new_header, *(heading for heading in old_header if heading not in new_header)]
     output = io.StringIO()
     output.write(",".join(columns) + "\n")
@@ -162,7 +162,7 @@ def merge_statistic_csv(earlier: bytes, header: str, rows: str, *, where: str) -
             values = dict(zip(names, row, strict=False))
             cells = (values.get(name, NOT_COMPUTED) for name in columns)
             output.write(",".join(f'"{text}"' if text.startswith("(") else cell(text) for text in cells) + "\n")
-    return output.getvalue().encode()
+    return output.getvalue().encode("utf-8", "backslashreplace")
 
 
 def decode_statistic_csv(data: bytes, *, where: str = "statistic.csv") -> list[StatisticRow]:

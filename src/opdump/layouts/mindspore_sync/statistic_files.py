@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from opdump.errors import DumpPathError
 from opdump.layouts.mindspore_sync.batch import Batch, Pattern
 from opdump.layouts.mindspore_sync.repeated_rows import RepeatedRows, repeated_rows
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord
-from opdump.sink import Sink
 
 STATISTIC_NAME = "statistic.csv"
 
 
-class StatisticFiles:
-    """Writes them below `root` through `sink`, with the columns of the plan."""
+class SupportsTables(Protocol):
+    """A sink whose files can be read again, to add rows to them."""
 
-    def __init__(self, plan: DumpPlan, root: Path, sink: Sink) -> None:
-        self._root = root
+    @property
+    def root(self) -> Path: ...
+
+    def read(self, relative: str) -> bytes:
+        """What a file holds; nothing where there is none."""
+
+    def write_bytes(self, relative: str, data: bytes) -> None: ...
+
+
+class StatisticFiles:
+    """Writes them through `sink`, with the columns of the plan."""
+
+    def __init__(self, plan: DumpPlan, sink: SupportsTables) -> None:
         self._sink = sink
         self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
         self._written: dict[str, bytes] = {}
@@ -78,8 +88,9 @@ class StatisticFiles:
             if not rows:
                 continue
             path = f"{directory}/{STATISTIC_NAME}"
-            earlier = self._written[path] if path in self._written else _read_if_there(self._root / path)
-            written[path] = merge_statistic_csv(earlier, self._encoder.header, rows, where=str(self._root / path))
+            earlier = self._written[path] if path in self._written else self._sink.read(path)
+            where = str(self._sink.root / path)
+            written[path] = merge_statistic_csv(earlier, self._encoder.header, rows, where=where)
             self._sink.write_bytes(path, written[path])
         # The next call is for the same step or for a later one: older texts are not needed again.
         self._written = written
@@ -93,14 +104,3 @@ def _form(batch: Batch) -> tuple[Pattern, Sequence[int]] | None:
     if len({op.step for op in batch.ops}) > 1:
         return None
     return batch.pattern, batch.bare
-
-
-def _read_if_there(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise DumpPathError(
-            f"{path}: cannot be read ({error.strerror}), and rows are to be added to it: set 'path' to another directory"
-        ) from error

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from opdump.errors import DumpPathError
 from opdump.graph import Graph
+from opdump.layouts.dump_root import prepare
+from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
 from opdump.layouts.mindspore_sync.index_writer import Constant, IndexWriter, RunFacts, own_version
 from opdump.layouts.mindspore_sync.metadata import (
     CONFIG_NAME,
@@ -42,8 +44,8 @@ from opdump.layouts.mindspore_sync.names import (
 from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
 from opdump.layouts.ms_graph import encode_execution_order, encode_ir, encode_pb
 from opdump.plan import DumpPlan, SyncLayoutName
-from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
-from opdump.sink import FILE_MODE, DirectorySink, make_directory
+from opdump.records import WITHOUT_KERNEL, FiledTensor, OpRecord, SkipReason, TensorRecord
+from opdump.sink import DirectorySink, make_directory
 
 CONSTANTS = "constants"
 MAPPING_NAME = "mapping.csv"
@@ -81,9 +83,11 @@ class SyncWriter:
         self._layout: SyncLayoutName = "mindspore-2.10" if plan.layout == "mindspore-2.10" else "mindspore-2.3"
         self.root = Path(plan.path) / f"rank_{rank_id}"
         self._process = os.getpid()
-        make_directory(self.root / METADATA)
+        prepare(self.root)
+        make_directory(self.root)
         _refuse_unwritable(self.root)
         self.sink = DirectorySink(self.root)
+        self.sink.make_directory(METADATA)
         opdump_version = own_version()
         self._index = IndexWriter(
             self.root / METADATA,
@@ -93,7 +97,7 @@ class SyncWriter:
         )
         self.run_id = self._index.run_id
         self._write_metadata(device_target, framework, framework_version, opdump_version)
-        self._statistics = StatisticFiles(plan, self.root, self.sink)
+        self._statistics = StatisticFiles(plan, self.sink)
         self._full_names_in_csv = self._layout == "mindspore-2.10"
         self._names: dict[tuple[str, str], str] = {}
         self._types: dict[str, str] = {}
@@ -102,7 +106,6 @@ class SyncWriter:
         self._constants: list[Constant] = []
         self._history: set[tuple[int, int]] = set()
         self._closed = False
-        self._appending = threading.Lock()
 
     def write_payload(self, record: TensorRecord) -> str:
         """Queue the npy file of a tensor; its path relative to the rank's directory."""
@@ -162,7 +165,8 @@ class SyncWriter:
         batch = self._index.batch_of(ops, tensors)
         if self.plan.saves_statistics:
             self._statistics.write_batch(batch, directory_of=self._step_directory, written_as=self._in_statistics)
-        self._write_history(step, ops)
+        # A step in which nothing of a graph was selected is one that the graph has executed.
+        self._write_history(step, {op.graph_id for op in ops if op.skip not in WITHOUT_KERNEL})
         # Taken only when they are filed: another thread may add a constant meanwhile.
         constants = self._constants[:]
         self._index.write_batch(step, batch, files, constants, counted)
@@ -182,10 +186,11 @@ class SyncWriter:
         """Wait until everything queued is on disk."""
         self.sink.flush()
 
-    def close(self, totals: Mapping[str, int]) -> None:
+    def close(self, totals: Mapping[str, int] | None) -> None:
         """Wait until every file is written, then note the totals in the index. Closing twice is allowed.
 
-        A run whose files did not all reach the disk is not marked as ended: DumpPathError says why.
+        A run whose files did not all reach the disk is not marked as ended: DumpPathError says why. Nor is one without totals, which was
+        given up.
         """
         if self._closed or self._is_elsewhere():
             return
@@ -196,12 +201,24 @@ class SyncWriter:
                 self._index.write_batch(self._constants[0].record.op.step, nothing, (), self._constants)
         finally:
             self.sink.close()
-        if self.sink.failed or self._index.failed:
+        if totals is None or self.sink.failed or self._index.failed:
             return  # whoever called was told then
+        self._index.end_run(totals)
+        self.sink.adopt(f"{METADATA}/{INDEX_NAME}")
         self._index.end_run({**totals, "files": self.sink.files_written, "bytes": self.sink.bytes_written})
+        self.sink.adopt(f"{METADATA}/{INDEX_NAME}")  # two more rows may have taken one more page
+
+    def abandon(self) -> None:
+        """Takes back the run, which filed nothing: its row in the index, and the directory where nobody else has used it."""
+        if self._closed or self._is_elsewhere():
+            return
+        self._closed = True
+        self.sink.close()
+        if self._index.forget_run() == 0 and {path.name for path in self.root.iterdir()} == {METADATA}:
+            shutil.rmtree(self.root, ignore_errors=True)
 
     def _write_metadata(self, device_target: str, framework: str, framework_version: str, opdump_version: str) -> None:
-        self.sink.write_bytes(f"{METADATA}/{CONFIG_NAME}", config_text(self.plan).encode("utf-8", "surrogateescape"))
+        self.sink.write_bytes(f"{METADATA}/{CONFIG_NAME}", config_text(self.plan).encode("utf-8", "backslashreplace"))
         environment = environment_text(
             device_target=device_target,
             framework=framework,
@@ -214,11 +231,17 @@ class SyncWriter:
     def _in_statistics(self, op: OpRecord) -> tuple[OpRecord, str]:
         return op, op.op_name if self._full_names_in_csv else self._op_name(op)
 
-    def _write_history(self, step: int, ops: Sequence[OpRecord]) -> None:
-        for graph_id in {op.graph_id for op in ops if not op.skip}:
+    def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
+        """These graphs executed something in a step that is dumped, whether or not something of it is filed."""
+        if not self._is_elsewhere():
+            self._write_history(step, graph_ids)
+
+    def _write_history(self, step: int, graph_ids: Iterable[int]) -> None:
+        for graph_id in sorted(graph_ids):
             if (graph_id, step) not in self._history:
                 self._history.add((graph_id, step))
-                self._append(f"execution_order/ms_global_execution_order_graph_{graph_id}.csv", f"{step}\n")
+                history = f"execution_order/ms_global_execution_order_graph_{graph_id}.csv"
+                self.sink.append(history, f"{step}\n".encode())
 
     def _write_npy(self, directory: str, name: str, record: TensorRecord) -> str:
         if record.payload is None:
@@ -237,28 +260,10 @@ class SyncWriter:
         while True:
             # os.urandom: the generators of the program under capture must stay as they are.
             short = f"{int.from_bytes(os.urandom(4), 'little') >> 1}.{suffix}"
-            if not (self.root / directory / short).exists():
+            if not self.sink.holds(f"{directory}/{short}"):
                 break
-        self._append(f"{directory}/{MAPPING_NAME}", f"{short},{name}\n")
+        self.sink.append(f"{directory}/{MAPPING_NAME}", f"{short},{name}\n".encode("utf-8", "backslashreplace"))
         return short
-
-    def _append(self, relative: str, line: str) -> None:
-        path = self.root / relative
-        try:
-            make_directory(path.parent)
-            with self._appending:
-                if path.exists():
-                    path.chmod(0o600)  # it was left read-only
-                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                try:
-                    os.write(descriptor, line.encode())
-                    os.fchmod(descriptor, FILE_MODE)
-                finally:
-                    os.close(descriptor)
-        except OSError as error:
-            raise DumpPathError(
-                f"{path}: cannot be written ({error.strerror}): free space, or set 'path' elsewhere"
-            ) from error
 
     def _file_name(self, record: TensorRecord) -> str:
         op = record.op
@@ -319,6 +324,4 @@ def _constant_op(data_id: int, reader: OpRecord) -> OpRecord:
 
 def _refuse_unwritable(root: Path) -> None:
     if not os.access(root, os.W_OK | os.X_OK):
-        raise DumpPathError(
-            f"{root}: is not writable for this user: set 'path' in common_dump_settings to a directory that is"
-        )
+        raise DumpPathError(f"{root}: is not writable for this user: dump into a directory that is")

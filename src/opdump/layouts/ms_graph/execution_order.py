@@ -25,7 +25,7 @@ def encode_execution_order(graph: Graph) -> bytes:
     """The file for the kernels of the graph; header alone where it has none."""
     return "".join(
         f"{name}\n" for name in (EXECUTION_ORDER_HEADER, *(one_line(n.op_name) for n in graph.kernels))
-    ).encode()
+    ).encode("utf-8", "backslashreplace")
 
 
 def decode_execution_order(data: bytes, *, where: str = "execution order") -> tuple[str, ...]:

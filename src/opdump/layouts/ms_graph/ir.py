@@ -61,7 +61,7 @@ _NOT_PLAIN: Final = re.compile(r"[^\w.]")
 
 def encode_ir(graph: Graph, *, layout: IrLayout = "mindspore-2.3") -> bytes:
     """The file of the graph in the words of the layout's generation, UTF-8."""
-    return "\n".join([*_header(graph), *_body(graph, layout), "}", ""]).encode("utf-8")
+    return "\n".join([*_header(graph), *_body(graph, layout), "}", ""]).encode("utf-8", "backslashreplace")
 
 
 def _header(graph: Graph) -> Iterator[str]:

@@ -84,7 +84,7 @@ def _classes() -> Mapping[str, Any]:
 
 def to_text(text: str) -> bytes:
     """Text as a field holds it; the half characters that stand for undecodable bytes of a file name become `?`."""
-    return text.encode("utf-8", "replace")
+    return text.encode("utf-8", "backslashreplace")
 
 
 def from_text(field: bytes) -> str:

@@ -31,7 +31,7 @@ _LINE_BREAKS: Final = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 def printable(text: str) -> str:
     """The text as valid UTF-8: the half characters that stand for undecodable bytes of a file name become `?`."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def one_line(text: str) -> str:

@@ -1,0 +1,38 @@
+"""Which tensors of a dump file are samples, the first elements of larger tensors: attributes of the file say it.
+
+    opdump.sample.output.0 = "4,250"        output 0 holds some of the elements of a tensor of this shape
+
+No device writes these attributes, and its readers pass over them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from opdump.dump_file.dump_file import DumpFile
+    from opdump.records import IO
+
+_PREFIX: Final = "opdump.sample."
+_MOST_DIGITS: Final = 19
+
+
+def sample_attribute(io: IO, slot: int, shape: Iterable[int]) -> tuple[str, str]:
+    """The attribute of a sample; `shape` is that of the whole tensor."""
+    return f"{_PREFIX}{io}.{slot}", ",".join(map(str, shape))
+
+
+def samples_of(file: DumpFile) -> dict[str, tuple[int, ...]]:
+    """By the name of each tensor that is a sample (`output:0`) the shape of the whole. What makes no sense is passed over."""
+    stated = {name: value for name, value in file.attributes if name.startswith(_PREFIX)}
+    found: dict[str, tuple[int, ...]] = {}
+    for tensor in file.tensors if stated else ():
+        parts = stated.get(f"{_PREFIX}{tensor.io}.{tensor.slot}", "").split(",")
+        if len(parts) > 64 or not all(part.isascii() and part.isdigit() and len(part) < _MOST_DIGITS for part in parts):
+            continue
+        whole = tuple(map(int, parts))
+        if len(tensor.shape) == 1 and tensor.shape[0] < math.prod(whole):
+            found[tensor.name] = whole
+    return found

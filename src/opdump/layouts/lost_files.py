@@ -1,0 +1,84 @@
+"""Files that an index lists and that are not there: a run that was cut off, a disk that filled up, or somebody who removed them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from opdump.errors import CorruptDumpError
+from opdump.records import TensorRecord
+
+
+class LostFiles:
+    """Finds them by listing each directory once; many records share one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._names: dict[str, frozenset[str] | None] = {}
+
+    def without_payload(
+        self, records: Iterable[tuple[TensorRecord, str | None]], problems: list[CorruptDumpError], *, is_complete: bool
+    ) -> list[TensorRecord]:
+        """The records, each given with its file below the root; a record whose file is lost has no payload, and `problems` tells of it.
+
+        `is_complete`: the run ended in good order, so that each file was there.
+        """
+        cause = "it was removed after the run" if is_complete else "the run was cut off before it was written"
+        found = []
+        lost: dict[str, list[str]] = {}
+        for record, relative in records:
+            if relative is None or self._is_there(relative):
+                found.append(record)
+            else:
+                found.append(replace(record, payload=None))
+                directory, _, name = relative.rpartition("/")
+                lost.setdefault(directory, []).append(name)
+        for directory, names in lost.items():
+            where = self._root / directory
+            if len(names) > 1 and not self._names[directory]:
+                text = f"{where}: is empty or not there, and the index lists {len(names)} tensors in it: {cause}"
+                problems.append(CorruptDumpError(text))
+            else:
+                problems += [
+                    CorruptDumpError(f"{where / name}: is listed in the index and not there: {cause}")
+                    for name in dict.fromkeys(names)
+                ]
+        return found
+
+    def _is_there(self, relative: str) -> bool:
+        if "\0" in relative:
+            return True  # no name at all, as its payload says
+        directory, _, name = relative.rpartition("/")
+        if directory not in self._names:
+            self._names[directory] = self._names_in(directory)
+        names = self._names[directory]
+        return names is None or name in names
+
+    def _names_in(self, directory: str) -> frozenset[str] | None:
+        """The names in a directory of the dump; None outside of it, where nothing is looked at and payloads say so."""
+        root = os.path.realpath(self._root)
+        try:
+            path = os.path.realpath(os.path.join(root, directory))
+            if path != root and not path.startswith(root.rstrip(os.sep) + os.sep):
+                return None
+            return frozenset(os.listdir(path))
+        except OSError:
+            return frozenset()
+
+
+def cut_off(where: Path | str, step: int, operators: int) -> CorruptDumpError:
+    """The problem of a step whose operators are known by their files alone."""
+    return CorruptDumpError(
+        f"{where}: step {step} was not finished: {operators} operators of it are known by their files alone, the index lists them not; the "
+        "run was cut off"
+    )
+
+
+def left_out(where: Path | str, operators: int) -> CorruptDumpError:
+    """The problem of operators after the last step that was finished, where nothing says which step they are of."""
+    return CorruptDumpError(
+        f"{where}: {operators} operators after the last step that the index lists are left out: the run was cut off in a step that was "
+        "not finished, and nothing says which one"
+    )

@@ -1,0 +1,55 @@
+"""Why a file of a dump could not be written, and what helps: one message for each cause."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from types import MappingProxyType
+from typing import Final
+
+from opdump.errors import DumpPathError
+
+_NO_ROOM: Final = "free space, or dump less (fewer steps, fewer operators, statistics alone), or to another disk"
+_GONE: Final = "the directory was removed or replaced while the dump was written; run it again, and leave the directory"
+_TOO_MANY: Final = "too many files are open; raise the limit (ulimit -n)"
+_KEPT_OUT: Final = "make the directory writable for this user, or dump into another one"
+_REMEDIES: Final = MappingProxyType(
+    {
+        **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _NO_ROOM),
+        **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP), _GONE),
+        **dict.fromkeys((errno.EMFILE, errno.ENFILE), _TOO_MANY),
+        **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _KEPT_OUT),
+    }
+)
+_OTHER_DISK: Final = "look after the disk, or dump to another one"
+
+
+def told_of(path: str, error: BaseException, *, files: int, size: int) -> DumpPathError:
+    """The error for what stopped the writing of `path` after so many files and bytes."""
+    if isinstance(error, DumpPathError):
+        return error
+    told = DumpPathError(
+        f"{path}: cannot be written ({reason_of(error)}) after {files} files and {size} bytes: {remedy_for(error)}; the files "
+        "written so far are whole"
+    )
+    if isinstance(error, MemoryError):
+        # Its frames hold what did not fit.
+        error.__traceback__ = None
+    told.__cause__ = error
+    return told
+
+
+def reason_of(error: BaseException) -> str:
+    """What the system or the interpreter says: `No space left on device`, `MemoryError`, `ValueError: embedded null byte`."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[0]
+
+
+def remedy_for(error: BaseException) -> str:
+    """What a person can do about it."""
+    if isinstance(error, OSError):
+        return _REMEDIES.get(error.errno or 0, _OTHER_DISK)
+    if isinstance(error, MemoryError):
+        return "give the program more memory, or dump less (fewer steps, fewer operators, statistics alone)"
+    return "this is a defect of opdump, please report it"

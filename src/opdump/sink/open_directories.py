@@ -1,0 +1,136 @@
+"""Directories below a root, opened once and never through a link.
+
+What is written into an open directory lands there whatever its name means by now: a link that appears later leads nowhere, and a
+directory that was removed is not made again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from opdump.errors import DumpPathError
+
+DIRECTORY_MODE: Final = 0o700
+"""As MindSpore sets it: a dump holds weights and data."""
+
+_MOST_OPEN: Final = 24
+_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class OpenDirectory:
+    """A directory by its descriptor, which is closed when nobody holds it any more."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(
+        self, close: Callable[[int], None] = os.close
+    ) -> None:  # `os` may be gone at the end of the interpreter
+        close(self.descriptor)
+
+
+class OpenDirectories:
+    """The directories below `root`, by their paths relative to it; missing ones are made. Threads may ask at the same time."""
+
+    def __init__(self, root: str) -> None:
+        self._root_path = root
+        self._root: OpenDirectory | None = None
+        self._open: dict[str, OpenDirectory] = {}
+        self._lock = threading.Lock()
+
+    def at(self, relative: str) -> OpenDirectory:
+        """The directory; the root for an empty path.
+
+        Raises DumpPathError for a link in its place or above it, and where the root cannot be made; OSError otherwise.
+        """
+        found = self._open.get(relative)
+        if found is not None:
+            return found
+        with self._lock:
+            return self._at(relative)
+
+    def holds(self, relative: str) -> bool:
+        """Whether there is something of that name, whatever it is."""
+        above, _, name = relative.rpartition("/")
+        try:
+            os.stat(name, dir_fd=self.at(above).descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_known(self, relative: str) -> bool:
+        """Whether it is open."""
+        return relative in self._open
+
+    def _at(self, relative: str) -> OpenDirectory:
+        if not relative:
+            return self._opened_root()
+        found = self._open.get(relative)
+        if found is not None:
+            return found
+        above, _, name = relative.rpartition("/")
+        parent = self._at(above).descriptor
+        path = f"{self._root_path}/{relative}"
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(name, DIRECTORY_MODE, dir_fd=parent)
+            opened = OpenDirectory(os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=parent))
+        except OSError as error:
+            refuse_link(path, name, parent, error)
+            raise
+        if len(self._open) >= _MOST_OPEN:
+            del self._open[next(iter(self._open))]  # who still writes into it holds it
+        self._open[relative] = opened
+        return opened
+
+    def _opened_root(self) -> OpenDirectory:
+        if self._root is None:
+            make_directory(Path(self._root_path))
+            self._root = OpenDirectory(os.open(self._root_path, _FLAGS))
+        return self._root
+
+
+def refuse_link(path: str, name: str, parent: int, error: OSError) -> None:
+    """Raises DumpPathError where `name` in the open directory `parent` is a link; `path` is what it is called."""
+    if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+        return
+    try:
+        is_link = stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except OSError:
+        return
+    if is_link:
+        raise link_error(path) from error
+
+
+def link_error(path: str | Path) -> DumpPathError:
+    """The error for a link inside a dump."""
+    return DumpPathError(
+        f"{path}: is a symbolic link inside the dump, expected a directory or a file of the dump: opdump writes through none, since what "
+        "it leads to is no part of the dump. Remove it, or dump into another directory"
+    )
+
+
+def make_directory(path: Path) -> None:
+    """Make `path` and the missing directories above it, all for their owner alone. Raises DumpPathError."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        if path.parent == path:
+            break
+        path = path.parent
+    try:
+        for directory in reversed(missing):
+            directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+    except OSError as error:
+        raise DumpPathError(
+            f"{directory}: the directory cannot be made ({error.strerror}): dump into a directory that this user can write"
+        ) from error
