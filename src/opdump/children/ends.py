@@ -1,0 +1,146 @@
+"""When the work of a child process begins, and when it ends: each kind of child has its own way for both."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+_MOMENT: Final = 0.02
+_MOST_TRIES: Final = 500
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+_AROUND: Final = tuple(
+    os.path.join(_PACKAGE, part)
+    for part in (
+        "__main__.py",
+        "commands",
+        "startup",
+        "children",
+        os.path.join("adapters", "torch", "training.py"),
+        os.path.join("adapters", "torch", "threads.py"),
+    )
+)
+"""What stands around the program's own frames and holds nothing meanwhile."""
+
+
+def when_it_has_its_work(call: Callable[[], object]) -> None:
+    """Calls a function in a forked process as soon as it is known what runs in it: now, where nothing else is to come.
+
+    A process that is about to become another program (`preexec_fn` of subprocess) is left alone.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.endswith("subprocess.py") and frame.f_code.co_name == "_execute_child":
+            return
+        if file.endswith(("popen_fork.py", "forkserver.py")):
+            after_bootstrap(call)
+            return
+        frame = frame.f_back
+    call()
+
+
+def after_bootstrap(call: Callable[[], object]) -> None:
+    """Calls a function in a process of multiprocessing just before its work, in this one or in those that are forked from it."""
+    from multiprocessing.process import BaseProcess
+
+    base: Any = BaseProcess
+    original = base._bootstrap
+
+    def bootstrap(process: Any, *args: Any, **kwargs: Any) -> Any:
+        after_fork = process._after_fork
+
+        def then() -> None:
+            # What follows is the work itself; by now the process knows which it is.
+            del process._after_fork
+            after_fork()
+            call()
+
+        process._after_fork = then
+        base._bootstrap = original
+        return original(process, *args, **kwargs)
+
+    base._bootstrap = bootstrap
+
+
+def call_at_end(call: Callable[[], object]) -> None:
+    """Calls a function when the work of this process ends: by itself, by SIGTERM, and by `os._exit` where it was forked."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing import util
+
+        # Such a process leaves by os._exit; what has a priority is called before that.
+        util.Finalize(None, call, exitpriority=1000)
+    asked_to_end = _call_at_termination(call)
+
+    def at_exit() -> None:
+        call()
+        if asked_to_end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    atexit.register(at_exit)
+    _call_before_exit(call)
+
+
+def _call_before_exit(call: Callable[[], object]) -> None:
+    leave, process = os._exit, os.getpid()
+
+    def leave_in_order(status: int) -> NoReturn:
+        if os.getpid() == process and not _within_opdump(sys._getframe()):
+            call()
+        leave(status)
+
+    os._exit = leave_in_order
+
+
+def _call_at_termination(call: Callable[[], object]) -> list[int]:
+    """A pool of processes ends its workers by SIGTERM. Who handles that by itself, or ignores it, is left to it.
+
+    Returns where a signal is kept that comes when the interpreter ends: it starts no thread any more.
+    """
+    kept: list[int] = []
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return kept
+    process = os.getpid()
+    patience = itertools.count()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process and _within_opdump(frame) and next(patience) < _MOST_TRIES:
+            # A lock may be held that the end would wait for, or the end has begun: in a moment it is over.
+            try:
+                threading.Thread(target=_again, args=(number,), name="opdump-signal", daemon=True).start()
+            except RuntimeError:
+                kept.append(number)
+            return
+        signal.signal(number, signal.SIG_IGN)
+        if os.getpid() == process and not _within_opdump(frame):
+            call()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end)
+    return kept
+
+
+def _again(number: int) -> None:
+    time.sleep(_MOMENT)
+    os.kill(os.getpid(), number)
+
+
+def _within_opdump(frame: FrameType | None) -> bool:
+    """Whether opdump is at work, and not only around the program."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_PACKAGE) and not file.startswith(_AROUND):
+            return True
+        frame = frame.f_back
+    return False

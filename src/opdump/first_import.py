@@ -1,0 +1,165 @@
+"""Waits for the first import of a module: who looks at a framework need not make a program import it.
+
+wait_for(("torch", "tensorflow"), before=check, after=begin)
+import torch                             check("torch"), the import itself, begin("torch")
+stand_down()                             nobody of `wait_for` is called any more
+
+after_import("tensorflow", prepare)
+import tensorflow                        the import itself, prepare(tensorflow), once
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Call = Callable[[str], object]
+Function = Callable[[ModuleType], object]
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules as everybody does, and has their loader tell it before and after its work."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = frozenset(names)
+        self.waits = True
+        self._looking: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.names or fullname in self._looking:
+            return None
+        self._looking.add(fullname)
+        try:
+            self.looked_for(fullname)
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._looking.discard(fullname)
+        # To look for a module is not to import it, so nobody is called yet.
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Telling(spec.loader, self)
+        return spec
+
+    def take_out(self) -> None:
+        """Nobody is called any more, not even by a module that is being imported."""
+        self.waits = False
+        sys.meta_path.remove(self)
+
+    def looked_for(self, name: str) -> None:
+        """Somebody looks for the module, which may be what puts it there."""
+
+    def begins(self, module: ModuleType) -> None:
+        """The module is about to be imported."""
+
+    def is_there(self, module: ModuleType) -> None:
+        """The module was imported."""
+
+
+class _Telling(Loader):
+    """Another loader, which tells a finder before and after its work."""
+
+    def __init__(self, loader: Loader, finder: _Finder) -> None:
+        self._loader = loader
+        self._finder = finder
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        if self._finder.waits:
+            self._finder.begins(module)
+        self._loader.exec_module(module)
+        if self._finder.waits:
+            self._finder.is_there(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _FirstImport(_Finder):
+    """What waits for one of several modules."""
+
+    def __init__(self, names: Sequence[str], before: Call, after: Call, sought: Call | None) -> None:
+        super().__init__(names)
+        self._before = before
+        self._after = after
+        self._sought = sought
+
+    def looked_for(self, name: str) -> None:
+        if self._sought is not None:
+            self._sought(name)
+
+    def begins(self, module: ModuleType) -> None:
+        self._before(module.__name__)
+
+    def is_there(self, module: ModuleType) -> None:
+        self._after(module.__name__)
+
+
+class _Functions(_Finder):
+    """The functions that wait for one module, and are called once."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__((name,))
+        self.name = name
+        self.functions: list[Function] = []
+
+    def is_there(self, module: ModuleType) -> None:
+        self.take_out()
+        for function in self.functions:
+            function(module)
+
+
+def wait_for(names: Sequence[str], *, before: Call, after: Call, to_be_found: Call | None = None) -> None:
+    """Calls `before` and `after` around each import of one of `names`, by its name, until `stand_down`.
+
+    `to_be_found` is called when somebody looks for one of them, which may be what puts it there. Errors of all come out of the
+    import; one of `before` keeps the module from being imported.
+    """
+    sys.meta_path.insert(0, _FirstImport(names, before, after, to_be_found))
+
+
+def waits() -> bool:
+    """Whether somebody is to be called."""
+    return any(isinstance(each, _FirstImport) for each in sys.meta_path)
+
+
+def stand_down() -> None:
+    """Calls nobody of `wait_for` any more."""
+    for finder in [each for each in sys.meta_path if isinstance(each, _FirstImport)]:
+        finder.take_out()
+
+
+def after_import(name: str, function: Function) -> None:
+    """Calls `function` with the module `name` once it was imported, and never again. Errors of it come out of the import."""
+    finder = _functions(name)
+    if finder is None:
+        finder = _Functions(name)
+        sys.meta_path.insert(0, finder)
+    finder.functions.append(function)
+
+
+def forget_import(name: str) -> None:
+    """Calls nobody of `after_import` any more."""
+    finder = _functions(name)
+    if finder is not None:
+        finder.take_out()
+
+
+def functions_waiting(name: str) -> int:
+    """How many functions wait for this module."""
+    finder = _functions(name)
+    return 0 if finder is None else len(finder.functions)
+
+
+def _functions(name: str) -> _Functions | None:
+    return next((each for each in sys.meta_path if isinstance(each, _Functions) and each.name == name), None)

@@ -1,0 +1,55 @@
+"""The start-up hook: the plain command `python train.py` dumps where a variable of opdump's own asks for it.
+
+    OPDUMP_START=1 MINDSPORE_DUMP_CONFIG=data_dump.json python train.py
+    OPDUMP_START="-c acl.json --strict" python -m package.train
+
+`opdump_start.pth`, which is installed beside the package, has every Python look at two variables when it starts, and calls `begin`
+where one of them is set. Without them nothing of opdump is imported. docs/start.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+START_VARIABLE = "OPDUMP_START"
+"""`1`, or options of `opdump run`."""
+FAMILY_VARIABLE = "OPDUMP_FAMILY"
+"""Set while a capture runs, for the processes that its program starts."""
+_OWN = ("opdump", "msaccucmp")
+
+
+def begin() -> None:
+    """Prepares this process to be captured as soon as it imports a framework; called before the program starts.
+
+    Nothing is read and nothing is made before that: what never imports a framework runs as if opdump were not there.
+    """
+    from opdump.first_import import waits
+
+    # Python may find the file that calls this in several directories: one of the user, one of all.
+    if waits() or _is_own_command(sys.orig_argv):
+        return
+    family = os.environ.get(FAMILY_VARIABLE, "")
+    if family:
+        from opdump.startup.child_process import await_work
+
+        if await_work(family):
+            return
+    asked = os.environ.get(START_VARIABLE, "").strip()
+    if asked in ("", "0"):
+        return
+    from opdump.startup.plain_command import await_framework
+
+    await_framework(asked)
+
+
+def _is_own_command(command: list[str]) -> bool:
+    """Whether the process is a command of opdump's, which says itself what it captures."""
+    for place, word in enumerate(command[1:], start=1):
+        if word == "-m":
+            return command[place + 1 : place + 2] in [[name] for name in _OWN]
+        if not word.startswith("-"):
+            return os.path.basename(word) in _OWN
+        if word in ("-c", "-"):
+            return False
+    return False

@@ -1,0 +1,64 @@
+"""A process that a program under capture started as another Python: spawned by multiprocessing, or by subprocess."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from opdump.first_import import stand_down, wait_for
+
+_FRAMEWORKS: Final = ("torch", "tensorflow")
+
+
+def await_work(directory: str) -> bool:
+    """Captures this process once it has imported the framework that the run is of, and has work; False where the run has ended."""
+    from opdump.children.roles import role_of_command
+
+    role = role_of_command(sys.orig_argv)
+    if role == "server":
+        return True
+    import os
+
+    if not os.path.isdir(directory):
+        return False
+    await_framework_of(directory)
+    return True
+
+
+def await_framework_of(directory: str) -> None:
+    """Captures this process once it has imported the framework that the run is of."""
+    wait_for(_FRAMEWORKS, before=_nothing, after=lambda name: _begin(directory, name))
+
+
+def _nothing(_name: str) -> None:
+    """Until the framework is there, there is nothing to do."""
+
+
+def _begin(directory: str, name: str) -> None:
+    from opdump.children import Family, role_here, role_of_command
+    from opdump.children.ends import after_bootstrap
+    from opdump.session import begin_child, leave_out_for
+
+    family = Family.named(directory)
+    if family is None:
+        return
+    is_wanted = name == (family.facts["framework"] or name)
+    if is_wanted:
+        stand_down()
+
+    def begin() -> None:
+        if is_wanted:
+            begin_child(family, name)
+        else:
+            leave_out_for(family, name)
+
+    if role_of_command(sys.orig_argv) == "undecided" and (role_here() == "undecided" or _is_server()):
+        after_bootstrap(begin)
+    else:
+        begin()
+
+
+def _is_server() -> bool:
+    """Whether this is the server that forks processes of multiprocessing, and no such process."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    return multiprocessing is None or multiprocessing.parent_process() is None

@@ -1,0 +1,320 @@
+"""A program that was started by itself and not by `opdump run`, captured from its first import of a framework to its end.
+
+What `opdump run` does around a program is done here from within: the config is read just before the framework is imported, errors
+are printed by way of `sys.excepthook`, and the report when the interpreter ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shlex
+import sys
+import tokenize
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from opdump.first_import import stand_down, wait_for
+from opdump.process_starts import Start, watch_starts
+
+if TYPE_CHECKING:
+    from opdump.capture_report import CaptureReport
+    from opdump.children import Family
+    from opdump.commands.run_options import RunOptions
+    from opdump.plan import DumpPlan
+    from opdump.session import Dump
+    from opdump.tensorflow.scripts import ScriptFacts
+
+_FRAMEWORKS: Final = ("torch", "tensorflow")
+_DROP_INS: Final = ("npu_bridge", "npu_device")
+
+
+def await_framework(asked: str) -> None:
+    """Captures this process from its first import of a framework on, as `asked` says: `1`, or options of `opdump run`."""
+    command = _PlainCommand(asked)
+    # Registered first, so it is called last, and may choose the exit code.
+    atexit.register(command.leave)
+    watch_starts(command.starts)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=command.forked)
+    wait_for(_FRAMEWORKS, before=command.check, after=command.begin)
+    wait_for(_DROP_INS, before=command.check, after=command.begin, to_be_found=command.begin)
+
+
+class _PlainCommand:
+    """The one program of this process."""
+
+    def __init__(self, asked: str) -> None:
+        self._asked = asked
+        self._process = os.getpid()
+        self._options: RunOptions | None = None
+        self._facts: ScriptFacts | None = None
+        self._plan: DumpPlan | None = None
+        self._by_itself = False
+        """The program asks for its dumps itself."""
+        self._began = False
+        self._stack = ExitStack()
+        self._family: Family | None = None
+        """Of the processes that the program has started before it imported a framework."""
+        self._dump: Dump | None = None
+        self._code: int | None = None
+        """What the process is to end with, where that is not the program's affair."""
+
+    def check(self, _name: str = "") -> None:
+        """Reads what is asked for. What cannot be used ends the process, before the program's first step."""
+        if self._options is not None or self._began:
+            return
+        import click
+
+        from opdump.commands import EXIT_ERROR, EXIT_USAGE
+        from opdump.errors import OpdumpError
+
+        try:
+            self._read()
+        except OpdumpError as error:
+            self._end(f"opdump: error: {error}", EXIT_ERROR)
+        except click.UsageError as error:
+            self._end(f"opdump: error: OPDUMP_START={self._asked!r}: {error.format_message()}", EXIT_USAGE)
+
+    def begin(self, name: str) -> None:
+        """Begins the capture, where `name` is the framework that the program is written for."""
+        self.check()
+        options, facts = self._options, self._facts
+        if self._began or options is None or facts is None or not self._is_wanted(name, options, facts):
+            return
+        from opdump.errors import OpdumpError
+
+        self._began = True
+        stand_down()
+        try:
+            self._begin(name, options, facts)
+        except OpdumpError as error:
+            self._end(f"opdump: error: {error}", 1)
+
+    def starts(self, start: Start) -> None:
+        """The program is about to start a process: what it does belongs to this run, also where a framework is imported there alone."""
+        if self._began or self._family is not None or self._code is not None or os.getpid() != self._process:
+            return
+        if start.kind == "replaced" or not start.is_python:
+            return
+        import click
+
+        from opdump.configs.dump_directory import made_later
+        from opdump.errors import OpdumpError
+
+        try:
+            if self._options is None:
+                with made_later():
+                    self._read()
+        except (OpdumpError, click.UsageError):
+            return  # whoever imports a framework says so
+        if self._plan is not None:
+            self._await_children(self._plan)
+
+    def _await_children(self, plan: DumpPlan) -> None:
+        from opdump.session import awaiting_children
+
+        options, facts = self._options, self._facts
+        assert options is not None, "the plan was read with them"
+        assert facts is not None, "and so were the facts"
+        says_nothing = facts.imports.isdisjoint({*_FRAMEWORKS, *_DROP_INS, "keras"})
+        framework: str = options.framework
+        if framework == "auto":
+            framework = "" if says_nothing else facts.framework
+        self._family = self._stack.enter_context(
+            awaiting_children(plan, framework=framework, eager=options.eager, children=not options.no_children)
+        )
+        atexit.register(self._tell_children)
+
+    def forked(self) -> None:
+        """In a forked process, before the program imported a framework: it is a child of this run."""
+        if self._began:
+            return
+        family, self._family = self._family, None
+        if family is not None:
+            from opdump.startup.child_process import await_framework_of
+
+            stand_down()
+            await_framework_of(str(family.directory))
+
+    def leave(self) -> None:
+        """The end of the process, after everything else."""
+        if self._code is not None and os.getpid() == self._process:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+            os._exit(self._code)
+
+    def _read(self) -> None:
+        from opdump.commands.run import run
+        from opdump.commands.run_options import RunOptions
+        from opdump.configs.program_directory import program_directory
+        from opdump.tensorflow.scripts import facts_of_script
+
+        words = [] if self._asked == "1" else shlex.split(self._asked)
+        found = dict(run.make_context("opdump run", [*words, "--", "program"]).params)
+        if found.pop("as_module") or found.pop("arguments") or found.pop("script") != "program":
+            import click
+
+            raise click.UsageError("expected 1 or options of `opdump run`; the program is what the command starts")
+        options = RunOptions(**found)
+        facts = facts_of_script(_source_of_main())
+        file = options.file(os.environ, asks_itself=facts.asks_for_dumps)
+        if file is None and facts.asks_for_dumps:
+            options.refuse_unfit("the program")
+            self._by_itself = True
+        else:
+            directory = program_directory()
+            self._plan = options.plan(file, os.environ, directory=None if directory is None else str(directory))
+        self._options, self._facts = options, facts
+
+    def _is_wanted(self, name: str, options: RunOptions, facts: ScriptFacts) -> bool:
+        if options.framework != "auto":
+            return name == options.framework
+        if facts.imports.isdisjoint({*_FRAMEWORKS, *_DROP_INS, "keras"}):
+            return True  # the program says nothing: the first that comes
+        return name == facts.framework or (name in _DROP_INS and facts.framework == "tensorflow")
+
+    def _begin(self, name: str, options: RunOptions, facts: ScriptFacts) -> None:
+        import click
+
+        from opdump.commands.run_options import rank_among_several
+        from opdump.tensorflow.scripts import prepared_for
+
+        rank = rank_among_several(os.environ)
+        self._put_in_hook()
+        if self._by_itself:
+            self._stack.enter_context(
+                prepared_for(
+                    facts,
+                    path=None if options.path is None else Path(options.path),
+                    stream_in_names=options.stream_in_names,
+                    streams=options.streams,
+                    on_error=options.on_error or ("stop" if options.strict else None),
+                )
+            )
+            atexit.register(self._finish, rank)
+            return
+        from opdump.commands.progress import progress_lines
+        from opdump.session import capture, told_elsewhere
+
+        plan = self._plan
+        assert plan is not None, "check() made one"
+        if rank in (None, 0):
+            for warning in plan.warnings:
+                click.echo(f"opdump: warning: {warning}", err=True)
+        self._stack.enter_context(prepared_for(facts, records=False))
+        framework = "tensorflow" if name in _DROP_INS else name
+        manager = capture(replace(plan, warnings=()), framework=framework, **options.settings)
+        self._dump = self._stack.enter_context(manager)
+        self._dump.when_replaced = lambda report: self._replaced(report, rank)
+        self._dump.when_ended = told_elsewhere
+        # After what the capture made registered its own end, so that this runs before it.
+        atexit.register(self._finish, rank)
+        self._stack.enter_context(progress_lines(self._dump, enabled=rank in (None, 0)))
+
+    def _finish(self, rank: int | None) -> None:
+        """Ends the capture and says what it did; at the end of the interpreter, when the program's own functions were called."""
+        if os.getpid() != self._process:
+            return
+        from opdump.commands import EXIT_INCOMPLETE
+        from opdump.commands.ending import print_error, print_reports
+        from opdump.tensorflow import finish
+
+        options = self._options
+        assert options is not None, "the capture began"
+        try:
+            self._stack.close()
+        except Exception as error:  # noqa: BLE001  whatever it is, it is said and it decides how the process ends
+            print_error(error, sys.__excepthook__)
+            self._code = 1
+        reports = [] if self._dump is None or self._dump.report is None else [self._dump.report]
+        if self._by_itself:
+            reports = list(finish())
+        print_reports(reports, rank=rank, as_json=options.as_json)
+        if self._code is None and any(report.failure for report in reports):
+            self._code = EXIT_INCOMPLETE
+
+    def _replaced(self, report: CaptureReport, rank: int | None) -> None:
+        from opdump.commands.ending import print_reports
+
+        options = self._options
+        assert options is not None, "the capture began"
+        self._dump = None
+        print_reports([report], rank=rank, as_json=options.as_json)
+
+    def _tell_children(self) -> None:
+        """Says what the children did, at the end of a program that imported no framework itself."""
+        family, plan = self._family, self._plan
+        if self._began or family is None or plan is None or os.getpid() != self._process:
+            return
+        from opdump.capture_report import report_of_children
+        from opdump.commands.ending import print_reports
+        from opdump.commands.run_options import rank_among_several
+        from opdump.errors import IncompleteCaptureError
+
+        options = self._options
+        assert options is not None, "the plan was read with them"
+        report = report_of_children(plan, family)
+        self._stack.close()
+        if report is None:
+            return
+        if options.strict:
+            try:
+                report.raise_for_gaps()
+            except IncompleteCaptureError as error:
+                _say(f"opdump: error: {error}")
+                self._code = 1
+        print_reports([report], rank=rank_among_several(os.environ), as_json=options.as_json)
+
+    def _put_in_hook(self) -> None:
+        """Prints the error that ends the program as `opdump run` does. A program that sets a hook of its own has that alone."""
+        from opdump.adapters.settings import DumpComplete
+        from opdump.commands.ending import COMPLETE, print_error
+
+        hook = sys.excepthook
+
+        def told(_kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+            if isinstance(error, DumpComplete):
+                _say(COMPLETE)
+                self._code = 0
+            else:
+                print_error(error.with_traceback(where), hook)
+
+        def put_back() -> None:
+            if sys.excepthook is told:
+                sys.excepthook = hook
+
+        sys.excepthook = told
+        self._stack.callback(put_back)
+
+    def _end(self, message: str, code: int) -> NoReturn:
+        """Ends the process; a program that catches even this ends with `code` all the same."""
+        stand_down()
+        self._code = code
+        self._began = True
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        _say(message)
+        sys.exit(code)
+
+
+def _say(message: str) -> None:
+    import click
+
+    click.echo(message, err=True)
+
+
+def _source_of_main() -> str:
+    """The text of the program; empty for a command line, an interpreter at a prompt, and what has no text."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if file is None or not os.path.isfile(file):
+        return ""
+    try:
+        with tokenize.open(file) as source:
+            return source.read()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ""
