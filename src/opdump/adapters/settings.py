@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from opdump.adapters.program_marks import ModelNames, ProgramMarks
 from opdump.plan import DumpPlan
 from opdump.recorder import Reader, Recorder
 
@@ -21,14 +21,6 @@ class DumpComplete(BaseException):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """What `set_dump` selected: module instances and classes, and the code of functions."""
-
-    modules: tuple[Any, ...] = ()
-    functions: frozenset[CodeType] = frozenset()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How to capture, beside what."""
@@ -37,9 +29,10 @@ class Settings:
     eager: bool = False
     stop_after_dump: bool = False
     steps: Steps = "auto"
-    marks: Marks = field(default_factory=Marks)
-    model_names: Mapping[int, str] = field(default_factory=dict)
-    """Names that the program gave to its models, by the identity of the module."""
+    marks: ProgramMarks = field(default_factory=ProgramMarks)
+    """What `set_dump` has marked so far, and marks while the capture runs."""
+    model_names: ModelNames = field(default_factory=ModelNames)
+    """Names that the program has given to its models so far, and gives while the capture runs."""
     watch: Mapping[str, Any] = field(default_factory=dict)
     """Tensors of the program to watch from the start, by name (watch mode)."""
 
@@ -61,6 +54,37 @@ class SupportsWatch(Protocol):
 
     def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
         """Watches the outputs of operators by their names, and tensors of the program, from now on."""
+
+
+@runtime_checkable
+class SupportsMarks(Protocol):
+    """A clock of an adapter that looks at marks."""
+
+    def marked(self, target: Any) -> None:
+        """`set_dump` has just marked `target`, while the program runs."""
+
+    def named(self, model: Any, name: str) -> None:
+        """`name_model` has just named `model`, while the program runs."""
+
+
+@runtime_checkable
+class SupportsForks(Protocol):
+    """A clock of an adapter that can leave a forked process."""
+
+    def abandon(self) -> str:
+        """Takes everything out of a process that inherited the capture of its parent; nothing is filed.
+
+        Returns why this process cannot be captured on its own; nothing where it can.
+        """
+
+
+@runtime_checkable
+class SupportsGroups(Protocol):
+    """An adapter of a framework with process groups."""
+
+    @property
+    def group_rank(self) -> int | None:
+        """The rank of this process in its group; None where it is in none."""
 
 
 class Adapter(Protocol):

@@ -31,8 +31,8 @@ class NumpyReader:
     """Takes the summary and, where asked, the elements of `HostTensor`s, OrtValues on the host and numpy arrays.
 
     Elements are not copied where the tensor stays as it is; bfloat16 and the small floats become float32, integers below
-    8 bits int8 or uint8. `digests` names the digests of every tensor's raw bytes ("md5", "hash"). `sample` limits a tensor to
-    its first elements (row-major). `device_extremes` takes max and min by the rules of a device too. Of complex tensors there is
+    8 bits int8 or uint8. `digests` names the digests of every tensor's raw bytes ("md5", "hash"). `sample` limits the elements of
+    a larger tensor to the first ones (row-major); all else is of the whole tensor. `device_extremes` takes max and min by the rules of a device too. Of complex tensors there is
     no summary; text and what is no tensor is `opaque`.
     """
 
@@ -68,7 +68,7 @@ class NumpyReader:
             statistics=plan.saves_statistics or plan.captures == "overflow",
             elements=plan.saves_tensors,
             digests=plan.statistic_category if plan.saves_statistics else (),
-            sample=plan.sample_num,
+            sample=plan.sample_taken,
             device_extremes=plan.layout == "acl" and plan.saves_statistics,
         )
 
@@ -85,22 +85,19 @@ class NumpyReader:
         if host.count == 0:
             taken.skip = "empty"
             return taken
-        count = host.count
-        if self._sample is not None and count > self._sample:
-            count = self._sample
-            taken.shape = (count,)
-            taken.data_size = element.size(count)
         if self._statistics:
-            self._summarise(host, taken, count)
+            self._summarise(host, taken)
             if self._device_extremes:
                 self._hosts[id(taken)] = host
         if self._elements:
+            if self._sample is not None and host.count > self._sample:
+                taken.sample = self._sample
             if host.array is None:
-                host.array = self._elements_of(host, count)
+                host.array = self._elements_of(host, taken.sample or host.count)
             taken.array = host.array
         if self._digests:
             if host.digests is None:
-                host.digests = digests_of(host.raw()[:count] if element.bits >= 8 else host.raw(), self._digests)
+                host.digests = digests_of(host.raw(), self._digests)
             taken.digests = dict(host.digests)
         return taken
 
@@ -140,31 +137,34 @@ class NumpyReader:
         if has_device_extremes(summary, is_float="float" in host.element.dtype):
             return None
         if not host.extremes:
-            count = taken.shape[0] if taken.shape != host.shape else host.count
-            elements = widened_elements(host.raw(), host.element, host.shape).reshape(-1)
-            host.extremes.append(device_extremes(elements[:count], summary))
+            elements = widened_elements(host.raw(), host.element, host.shape)
+            host.extremes.append(device_extremes(elements, summary))
         return host.extremes[0]
 
-    def _summarise(self, host: HostTensor, taken: Taken, count: int) -> None:
+    def _summarise(self, host: HostTensor, taken: Taken) -> None:
         table = self._fixed if host.fixed else self._table
         if host.row < 0 or not (host.fixed or host.generation == self._generation):
             element = host.element
             if element.code is not None:
-                host.row = table.add(host.pointer, element.code, count)
+                host.row = table.add(host.pointer, element.code, host.count)
             elif element.known_to_numpy:
                 return  # complex numbers have no order
             else:
-                wide = np.ascontiguousarray(self._elements_of(host, count))
-                host.row = table.add(wide.ctypes.data, DTYPE_CODES[wide.dtype.name], count)
+                wide = np.ascontiguousarray(self._elements_of(host, host.count))
+                host.row = table.add(wide.ctypes.data, DTYPE_CODES[wide.dtype.name], host.count)
             host.generation = self._generation
         taken.table = table
         taken.row = host.row
 
     def _elements_of(self, host: HostTensor, count: int) -> npt.NDArray[Any]:
-        elements = widened_elements(host.raw(), host.element, host.shape)
+        element = host.element
         if count != host.count:
-            elements = elements.reshape(-1)[:count]
-        return elements if host.stays or not host.element.known_to_numpy else elements.copy()
+            # A copy: the sample is kept longer than the tensor.
+            first = count if element.bits >= 8 else element.size(count)
+            sample: npt.NDArray[Any] = widened_elements(host.raw()[:first], element, (count,)).copy()
+            return sample
+        elements = widened_elements(host.raw(), element, host.shape)
+        return elements if host.stays or not element.known_to_numpy else elements.copy()
 
 
 def _host_tensor(tensor: HostTensor | onnxruntime.OrtValue | npt.NDArray[Any]) -> HostTensor:

@@ -21,21 +21,27 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump import kernels
 from opdump.adapters.settings import DumpComplete, Settings
+from opdump.adapters.threads import ThreadEntry
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
+from opdump.plan.field_types import wrong_value
 from opdump.recorder import Recorder
 
+from .accelerators import Accelerators
 from .calls import CallMode
 from .compiled import CompiledCall, CompiledRegions
 from .composites import ExactOperators
 from .dispatch import CaptureMode
 from .failures import FunctionFailures
-from .mode_stack import put_on, take_off
+from .future_callbacks import FutureCallbacks
+from .mode_stack import put_on, recording_here, take_off
 from .models import Models
+from .operator_names import OperatorNames
 from .reader import TensorReader
-from .threads import ThreadEntry
 from .training import TrainingObserver
 from .training_listener import SilentListener
+from .training_marks import Marks
+from .unseen import never_seen, unseen
 
 
 class TorchAdapter:
@@ -43,13 +49,25 @@ class TorchAdapter:
 
     framework = "torch"
 
+    def __init__(self, accelerators: Accelerators | None = None) -> None:
+        """`accelerators` are the devices of the process; a test may give others, to which the host's memory is a device's."""
+        self._accelerators = Accelerators() if accelerators is None else accelerators
+
     @property
     def framework_version(self) -> str:
         return str(torch.__version__)
 
     @property
     def device_target(self) -> str:
-        return "GPU" if torch.cuda.is_available() else "CPU"
+        # `is_available` would begin the use of CUDA, and processes that are forked later could not use it.
+        return "GPU" if torch.cuda.device_count() else "CPU"
+
+    @property
+    def group_rank(self) -> int | None:
+        """The rank of this process in its process group; None before it has joined one."""
+        if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return None
+        return torch.distributed.get_rank()
 
     def reader(self, plan: DumpPlan) -> TensorReader:
         """A reader that takes what the plan wants of a tensor."""
@@ -57,15 +75,16 @@ class TorchAdapter:
             statistics=plan.saves_statistics or plan.captures == "overflow",
             elements=plan.saves_tensors,
             digests=_digests(plan),
-            sample=plan.sample_num,
+            sample=plan.sample_taken,
             device_extremes=plan.layout == "acl" and plan.saves_statistics,
             low_precision_on_device=plan.stat_calc_mode == "device" and plan.device_stat_precision_mode == "low",
+            accelerators=self._accelerators,
         )
 
     @contextmanager
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[_Capture]:
         """Captures while the block runs; what was begun is filed at its end, and nothing is left behind in torch."""
-        capture = _Capture(recorder, settings)
+        capture = _Capture(recorder, settings, self._accelerators)
         capture.open()
         try:
             yield capture
@@ -76,29 +95,35 @@ class TorchAdapter:
 class _Capture(SilentListener):
     """One capture: listens to the program and moves the mode on and off."""
 
-    def __init__(self, recorder: Recorder, settings: Settings) -> None:
+    def __init__(self, recorder: Recorder, settings: Settings, accelerators: Accelerators) -> None:
         plan = recorder.plan
         self._plan = plan
         self._recorder = recorder
         self._stop_after_dump = settings.stop_after_dump
+        self._marks = Marks(settings.marks) if plan.selection == "marked" else None
         self.observer = TrainingObserver(
             self,
             steps=settings.steps,
             class_names=plan.class_names_in_scope,
-            marked=settings.marks.modules,
+            marks=self._marks,
             first_step=plan.initial_iteration,
-            around=self._around if plan.layout == "acl" and plan.captures == "data" else None,
+            around=self._around
+            if plan.captures == "exception" or (plan.layout == "acl" and plan.captures == "data")
+            else None,
         )
         data, as_device = plan.captures == "data", plan.layout == "acl"
-        self._models = Models(plan, settings.model_names) if as_device and data else None
+        self._names = OperatorNames()
+        self._models = Models(plan, settings.model_names, self._names) if as_device and data else None
         self._mode = CaptureMode(
             plan,
             recorder,
             self.observer,
             rank_id=settings.rank_id,
-            marked_functions=settings.marks.functions,
+            marks=self._marks,
             models=self._models,
+            names=self._names,
             calls_only=self._models is not None and plan.dump_level == "op",
+            accelerators=accelerators,
         )
         self._calls: CallMode | None = None
         records = self._models is not None and plan.dump_level != "kernel"
@@ -106,15 +131,18 @@ class _Capture(SilentListener):
         if records or fails:
             self._calls = CallMode(self._mode, recorder, records=records, fails=fails)
         self._functions = FunctionFailures(self._mode.record_failure) if fails else None
-        self._waits = data and not as_device
-        """Whether what runs after a step may still turn out to belong to it; elsewhere operators are filed at once."""
         self._regions = CompiledRegions(self._run_compiled, eager=settings.eager)
+        recorder.when_over = self._stop_recording
         self._exact = ExactOperators(self._mode, self._mode)
         self._threads = ThreadEntry(self._inside, forked=self._leave_child)
+        self._callbacks = FutureCallbacks(self._mode, self._inside)
+        self._elsewhere = 0
+        """Calls of networks in threads that do not record."""
         self._on = False
         self._thread = threading.get_ident()
         self._process = os.getpid()
         self._watched_first = settings.watch
+        recorder.when_placed.append(self._placed)
         self._networks: dict[int, nn.Module] = {}
         """The networks that ran in the current step, by graph number; after its end, until another one runs."""
         self._updated: set[int] = set()
@@ -126,6 +154,7 @@ class _Capture(SilentListener):
         self._filed: int | None = None
         """The step that was filed last."""
 
+    @never_seen
     def open(self) -> None:
         if not os.environ.get("OPDUMP_THREADS"):
             # As many threads as the program gave torch: one that keeps to one core stays on it.
@@ -139,15 +168,44 @@ class _Capture(SilentListener):
         if self._watched_first:
             self.watch((), self._watched_first)
 
+    def abandon(self) -> str:
+        """Leaves a forked process: what is captured is its parent's."""
+        self._mode.closed = True
+        for part in reversed(self._parts()):
+            part.detach()
+        self._switch(False)
+        take_off(self._mode)
+        return ""
+
     def close(self) -> None:
+        if os.getpid() != self._process:
+            return  # `abandon` was here
         for part in reversed(self._parts()):
             part.detach()
         self._switch(False)
         self._mode.closed = True
+        with unseen():
+            self._close()
+
+    def _close(self) -> None:
         for found in (self._models, self._mode.watches):
             if found is not None:
                 self._recorder.warnings += found.unmatched()
-        if not self._recorder.holding:
+        if self._marks is not None:
+            self._recorder.warnings += _unused_marks(self._marks)
+        if self._elsewhere:
+            self._recorder.warnings.append(
+                f"networks were called {self._elsewhere} times in threads that were running before the capture began; what ran "
+                "there is missing. Begin the capture before they start"
+            )
+        self._tell_circumstances()
+        if self._mode.graphs.is_recording():
+            if self._recorder.lose_step():
+                self._recorder.warnings.append(
+                    "the capture ended while a graph of the device was being recorded, and to file what was left of step "
+                    f"{self.observer.step} would have broken it: that is missing. End the capture before a graph is recorded, or after"
+                )
+        elif not self._recorder.holding:
             self._file_step(self.observer.step)
         elif self._filed == self.observer.step - 1:
             # No other step came: what ran since belongs to the last one.
@@ -156,6 +214,12 @@ class _Capture(SilentListener):
         else:
             self._recorder.discard()
         self._recorder.matched_kernels |= self._mode.naming.matched_kernels
+        self._recorder.warnings += self._mode.graphs.warnings()
+        if isinstance(self._recorder.reader, TensorReader):
+            self._recorder.warnings += self._recorder.reader.warnings
+
+    def _placed(self, rank: int) -> None:
+        self._mode.naming.rank_id = rank
 
     @property
     def step(self) -> int:
@@ -166,6 +230,7 @@ class _Capture(SilentListener):
         """Ends the current iteration here."""
         self.observer.manual_step()
 
+    @never_seen
     def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
         """Watches operators by name and tensors of the program from now on. Raises CaptureStateError in another mode."""
         watches = self._mode.watches
@@ -180,8 +245,37 @@ class _Capture(SilentListener):
         if tensors:
             watches.add_tensors(tensors, self._mode.naming.here())
 
+    def marked(self, target: Any) -> None:
+        """`set_dump` has just marked `target`: says what of the running step is missing for that."""
+        if self._marks is not None and self._mode.recording and self._marks.is_late(target):
+            name = getattr(target, "__qualname__", None) or self._scope_of(target)
+            self._recorder.warnings.append(
+                f"set_dump: {name} was marked after operators of it had run in step {self.observer.step}; "
+                "of that step, what ran before is missing. Mark it before the step begins"
+            )
+
+    def named(self, model: Any, name: str) -> None:
+        """`name_model` has just named `model`: says which of its executions are missing for that."""
+        if self._models is not None:
+            self._models.renamed(model, name)
+
+    def _tell_circumstances(self) -> None:
+        around, models = self._recorder.circumstances, self._models
+        around.framework = "PyTorch"
+        around.elsewhere = self._elsewhere
+        around.first_step, around.next_step = self._plan.initial_iteration, self.observer.step
+        around.counts_every_step = models is not None
+        if models is not None:
+            around.executions, around.models_seen = models.executions, models.seen
+            around.chose_nothing = models.chose_nothing
+
+    def _scope_of(self, module: nn.Module) -> str:
+        found = (scopes.find(module) for _, scopes in self.observer.networks)
+        return next((scope for scope in found if scope is not None), type(module).__name__)
+
     def _parts(self) -> list[Any]:
-        parts = [self._exact, self._regions, self._threads, self.observer]
+        parts: list[Any] = [self._exact, self._regions, self._threads, self._callbacks, self._mode.collectives]
+        parts += [self.observer, self._mode.graphs]
         return parts + [part for part in (self._calls, self._functions) if part is not None]
 
     def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,14 +289,16 @@ class _Capture(SilentListener):
                 stack.enter_context(self._calls.on())
             yield
 
+    @never_seen
     def step_begins(self, step: int) -> None:
         # Executions of models are counted apart, so there the operators themselves are asked.
-        wanted = self._models is not None or step in self._plan.steps
+        wanted = (self._models is not None or step in self._plan.steps) and not self._recorder.is_over
         self._switch(wanted)
-        if wanted and step > self._plan.initial_iteration and self._waits:
+        if wanted and step > self._plan.initial_iteration:
             # Whether another step follows at all, the next forward will tell.
             self._recorder.hold()
 
+    @never_seen
     def step_ends(self, step: int, reopened: bool) -> None:
         if self._mode.recording:
             if reopened and self._recorder.holding and self._filed == step - 1:
@@ -219,6 +315,7 @@ class _Capture(SilentListener):
     def graph_appears(self, graph_id: int, name: str, training: bool) -> None:
         self._recorder.graph(graph_id, name)
 
+    @never_seen
     def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
         # Not earlier: until a network runs again, a second optimizer may still belong to the last wanted step.
         models = self._models
@@ -226,22 +323,32 @@ class _Capture(SilentListener):
             raise DumpComplete
         if not self._mode.recording:
             return
+        if threading.get_ident() != self._thread and not recording_here():
+            self._elsewhere += 1
+        scopes = self.observer.current().root
+        if scopes is not None and (models is not None or self._mode.watches is not None):
+            self._names.learn(module, scopes)
         if models is not None:
             models.begins(module, graph_id)
+        if scopes is not None:
+            module = scopes.whole(module)
+        # Whoever trains in a process group has joined it by now.
+        self._recorder.place()
         if self._between:
             self._between = False
             self._networks.clear()
             self._updated.clear()
         self._networks[graph_id] = module
         with _disable_current_modes():
-            self._mode.seed_parameters(module, graph_id, self.observer.current().root)
+            self._mode.values.seed_parameters(module, graph_id, scopes)
             for reference in self._optimizers.values():
                 optimizer = reference()
                 if optimizer is not None:
-                    self._mode.seed_optimizer_state(optimizer, graph_id)
+                    self._mode.values.seed_optimizer_state(optimizer, graph_id)
             for number, tensor in enumerate(_tensors([*args, *kwargs.values()])):
-                self._mode.record_root_input(f"inputs{number}", graph_id, tensor)
+                self._mode.values.record_root_input(f"inputs{number}", graph_id, tensor)
 
+    @never_seen
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         if self._mode.recording and os.getpid() == self._process:
@@ -253,21 +360,32 @@ class _Capture(SilentListener):
     def _file_step(self, step: int) -> None:
         if os.getpid() != self._process:
             return
+        if self._mode.graphs.is_recording():
+            # To file means to wait for the device, which would end the graph: the next step that is filed brings this one.
+            self._mode.next_step()
+            return
         if not self._between:
             # A gradient that none of the step's optimizers applied waits for one that has yet to run.
             some = bool(self._updated)
             self._record_parameters(lambda p: id(p) not in self._updated and not (some and p.grad is not None))
             self._between = True
         with _disable_current_modes():
+            self._mode.collectives.file_arrived(step_ends=True)
             self._recorder.end_step(step)
         self._mode.next_step()
+        if self._marks is not None:
+            self._marks.next_step()
 
     def _record_parameters(self, wanted: Callable[[nn.Parameter], bool]) -> None:
         with _disable_current_modes():
             for graph_id, module in self._networks.items():
                 for name, parameter in module.named_parameters():
                     if wanted(parameter):
-                        self._mode.record_value(name, graph_id, parameter)
+                        self._mode.values.record_value(name, graph_id, parameter)
+
+    def _stop_recording(self) -> None:
+        # An operator may be running under the mode, so it is taken off the stack later.
+        self._mode.recording = False
 
     def _switch(self, on: bool) -> None:
         self._mode.recording = on
@@ -291,10 +409,17 @@ class _Capture(SilentListener):
             self._calls.detach()
 
 
+def _unused_marks(marks: Marks) -> Iterator[str]:
+    if not marks.program and not marks.used:
+        yield "set_dump: nothing is marked, and dump_mode 2 dumps what is; call opdump.set_dump(net) in the program"
+    for text in marks.unused():
+        yield f"set_dump: no operator ran in {text}, which is marked"
+
+
 def _check_watched(tensors: Mapping[str, Any]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"watch: {name} is {tensor!r}, expected a torch.Tensor or the name of an operator")
+            raise wrong_value("watch", name, tensor, "a torch.Tensor or the name of an operator")
 
 
 def _digests(plan: DumpPlan) -> Sequence[str]:

@@ -21,16 +21,19 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
+from opdump.adapters.replacements import Replacements
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord
 
 from .dispatch import CaptureMode
 from .dynamo_frames import never_compile
 from .failures import records_failures, was_recorded
-from .mode_stack import recording_here, suspended
-from .replacements import Replacements
+from .mode_stack import recording_here
+from .places import Places
 from .schemas import nested_tensors
+from .unseen import unseen
 
 _NO_OPERATORS = frozenset(
     {
@@ -67,6 +70,8 @@ _NO_OPERATORS = frozenset(
 _COMPILED = "compile_wrapper"
 """The function that stands in for one that was given to `torch.compile`."""
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.DataParallel, nn.parallel.DistributedDataParallel)
+_ASK_FOR_MODES = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+"""Modules that compute in another way while any function mode is on, and so do those that the program derives from them."""
 _WRAPPERS = ("torch._dynamo.", "torch.fx.", "torch.jit.", "torch.distributed.", "torch.nn.parallel.", "torch.ao.")
 
 
@@ -80,6 +85,7 @@ class CallMode(TorchFunctionMode):
         self._records = records
         self._fails = fails
         self._away = threading.local()
+        self._places = Places()
         self._replacements = Replacements()
 
     def attach(self) -> None:
@@ -121,9 +127,16 @@ class CallMode(TorchFunctionMode):
         """What stands in for `nn.Module.__call__`, inside the scope of the module."""
 
         def module_call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if not _is_of_library(module) or not self._mode.recording or not recording_here() or not take_off(self):
+            records = self._mode.recording and recording_here()
+            one = records and self._records and _is_of_library(module)
+            if not (one or isinstance(module, _ASK_FOR_MODES)):
+                return call(module, *args, **kwargs)
+            place = take_off(self)
+            if place is None:
                 return call(module, *args, **kwargs)
             try:
+                if not records:
+                    return call(module, *args, **kwargs)
                 return self._run(
                     type(module).__name__,
                     self._mode.naming.scope(),
@@ -132,7 +145,7 @@ class CallMode(TorchFunctionMode):
                     kwargs,
                 )
             finally:
-                _push(self)
+                _put_back(self, place)
 
         return module_call
 
@@ -141,9 +154,11 @@ class CallMode(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        caller = sys._getframe(1)
         if name in _NO_OPERATORS or not self._mode.recording or not recording_here():
-            return func(*args, **kwargs)
-        return self._run(name.strip("_") or name, "", lambda: func(*args, **kwargs), args, kwargs)
+            return self._places.call(caller, func, args, kwargs)
+        call = self._places.call
+        return self._run(name.strip("_") or name, "", lambda: call(caller, func, args, kwargs), args, kwargs)
 
     @records_failures
     def _run(
@@ -160,7 +175,9 @@ class CallMode(TorchFunctionMode):
         self, op_type: str, op_name: str, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         mode, recorder = self._mode, self._recorder
-        with suspended(), torch._C.DisableTorchFunction():
+        if mode.graphs.is_recording():
+            return call()  # its operators are counted with the graph
+        with _disable_current_modes(), unseen():
             op = mode.naming.name_call(op_type, op_name, args, kwargs)
             if not op.skip:
                 recorder.before_op(
@@ -170,13 +187,13 @@ class CallMode(TorchFunctionMode):
         try:
             result = call()
         except BaseException as error:
-            with suspended(), torch._C.DisableTorchFunction():
+            with _disable_current_modes(), unseen():
                 if isinstance(error, Exception):
                     recorder.failed_op(op, error, ())
                 else:
                     recorder.abandoned_op(op)
             raise
-        with suspended(), torch._C.DisableTorchFunction():
+        with _disable_current_modes(), unseen():
             if op.skip or getattr(mode.launched, "count", 0) == launched:
                 recorder.abandoned_op(op)  # it looked at tensors, and ran nothing
             else:
@@ -186,32 +203,54 @@ class CallMode(TorchFunctionMode):
         return result
 
     def _lives(self, op: OpRecord, found: tuple[tuple[str, Any], ...], io: Any) -> list[LiveTensor]:
-        lives: list[LiveTensor] = [(slot, path, tensor, "", "") for slot, (path, tensor) in enumerate(found)]
+        lives: list[LiveTensor] = [(slot, path, _local(tensor), "", "") for slot, (path, tensor) in enumerate(found)]
         models = self._mode.models
         return lives if models is None else list(models.without_excluded(op, io, lives))
 
     def _leave_for_compiled(self) -> None:
-        if take_off(self):
-            self._away.here = True
+        place = take_off(self)
+        if place is not None:
+            self._away.place = place
 
     def _return_from_compiled(self) -> None:
-        if getattr(self._away, "here", False):
-            self._away.here = False
-            _push(self)
+        place = getattr(self._away, "place", None)
+        if place is not None:
+            self._away.place = None
+            _put_back(self, place)
 
 
-def take_off(mode: TorchFunctionMode) -> bool:
-    """Switch `mode` off in the calling thread, wherever it stands; False where it is not on."""
-    above = []
-    found = False
-    while torch._C._len_torch_function_stack() and not found:
-        top = torch._C._pop_torch_function_stack()
-        found = top is mode
-        if not found:
-            above.append(top)
-    for other in reversed(above):
-        torch._C._push_on_torch_function_stack(other)
-    return found
+def _local(tensor: Any) -> Any:
+    """What this process has of a tensor that is spread over several (`DTensor`), as its operators see it; else the tensor itself."""
+    kind = type(tensor)
+    if kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed."):
+        shard = getattr(tensor, "_local_tensor", None)
+        if type(shard) is torch.Tensor:  # not one that a collective still writes
+            return shard
+    return tensor
+
+
+def take_off(mode: TorchFunctionMode) -> int | None:
+    """Switch `mode` off in the calling thread, wherever it stands; where it stood, counted from below, None where it is not on."""
+    above = _modes_above(0)
+    place = next((place for place, other in enumerate(above) if other is mode), None)
+    for other in above:
+        if other is not mode:
+            _push(other)
+    return place
+
+
+def _put_back(mode: TorchFunctionMode, place: int) -> None:
+    """Switch `mode` on where it stood: the program counts on its own modes to be on top when it takes them off."""
+    above = _modes_above(place)
+    _push(mode)
+    for other in above:
+        _push(other)
+
+
+def _modes_above(place: int) -> list[TorchFunctionMode]:
+    """The modes of the calling thread from `place` upward, lowest first, now off."""
+    count = torch._C._len_torch_function_stack() - place
+    return [torch._C._pop_torch_function_stack() for _ in range(count)][::-1]
 
 
 def _push(mode: TorchFunctionMode) -> None:

@@ -26,10 +26,12 @@ from typing import Any, Protocol
 
 import torch
 
+from opdump.adapters.replacements import Replacements
+
 from .dynamo_frames import never_compile, never_compile_package
 from .mode_stack import recording_here, suspended
-from .replacements import Replacements
 from .tracing import SuspendedTracing, run_suspended
+from .versions import version_of
 
 _GRAPH = "__compiled_fn"
 _RESUMED = re.compile(r"(?:torch_dynamo_)?resume_in_(.+)_at_\d+$")
@@ -61,10 +63,12 @@ class CompiledCall:
         parameters in a compiled optimizer), in the order of the arguments. They are results as much as what it returned."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        versions = [_version(value) for value in args]
+        versions = [version_of(value) for value in args]
         result = self._graph(*args[: len(args) - self._held], **kwargs)
         self.written = tuple(
-            value for value, version in zip(args, versions, strict=True) if version >= 0 and _version(value) != version
+            value
+            for value, version in zip(args, versions, strict=True)
+            if version >= 0 and version_of(value) != version
         )
         return result
 
@@ -267,8 +271,3 @@ def _held_tensors(graph: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
         for _, tensor in getattr(holder, method, tuple)()
         if isinstance(tensor, torch.Tensor)
     )
-
-
-def _version(value: Any) -> int:
-    """How often a tensor was written into, -1 for what has no such counter."""
-    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else -1

@@ -7,7 +7,7 @@ bits. For the operators in the tables below they do not, for one of four reasons
 * what PyTorch runs for a dispatch mode is run with autocast and the conjugate bit switched off, so that an operator which calls
   others in its kernel gives another precision (`bilinear`) or, for complex numbers, a wrong result (`linalg.pinv`);
 * operators of other libraries are in the same position: nobody knows what their kernels call;
-* the formula of a gradient takes another road (`prod`, `cumprod`).
+* the formula of a gradient takes another road (`prod`, `cumprod`), or that of a tangent in forward mode (`layer_norm`).
 
 They are caught above autograd, where a dispatch mode cannot look. A thread with a dispatch mode has the dispatch key
 `PythonTLSSnapshot` set, the first one of every operator. A kernel registered there for one operator is called for this operator
@@ -25,89 +25,31 @@ node; autograd itself restores that state after each node, also when the node fa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from typing import Any, Protocol
 
 import torch
+from torch.autograd import forward_ad
 
+from .hazards import (
+    COMPOSITE,
+    GRADIENTS,
+    ONE_OPERATOR,
+    OWN_NAMESPACES,
+    TANGENTS,
+    Operator,
+    composites,
+    counted_inside,
+    find,
+)
 from .mode_stack import RecordingMode, suspended
-
-ONE_OPERATOR: Mapping[str, str] = {
-    "linalg_svdvals": "under a mode it computes the singular vectors too, by another algorithm of LAPACK",
-    "linalg_eigvalsh": "under a mode it computes the eigenvectors too, by another algorithm of LAPACK",
-    "linalg_eigvals": "under a mode it computes the eigenvectors too; the eigenvalues come in another order",
-    "linalg_pinv.atol_rtol_tensor": "its kernel calls matmul (autocast) and reads conjugated views",
-    "linalg_lstsq": "its kernel reads conjugated views",
-    "bilinear": "its kernel calls matmul (autocast)",
-}
-"""Operators that always run outside the mode, by their name in `aten`, and why."""
-
-GRADIENTS: Mapping[str, str] = {
-    "max": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
-    "min": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
-    "median": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
-    "nanmedian": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
-    "prod": "under a mode the formula for inputs with zeros is taken for all",
-    "prod.dim_int": "under a mode the formula for inputs with zeros is taken for all",
-    "cumprod": "under a mode the formula for inputs with zeros is taken for all",
-    "masked_fill.Tensor": "under a mode the gradient of the value is summed over zeros too",
-    "masked_fill_.Tensor": "under a mode the gradient of the value is summed over zeros too",
-    "ormqr": "under a mode the gradient is laid out in memory otherwise",
-    "linalg_eig": "under a mode a gradient that is not defined is not refused",
-    "_linalg_eigh": "under a mode a gradient that is not defined is not refused",
-    "_linalg_svd": "under a mode a gradient that is not defined is not refused",
-    "linalg_householder_product": "under a mode the gradient is built by other operators",
-}
-"""Operators whose gradient runs outside the mode, by their name in `aten`, and why."""
+from .unseen import unseen
 
 FOLDED_MATMUL = "under a mode a batch times one matrix without gradient runs mm, otherwise bmm"
 
-# What comes with PyTorch: nothing in these namespaces calls, in its kernel, what autocast or the conjugate bit would change,
-# but for the operators above.
-_OWN_NAMESPACES = frozenset(
-    {
-        "_c10d_functional",
-        "_c10d_functional_autograd",
-        "_dtensor",
-        "_native",
-        "_quantized",
-        "_test",
-        "aten",
-        "c10d",
-        "debug_mode_ops",
-        "debugprims",
-        "export",
-        "inductor",
-        "inductor_prims",
-        "mkl",
-        "mkldnn",
-        "mkldnn_prepacked",
-        "onednn",
-        "prim",
-        "prims",
-        "profiler",
-        "quantization",
-        "quantized",
-        "rngprims",
-        "sparse",
-        "static_runtime",
-        "streams",
-        "symm_mem",
-    }
-)
 
 _KEY = "PythonTLSSnapshot"
 _SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
 _PYTHON = torch._C.DispatchKey.Python
-_COMPOSITE = "CompositeImplicitAutograd"
-# With a kernel at one of these an operator does not always come down to others.
-_KERNEL_KEYS = (
-    *("Autograd", "AutogradCPU", "AutogradCUDA", "AutogradNestedTensor", "AutogradOther", "CPU", "CUDA"),
-    *("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "Meta", "MkldnnCPU"),
-    *("NestedTensorCPU", "NestedTensorCUDA", "QuantizedCPU", "SparseCPU", "SparseCsrCPU"),
-)
-
-Operator = Any  # torch._ops.OpOverload, which is generic in some releases and not in others
 
 
 class ObservingMode(Protocol):
@@ -146,10 +88,16 @@ class ExactOperators:
     def attach(self) -> None:
         """Starts. A name of the tables that this release of PyTorch lacks is left out."""
         self._register(ONE_OPERATOR, self._one_operator)
+        for namespace, names in counted_inside().items():
+            self._register(names, self._one_operator, namespace)
         self._register(GRADIENTS, self._exact_gradient)
+        inside = counted_inside().get("aten", ())
+        self._register((name for name in TANGENTS if name not in GRADIENTS and name not in inside), self._exact_tangent)
         self._register(("matmul",), self._matmul)
+        self._register(("max_pool1d",), self._max_pool1d)
+        self._register(("linear",), self._linear)
         library = self._library("aten")
-        for name in _composites():
+        for name in composites():
             library.impl(name, torch.library.fallthrough_kernel, "Python")
         self.adopt()
 
@@ -159,9 +107,7 @@ class ExactOperators:
         self._adopted.update(new)
         for name in new:
             namespace, _, rest = name.partition("::")
-            if namespace not in _OWN_NAMESPACES and not torch._C._dispatch_has_kernel_for_dispatch_key(
-                name, _COMPOSITE
-            ):
+            if namespace not in OWN_NAMESPACES and not torch._C._dispatch_has_kernel_for_dispatch_key(name, COMPOSITE):
                 self._register((rest,), self._one_operator, namespace)
 
     def detach(self) -> None:
@@ -175,7 +121,7 @@ class ExactOperators:
     ) -> None:
         library = self._library(namespace)
         for name in names:
-            operator = _find(namespace, name)
+            operator = find(namespace, name)
             if operator is not None:
                 library.impl(name, make(operator), _KEY, with_keyset=True)
 
@@ -193,11 +139,15 @@ class ExactOperators:
         )
 
     def _one_operator(self, operator: Operator) -> Callable[..., Any]:
+        composite = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), COMPOSITE)
+
         def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
             rest = keyset.remove(_SNAPSHOT)
             if self._is_on():
                 with suspended():
-                    if not _dispatches_anyway((*args, *kwargs.values())):
+                    with unseen():
+                        anyway = _dispatches_anyway((*args, *kwargs.values()), composite=composite)
+                    if not anyway:
                         plain = rest.remove(_PYTHON)
                         if not self._mode.recording:
                             return operator.redispatch(plain, *args, **kwargs)
@@ -213,19 +163,67 @@ class ExactOperators:
 
         def kernel(keyset: torch._C.DispatchKeySet, left: torch.Tensor, right: torch.Tensor) -> Any:
             # Every product of matrices passes here; only this shape folds under a mode and not otherwise.
-            if right.dim() == 3 and left.dim() == 3 and right.size(0) == 1 and not right.requires_grad:
+            with unseen():
+                folds = right.dim() == 3 and left.dim() == 3 and right.size(0) == 1 and not right.requires_grad
+            if folds:
                 return exact(keyset, left, right)
             return operator.redispatch(keyset.remove(_SNAPSHOT), left, right)
 
         return kernel
 
-    def _exact_gradient(self, operator: Operator) -> Callable[..., Any]:
+    def _linear(self, operator: Operator) -> Callable[..., Any]:
+        exact = self._one_operator(operator)
+
+        def kernel(
+            keyset: torch._C.DispatchKeySet, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any
+        ) -> Any:
+            # It folds a batch that is not contiguous where the weight requires a gradient. In inference mode it runs below autograd
+            # under a mode, and the view of the weight that it makes there requires none.
+            with unseen():
+                asks = torch.is_inference_mode_enabled() and weight.requires_grad and not x.is_contiguous()
+            if asks:
+                return exact(keyset, x, weight, *args, **kwargs)
+            return operator.redispatch(keyset.remove(_SNAPSHOT), x, weight, *args, **kwargs)
+
+        return kernel
+
+    def _max_pool1d(self, operator: Operator) -> Callable[..., Any]:
+        exact = self._one_operator(operator)
+
+        def kernel(keyset: torch._C.DispatchKeySet, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            # Without gradient it has a kernel of its own; under a mode it runs max_pool2d, whose result is a view.
+            with unseen():
+                differentiates = x.requires_grad and torch.is_grad_enabled()
+            if not differentiates:
+                return exact(keyset, x, *args, **kwargs)
+            return operator.redispatch(keyset.remove(_SNAPSHOT), x, *args, **kwargs)
+
+        return kernel
+
+    def _exact_tangent(self, operator: Operator) -> Callable[..., Any]:
+        exact = self._one_operator(operator)
+
         def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-            result = operator.redispatch(keyset.remove(_SNAPSHOT), *args, **kwargs)
+            # Tangents are computed with the operator itself, by what makes its node.
+            if forward_ad._current_level >= 0:
+                return exact(keyset, *args, **kwargs)
+            return operator.redispatch(keyset.remove(_SNAPSHOT), *args, **kwargs)
+
+        return kernel
+
+    def _exact_gradient(self, operator: Operator) -> Callable[..., Any]:
+        run = self._exact_tangent(operator) if _is_among(operator, TANGENTS) else None
+
+        def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+            if run is None:
+                result = operator.redispatch(keyset.remove(_SNAPSHOT), *args, **kwargs)
+            else:
+                result = run(keyset, *args, **kwargs)
             # All results of an operator come from one node.
             first = result if isinstance(result, torch.Tensor) else result[0]
-            if torch.is_grad_enabled() and first.requires_grad and self._is_on():
-                self._guard(first)
+            with unseen():
+                if torch.is_grad_enabled() and first.requires_grad and self._is_on():
+                    self._guard(first)
             return result
 
         return kernel
@@ -257,30 +255,17 @@ class ExactOperators:
             if not self._mode.recording:
                 return
             inputs: dict[str, Any] = {"grad": gradients[0]} if len(gradients) == 1 else {"grads": gradients}
-            if saves_plainly:
-                inputs.update(_saved(current))
-            with suspended():
+            with suspended(), unseen():
+                if saves_plainly:
+                    inputs.update(_saved(current))
                 self._observer.run_as_one(_gradient_name(current), lambda **_: results, (), inputs)
 
         node.register_prehook(before)
         node.register_hook(after)
 
 
-@cache
-def _composites() -> tuple[str, ...]:
-    """Operators of `aten` that come down to others for every kind of tensor."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return tuple(
-        name.removeprefix("aten::")
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("aten::") and has(name, _COMPOSITE) and not any(has(name, key) for key in _KERNEL_KEYS)
-    )
-
-
-def _find(namespace: str, name: str) -> Operator | None:
-    packet, _, overload = name.partition(".")
-    found = getattr(getattr(torch.ops, namespace), packet, None)
-    return getattr(found, overload or "default", None)
+def _is_among(operator: Operator, names: Iterable[str]) -> bool:
+    return operator.name().removeprefix("aten::") in names
 
 
 def _gradient_name(node: torch.autograd.graph.Node) -> str:
@@ -301,11 +286,11 @@ def _saved(node: torch.autograd.graph.Node) -> dict[str, torch.Tensor]:
     return found
 
 
-def _dispatches_anyway(values: Iterable[Any]) -> bool:
-    """Whether an argument takes the roads for tracing by itself: a subclass, a sparse or a meta tensor, one of vmap."""
+def _dispatches_anyway(values: Iterable[Any], *, composite: bool) -> bool:
+    """Whether an argument takes the roads for tracing by itself: a subclass, a meta tensor, one of vmap; in composites a sparse one."""
     return any(
-        torch._C._dispatch_isTensorSubclassLike(value)
+        torch._C._dispatch_isTensorSubclassLike(value) and (composite or value.layout is torch.strided)
         if isinstance(value, torch.Tensor)
-        else isinstance(value, (list, tuple)) and _dispatches_anyway(value)
+        else isinstance(value, (list, tuple)) and _dispatches_anyway(value, composite=composite)
         for value in values
     )

@@ -1,117 +1,333 @@
 """Summaries and copies of tensors on an accelerator, without a synchronisation per operator.
 
-Statistics are computed by the device into one buffer of rows that travels to the host once per step. Copies of elements are
-queued behind the operator on its own stream, into pinned memory, and are complete after `finish`.
+All that is asked of the device is ordered on the stream that the program uses at that moment, so it comes after the operator, and
+before whatever overwrites the tensor. Each stream has rows of its own: nothing here is used on two streams. At `finish` the rows of
+each stream are copied to the host on that stream, and the host waits for it once; then copies of elements are complete, too.
+
+What a device cannot do (float64 is missing on some) is done on the host, with the native summary, and told by `refusals`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from opdump.kernels import SUMMARY_FIELDS, Summary
+from opdump.kernels import Summary, summarise
 
-_CHUNK = 4096
+from .accelerators import Accelerator, Accelerators
+from .apart import apart
+from .device_rows import NARROW, WIDTH, blocks_of, is_dense, queue_row, summary_of
+from .memory import CODES, NAMES, elements_of, widened
+
+_CHUNK = 1024
 _PENDING_LIMIT = 2**30
+_PROBES = ([float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.5, -2.0, 3.0], [0.0, -2.0, 1.5, 0.5])
+"""Numbers on which a device must agree with the host before it is trusted with a type."""
+_REFUSALS = (RuntimeError, NotImplementedError, TypeError)
+"""What PyTorch raises where a device cannot do something; memory that is full is a RuntimeError of its own on some, and none on others."""
 
 
 class PendingCopy:
-    """Elements on their way to the host; `array` is valid after `DeviceSummaries.finish`."""
+    """Elements on their way to the host; complete after `DeviceSummaries.finish`."""
 
     __slots__ = ("host",)
 
     def __init__(self, host: torch.Tensor) -> None:
         self.host = host
 
+    def raw(self) -> npt.NDArray[Any]:
+        """The elements as a summary or a digest of a host tensor sees them: bfloat16 in its 16 bits, smaller floats widened."""
+        name = NAMES[self.host.dtype]
+        if name.startswith("float8") or name == "complex32":
+            with apart():
+                self.host = self.host.to(torch.float32 if name.startswith("float8") else torch.complex64)
+        return elements_of(self.host)
+
     def to_numpy(self) -> npt.NDArray[Any]:
-        """The elements in row-major order; bfloat16 widened to float32."""
-        host = self.host
-        return (host.float() if host.dtype is torch.bfloat16 else host).numpy()
+        """The elements in their shape; bfloat16 and smaller floats widened to float32."""
+        raw = self.raw()
+        return widened(raw) if self.host.dtype is torch.bfloat16 else raw
+
+
+class _Lane:
+    """The rows that were ordered on one stream of one device."""
+
+    def __init__(self, accelerator: Accelerator, device: torch.device, stream: Hashable) -> None:
+        self.accelerator = accelerator
+        self.device = device
+        self.stream = stream
+        self.used = 0
+        self.arrived: list[npt.NDArray[np.float64]] = []
+        self._chunks: list[torch.Tensor] = []
+        self._rows: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = []
+        self._ordered: list[torch.Tensor] = []
+        self._fetched = 0
+
+    def next_row(self, *, wide: bool) -> torch.Tensor:
+        """A row of zeros or of numbers that nobody needs any more."""
+        place, row = divmod(self.used, _CHUNK)
+        if place == len(self._chunks):
+            chunk = torch.zeros(_CHUNK, WIDTH, dtype=torch.float64, device=self.device)
+            self._chunks.append(chunk)
+            self._rows.append((chunk.unbind(0), chunk[:, :NARROW].unbind(0)))
+        self.used += 1
+        return self._rows[place][0 if wide else 1][row]
+
+    def order_rows(self) -> None:
+        """Orders a copy of the rows that have not been fetched."""
+        while self._fetched < self.used:
+            place, first = divmod(self._fetched, _CHUNK)
+            last = min(_CHUNK, first + self.used - self._fetched)
+            accelerator = self.accelerator
+            host = accelerator.host_memory((last - first, WIDTH), (WIDTH, 1), torch.float64)
+            host.copy_(self._chunks[place][first:last], non_blocking=accelerator.copies_in_background)
+            self._ordered.append(host)
+            self._fetched += last - first
+
+    def wait(self) -> None:
+        self.accelerator.wait(self.stream)
+        self.arrived += [elements_of(host).copy() for host in self._ordered]
+        self._ordered.clear()
+
+    def clear(self) -> None:
+        self.used = self._fetched = 0
+        self.arrived.clear()
+        self._ordered.clear()
+
+    def rows(self, first: int, last: int) -> npt.NDArray[np.float64]:
+        """Rows that have arrived."""
+        if len(self.arrived) > 1:
+            self.arrived = [np.concatenate(self.arrived)]
+        return self.arrived[0][first:last]
+
+
+class _Queued(NamedTuple):
+    """A tensor whose summary was ordered: rows of a lane, or a copy from which the host makes it."""
+
+    elements: int
+    dtype: torch.dtype
+    lane: _Lane | None
+    first: int
+    last: int
+    copy: PendingCopy | None
 
 
 class DeviceSummaries:
-    """The summary rows of one step, one buffer per device.
+    """The summaries of one step, of all devices.
 
-    Values accumulate in float64, or, with `low_precision`, in the tensor's own type (`device_stat_precision_mode`).
+    Values are added up in float64, or, with `low_precision`, in the tensor's own type (`device_stat_precision_mode`).
     """
 
-    def __init__(self, *, low_precision: bool) -> None:
+    def __init__(self, *, low_precision: bool, accelerators: Accelerators | None = None) -> None:
+        self.accelerators = Accelerators() if accelerators is None else accelerators
+        self.waits = 0
+        """How many times the host waited for a stream."""
         self._low_precision = low_precision
-        self._chunks: dict[torch.device, list[torch.Tensor]] = {}
-        self._used: dict[torch.device, int] = {}
-        self._where: list[tuple[torch.device, int]] = []
-        self._rows: dict[torch.device, npt.NDArray[np.float64]] = {}
-        self._devices: set[torch.device] = set()
+        self._lanes: dict[tuple[torch.device, Hashable], _Lane] = {}
+        self._busy: dict[int, _Lane] = {}
+        self._queued: list[_Queued] = []
+        self._summaries: dict[int, tuple[Summary, tuple[int, int] | None]] = {}
+        self._of_host: list[int] = []
+        """Handles of which the host has yet to make the summary."""
+        self._refused: dict[tuple[str, torch.dtype], str] = {}
         self._pending = 0
 
-    def add(self, tensor: torch.Tensor) -> int:
-        """Queues the summary of a tensor on its device; the handle is good for `summary` after `finish`."""
-        with torch.no_grad():
+    @contextmanager
+    def ordering(self, tensor: torch.Tensor) -> Iterator[_Lane]:
+        """What is done in the block is ordered where the program orders now, apart from all of its modes."""
+        with apart():
             device = tensor.device
-            used = self._used.get(device, 0)
-            chunks = self._chunks.setdefault(device, [])
-            if used == len(chunks) * _CHUNK:
-                chunks.append(torch.empty(_CHUNK, len(SUMMARY_FIELDS), dtype=torch.float64, device=device))
-            chunks[used // _CHUNK][used % _CHUNK].copy_(self._row(tensor.detach()))
-            self._used[device] = used + 1
-            self._devices.add(device)
-        self._where.append((device, used))
-        return len(self._where) - 1
+            accelerator = self.accelerators.of(tensor)
+            assert accelerator is not None, "the host's tensors are read in place"
+            stream = accelerator.current_stream(device)
+            lane = self._lanes.get((device, stream))
+            if lane is None:
+                lane = self._lanes[device, stream] = _Lane(accelerator, device, stream)
+            with accelerator.on(stream):
+                yield lane
+            self._busy[id(lane)] = lane
 
-    def copy(self, tensor: torch.Tensor) -> PendingCopy:
-        """Queues a copy of the elements behind the work of the current stream."""
-        with torch.no_grad():
-            source = tensor.detach().contiguous()
-            pinned = source.device.type == "cuda"
-            host = torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned)
-            host.copy_(source, non_blocking=pinned)
-        self._devices.add(tensor.device)
-        self._pending += host.numel() * host.element_size()
-        return PendingCopy(host)
+    def add(self, tensor: torch.Tensor) -> int:
+        """Orders the summary of a tensor; the handle is good for `summary` after `finish`."""
+        with self.ordering(tensor) as lane:
+            count, dtype = tensor.numel(), tensor.dtype
+            if not self._is_refused(lane, dtype):
+                first = lane.used
+                try:
+                    self._order_rows(lane, tensor)
+                    self._queued.append(_Queued(count, dtype, lane, first, lane.used, None))
+                    return len(self._queued) - 1
+                except _REFUSALS as error:
+                    # It could do the type a moment ago: its memory is full, or it cannot do a tensor of this size.
+                    self._refused[lane.device.type, dtype] = _first_line(error)
+            self._queued.append(_Queued(count, dtype, None, 0, 0, self._copied(tensor, lane)))
+            self._of_host.append(len(self._queued) - 1)
+            return len(self._queued) - 1
+
+    def copy(self, tensor: torch.Tensor, first: int = 0) -> PendingCopy:
+        """Orders a copy of the elements; of the `first` ones in row-major order, in one axis, where that is given."""
+        with self.ordering(tensor) as lane:
+            return self._copied(first_elements(tensor, first) if first else tensor, lane)
+
+    def on_host(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A copy on the host of a tensor of any layout, for which the host waits; None where the device cannot even copy it."""
+        with self.ordering(tensor) as lane:
+            tensor = tensor.detach()
+            conjugated, negated = tensor.is_conj(), tensor.is_neg()
+            try:
+                if tensor.layout is torch.strided and (conjugated or negated):
+                    # What is in memory, and the rest on the host.
+                    tensor = tensor.conj() if conjugated else tensor
+                    host = self._copied(torch._neg_view(tensor) if negated else tensor, lane).host
+                else:
+                    conjugated = negated = False
+                    host = tensor.to("cpu", copy=True)
+            except _REFUSALS:
+                return None
+            lane.accelerator.wait(lane.stream)
+            self.waits += 1
+            host = host.conj() if conjugated else host
+            return torch._neg_view(host) if negated else host
 
     @property
     def must_finish(self) -> bool:
-        """Whether so much pinned memory waits that the copies should be completed before the step ends."""
+        """Whether so much memory of the host waits that the copies should be completed before the step ends."""
         return self._pending > _PENDING_LIMIT
 
     def finish(self) -> None:
-        """Waits for the devices once and brings all rows to the host."""
-        for device, chunks in self._chunks.items():
-            rows = torch.cat(chunks)[: self._used[device]] if chunks else torch.empty(0)
-            self._rows[device] = rows.cpu().numpy()
-        for device in self._devices:
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+        """Waits once for each stream that something was ordered on; then everything is on the host."""
+        if self._busy:
+            with apart():
+                for lane in self._busy.values():
+                    with lane.accelerator.on(lane.stream):
+                        lane.order_rows()
+                for lane in self._busy.values():
+                    lane.wait()
+                    self.waits += 1
+            self._busy.clear()
+        for handle in self._of_host:
+            copy = self._queued[handle].copy
+            assert copy is not None, "only of copies the host makes the summary"
+            self._summaries[handle] = _summary_on_host(copy), None
+            self._queued[handle] = self._queued[handle]._replace(copy=None)
+        self._of_host.clear()
         self._pending = 0
 
     def summary(self, handle: int) -> Summary:
-        device, row = self._where[handle]
-        return Summary._make(self._rows[device][row].tolist())
+        return self._made(handle)[0]
+
+    def whole_extremes(self, handle: int) -> tuple[int, int] | None:
+        """Max and min of a tensor of 64-bit integers with all their digits; None for others."""
+        return self._made(handle)[1]
+
+    def refusals(self) -> list[str]:
+        """What devices could not do, in the words of PyTorch."""
+        return [
+            f"{kind}: statistics of {NAMES[dtype]} were computed on the host, which takes a copy of each tensor: {reason}"
+            for (kind, dtype), reason in self._refused.items()
+            if reason
+        ]
 
     def clear(self) -> None:
-        for device in self._used:
-            self._used[device] = 0
-        self._where.clear()
-        self._rows.clear()
-        self._devices.clear()
+        """Forgets the step, finished or not."""
+        for lane in self._lanes.values():
+            lane.clear()
+        self._queued.clear()
+        self._summaries.clear()
+        self._of_host.clear()
+        self._pending = 0
 
-    def _row(self, tensor: torch.Tensor) -> torch.Tensor:
-        values = tensor if self._low_precision and tensor.is_floating_point() else tensor.to(torch.float64)
-        nan, inf = values.isnan(), values.isinf()
-        fields = (
-            torch.full((), tensor.numel(), dtype=torch.float64, device=tensor.device),
-            nan.sum(),
-            (inf & (values > 0)).sum(),
-            (inf & (values < 0)).sum(),
-            (values == 0).sum(),
-            (values < 0).sum(),
-            (values > 0).sum(),
-            values.amax(),
-            values.amin(),
-            values.sum(),
-            (values * values).sum(),
-        )
-        return torch.stack([field.to(torch.float64) for field in fields])
+    def _made(self, handle: int) -> tuple[Summary, tuple[int, int] | None]:
+        made = self._summaries.get(handle)
+        if made is None:
+            count, dtype, lane, first, last, _ = self._queued[handle]
+            assert lane is not None, "the host's summaries are made at finish"
+            made = self._summaries[handle] = summary_of(lane.rows(first, last), count, dtype)
+        return made
+
+    def _order_rows(self, lane: _Lane, tensor: torch.Tensor) -> None:
+        low = self._low_precision
+        for block in blocks_of(tensor):
+            queue_row(block, lane.next_row(wide=tensor.dtype.is_floating_point), low_precision=low)
+
+    def _copied(self, tensor: torch.Tensor, lane: _Lane) -> PendingCopy:
+        if is_dense(tensor):
+            return PendingCopy(self._transferred(tensor, lane))
+        try:
+            return PendingCopy(self._transferred(tensor.contiguous(), lane))
+        except torch.OutOfMemoryError:
+            # The memory that it lies in, gaps and all: that takes none of the device's.
+            host = self._transferred(torch.as_strided(tensor, (_extent(tensor),), (1,), tensor.storage_offset()), lane)
+            return PendingCopy(host.as_strided(tensor.shape, tensor.stride()))
+
+    def _transferred(self, source: torch.Tensor, lane: _Lane) -> torch.Tensor:
+        accelerator = lane.accelerator
+        host = accelerator.host_memory(tuple(source.shape), source.stride(), source.dtype)
+        host.copy_(source, non_blocking=accelerator.copies_in_background)
+        self._pending += host.numel() * host.element_size()
+        return host
+
+    def _is_refused(self, lane: _Lane, dtype: torch.dtype) -> bool:
+        """Whether the device cannot summarise the type, or does it otherwise than the host: asked once."""
+        key = lane.device.type, dtype
+        if key not in self._refused:
+            self._refused[key] = self._probe(lane, dtype)
+        return bool(self._refused[key])
+
+    def _probe(self, lane: _Lane, dtype: torch.dtype) -> str:
+        for numbers in _PROBES if dtype.is_floating_point else _PROBES[1:]:
+            first = lane.used
+            try:
+                accelerator = lane.accelerator
+                host = accelerator.host_memory((len(numbers),), (1,), dtype)
+                host.copy_(_probe_tensor(numbers, dtype))
+                # From pinned memory: a program may forbid what makes the host wait on the way (`torch.cuda.set_sync_debug_mode`).
+                on_device = torch.empty(len(numbers), dtype=dtype, device=lane.device)
+                on_device.copy_(host, non_blocking=accelerator.copies_in_background)
+                self._order_rows(lane, on_device)
+                lane.order_rows()
+                lane.wait()
+            except _REFUSALS as error:
+                return _first_line(error)
+            found, _ = summary_of(lane.rows(first, lane.used), len(numbers), dtype)
+            if str(found) != str(_summary_on_host(PendingCopy(host))):  # NaN equals NaN in a text
+                return f"it finds {found} among {numbers}"
+        return ""
+
+
+def first_elements(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """The first elements in row-major order, in one axis; no more than those is copied, and a row beside."""
+    while tensor.dim() > 1:
+        rest = tensor[0].numel()
+        rows = -(-count // rest)
+        if rows > 1:
+            tensor = tensor[:rows]
+            break
+        tensor = tensor[0]
+    return tensor.reshape(-1)[:count]
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last one, with those between that are not the tensor's."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _probe_tensor(numbers: list[float], dtype: torch.dtype) -> torch.Tensor:
+    values = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+    if dtype is torch.bool or not (dtype.is_floating_point or dtype.is_signed):
+        values = values.abs()
+    return values.to(torch.float32).to(dtype) if dtype.is_floating_point and dtype.itemsize == 1 else values.to(dtype)
+
+
+def _summary_on_host(copy: PendingCopy) -> Summary:
+    raw = copy.raw()
+    return summarise(raw, NAMES[copy.host.dtype] if copy.host.dtype in CODES else None)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).partition("\n")[0]

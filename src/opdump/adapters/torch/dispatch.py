@@ -7,38 +7,39 @@ recorder, lets the operator run, and hands over the outputs. In exception mode i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from types import CodeType
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import _disable_current_modes
 
-from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.plan import DumpPlan
 from opdump.recorder import GatheringRecorder, Live, LiveTensor, Recorder
-from opdump.records import OpRecord, SkipReason
+from opdump.records import OpRecord
 
+from .accelerators import Accelerators
 from .arguments import json_value
-from .description import dtype_name, node_of, shape_of
+from .collectives import Collectives
+from .description import node_of
+from .device_graphs import DeviceGraphs
 from .failures import records_failures
-from .mode_stack import RecordingMode, put_on, suspended, take_off
+from .mode_stack import RecordingMode, put_on, take_off
 from .models import Models
 from .naming import Link, Naming, holds_tensors
+from .operator_names import OperatorNames
 from .provenance import Provenance
 from .schemas import Found, OperatorSchema, nested_tensors, schema_of, tensors_among, tensors_returned
 from .sites import Site
 from .training import TrainingObserver
-from .training_scopes import RootScopes
+from .training_marks import Marks
+from .unseen import unseen
+from .values import ProgramValues
 from .watching import Watches
 
-PARAMETER = "Parameter"
-"""op_type of what is recorded without an operator."""
 # Found once: every operator asks them.
 _modes_below = torch._C._len_torch_dispatch_stack
-_DisableTorchFunction = torch._C.DisableTorchFunction
 _graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
 
@@ -65,9 +66,11 @@ class CaptureMode(RecordingMode):
         observer: TrainingObserver,
         *,
         rank_id: int = 0,
-        marked_functions: Collection[CodeType] = (),
+        marks: Marks | None = None,
         models: Models | None = None,
+        names: OperatorNames | None = None,
         calls_only: bool = False,
+        accelerators: Accelerators | None = None,
     ) -> None:
         super().__init__()
         self.recording = False
@@ -75,19 +78,16 @@ class CaptureMode(RecordingMode):
         self._recorder = recorder
         self._observer = observer
         self._schemas: dict[int, tuple[OperatorSchema, Any]] = {}
-        self.naming = Naming(
-            plan, recorder, observer, rank_id=rank_id, marked_functions=marked_functions, models=models
-        )
+        self.naming = Naming(plan, recorder, observer, rank_id=rank_id, marks=marks, models=models)
         self.models = models
         self._provenance = Provenance()
         self._foreign: dict[type, bool] = {}
-        self._parameter_names: dict[int, str] = {}
         self._unwritten: set[str] = set()
         """Outputs of allocations: whoever reads such memory reads what happened to be there."""
         self.watches: Watches | None = None
         if plan.captures == "watch":
             assert isinstance(recorder, GatheringRecorder), "make_recorder gives one for every mode"
-            self.watches = Watches(plan, recorder, self.naming.now)
+            self.watches = Watches(plan, recorder, self.naming.now, OperatorNames() if names is None else names)
         self._judged: GatheringRecorder | None = None
         """The recorder in overflow mode."""
         if plan.captures == "overflow" and isinstance(recorder, GatheringRecorder):
@@ -95,8 +95,12 @@ class CaptureMode(RecordingMode):
         self._calls_only = calls_only
         self._fails_only = plan.captures == "exception"
         self._names_constants = plan.captures == "data"
-        self._saves_values = plan.saves_values and plan.outputs and plan.selection != "marked"
         self._reads_all = plan.captures in ("data", "overflow")
+        self._accelerators = Accelerators() if accelerators is None else accelerators
+        self.graphs = DeviceGraphs(recorder, self.naming, self._accelerators)
+        self._in_graph = self.graphs.watch
+        self.values = ProgramValues(plan, recorder, observer, self.naming, self._provenance, self.graphs)
+        self.collectives = Collectives(recorder, self.graphs.is_recording)
         self.launched = threading.local()
         """`count`: operators with a kernel that this thread has run."""
 
@@ -105,9 +109,16 @@ class CaptureMode(RecordingMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.recording or _modes_below():
+        if _modes_below():
             # Below are only PyTorch's own modes (fake tensors, tracing): they run programs that are written down.
             return func(*args, **kwargs)
+        if not self.recording:
+            with unseen():
+                return func(*args, **kwargs)
+        if self._in_graph is not None and self._in_graph():
+            self.graphs.passes()
+            with unseen():
+                return func(*args, **kwargs)
         known = self._schemas.get(id(func))
         if known is None and isinstance(func, torch._ops.HigherOrderOperator):
             return self.run_as_one(func.name(), func, args, kwargs)
@@ -115,34 +126,49 @@ class CaptureMode(RecordingMode):
             # A subclass that dispatches by itself goes first; what it then runs on plain tensors comes here again.
             return NotImplemented
         schema = self._schema(func) if known is None else known[0]
-        if self._fails_only:
-            return self._guarded(
-                schema, lambda: func(*args, **kwargs), args, kwargs, lambda: tensors_among(schema.tensors, args, kwargs)
-            )
-        if schema.kind:
-            result = func(*args, **kwargs)
-            if not self._calls_only:
-                self._skipped(schema, args, kwargs, result)
-            return result
-        if self._calls_only:
-            self._launches()
-            return func(*args, **kwargs)
-        with _DisableTorchFunction():
+        if schema.asynchronous:
+            self.collectives.ran()
+        # The operator too: called from Python, it would be a call that function modes see, and it is none of the program's.
+        with unseen():
+            if self._fails_only:
+                return self._guarded(
+                    schema,
+                    lambda: func(*args, **kwargs),
+                    args,
+                    kwargs,
+                    lambda: tensors_among(schema.tensors, args, kwargs),
+                )
+            if schema.kind:
+                result = func(*args, **kwargs)
+                if not self._calls_only:
+                    self._skipped(schema, args, kwargs, result)
+                return result
+            if self._calls_only:
+                self._launches()
+                return func(*args, **kwargs)
             running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs))
             if running.link is not None:
                 self.naming.links.begins(running.link)
-        try:
-            result = func(*args, **kwargs)
-        except BaseException as error:
-            self._fails(running, error)
-            raise
-        with _DisableTorchFunction():
-            self._end(running, schema, tensors_returned(schema, args, kwargs, result))
-        return result
+            try:
+                result = func(*args, **kwargs)
+            except BaseException as error:
+                self._fails(running, error)
+                raise
+            outputs = tensors_returned(schema, args, kwargs, result)
+            if schema.is_late(args, kwargs):
+                self._wait_for_the_host(running, outputs)
+            self._end(running, schema, outputs, result)
+            return result
 
     def run_operator(self, func: Any, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Records one operator that runs outside the mode, with autograd (`composites.ExactOperators`)."""
         schema = self._schema(func)
+        if schema.kind:
+            result = call()
+            if not (self._calls_only or self._fails_only):
+                with unseen():
+                    self._skipped(schema, args, kwargs, result)
+            return result
         return self._run_outside(
             schema,
             call,
@@ -156,6 +182,7 @@ class CaptureMode(RecordingMode):
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Runs a whole function outside the mode and records it as one operator with its inputs and outputs."""
+        self.collectives.may_run()
         schema = OperatorSchema(name, name, "", (), (), ())
         found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
 
@@ -179,8 +206,11 @@ class CaptureMode(RecordingMode):
         """Files an operator that raised before it was recorded (exception mode; nothing in others): its inputs as they are."""
         if self._plan.captures != "exception":
             return
+        if self.graphs.is_recording():
+            self.graphs.passes()  # to file it means to wait for the device, which would end the graph
+            return
         schema = OperatorSchema(name, kernel, "", (), (), ())
-        with suspended(), torch._C.DisableTorchFunction():
+        with _disable_current_modes(), unseen():
             op, _, _ = self.naming.identify(schema, (), {})
             assert op is not None
             others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
@@ -205,7 +235,7 @@ class CaptureMode(RecordingMode):
         opened: OpRecord | None = None
         if schema.changes and not schema.kind:
             # What it writes into is looked at now, the rest where it fails.
-            with torch._C.DisableTorchFunction():
+            with unseen():
                 opened = OpRecord(schema.op_type, "", 0)
                 written = [found for found in inputs() if found[1].partition("[")[0] in schema.changes]
                 recorder.before_op(opened, [(slot, argument, tensor, "", "") for slot, argument, tensor in written])
@@ -213,7 +243,7 @@ class CaptureMode(RecordingMode):
         try:
             result = call()
         except Exception as error:
-            with torch._C.DisableTorchFunction():
+            with unseen():
                 op, _, _ = self.naming.identify(replace(schema, kind=""), args, kwargs)
                 assert op is not None, "only operators without a kernel go without a record"
                 lives: list[LiveTensor] = [(slot, argument, tensor, "", "") for slot, argument, tensor in inputs()]
@@ -230,7 +260,7 @@ class CaptureMode(RecordingMode):
         return result
 
     def _fails(self, running: _Running, error: BaseException) -> None:
-        with torch._C.DisableTorchFunction():
+        with unseen():
             if isinstance(error, Exception):
                 self._recorder.failed_op(running.op, error, running.inputs)
             else:
@@ -249,11 +279,19 @@ class CaptureMode(RecordingMode):
         tensors: Iterable[Found],
         outputs: Callable[[Any], list[Found]],
     ) -> Any:
+        if schema.asynchronous:
+            self.collectives.ran()
+        if self._in_graph is not None and self._in_graph():
+            self.graphs.passes()
+            return call()
         if self._fails_only:
             found = list(tensors)
             return self._guarded(schema, call, args, kwargs, lambda: found)
+        if self._calls_only:
+            self._launches()
+            return call()
         first = torch._C._autograd._get_sequence_nr()
-        with _DisableTorchFunction():
+        with unseen():
             running = self._begin(schema, args, kwargs, tensors)
         try:
             result = call()
@@ -263,8 +301,8 @@ class CaptureMode(RecordingMode):
         # Above autograd the nodes are made inside the call, and there may be several.
         if running.link is not None:
             self.naming.links.made(first, running.link)
-        with torch._C.DisableTorchFunction():
-            self._end(running, schema, outputs(result))
+        with unseen():
+            self._end(running, schema, outputs(result), result)
         return result
 
     @contextmanager
@@ -290,69 +328,11 @@ class CaptureMode(RecordingMode):
         self.naming.links.next_step()
         self.naming.restart_order()
 
-    def seed_parameters(self, module: torch.nn.Module, graph_id: int, scopes: RootScopes | None) -> None:
-        """Tells the parameters of a root module apart from constants, and gives each the scope of its owner."""
-        graph = self._recorder.graph(graph_id)
-        for prefix, owner in module.named_modules():
-            scope = "Default" if scopes is None else scopes.registered.get(id(owner), scopes.scope)
-            for name, parameter in owner.named_parameters(recurse=False):
-                if is_lazy(parameter):
-                    continue  # it has no shape and no memory before the first forward
-                full_name = f"{prefix}.{name}" if prefix else name
-                self._provenance.note(parameter, f"{PARAMETER_PREFIX}{full_name}")
-                graph.add_parameter(GraphValue(full_name, dtype_name(parameter), tuple(parameter.shape)))
-                self.naming.parameter_scopes[id(parameter)] = scope
-                self._parameter_names[id(parameter)] = full_name
-
-    def seed_optimizer_state(self, optimizer: torch.optim.Optimizer, graph_id: int) -> None:
-        """Tells the state of an optimizer (momenta, step counts) apart from constants: `Parameter.exp_avg.fc.weight`."""
-        graph = self._recorder.graph(graph_id)
-        for parameter, state in optimizer.state.items():
-            owner = self._parameter_names.get(id(parameter))
-            if owner is None or not isinstance(state, Mapping):
-                continue
-            for key, value in state.items():
-                if isinstance(value, torch.Tensor):
-                    self._provenance.note(value, f"{PARAMETER_PREFIX}{key}.{owner}")
-                    graph.add_parameter(GraphValue(f"{key}.{owner}", dtype_name(value), shape_of(value)))
-
-    def record_root_input(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
-        """Records an input of a root module that no operator of this step made, as MindSpore does: as a parameter."""
-        if not self._provenance.source(tensor):
-            self._provenance.note(tensor, f"{PARAMETER_PREFIX}{name}")
-            self._recorder.graph(graph_id).add_parameter(GraphValue(name, dtype_name(tensor), shape_of(tensor)))
-            self.record_value(name, graph_id, tensor)
-
-    def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
-        """Records a value that is no operator's: a parameter after its update, an input of the root module."""
-        if not self._saves_values or is_lazy(tensor):
-            return
-        naming = self.naming
-        site = naming.sites.value(graph_id, name)
-        if not (site.selected or naming.is_selected(site, PARAMETER)):
-            return
-        # By position, as in `Naming.identify`: there is one for every parameter in a step.
-        op = OpRecord(
-            PARAMETER,
-            name,
-            naming.now(),
-            self._observer.step,
-            naming.net_name,
-            graph_id,
-            naming.rank_id,
-            0,
-            0,
-            0,
-            naming.next_order(),
-            site.next_occurrence(naming.sites.step),
-            "optimizer",
-        )
-        self._recorder.before_op(op, ())
-        self._recorder.after_op(op, ((0, "", tensor, "", ""),))
-
     def _begin(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Found]
     ) -> _Running:
+        if self.collectives.pending:
+            self.collectives.file_arrived()  # before this operator may write there
         op, site, link = self.naming.identify(schema, args, kwargs)
         assert op is not None, "only operators without a kernel go without a record"
         running = _Running(op, site, link)
@@ -381,20 +361,35 @@ class CaptureMode(RecordingMode):
                 self._judged.before_op(op, lives, changes)
         return running
 
-    def _end(self, running: _Running, schema: OperatorSchema, outputs: list[Found]) -> None:
+    def _wait_for_the_host(self, running: _Running, outputs: Sequence[Found]) -> None:
+        """Waits for a copy from a device that the program does not wait for here: the host's memory is read in place."""
+        of = self._accelerators.of
+        if running.op.skip or all(of(tensor) is not None for _, _, tensor in outputs):
+            return
+        for _, _, tensor, *_ in running.inputs:
+            accelerator = of(tensor)
+            if accelerator is not None:
+                accelerator.wait(accelerator.current_stream(tensor.device))
+
+    def _end(self, running: _Running, schema: OperatorSchema, outputs: list[Found], result: Any = None) -> None:
         op, site = running.op, running.site
         for slot, _, tensor in outputs:
             self._provenance.note(tensor, site.source(slot))
         if not op.skip:
-            skip: SkipReason = "in flight" if schema.asynchronous else ""
             lives: Sequence[LiveTensor] = ()
             if self._reads_all:
-                lives = [(slot, argument, tensor, "", skip) for slot, argument, tensor in outputs]
+                lives = [(slot, argument, tensor, "", "") for slot, argument, tensor in outputs]
                 if self.models is not None:
                     lives = self.models.without_excluded(op, "output", lives)
-            self._recorder.after_op(op, lives)
+            if schema.asynchronous and lives:
+                self.collectives.began(op, list(lives), result)
+            else:
+                self._recorder.after_op(op, lives)
             if self.models is not None:
                 self._launches()
+        if schema.op_type == "wait_tensor" and self.collectives.pending:
+            for _, _, tensor, *_ in running.inputs:
+                self.collectives.waited_for(tensor)
         if self.watches is not None:
             self.watches.ran(op, outputs, collective=schema.asynchronous)
         if not site.described:
@@ -415,17 +410,16 @@ class CaptureMode(RecordingMode):
             self._recorder.skip_op(op)
         if op is None and schema.kind != "allocation":
             return
-        with torch._C.DisableTorchFunction():
-            outputs = tensors_returned(schema, args, kwargs, result)
-            if schema.kind == "allocation":
-                for slot, _, tensor in outputs:
-                    self._unwritten.add(site.source(slot))
-                    self._provenance.note(tensor, site.source(slot))
-            if op is not None:
-                running = _Running(op, site, link)
-                for slot, argument, tensor in tensors_among(schema.tensors, args, kwargs):
-                    running.inputs.append((slot, argument, tensor, self._provenance.source(tensor), ""))
-                self._describe(running, schema, outputs)
+        outputs = tensors_returned(schema, args, kwargs, result)
+        if schema.kind == "allocation":
+            for slot, _, tensor in outputs:
+                self._unwritten.add(site.source(slot))
+                self._provenance.note(tensor, site.source(slot))
+        if op is not None:
+            running = _Running(op, site, link)
+            for slot, argument, tensor in tensors_among(schema.tensors, args, kwargs):
+                running.inputs.append((slot, argument, tensor, self._provenance.source(tensor), ""))
+            self._describe(running, schema, outputs)
 
     def _is_known_in_gradient(self, schema: OperatorSchema) -> bool:
         """Whether the gradient that runs now ran this operator in an earlier step. Nothing depends on a view in there."""

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 import torch
 
+from opdump.adapters.replacements import Replacements
+
 from .mode_stack import recording_here
-from .replacements import Replacements
 
 
 class RecordFailure(Protocol):

@@ -58,7 +58,7 @@ class RecordingMode(TorchDispatchMode):
 
 def put_on(mode: RecordingMode) -> bool:
     """Switch `mode` on in the calling thread, under the modes of the user's program; False where it is on already."""
-    if any(other is mode for other in _stack()):
+    if is_on(mode):
         return False
     above = _take_off_users(_first_users())
     torch._C._push_on_torch_dispatch_stack(mode)
@@ -74,6 +74,11 @@ def take_off(mode: RecordingMode) -> bool:
             _put_back(other for other in above if other is not mode)
             return True
     return False
+
+
+def is_on(mode: RecordingMode) -> bool:
+    """Whether `mode` is on in the calling thread (not so inside its own handler)."""
+    return any(other is mode for other in _stack())
 
 
 def recording_here() -> bool:

@@ -7,29 +7,37 @@ among it, is single operators. `models` is numbered from 1 in the order of first
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import nn
 
+from opdump.adapters.program_marks import ModelNames
 from opdump.plan import DumpPlan, ModelFilter
+from opdump.plan.list_matches import ChoseNothing, ListMatches
 from opdump.plan.model_selection import ModelSelection, OperatorRange
 from opdump.recorder import LiveTensor
 from opdump.records import IO, OpRecord
 
-from .operator_names import names_of
-from .training_scopes import class_name, compiled_original
+from .operator_names import OperatorNames
+from .training_scopes import class_name, unwrapped
 
 
 class _Ranges:
-    """Follows the `opname_range` entries of a model through one execution."""
+    """Follows the `opname_range` entries of a model through one execution.
+
+    A name may mean several operators: the range begins with the first of its `begin` and ends with the last of its `end`.
+    """
 
     def __init__(self, ranges: Sequence[OperatorRange]) -> None:
         self._ranges = ranges
+        self.opened: set[OperatorRange] = set()
+        """Those that held something in some execution."""
         self.restart()
 
     def restart(self) -> None:
         self._inside = [False] * len(self._ranges)
+        self._ending = [False] * len(self._ranges)
         self._over = [False] * len(self._ranges)
 
     def holds(self, names: frozenset[str]) -> bool:
@@ -39,14 +47,17 @@ class _Ranges:
             if self._over[place]:
                 continue
             begins, ends = each.begin in names, each.end in names
+            if self._ending[place] and not ends:
+                self._inside[place] = self._ending[place] = False
             if ends and not begins and not self._inside[place]:
                 self._over[place] = True  # its end came first
                 continue
             if begins:
                 self._inside[place] = True
-            found = found or self._inside[place]
-            if ends:
-                self._inside[place] = False
+            if self._inside[place]:
+                found = True
+                self.opened.add(each)
+            self._ending[place] = self._inside[place] and ends
         return found
 
 
@@ -62,13 +73,16 @@ class _Model:
 
 
 class Models:
-    """Places operators in models. `given` are names that the program gave to modules, by the identity of the module."""
+    """Places operators in models. `given` are names that the program gives to modules, `names` those of operators."""
 
-    def __init__(self, plan: DumpPlan, given: Mapping[int, str] | None = None) -> None:
+    def __init__(self, plan: DumpPlan, given: ModelNames | None = None, names: OperatorNames | None = None) -> None:
         self._plan = plan
-        self._given = given or {}
-        self._models: dict[int, _Model] = {}
-        self._modules: list[nn.Module] = []
+        self._given = given or ModelNames()
+        self._models: dict[tuple[int, str], _Model] = {}
+        self._calls: dict[int, int] = {}
+        """How often root modules were called that are no models, by identity."""
+        self._notes: list[str] = []
+        self._modules: dict[int, nn.Module] = {}
         """Keeps the modules alive whose identity stands for a model."""
         self._running: dict[int, _Model] = {}
         self._lock = threading.Lock()
@@ -76,30 +90,43 @@ class Models:
         nameless: tuple[ModelSelection, ...] = tuple(entry for entry in plan.models or () if entry.model_name is None)
         self._single = ModelFilter(nameless or (ModelSelection(),))
         self._single_ranges = _Ranges([each for entry in self._single.entries for each in entry.ranges])
-        self.matched: set[str] = set()
-        """Names of operators in `dump_list` that some operator had."""
-        self.names_seen: set[str] = set()
-        """Names in `dump_list` that some model had."""
+        self.names = OperatorNames() if names is None else names
+        self._matches = ListMatches(plan.models, plan.dialect, "operator and no module that ran")
 
     def begins(self, module: nn.Module, graph_id: int) -> int | None:
         """A root module is called; which execution of a model this is, None where it is no model."""
-        original = compiled_original(module)
-        name = self._given.get(id(original)) or class_name(original)
-        entries = [entry for entry in self._plan.models or () if entry.model_name == name]
+        wrapped = unwrapped(module)
+        original = wrapped[0]
+        names = [given for each in wrapped if (given := self._given.of(each)) is not None]
+        names += [class_name(each) for each in wrapped]
+        wanted = {entry.model_name for entry in self._plan.models or () if entry.model_name is not None}
+        name = next((name for name in names if name in wanted), None)
         with self._lock:
-            if not entries:
+            self._matches.model(names)
+            if name is None:
                 self._running.pop(graph_id, None)
+                self._calls[id(original)] = self._calls.get(id(original), 0) + 1
+                self._modules.setdefault(id(original), original)
                 return None
-            self.names_seen.add(name)
-            model = self._models.get(id(original))
+            model = self._models.get((id(original), name))
             if model is None:
-                self._modules.append(original)
-                model = _Model(name, len(self._modules), ModelFilter.of(self._plan.models, (name,)))
-                self._models[id(original)] = model
+                self._modules[id(original)] = original
+                model = _Model(name, len(self._models) + 1, ModelFilter.of(self._plan.models, (name,)))
+                self._models[id(original), name] = model
             model.executions += 1
             model.ranges.restart()
             self._running[graph_id] = model
             return model.executions - 1
+
+    def renamed(self, module: nn.Module, name: str) -> None:
+        """The program has just named a root module: its calls before were no executions of that model."""
+        with self._lock:
+            calls = max((self._calls.get(id(each), 0) for each in unwrapped(module)), default=0)
+            if calls and any(entry.model_name == name for entry in self._plan.models or ()):
+                self._notes.append(
+                    f"name_model: {name!r} was called {calls} times before it had this name; these are missing. "
+                    "Name it before its first call"
+                )
 
     def placed(self, op: OpRecord, *, inside: bool) -> OpRecord:
         """The operator with its model and execution, and the reason where it is not dumped.
@@ -107,9 +134,7 @@ class Models:
         `inside` says that it runs in the network of its graph or computes a gradient of it.
         """
         model = self._running.get(op.graph_id) if inside else None
-        if op.skip in ("view", "allocation", "metadata"):
-            return self._of(op, model)
-        names = names_of(op.op_name)
+        names = self.names.of(op.op_name)
         if model is None:
             wanted = self._plan.single_operators and op.step in self._plan.steps
             chosen, ranges = self._single, self._single_ranges
@@ -117,13 +142,14 @@ class Models:
             wanted = model.executions - 1 in self._plan.steps
             chosen, ranges = model.chosen, model.ranges
         in_range = ranges.holds(names)
+        self._matches.operator(chosen.entries, op.op_name, names, op.op_type)
+        placed = self._of(op, model)
+        if op.skip in ("view", "allocation", "metadata"):
+            return placed
         # An entry with ranges and no layers takes what lies in them.
         layers = [entry for entry in chosen.entries if entry.layers is not None or not entry.ranges]
         by_name = any(entry.layers is None or not names.isdisjoint(entry.layers) for entry in layers)
         by_range = in_range and any(entry.ranges for entry in chosen.entries)
-        for entry in chosen.entries:
-            self.matched.update(names.intersection(entry.layers or ()))
-        placed = self._of(op, model)
         if not (wanted and (by_name or by_range)):
             return replace(placed, skip=op.skip or "not selected")
         return placed
@@ -136,19 +162,38 @@ class Models:
         if not any(entry.type_exclusions or entry.name_exclusions for entry in chosen.entries):
             return lives
         slots: frozenset[int] = frozenset()
-        for name in names_of(op.op_name):
+        for name in self.names.of(op.op_name):
             slots |= chosen.excluded(name, op.op_type, io)
         return [live for live in lives if live[0] not in slots]
 
     def unmatched(self) -> list[str]:
         """What `dump_list` names and nothing had, for a warning at the end."""
-        entries = self._plan.models or ()
-        models = {entry.model_name for entry in entries if entry.model_name} - self.names_seen
-        layers = {name for entry in entries for name in entry.layers or ()} - self.matched
-        return [
-            *(f"dump_list: no root module is of the class, or was given the name, {name!r}" for name in sorted(models)),
-            *(f"dump_list: {name!r} is no operator and no module that ran" for name in sorted(layers)),
-        ]
+        self._tell_ranges()
+        return [*self._notes, *self._matches.texts()]
+
+    @property
+    def executions(self) -> dict[str, int]:
+        """How often each model of `dump_list` ran, by its name; the most of those with one name."""
+        found: dict[str, int] = {}
+        for model in self._models.values():
+            found[model.name] = max(found.get(model.name, 0), model.executions)
+        return found
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """Names of the root modules that ran."""
+        return self._matches.models_seen
+
+    @property
+    def chose_nothing(self) -> ChoseNothing:
+        """Why `dump_list` chose no operator of those that ran."""
+        self._tell_ranges()
+        return self._matches.chose_nothing
+
+    def _tell_ranges(self) -> None:
+        for model in self._models.values():
+            self._matches.opened(model.ranges.opened)
+        self._matches.opened(self._single_ranges.opened)
 
     @staticmethod
     def _of(op: OpRecord, model: _Model | None) -> OpRecord:

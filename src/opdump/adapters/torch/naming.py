@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -28,6 +27,8 @@ from .schemas import OperatorSchema, nested_tensors
 from .sites import GRADIENTS, Site, Sites
 from .stacks import StackReader, is_recomputing
 from .training import TrainingObserver
+from .training_marks import Marks, Spot
+from .training_position import Position
 
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 # Found once: every operator asks them.
@@ -41,14 +42,15 @@ _frame = sys._getframe
 class Link:
     """What a backward operator inherits from its forward operator."""
 
-    __slots__ = ("gradient_scope", "graph_id", "marked", "op_name", "stack", "views")
+    __slots__ = ("gradient_scope", "graph_id", "op_name", "spot", "stack", "views")
 
-    def __init__(self, op_name: str, scope: str, graph_id: int, stack: tuple[Frame, ...], marked: bool) -> None:
+    def __init__(self, op_name: str, scope: str, graph_id: int, stack: tuple[Frame, ...], spot: Spot | None) -> None:
         self.op_name = op_name
         self.gradient_scope = GRADIENTS + scope
         self.graph_id = graph_id
         self.stack = stack
-        self.marked = marked
+        self.spot = spot
+        """Where it ran, where marks choose."""
         self.views: dict[int, int] = {}
         """The operators without a kernel that its gradient ran, by their schema; and the step in which they ran first."""
 
@@ -63,7 +65,7 @@ class Naming:
         observer: TrainingObserver,
         *,
         rank_id: int = 0,
-        marked_functions: Collection[CodeType] = (),
+        marks: Marks | None = None,
         models: Models | None = None,
     ) -> None:
         self.rank_id = rank_id
@@ -79,8 +81,8 @@ class Naming:
         self._observer = observer
         self._task_id = UNKNOWN_ID if plan.layout in ("acl", "mindspore-async") else 0
         """Of tasks and streams, which only a device has."""
-        self._marks = plan.selection == "marked"
-        self._marked_functions = frozenset(marked_functions)
+        self._marks = marks
+        """What chooses operators in place of the plan; None where the plan does."""
         self._models = models
         """Places operators in models, in the layout of devices."""
         self._passed: dict[tuple[int, str], Link] = {}
@@ -105,8 +107,7 @@ class Naming:
         call = position.call_id
         link = None
         gradients = True
-        if self._recorder.holding and (task >= 0 or position.root is not None or phase == "optimizer"):
-            self._recorder.release()
+        self._release(position, task)
         scope, graph_id = position.scope, position.graph_id
         if task >= 0:
             gradients = _grad_enabled()
@@ -126,13 +127,16 @@ class Naming:
         where: object
         if link is not None:
             scope, graph_id, stack, forward_op = link.gradient_scope, link.graph_id, link.stack, link.op_name
-            marked = link.marked
             where = forward_op
             if not stack:  # nobody read it when the forward operator passed by
                 stack, where = self._stacks.read(frame, position.running)
         else:
             stack, where = self._stacks.read(frame, position.running)
-            marked = not self._marks or position.marked or self._in_marked_function(frame)
+        marks, spot = self._marks, None
+        if marks is not None:
+            # The gradient of an operator is chosen with it, by the marks of now.
+            spot = link.spot if link is not None else None
+            spot = marks.spot(position.enclosing, frame) if spot is None else spot
         with self._lock:
             site = self.sites.next(graph_id, scope, schema.op_type, call, phase, where)
             occurrence = site.next_occurrence(self.sites.step)
@@ -145,13 +149,17 @@ class Naming:
         known: Link | None = None
         if gradients:
             known = site.link
-            if known is None or known.stack is not stack or known.marked != marked:
-                known = site.link = Link(site.name, scope, graph_id, stack, marked)
+            if known is None or known.stack is not stack or known.spot is not spot:
+                known = site.link = Link(site.name, scope, graph_id, stack, spot)
         skip = schema.kind
         if skip and site.described:
             return None, site, known
-        if not skip and not (marked and (site.selected or self.is_selected(site, schema.op_type))):
-            skip = "not selected"
+        if not skip:
+            if spot is not None and marks is not None and not marks.takes(spot):
+                marks.passed_by(spot)
+                skip = "not selected"
+            elif not (site.selected or self.is_selected(site, schema.op_type)):
+                skip = "not selected"
         # By position, in the order of the fields: names would take as long again, and this runs for every operator.
         op = OpRecord(
             schema.op_type,
@@ -202,6 +210,7 @@ class Naming:
         """Names what the program is about to call (`dump_level` op); without `op_name` it is named by its scope."""
         observer = self._observer
         position = observer.current()
+        self._release(position, _graph_task())
         stack, where = self._stacks.read(sys._getframe(1), position.running)
         with self._lock:
             if op_name:
@@ -232,8 +241,10 @@ class Naming:
         assert self._models is not None, "calls are recorded in the layout of devices alone"
         return self._models.placed(op, inside=position.root is not None and position.phase != "optimizer")
 
-    def _in_marked_function(self, frame: FrameType) -> bool:
-        return bool(self._marked_functions) and not self._marked_functions.isdisjoint(self._stacks.codes(frame))
+    def _release(self, position: Position, task: int) -> None:
+        """A network, a gradient or an optimizer runs: another step has begun for sure, what was held belongs to it."""
+        if self._recorder.holding and (task >= 0 or position.root is not None or position.phase == "optimizer"):
+            self._recorder.release()
 
     def _adjusted(
         self, op: OpRecord, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inside: bool
@@ -250,13 +261,14 @@ class Naming:
 
     def passes_by(self) -> None:
         """A forward operator runs that gets no record: a gradient of it that fails knows the scope all the same."""
-        if torch._C._current_graph_task_id() >= 0:
+        task, position = _graph_task(), self._observer.current()
+        self._release(position, task)
+        if task >= 0:
             return
-        position = self._observer.current()
         key = position.graph_id, position.scope
         link = self._passed.get(key)
         if link is None:
-            link = self._passed[key] = Link("", position.scope, position.graph_id, (), True)
+            link = self._passed[key] = Link("", position.scope, position.graph_id, (), None)
         self.links.begins(link)
 
     def is_selected(self, site: Site, op_type: str) -> bool:

@@ -143,6 +143,16 @@ _UNDECLARED_WRITES = {
     "native_batch_norm": _RUNNING_STATISTICS,
     "rrelu_with_noise": ("noise",),
     "rrelu_with_noise_": ("noise",),
+    # Collectives that return nothing but their work.
+    "allgather_coalesced_": ("output_lists",),
+    "allgather_into_tensor_coalesced_": ("outputs",),
+    "allreduce_coalesced_": ("tensors",),
+    "alltoall_base_": ("output",),
+    "gather_": ("output_tensors",),
+    "recv_": ("tensors",),
+    "recv_any_source_": ("tensors",),
+    "reduce_": ("tensors",),
+    "reduce_scatter_tensor_coalesced_": ("outputs",),
 }
 
 # Collectives return before the data has arrived; until somebody waits, the memory of their results is being written to.
@@ -166,7 +176,7 @@ def kind_of(op: Any) -> SkipReason:
         return "metadata"
     if name in _MAY_COPY:
         return ""
-    if name in _UNDECLARED_VIEWS or _returns_aliases_alone(schema):
+    if (name in _UNDECLARED_VIEWS and not _writes(schema)) or _returns_aliases_alone(schema):
         return "view"
     return ""
 
@@ -217,4 +227,8 @@ def _returns_aliases_alone(schema: Any) -> bool:
     """Whether all results look at memory of the arguments, and nothing is written."""
     if not schema.returns or any(value.alias_info is None or value.alias_info.is_write for value in schema.returns):
         return False
-    return not any(value.alias_info is not None and value.alias_info.is_write for value in schema.arguments)
+    return not _writes(schema)
+
+
+def _writes(schema: Any) -> bool:
+    return any(value.alias_info is not None and value.alias_info.is_write for value in schema.arguments)

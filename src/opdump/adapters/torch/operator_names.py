@@ -5,27 +5,99 @@
     Default/network-LeNet/conv1-Conv2d                    the scope of a module: every operator that ran in it
     conv1                                                 the same module as `named_modules()` spells it
 
-A module's name also means the operators of the modules below it and those of its gradients; the first two names mean one operator.
+A module's name also means the operators of the modules below it and those of its gradients; the first two names mean one operator. A
+module that was called as one operator (`dump_level` op) has the names of the module.
+
+A module that is registered in two places has both names. The part that a wrapper adds (`module.` of DistributedDataParallel,
+`_orig_mod.` of torch.compile, those of FSDP and of checkpoints) may stand there or not.
 """
 
 from __future__ import annotations
 
-from functools import cache
+import weakref
+from collections.abc import Iterator
+
+from torch import nn
 
 from .sites import GRADIENTS
+from .training_scopes import WRAPPERS, RootScopes, compiled_original
 
 _ROOT = 2
 """Components above the modules of a network: `Default/network-LeNet`."""
+_ADDED = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+"""What wrappers call the module that they wrap."""
+_MOST_PATHS = 200_000
+"""Modules that are shared within shared modules have very many paths."""
 
 
-@cache
-def names_of(op_name: str) -> frozenset[str]:
-    """Every name that means the operator with this full name."""
-    scope, _, last = op_name.rpartition("/")
-    names = {op_name, last, scope}
-    parts = scope.removeprefix(GRADIENTS).split("/")
-    names.update("/".join(parts[:end]) for end in range(min(_ROOT, len(parts)), len(parts) + 1))
-    # A scope's component is `conv1-Conv2d`, or `conv1` alone.
-    path = [part.rpartition("-")[0] or part for part in parts[_ROOT:]]
-    names.update(".".join(path[:end]) for end in range(1, len(path) + 1))
-    return frozenset(names)
+class OperatorNames:
+    """Knows the paths of the modules of the networks that ran."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, set[str]] = {}
+        """Of modules, by their scope."""
+        self._roots: dict[int, tuple[weakref.ref[nn.Module], RootScopes, int]] = {}
+        """Networks, and how many modules each had when its paths were read."""
+        self._names: dict[str, frozenset[str]] = {}
+
+    def learn(self, root: nn.Module, scopes: RootScopes) -> None:
+        """A network is called; its modules are read the first time, and where there are others since."""
+        known = self._roots.get(id(scopes))
+        if known is not None and known[2] == len(scopes.registered):
+            return
+        self._roots[id(scopes)] = (weakref.ref(root), scopes, len(scopes.registered))
+        self._names.clear()
+        for module, path in _all_paths(root):
+            scope = scopes.registered.get(id(module)) or scopes.registered.get(id(compiled_original(module)))
+            if scope is not None and path:
+                self._paths.setdefault(scope, set()).update(path)
+
+    def of(self, op_name: str) -> frozenset[str]:
+        """Every name that means the operator with this full name."""
+        names = self._names.get(op_name)
+        if names is None:
+            for reference, scopes, _ in list(self._roots.values()):
+                root = reference()
+                if root is not None:
+                    self.learn(root, scopes)  # a module that was added a moment ago is among those of this call
+            names = self._names[op_name] = self._read(op_name)
+        return names
+
+    def _read(self, op_name: str) -> frozenset[str]:
+        own = op_name.removeprefix(GRADIENTS)
+        last = own.rpartition("/")[2]
+        names = {op_name, last, op_name.rpartition("/")[0]}
+        parts = own.split("/")
+        deepest = len(parts) if own in self._paths else len(parts) - 1
+        for end in range(min(_ROOT, deepest), deepest + 1):
+            above = "/".join(parts[:end])
+            names.add(above)
+            names.update(self._paths.get(above) or _spelled(parts[_ROOT:end]))
+        names.discard("")
+        return frozenset(names)
+
+
+def _spelled(parts: list[str]) -> Iterator[str]:
+    """The path of a module that is registered nowhere, by its scope: a component is `conv1-Conv2d`, or `conv1` alone."""
+    if parts:
+        yield ".".join(part.rpartition("-")[0] or part for part in parts)
+
+
+def _all_paths(root: nn.Module) -> Iterator[tuple[nn.Module, set[str]]]:
+    """Every module below `root`, once for each place where it is registered, with the ways to spell that place."""
+    original = compiled_original(root)
+    first = {""} if original is root else {"", "_orig_mod"}
+    pending: list[tuple[nn.Module, set[str], tuple[int, ...]]] = [(original, first, (id(original),))]
+    number = 0
+    while pending and number < _MOST_PATHS:
+        module, paths, above = pending.pop()
+        number += 1
+        yield module, paths - {"", "_orig_mod"}
+        is_wrapper = type(module).__name__ in WRAPPERS
+        for name, child in reversed(list(module._modules.items())):
+            if child is None or id(child) in above:
+                continue
+            spelled = {f"{path}.{name}" if path else name for path in paths}
+            if name in _ADDED or (is_wrapper and name == "module"):
+                spelled |= paths
+            pending.append((child, spelled, (*above, id(child))))

@@ -33,10 +33,19 @@ class OperatorSchema:
     """Position and name of the arguments that the operator writes into and does not return."""
     asynchronous: bool = False
     """Whether its results are still being written when it returns (collectives)."""
+    non_blocking: int | None = None
+    """Position of the argument by which a program says that it does not wait for what is copied to the host; None without one."""
     changes: frozenset[str] = frozenset()
     """Names of the arguments that the operator writes into, returned or not."""
     pickers: dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = field(default_factory=dict)
     """What takes the arguments of `others` from so many positional ones."""
+
+    def is_late(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether tensors of the host may still be written when the operator returns: the program waits for them by itself."""
+        place = self.non_blocking
+        if place is None:
+            return False
+        return bool(args[place] if place < len(args) else kwargs.get("non_blocking"))
 
     def others_among(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The arguments that are no tensors, those given by name with their names."""
@@ -70,6 +79,7 @@ def schema_of(func: Any) -> OperatorSchema:
         tuple(others),
         written,
         is_asynchronous(func),
+        names.get("non_blocking"),
         frozenset(writes),
     )
 
@@ -114,6 +124,11 @@ def tensors_among(
             for position, element in enumerate(value):
                 if isinstance(element, torch.Tensor):
                     yield slot, f"{argument}[{position}]", element
+                elif isinstance(element, (list, tuple)):  # of collectives: a list for each rank
+                    for path, inner in nested_tensors(element, f"{argument}[{position}]"):
+                        yield slot, path, inner
+                        slot += 1
+                    continue
                 slot += 1
         else:
             slot += 1

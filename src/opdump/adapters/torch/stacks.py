@@ -12,6 +12,7 @@ import torch
 
 from opdump.records import Frame
 
+from .places import NAME as STANDS_IN
 from .training_position import Running
 
 _PACKAGE = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ class StackReader:
             is_ours = ours.get(id(code))
             if is_ours is None:
                 self._codes[id(code)] = code
-                is_ours = ours[id(code)] = code.co_filename.startswith(_OPDUMP)
+                is_ours = ours[id(code)] = code.co_filename.startswith(_OPDUMP) or code.co_name == STANDS_IN
             if not is_ours:
                 break
             frame = frame.f_back
@@ -113,15 +114,6 @@ class StackReader:
             found = self._frames[key] = Frame(code.co_filename, line, code.co_name, text)
         return found
 
-    @staticmethod
-    def codes(frame: FrameType | None) -> set[CodeType]:
-        """The code objects of all running functions above `frame`."""
-        found = set()
-        while frame is not None:
-            found.add(frame.f_code)
-            frame = frame.f_back
-        return found
-
 
 def is_recomputing(frame: FrameType | None) -> bool:
     """Whether activation checkpointing is running a forward again inside the backward."""
@@ -135,7 +127,7 @@ def is_recomputing(frame: FrameType | None) -> bool:
 def is_users(code: CodeType) -> bool:
     """Whether a line of this function belongs to the program, not to the machinery that runs it."""
     file = code.co_filename
-    if file.startswith("<frozen") or (file == "<string>" and code.co_name == "<module>"):
+    if code.co_name == STANDS_IN or file.startswith("<frozen") or (file == "<string>" and code.co_name == "<module>"):
         return False
     if file.startswith(_FOREIGN):
         return False

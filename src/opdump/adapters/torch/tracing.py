@@ -16,8 +16,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from opdump.adapters.replacements import Replacements
+
 from .mode_stack import suspended
-from .replacements import Replacements
 
 _TRACERS = (
     ("torch.jit._trace", "_trace_impl"),  # all of torch.jit.trace

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, final
@@ -31,7 +31,7 @@ from opdump.errors import CaptureStateError
 
 from .training_hooks import Watch, install
 from .training_listener import SilentListener, TrainingListener
-from .training_marks import Marks
+from .training_marks import Enclosing, Marks
 from .training_networks import Networks
 from .training_optimizers import Optimizers
 from .training_position import Phase, Position, Running
@@ -39,7 +39,7 @@ from .training_scopes import RootScopes, compiled_original, is_network
 from .training_steps import StepCounter
 
 Run = Callable[[], Any]
-_PLACE = ("scope", "phase", "root", "refreshed", "graph_id", "call_id", "recomputing", "marked")
+_PLACE = ("scope", "phase", "root", "refreshed", "graph_id", "call_id", "recomputing", "enclosing")
 
 
 @final
@@ -47,7 +47,7 @@ class TrainingObserver:
     """Knows the step, the graph, the module scope and the phase of a running PyTorch program.
 
     `steps="manual"` counts iterations by `manual_step` alone. `class_names=False` leaves class names out of scopes.
-    `marked` holds module instances and classes (with their subclasses): below them `Position.marked` is true.
+    With `marks` it follows which calls of modules run (`Position.enclosing`), and `marked` says whether they are marked.
     `first_step` is the number of the first iteration. `around` gets `nn.Module.__call__` and returns what is called in its place,
     inside the scope of the module.
 
@@ -60,7 +60,7 @@ class TrainingObserver:
         *,
         steps: Literal["auto", "manual"] = "auto",
         class_names: bool = True,
-        marked: Collection[object] = (),
+        marks: Marks | None = None,
         first_step: int = 0,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class TrainingObserver:
         self._optimizers = Optimizers(
             self._counter, self.current, self._unseen, self._next_call, self._optimizer_ends, class_names
         )
-        self._marks = Marks(marked)
+        self._marks = marks
         self._local = threading.local()
         self._lock = threading.Lock()
         self._latest: tuple[RootScopes | None, int, int] = (
@@ -116,6 +116,11 @@ class TrainingObserver:
     def call_id(self) -> int:
         """`current().call_id`."""
         return self.current().call_id
+
+    @property
+    def marked(self) -> bool:
+        """Whether a running module of this thread is marked now, and none inside it is unmarked."""
+        return self._marks is not None and self._marks.holds(self.current().enclosing)
 
     @property
     def provisional(self) -> bool:
@@ -178,10 +183,6 @@ class TrainingObserver:
         self._optimizers.abandon_failed(self.current())
         self._counter.end_by_hand()
 
-    def mark(self, target: object, enabled: bool = True) -> None:
-        """Set `Position.marked` inside a module, or inside all modules of a class; the innermost mark decides."""
-        self._marks.set(target, enabled=enabled)
-
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Let what this thread runs pass unseen: tracing and export call modules, the program does not."""
@@ -208,7 +209,7 @@ class TrainingObserver:
     def _wrap_call(self, original: Callable[..., Any], alive: list[bool]) -> Callable[..., Any]:
         """What stands in for `nn.Module.__call__`. It runs for every module, so it is one function with few look-ups."""
         is_compiling = torch.compiler.is_compiling
-        local, current, marks = self._local, self.current, self._marks
+        local, current, follows = self._local, self.current, self._marks is not None
         outside, get_frame = self._call_outside, sys._getframe
         plain = original
         if self._around is not None:
@@ -225,19 +226,19 @@ class TrainingObserver:
             root = position.root
             if root is None:
                 return outside(position, original, module, args, kwargs)
-            scope, marked, around = position.scope, position.marked, position.running
+            scope, enclosing, around = position.scope, position.enclosing, position.running
             inner = root.registered.get(id(module))
             if inner is None:
                 inner = root.enter_unregistered(module, scope, walked=position.refreshed)
                 position.refreshed = True
             position.scope = inner
-            if marks:
-                position.marked = marks.inside(module, marked, root.around(module))
+            if follows:
+                position.enclosing = Enclosing(module, root, enclosing)
             position.running = Running(id(get_frame()), around)
             try:
                 return original(module, *args, **kwargs)
             finally:
-                position.scope, position.marked, position.running = scope, marked, around
+                position.scope, position.enclosing, position.running = scope, enclosing, around
 
         return call
 
@@ -257,21 +258,24 @@ class TrainingObserver:
         def run() -> Any:
             return original(module, *args, **kwargs)
 
-        before = (position.scope, position.phase, position.marked, position.top, position.running)
+        before = (position.scope, position.phase, position.enclosing, position.top, position.running)
         position.running = Running(id(sys._getframe(1)), position.running)
         try:
-            position.marked = self._marks.inside(module, position.marked)
+            if self._marks is not None:
+                position.enclosing = Enclosing(module, None, position.enclosing)
             if torch._C._current_graph_task_id() != -1:
                 return self._recompute(position, module, run)
             scopes = self.networks.find(module)
             if scopes is None or not scopes.network:
-                if "_is_replica" in module.__dict__ or not is_network(module):
-                    self._enter_other(position, module)
+                replica = "_is_replica" in module.__dict__
+                whole = None if replica or position.top is not None else self.networks.around(module)
+                if replica or not is_network(module):
+                    self._enter_other(position, module, whole)
                     return run()
-                scopes = self.networks.add(module, network=True)
+                scopes = whole or self.networks.add(module, network=True)
             return self._call_network(position, scopes, module, args, kwargs, run)
         finally:
-            position.scope, position.phase, position.marked, position.top, position.running = before
+            position.scope, position.phase, position.enclosing, position.top, position.running = before
 
     def _call_network(
         self,
@@ -285,11 +289,15 @@ class TrainingObserver:
         training = compiled_original(module).training
         needed = torch.is_grad_enabled() and self.networks.needs_gradients(scopes, module, args, kwargs)
         updated = needed and self.networks.updated() and not position.optimizers
-        self._counter.root_begins(needs_gradients=needed, training=training, updated=updated)
+        latest = self._latest[0]
+        before = None if latest is None else latest.reference()
+        again = latest is scopes or (before is not None and scopes.holds(before))
+        self._counter.root_begins(needs_gradients=needed, training=training, updated=updated, again=again)
         graph_id = position.graph_id = self.networks.graph(scopes, training, self.listener.graph_appears)
         call_id = position.call_id = position.network_call = self._next_call()
         self._latest = (scopes, graph_id, call_id)
-        position.scope, position.phase, position.root, position.refreshed = scopes.scope, "forward", scopes, False
+        position.scope, position.phase = scopes.find(module) or scopes.scope, "forward"
+        position.root, position.refreshed = scopes, False
         try:
             self.listener.root_call_begins(module, args, kwargs, graph_id)
             result = run()
@@ -303,7 +311,7 @@ class TrainingObserver:
     def _remember(self, function: Callable[..., Any], alive: list[bool]) -> Callable[..., Any]:
         """A checkpoint was made here: what backward runs again belongs here, too."""
         made = self.current()
-        scope, root, graph_id, marked = made.scope, made.root, made.graph_id, made.marked
+        scope, root, graph_id, enclosing = made.scope, made.root, made.graph_id, made.enclosing
 
         def again(*args: Any, **kwargs: Any) -> Any:
             position = self.current()
@@ -311,7 +319,7 @@ class TrainingObserver:
                 return function(*args, **kwargs)
             if position.recomputing and position.root is root and position.scope == scope:
                 return function(*args, **kwargs)  # the first run of a checkpoint inside one that is run again
-            with self._recomputing(position, scope, root, graph_id, marked):
+            with self._recomputing(position, scope, root, graph_id, enclosing):
                 return function(*args, **kwargs)
 
         return again
@@ -323,16 +331,16 @@ class TrainingObserver:
             return run()
         scope = scopes.find(module) or scopes.scope
         graph_id = scopes.graph_ids.get(module.training, position.graph_id)
-        marked = self._marks.inside(module, position.marked, scopes.around(module))
-        with self._recomputing(position, scope, scopes, graph_id, marked):
+        enclosing = None if self._marks is None else Enclosing(module, scopes, None)
+        with self._recomputing(position, scope, scopes, graph_id, enclosing):
             return run()
 
     @contextmanager
     def _recomputing(
-        self, position: Position, scope: str, root: RootScopes | None, graph_id: int, marked: bool
+        self, position: Position, scope: str, root: RootScopes | None, graph_id: int, enclosing: Enclosing | None
     ) -> Iterator[None]:
         before = [getattr(position, name) for name in _PLACE]
-        position.scope, position.root, position.graph_id, position.marked = scope, root, graph_id, marked
+        position.scope, position.root, position.graph_id, position.enclosing = scope, root, graph_id, enclosing
         position.phase, position.call_id, position.recomputing = "forward", self._next_call(), True
         position.refreshed = False
         try:
@@ -341,9 +349,12 @@ class TrainingObserver:
             for name, value in zip(_PLACE, before, strict=True):
                 setattr(position, name, value)
 
-    def _enter_other(self, position: Position, module: nn.Module) -> None:
-        """A loss, an activation, a transform of the data: it has a scope, and is no graph of its own."""
-        if position.top is not None:
+    def _enter_other(self, position: Position, module: nn.Module, whole: RootScopes | None) -> None:
+        """A loss, an activation, a transform of the data: it has a scope, and is no graph of its own. `whole`: it is a part of it."""
+        if whole is not None:
+            position.top = whole
+            position.scope = whole.find(module) or whole.scope
+        elif position.top is not None:
             inner = position.top.registered.get(id(module))
             position.scope = inner or position.top.enter_unregistered(module, position.scope, walked=False)
         elif "_is_replica" in module.__dict__:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
-from .replacements import Replacements
+from opdump.adapters.replacements import Replacements
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,57 +1,179 @@
-"""Which modules `set_dump` chose."""
+"""Which operators `set_dump` chose: by the modules and the functions that they run in.
+
+    inside = Enclosing(module, scopes, around)     one running call of a module, and the one around it
+    spot = Spot(inside, frame)                     where an operator runs
+    marks.takes(spot)                              whether it is marked now
+
+Marks change while a program runs. What was found for a spot holds as long as no mark changes; the gradient of an operator asks for the
+spot of that operator again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from types import CodeType, FrameType
+from typing import Any
 
 from torch import nn
 
-from opdump.errors import CaptureStateError
+from opdump.adapters.program_marks import UNMARKED, Mark, ProgramMarks, key_of
+
+from .training_scopes import RootScopes, compiled_original
+
+
+class Enclosing:
+    """A running call of a module. `scopes` knows the modules that it is registered below, `outer` is the call around it."""
+
+    __slots__ = ("mark", "module", "outer", "scopes", "version")
+
+    def __init__(self, module: nn.Module, scopes: RootScopes | None, outer: Enclosing | None) -> None:
+        self.module = module
+        self.scopes = scopes
+        self.outer = outer
+        self.mark = UNMARKED
+        self.version = -1
+
+    def modules(self) -> Iterator[nn.Module]:
+        """The module and those around it, innermost first; lists of modules, which never run, among them."""
+        call: Enclosing | None = self
+        while call is not None:
+            yield from call.own_modules()
+            call = call.outer
+
+    def own_modules(self) -> list[nn.Module]:
+        """The module, and those that it is registered below, innermost first.
+
+        Most of these run and stand in `outer` already; lists of modules never run, and modules that are recomputed run without
+        those around them.
+        """
+        around = [] if self.scopes is None else self.scopes.around(self.module)
+        return [*(compiled_original(module) for module in reversed([*around, self.module]))]
+
+
+class Spot:
+    """Where an operator runs: the innermost running call of a module, and the functions on the stack."""
+
+    __slots__ = ("codes", "enclosing", "frame_marked", "marked", "version")
+
+    def __init__(self, enclosing: Enclosing | None, codes: frozenset[CodeType], frame_marked: bool) -> None:
+        self.enclosing = enclosing
+        self.codes = codes
+        self.frame_marked = frame_marked
+        """Whether a marked function was running when the operator ran. A method that is marked for another object is not in `codes`."""
+        self.marked = False
+        self.version = -1
 
 
 class Marks:
-    """Marked and unmarked modules and classes. False in a boolean context while there are none.
+    """Looks up what the program has marked so far.
 
-    An instance decides before its class, a class before the classes that it derives from, an inner module before the modules
-    around it.
+    Of the marks of the modules that an operator runs in, and of their classes, the one that was made last decides; a marked function
+    adds to them.
     """
 
-    def __init__(self, targets: Iterable[object] = ()) -> None:
-        # The modules are kept alive: an identity must not pass to another module.
-        self._modules: dict[int, tuple[nn.Module, bool]] = {}
-        self._classes: dict[type, bool] = {}
-        for target in targets:
-            self.set(target, enabled=True)
+    def __init__(self, program: ProgramMarks | None = None) -> None:
+        self.program = ProgramMarks() if program is None else program
+        self.used: set[object] = set()
+        """Marked modules and classes by identity, and functions by key, in which some operator ran."""
+        self._missed_modules: dict[int, nn.Module] = {}
+        self._missed_codes: set[CodeType] = set()
+        self._told: set[object] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._modules or self._classes)
+    def spot(self, enclosing: Enclosing | None, frame: FrameType | None) -> Spot:
+        """Where an operator is about to run."""
+        codes = set()
+        frame_marked = False
+        names = self.program.function_names
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name not in names or self.program.owners_of(code) is None:
+                codes.add(code)
+            elif self._is_marked(frame):
+                codes.add(code)
+                frame_marked = True
+            frame = frame.f_back
+        return Spot(enclosing, frozenset(codes), frame_marked)
 
-    def set(self, target: object, *, enabled: bool) -> None:
-        """Mark or unmark a module, or all modules of a class. Raises `CaptureStateError` for anything else."""
-        if isinstance(target, nn.Module):
-            self._modules[id(target)] = (target, enabled)
-        elif isinstance(target, type) and issubclass(target, nn.Module):
-            self._classes[target] = enabled
+    def takes(self, spot: Spot) -> bool:
+        """Whether what runs there is marked now."""
+        version = self.program.version
+        if spot.version != version:
+            first = spot.version < 0
+            by_function = spot.frame_marked if first else self._by_function(spot)
+            spot.marked = self.holds(spot.enclosing) or by_function
+            spot.version = version
+        return spot.marked
+
+    def holds(self, enclosing: Enclosing | None) -> bool:
+        """Whether what runs in a module is marked."""
+        return self._latest(enclosing).enabled
+
+    def passed_by(self, spot: Spot) -> None:
+        """An operator of the step was left out there."""
+        if spot.enclosing is not None and id(spot.enclosing.module) not in self._missed_modules:
+            for module in spot.enclosing.modules():
+                self._missed_modules[id(module)] = module
+        self._missed_codes |= spot.codes
+
+    def next_step(self) -> None:
+        """Forgets what was left out."""
+        self._missed_modules.clear()
+        self._missed_codes.clear()
+
+    def is_late(self, target: Any) -> bool:
+        """Whether operators of what is marked just now were left out in the step that runs; true once for each target."""
+        told = key_of(target.__code__) if hasattr(target, "__code__") else id(target)
+        if isinstance(target, type):
+            late = any(isinstance(module, target) for module in self._missed_modules.values())
+        elif hasattr(target, "__code__"):
+            late = any(key_of(code) == told for code in self._missed_codes)
         else:
-            raise CaptureStateError(
-                f"a module or a module class can be marked, found {target!r}; give the module itself, e.g. model.layer1"
-            )
+            late = id(target) in self._missed_modules
+        if not late or told in self._told:
+            return False
+        self._told.add(told)
+        return True
 
-    def inside(self, module: nn.Module, outside: bool, around: Iterable[nn.Module] = ()) -> bool:
-        """Whether what runs in `module` is marked, where what called it is as `outside` says.
+    def unused(self) -> list[str]:
+        """What is marked and no operator ran in, in words."""
+        return [
+            text
+            for target, text in self.program.enabled_targets()
+            if (target if isinstance(target, tuple) else id(target)) not in self.used
+        ]
 
-        `around` are the modules that it is registered below, outermost first. Most of them run and are in `outside` already;
-        lists of modules never run, and modules that are recomputed run without those around them.
-        """
-        for each in (*around, module):
-            outside = self._of(each, outside)
-        return outside
+    def _latest(self, enclosing: Enclosing | None) -> Mark:
+        if enclosing is None:
+            return UNMARKED
+        if enclosing.version != self.program.version:
+            found = self._latest(enclosing.outer)
+            for module in enclosing.own_modules():
+                own = self.program.of_module(module)
+                if own is not UNMARKED:
+                    self.used.add(id(module))
+                    self.used.update(id(kind) for kind in type(module).__mro__)
+                found = max(found, own)
+            enclosing.mark = found
+            enclosing.version = self.program.version
+        return enclosing.mark
 
-    def _of(self, module: nn.Module, default: bool) -> bool:
-        mark = self._modules.get(id(module))
-        if mark is not None:
-            return mark[1]
-        for kind in type(module).__mro__:
-            if kind in self._classes:
-                return self._classes[kind]
-        return default
+    def _is_marked(self, frame: FrameType) -> bool:
+        owners = self.program.owners_of(frame.f_code)
+        if owners is None:
+            return False
+        if None not in owners and not _is_called_on(frame, owners):
+            return False
+        self.used.add(key_of(frame.f_code))
+        return True
+
+    def _by_function(self, spot: Spot) -> bool:
+        found = [key_of(code) for code in spot.codes if self.program.owners_of(code) is not None]
+        self.used.update(found)
+        return bool(found)
+
+
+def _is_called_on(frame: FrameType, owners: Iterable[object]) -> bool:
+    """Whether the function was called on one of these objects: on its first argument."""
+    names = frame.f_code.co_varnames
+    own = frame.f_locals.get(names[0]) if names else None
+    return own is not None and id(own) in owners

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .training_scopes import OUTSIDE, RootScopes, class_name, compiled_original, part_name
+from .training_owners import outermost_owner
+from .training_scopes import OUTSIDE, RootScopes, class_name, compiled_original, part_name, unwrapped
+from .unseen import never_seen
+from .versions import version_of
 
 
 class Networks:
@@ -23,6 +26,8 @@ class Networks:
         self.graphs: list[tuple[str, bool]] = []
         self._class_names = class_names
         self._roots: dict[int, RootScopes] = {}
+        self._parts: dict[int, tuple[weakref.ref[nn.Module], RootScopes | None]] = {}
+        """Modules that the program called and that were no networks then: what they are a part of."""
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[tuple[nn.Module, RootScopes]]:
@@ -36,6 +41,28 @@ class Networks:
         root = compiled_original(module)
         scopes = self._roots.get(id(root))
         return scopes if scopes is not None and scopes.reference() is root else None
+
+    def around(self, module: nn.Module) -> RootScopes | None:
+        """The network that a module belongs to, though the program calls it itself: one that has the same parameters, of which one
+        wraps the other (`DistributedDataParallel`, FSDP, an adapter), or one whose method is running. It is found out at the first
+        call, and stays.
+        """
+        part = compiled_original(module)
+        known = self._parts.get(id(part))
+        if known is not None and known[0]() is part:
+            return known[1]
+        scopes = next((each for root, each in self if _is_same(root, part) or _is_same(part, root)), None)
+        if scopes is None:
+            owner = outermost_owner(part)
+            if owner is not None:
+                scopes = self.find(owner)
+                if scopes is None or not scopes.network:
+                    scopes = self.add(owner, network=True)
+                if not scopes.holds(part):
+                    scopes.refresh()  # it was registered since
+        self._parts = {key: each for key, each in self._parts.items() if each[0]() is not None}
+        self._parts[id(part)] = (weakref.ref(part), scopes)
+        return scopes
 
     def add(self, module: nn.Module, *, network: bool, above: str = OUTSIDE) -> RootScopes:
         """The scopes of a module that the program calls for the first time."""
@@ -68,6 +95,7 @@ class Networks:
             appears(graph_id, scopes.name, training)
         return graph_id
 
+    @never_seen
     def needs_gradients(
         self, scopes: RootScopes, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
@@ -76,24 +104,37 @@ class Networks:
         The parameter that did the last time is asked first: large models with few of them are not walked every time.
         """
         remembered = scopes.trained() if scopes.trained is not None else None
-        if remembered is not None and remembered.requires_grad:
+        if remembered is not None and remembered.requires_grad and compiled_original(module) is scopes.reference():
             return True
+        whole = compiled_original(module) is scopes.reference()
         for parameter in module.parameters():
             if parameter.requires_grad:
-                scopes.trained = weakref.ref(parameter)
-                scopes.trained_version = parameter._version
+                if whole or remembered is None:
+                    scopes.trained = weakref.ref(parameter)
+                    scopes.trained_version = version_of(parameter)
                 return True
         return _requires_grad(args, kwargs)
 
+    @never_seen
     def updated(self) -> bool:
         """Whether parameters of any network changed since this was asked the last time; one parameter stands for all."""
         changed = False
         for scopes in list(self._roots.values()):
             parameter = scopes.trained() if scopes.trained is not None else None
-            if parameter is not None and parameter._version != scopes.trained_version:
-                scopes.trained_version = parameter._version
+            if parameter is not None and version_of(parameter) != scopes.trained_version:
+                scopes.trained_version = version_of(parameter)
                 changed = True
         return changed
+
+
+def _is_same(outer: nn.Module, inner: nn.Module) -> bool:
+    """Whether `outer` is `inner` with something around it: it has that below itself, and no parameter of its own."""
+    if inner in unwrapped(outer)[1:]:
+        return True
+    if all(part is not inner for part in outer.modules()):
+        return False
+    inside = {id(parameter) for parameter in inner.parameters()}
+    return bool(inside) and all(id(parameter) in inside for parameter in outer.parameters())
 
 
 def _requires_grad(*values: Any) -> bool:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from .training_position import Position, Running, RunningOptimizer
 from .training_scopes import OUTSIDE
 from .training_steps import StepCounter
+from .unseen import never_seen
 
 
 class Optimizers:
@@ -103,5 +104,6 @@ class Optimizers:
         return forward
 
 
+@never_seen
 def _has_gradients(optimizer: Optimizer) -> bool:
     return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])

@@ -7,6 +7,7 @@ from typing import Literal
 
 from opdump.records import Frame
 
+from .training_marks import Enclosing
 from .training_scopes import OUTSIDE, RootScopes
 
 Phase = Literal["forward", "optimizer"]
@@ -32,7 +33,7 @@ class Position:
     graph_id       of the running network; outside, of the one that was called last
     call_id        grows with every call of a network, every outermost `optimizer.step` and every recomputation; outside, the
                    one of the network that was called last
-    marked         a running module was marked, and none inside it was unmarked
+    enclosing      the innermost running call of a module, where marks are followed; else None
     recomputing    a module runs again within backward (activation checkpointing)
     running        the innermost running call of a module or an optimizer; None outside
 
@@ -43,8 +44,8 @@ class Position:
 
     __slots__ = (
         "call_id",
+        "enclosing",
         "graph_id",
-        "marked",
         "network_call",
         "optimizers",
         "phase",
@@ -63,7 +64,7 @@ class Position:
         self.phase: Phase = "forward"
         self.graph_id = graph_id
         self.call_id = self.network_call = call_id
-        self.marked = False
+        self.enclosing: Enclosing | None = None
         self.recomputing = False
         self.running: Running | None = None
         self.suspended = 0

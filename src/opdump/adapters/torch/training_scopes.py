@@ -20,6 +20,8 @@ from torch import nn
 from torch.fx import GraphModule
 
 OUTSIDE = "Default"
+WRAPPERS = ("DistributedDataParallel", "DataParallel")
+"""Classes that run the one model that they have as `module`."""
 
 
 def compiled_original(module: nn.Module) -> nn.Module:
@@ -31,6 +33,14 @@ def compiled_original(module: nn.Module) -> nn.Module:
             break
         module = original
     return module
+
+
+def unwrapped(module: nn.Module) -> list[nn.Module]:
+    """A root module and what it wraps, outermost first: `torch.compile` is looked through, `DistributedDataParallel` has one inside."""
+    found = [compiled_original(module)]
+    while type(found[-1]).__name__ in WRAPPERS and (inner := found[-1]._modules.get("module")) is not None:
+        found.append(compiled_original(inner))
+    return found
 
 
 def class_name(module: nn.Module) -> str:
@@ -114,6 +124,15 @@ class RootScopes:
         """The scope of a module that belongs to this root, also while the root is not running; else None."""
         key = id(module)
         return self.registered.get(key) or self._borrowed.get(key)
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether a module is registered at or below this root."""
+        return id(module) in self.registered
+
+    def whole(self, module: nn.Module) -> nn.Module:
+        """The root itself, where the program called a part of it; else what it called."""
+        root = self.reference()
+        return module if root is None or compiled_original(module) is root else root
 
     def around(self, module: nn.Module) -> list[nn.Module]:
         """The modules that `module` is registered below, outermost first; lists of modules among them, which never run."""

@@ -35,7 +35,6 @@ class StepCounter:
         self.training_seen = False
         self.automatic = automatic
         self._listener = listener
-        self._first = first
         self._lock = threading.RLock()
         self._gradients = False  # a forward that needs gradients, or a backward, since the last end
         self._reopened = False  # opened again, and not ended since
@@ -50,20 +49,24 @@ class StepCounter:
         """Announce the first iteration."""
         self._listener.step_begins(self.step)
 
-    def root_begins(self, *, needs_gradients: bool, training: bool, updated: bool = False) -> None:
-        """A root module starts outside backward. `training` is its mode.
+    def root_begins(self, *, needs_gradients: bool, training: bool, updated: bool = False, again: bool = False) -> None:
+        """A root module starts outside backward. `training` is its mode. `again`: it is of the network that was called last.
 
         `updated`: parameters changed since an optimizer or this looked at them last. After a backward that no optimizer
         followed, the update was made by hand or by a compiled optimizer, and ended the iteration.
 
         Without a backward or an optimizer so far, a forward in evaluation mode is taken for inference, though gradients are
-        enabled: `model.eval(); model(x)` without `no_grad` is a common way to run a model.
+        enabled: `model.eval(); model(x)` without `no_grad` is a common way to run a model. Where another network goes on in training
+        mode, it may have been the first half of a forward; where it is called again itself, it was not.
         """
         with self._lock:
-            self._inference_ended = False
+            first, self._inference_ended = self._inference_ended, False
             trains = needs_gradients and (training or self.training_seen)
+            if first and trains and not again and self.automatic:
+                # A teacher, or what makes the data: its forward was the beginning of the first iteration of training.
+                self._move(self.step - 1, reopened=True)
             by_hand = updated and trains and self._unapplied
-            if self._reopened or by_hand or (self._undecided and not trains):
+            if self._reopened or by_hand or (self._undecided and (not trains or again)):
                 self._end()
             self._undecided = False
             if trains:
@@ -161,12 +164,9 @@ class StepCounter:
                 self._move(self.step + 1, reopened=False)
 
     def _training_begins(self) -> None:
-        """The program trains: what was counted so far was inference before it, and training starts at the first iteration."""
-        if not self.training_seen:
-            self.training_seen = True
-            self._undecided = False
-            if self.automatic and self.step != self._first:
-                self._move(self._first, reopened=True)
+        """The program trains: iterations end by the rules of training, and go on being counted."""
+        self.training_seen = True
+        self._undecided = False
 
     def _reopen(self) -> None:
         self.provisional = False

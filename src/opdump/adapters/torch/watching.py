@@ -16,12 +16,14 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump.plan import DumpPlan, ModelSelection
+from opdump.plan.nearest import with_nearest
 from opdump.recorder import GatheringRecorder, LiveTensor
 from opdump.records import OpRecord
 
-from .operator_names import names_of
+from .operator_names import OperatorNames
 from .schemas import Found
 
+_MOST_SEEN = 100_000
 TENSOR = "Tensor"
 """op_type of a watched tensor that the program named itself."""
 
@@ -56,13 +58,24 @@ class _Watched:
 
 
 class Watches:
-    """Follows the `watcher_nodes` of a plan through a run. `now` gives a new timestamp."""
+    """Follows the `watcher_nodes` of a plan through a run. `now` gives a new timestamp, `names` the names of operators."""
 
-    def __init__(self, plan: DumpPlan, recorder: GatheringRecorder, now: Callable[[], int]) -> None:
+    def __init__(
+        self, plan: DumpPlan, recorder: GatheringRecorder, now: Callable[[], int], names: OperatorNames
+    ) -> None:
+        self._names = names
+        self._seen: dict[str, None] = {}
+        """Names of the operators that ran."""
         self._entries: list[ModelSelection] = [entry for entry in plan.models or () if entry.watcher_nodes]
         self._recorder = recorder
         self._now = now
         self._steps = plan.steps
+        self._configured = frozenset(
+            name
+            for entry in self._entries
+            if entry.layers is not None  # a file names both, a program the watched ones alone
+            for name in (*entry.layers, *entry.watcher_nodes)
+        )
         self._watched: dict[str, _Watched] = {}
         """By the name of the watched node."""
         self._tensors: dict[str, _Watched] = {}
@@ -88,7 +101,9 @@ class Watches:
         """An operator that launches a kernel has run."""
         if op.step not in self._steps:
             return
-        names = names_of(op.op_name)
+        names = self._names.of(op.op_name)
+        if len(self._seen) < _MOST_SEEN:
+            self._seen[op.op_name] = None
         with self._lock, _disable_current_modes():
             mine = {node for entry in self._entries for node in entry.watcher_nodes if node in names}
             if mine:
@@ -118,7 +133,20 @@ class Watches:
         """What the plan names and no operator had."""
         named = {node for entry in self._entries for node in entry.watcher_nodes}
         named.update(name for entry in self._entries for name in entry.layers or ())
-        return [f"watch: {name!r} is no operator and no module that ran" for name in sorted(named - self.matched)]
+        watchers = {node for entry in self._entries for node in entry.watcher_nodes}
+        seen = dict.fromkeys(name for op_name in self._seen for name in (op_name, *self._names.of(op_name)))
+        return [
+            with_nearest(
+                f"{self._key(name, name in watchers)}: {name!r} is no operator and no module that ran", name, seen
+            )
+            for name in sorted(named - self.matched)
+        ]
+
+    def _key(self, name: str, is_watcher: bool) -> str:
+        """Where such a name stands: in a configuration, or in the program."""
+        if name not in self._configured:
+            return "watch"
+        return "dump_list.watcher_nodes" if is_watcher else "dump_list.layer"
 
     def _begin(self, nodes: Iterable[str], op: OpRecord, outputs: Sequence[Found]) -> None:
         held = tuple((slot, argument, _Held(tensor)) for slot, argument, tensor in outputs)

@@ -1,4 +1,5 @@
-"""Threads of the user's program: a dispatch mode sees the thread that it was put on in, so each thread puts it on itself.
+"""Threads of the user's program: a dispatch mode of PyTorch, and a callback of TensorFlow, see the thread that they were put on in, so each
+thread puts them on itself.
 
     ThreadEntry(enter).attach()              every thread that starts now runs its work inside `with enter():`
     threading.Thread(target=train).start()
@@ -9,7 +10,7 @@ thread's object a `run` of ours), and calls submitted to a `ThreadPoolExecutor`,
 `loop.run_in_executor`, `asyncio.to_thread` and pools that were there before.
 
 What does not enter: threads that are already running, other than those of an executor; threads started through `_thread`; the
-threads of PyTorch's data loader, of its compiler and of opdump itself. Processes (data-loader workers) leave capture
+threads of PyTorch's data loader, of its compiler, of Keras' data loader, and of opdump itself. Processes (data-loader workers) leave capture
 altogether: a forked child takes the mode off and opens no file of its parent's.
 
 Autograd needs nothing: it runs the backward of CPU tensors in the thread that calls it, and gives its device threads
@@ -39,6 +40,8 @@ _OWN_WORK = (
     "torch._dynamo.",
     "multiprocessing.queues.",
     "concurrent.futures.",
+    "keras.src.trainers.data_adapters.",
+    "keras.src.utils.data_utils.",
 )
 """Modules whose threads do not run the user's operators. An executor's threads enter call by call."""
 
@@ -47,14 +50,20 @@ class ThreadEntry:
     """Has threads do their work inside `enter()`, from `attach` to `detach`.
 
     `enter` is called in the thread that is to work. A thread that outlives `detach` stays inside until its work ends.
-    In a forked child process the hooks go away by themselves, and then `forked` is called there.
+    In a forked child process the hooks go away by themselves, and then `forked` is called there. `beginning` is called in the thread that
+    starts another one, or hands a call to an executor, before it does.
     """
 
     def __init__(
-        self, enter: Callable[[], AbstractContextManager[Any]], *, forked: Callable[[], None] | None = None
+        self,
+        enter: Callable[[], AbstractContextManager[Any]],
+        *,
+        forked: Callable[[], None] | None = None,
+        beginning: Callable[[], object] | None = None,
     ) -> None:
         self._enter = enter
         self._forked = forked
+        self._beginning = beginning
         self._replacements = Replacements()
         self._inside = threading.local()
         self._attached = False
@@ -67,6 +76,7 @@ class ThreadEntry:
 
         def start_inside(thread: threading.Thread) -> None:
             if self._attached and not _is_own_work(getattr(thread, "_target", None) or thread.run):
+                self._begin()
                 self._bring_in(thread, start)
             else:
                 start(thread)
@@ -75,6 +85,7 @@ class ThreadEntry:
             pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
         ) -> Future[Any]:
             if self._attached and not _is_own_work(function):
+                self._begin()
                 return submit(pool, self._call, function, *args, **kwargs)
             return submit(pool, function, *args, **kwargs)
 
@@ -88,6 +99,10 @@ class ThreadEntry:
     def detach(self) -> None:
         self._replacements.restore()
         self._attached = False
+
+    def _begin(self) -> None:
+        if self._beginning is not None:
+            self._beginning()
 
     def _bring_in(self, thread: threading.Thread, start: Callable[[threading.Thread], None]) -> None:
         run, attributes = thread.run, vars(thread)

@@ -1,0 +1,53 @@
+"""Whether a program uses a framework: opdump itself may have imported it for the program."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+_PART_OF: Final = {
+    "torch": frozenset({"torch", "functorch", "torchgen", "triton", "_remote_module_non_scriptable", "opdump"}),
+    "tensorflow": frozenset({"tensorflow", "keras", "tensorboard", "opdump"}),
+}
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_LARGEST_SOURCE: Final = 2**20
+
+
+def is_used_by_program(framework: str) -> bool:
+    """Whether a loaded module that is no part of the framework holds something of it, or a file of the program imports it.
+
+    In doubt it is: the caller is about to tell the user that it is not.
+    """
+    loaded = sys.modules.get(framework)
+    if loaded is None:
+        return False
+    own = _PART_OF.get(framework, frozenset({framework, "opdump"}))
+    without = own | sys.stdlib_module_names
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] not in without]
+    return any(_holds(module, loaded, framework) or _imports(module, framework) for module in modules)
+
+
+def _holds(module: ModuleType | None, loaded: ModuleType, framework: str) -> bool:
+    for value in list(getattr(module, "__dict__", {}).values()):
+        if value is loaded:
+            return True
+        home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(home, str) and home.startswith(f"{framework}."):
+            return True
+    return False
+
+
+def _imports(module: ModuleType | None, framework: str) -> bool:
+    """Whether the source of a module of the program imports the framework somewhere, in a function too."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py") or not _INSTALLED.isdisjoint(Path(file).parts):
+        return False
+    try:
+        with open(file, encoding="utf-8", errors="replace") as source:
+            text = source.read(_LARGEST_SOURCE)
+    except OSError:
+        return True
+    return re.search(rf"\b(?:import|from)\s+{framework}\b|import_module\(|__import__\(", text) is not None

@@ -1,0 +1,180 @@
+"""Outputs of collectives: they are filed when the data has arrived, and nobody waits for it who would not have waited.
+
+A collective returns before its results are there, also where the caller is made to wait: that comes after the operator. So its outputs
+are put aside, and looked at before every operator that follows: what has arrived by then is filed, before the program can change it.
+Of a functional collective the program says itself when it needs the result (`wait_tensor`). Who waits for a work or its future in
+Python has the results before anything else can change them. What has not arrived when the step
+ends is listed as `in flight`, and what a collective that failed left behind as `failed`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opdump.adapters.replacements import Replacements
+from opdump.recorder import LiveTensor, Recorder
+from opdump.records import OpRecord, SkipReason
+
+from .mode_stack import suspended
+from .unseen import unseen
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A collective whose results are not known to be there."""
+
+    op: OpRecord
+    outputs: Sequence[LiveTensor]
+    work: Any
+    """None for a functional collective."""
+    future: Any = None
+    """That of the work, which has the results before the work calls itself completed; None on a device, where it has them too early."""
+    memory: frozenset[int] = frozenset()
+    """Where its results are, if there is no work to ask."""
+    was_awaited: bool = False
+    """Whether the program has waited: for one of several results is for all of them, they have one work between them."""
+    has_failed: bool = False
+
+    def has_arrived(self) -> bool:
+        if self.was_awaited or (self.future is not None and self.future.done()):
+            return True
+        return self.work is not None and bool(self.work.is_completed())
+
+
+class Collectives:
+    """The collectives of a step that are under way."""
+
+    def __init__(self, recorder: Recorder, leaves_device_alone: Callable[[], bool]) -> None:
+        """`leaves_device_alone` says whether to ask the device for anything would break a graph that is being recorded."""
+        self._recorder = recorder
+        self._leaves_device_alone = leaves_device_alone
+        self.pending: list[_Pending] = []
+        """Looked at before every operator, so it is no property."""
+        self._lock = threading.RLock()
+        self._replacements = Replacements()
+
+    def attach(self) -> None:
+        """Looks on where the program waits: some works do not know by themselves that they are done."""
+        if not torch.distributed.is_available():
+            return
+        kind: Any = torch._C._distributed_c10d.Work
+        wait = kind.wait
+
+        def wait_and_file(work: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = wait(work, *args, **kwargs)
+            except Exception:
+                # A wait that was too short says nothing of a collective that is still under way.
+                if self.pending and work.is_completed():
+                    self._came_back(work, has_failed=True)
+                raise
+            if self.pending and result:
+                self._came_back(work)
+            return result
+
+        self._replacements.replace(kind, "wait", wait_and_file)
+        future: Any = torch._C.Future
+        wait_for_future = future.wait
+
+        def wait_for_future_and_file(waited: Any) -> Any:
+            result = wait_for_future(waited)
+            if self.pending:
+                self._look()
+            return result
+
+        self._replacements.replace(future, "wait", wait_for_future_and_file)
+
+    def detach(self) -> None:
+        self._replacements.restore()
+
+    def _came_back(self, work: Any, *, has_failed: bool = False) -> None:
+        for pending in self.pending:
+            if pending.work is work:
+                pending.has_failed = has_failed
+                pending.was_awaited = True
+        self._look()
+
+    def _look(self) -> None:
+        """Looks for what has arrived between two operators of the program."""
+        with suspended(), unseen():
+            self.file_arrived()
+
+    def ran(self) -> None:
+        """A collective is called: now the rank of this process is known, while at the end its group may be gone."""
+        self._recorder.place()
+
+    def may_run(self) -> None:
+        """What is called may hold collectives that no mode sees (a compiled region)."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self._recorder.place()
+
+    def began(self, op: OpRecord, outputs: Sequence[LiveTensor], result: Any) -> None:
+        """A collective returned `result`; its outputs are filed later."""
+        work = _work_of(result)
+        memory = () if work is not None else (live[2].untyped_storage().data_ptr() for live in outputs)
+        pending = _Pending(op, outputs, work, _future_of(work, outputs), frozenset(memory))
+        with self._lock:
+            self.pending.append(pending)
+
+    def waited_for(self, tensor: torch.Tensor) -> None:
+        """The program has waited for the result of a functional collective."""
+        memory = tensor.untyped_storage().data_ptr()
+        for pending in self.pending:
+            if memory in pending.memory:
+                pending.was_awaited = True
+        self.file_arrived()
+
+    def file_arrived(self, *, step_ends: bool = False) -> None:
+        """Files what has arrived; where the step ends, lists the rest."""
+        with self._lock:
+            if not step_ends and self._leaves_device_alone():
+                return
+            later = []
+            for pending in self.pending:
+                if pending.has_arrived():
+                    has_failed = pending.has_failed or (not pending.was_awaited and _has_failed(pending))
+                    self._file(pending, "failed" if has_failed else "")
+                elif step_ends:
+                    self._file(pending, "in flight")
+                else:
+                    later.append(pending)
+            self.pending = later
+
+    def _file(self, pending: _Pending, reason: SkipReason) -> None:
+        outputs = pending.outputs
+        if reason:
+            outputs = [(slot, argument, tensor, source, reason) for slot, argument, tensor, source, _ in outputs]
+        self._recorder.after_op(pending.op, outputs)
+
+
+def _future_of(work: Any, outputs: Sequence[LiveTensor]) -> Any:
+    if work is None or any(live[2].device.type != "cpu" for live in outputs):
+        return None
+    try:
+        return work.get_future()
+    except (RuntimeError, NotImplementedError):
+        return None  # a work without one (gloo's recv): whoever waits for it is told
+
+
+def _has_failed(pending: _Pending) -> bool:
+    """Whether a work that is over failed, as far as one can ask. On a device its backend ends the process."""
+    if pending.future is None or not pending.future.done():
+        return False
+    try:
+        pending.future.value()
+    except Exception:  # noqa: BLE001  whatever it is, it is the program's, which sees it when it waits
+        return True
+    return False
+
+
+def _work_of(result: Any) -> Any:
+    """The work among what an operator of c10d returned; None for a functional collective."""
+    last = result[-1] if isinstance(result, tuple) and result else result
+    if isinstance(last, torch.ScriptObject):
+        return torch._C._distributed_c10d.Work.unbox(last)
+    return None

@@ -1,0 +1,157 @@
+"""Graphs of a device (CUDA graphs): what the program records into one, and replays.
+
+While a graph is recorded nothing runs, and whoever reads a tensor, allocates or waits breaks it or becomes a part of it. So the
+region is one operator without data, `device_graph`. A replay runs without the framework: it is counted, and told at the end.
+
+Most graphs are recorded so that what another thread asks of the device breaks them as well (`capture_error_mode="global"`), and what the
+recording thread asks on a stream that is not recorded. So it is not the stream alone that says whether a graph is being recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from opdump.adapters.replacements import Replacements
+from opdump.recorder import Recorder
+from opdump.records import SkipReason
+
+from .accelerators import Accelerators
+from .mode_stack import recording_here
+from .naming import Naming
+from .schemas import OperatorSchema
+
+_REASON: Final[SkipReason] = "device graph"
+_REGION: Final = OperatorSchema("device_graph", "device_graph", "", (), (), ())
+
+
+class _Recorded(NamedTuple):
+    """A graph that is being recorded."""
+
+    thread: int
+    is_global: bool
+    """Whether other threads can break it."""
+
+
+class DeviceGraphs:
+    """Watches the graphs of the current accelerator from `attach` to `detach`."""
+
+    def __init__(self, recorder: Recorder, naming: Naming, accelerators: Accelerators) -> None:
+        self._recorder = recorder
+        self._naming = naming
+        self._accelerator = accelerators.capturing()
+        self._replacements = Replacements()
+        self._recorded: dict[int, _Recorded] = {}
+        """Graphs that are being recorded, by identity."""
+        self._open: set[Hashable] = set()
+        """Regions that have begun and are known."""
+        self._lock = threading.Lock()
+        self._regions = 0
+        self._operators = 0
+        self._beside = 0
+        """Operators that ran in other threads while a graph was recorded that they could have broken."""
+        self._replays = 0
+
+    def attach(self) -> None:
+        replace = self._replacements.replace
+        for graph in () if self._accelerator is None else self._accelerator.graphs:
+            replace(graph, "replay", self._told(graph.replay))
+            if hasattr(graph, "capture_begin"):
+                replace(graph, "capture_begin", self._begun(graph.capture_begin))
+                replace(graph, "capture_end", self._ended(graph.capture_end))
+
+    def detach(self) -> None:
+        self._replacements.restore()
+
+    @property
+    def watch(self) -> Callable[[], bool] | None:
+        """Asks whether the operator that is about to run is recorded and not carried out; None where no device has graphs."""
+        return None if self._accelerator is None else self.is_recording
+
+    def is_recording(self) -> bool:
+        """Whether this thread must ask nothing of the device now."""
+        return self._region() is not None
+
+    def _region(self) -> Hashable:
+        """The region that this thread is in; None where it is in none."""
+        me = threading.get_ident()
+        for graph, recorded in list(self._recorded.items()) if self._recorded else ():
+            if recorded.is_global or recorded.thread == me:
+                return graph
+        stream = ("stream", me)
+        if self._accelerator is not None and self._accelerator.is_capturing():
+            return stream
+        self._open.discard(stream)
+        return None
+
+    def passes(self) -> None:
+        """An operator was recorded: the first one of a region names it. One that runs in another thread meanwhile is left out too."""
+        region = self._region()
+        accelerator = self._accelerator
+        with self._lock:
+            recorded = self._recorded.get(region) if isinstance(region, int) else None
+            is_beside = recorded is not None and recorded.thread != threading.get_ident()
+            if is_beside and accelerator is not None and not accelerator.is_capturing():
+                self._beside += 1
+                self._recorder.count_op(_REASON)
+                return
+            self._operators += 1
+            if region in self._open:
+                return
+            self._open.add(region)
+            self._regions += 1
+            op, _, _ = self._naming.identify(_REGION, (), {})
+            assert op is not None, "only operators without a kernel go without a record"
+            self._recorder.skip_op(replace(op, skip=_REASON))
+
+    def warnings(self) -> list[str]:
+        """What was not seen."""
+        if not self._regions and not self._replays and not self._beside:
+            return []
+        beside = (
+            f". {self._beside:,} operators of other threads that ran while a graph was recorded are missing: to look at them would have "
+            'broken it (capture_error_mode="thread_local" allows it)'
+            if self._beside
+            else ""
+        )
+        text = (
+            f"{self._operators:,} operators were recorded into graphs of the device ({self._regions:,} regions), and graphs were "
+            f"replayed {self._replays:,} times: what runs in a replay is not in the dump. To see it, run the program without "
+            f"graphs (no torch.cuda.graph, no make_graphed_callables){beside}"
+        )
+        return [text]
+
+    def _begun(self, begin: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(begin)
+        def begun(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            result = begin(graph, *args, **kwargs)
+            given = kwargs.get("capture_error_mode", args[1] if len(args) > 1 else "global")
+            self._recorded[id(graph)] = _Recorded(threading.get_ident(), given == "global")
+            return result
+
+        return begun
+
+    def _ended(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(end)
+        def ended(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return end(graph, *args, **kwargs)
+            finally:
+                self._recorded.pop(id(graph), None)
+                self._open.discard(id(graph))
+
+        return ended
+
+    def _told(self, replay: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(replay)
+        def told(*args: Any, **kwargs: Any) -> Any:
+            result = replay(*args, **kwargs)
+            if recording_here():
+                self._replays += 1
+                self._recorder.count_op(_REASON)
+            return result
+
+        return told

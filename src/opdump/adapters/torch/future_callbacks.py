@@ -1,0 +1,55 @@
+"""What a program hands to a future runs wherever the future is completed: often in a thread of PyTorch's, where no mode is on.
+
+    dist.all_reduce(x, async_op=True).get_future().then(lambda future: future.value()[0].div_(2))
+
+A communication hook of DistributedDataParallel ends in such a callback, and so does an answer of RPC. It runs inside the capture, as if a thread
+of the program had begun there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from opdump.adapters.replacements import Replacements
+
+from .mode_stack import RecordingMode, is_on
+
+
+class FutureCallbacks:
+    """Has callbacks of futures run inside `enter()`, from `attach` to `detach`, where `mode` is not on already."""
+
+    def __init__(self, mode: RecordingMode, enter: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._mode = mode
+        self._enter = enter
+        self._replacements = Replacements()
+
+    def attach(self) -> None:
+        future: Any = torch._C.Future
+        for name in ("then", "add_done_callback"):
+            self._replacements.replace(future, name, self._with_callback_inside(getattr(future, name)))
+
+    def detach(self) -> None:
+        self._replacements.restore()
+
+    def _with_callback_inside(self, register: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def registering(future: Any, callback: Any) -> Any:
+            return register(future, self._inside(callback) if callable(callback) else callback)
+
+        return registering
+
+    def _inside(self, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        here = threading.get_ident()
+
+        def run(future: Any) -> Any:
+            # In the thread that hands it over it runs as it is: what that thread records, it records.
+            if self._mode.closed or threading.get_ident() == here or is_on(self._mode):
+                return callback(future)
+            with self._enter():
+                return callback(future)
+
+        return run

@@ -1,0 +1,171 @@
+"""Which operators a dispatch mode changes, and why. What is done about it: `composites`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from .operator_kinds import kind_of
+
+Operator = Any  # torch._ops.OpOverload, which is generic in some releases and not in others
+
+ONE_OPERATOR: Mapping[str, str] = {
+    "linalg_svdvals": "under a mode it computes the singular vectors too, by another algorithm of LAPACK",
+    "linalg_eigvalsh": "under a mode it computes the eigenvectors too, by another algorithm of LAPACK",
+    "linalg_eigvals": "under a mode it computes the eigenvectors too; the eigenvalues come in another order",
+    "linalg_pinv.atol_rtol_tensor": "its kernel calls matmul (autocast) and reads conjugated views",
+    "linalg_lstsq": "its kernel reads conjugated views",
+    "bilinear": "its kernel calls matmul (autocast)",
+    "_euclidean_dist": "its kernel calls matmul (autocast)",
+    "_euclidean_dist.out": "its kernel calls matmul (autocast)",
+    "_sparse_addmm": "its kernel calls addmm (autocast)",
+    "_sparse_addmm.out": "its kernel calls addmm (autocast)",
+    "cumprod_backward": "under a mode the formula for inputs with zeros is taken for all",
+    "unsafe_split.Tensor": "its kernel makes views, which in inference mode are views of the input",
+    "unsafe_split_with_sizes": "its kernel makes views, which in inference mode are views of the input",
+    **dict.fromkeys(
+        ("linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor"), "under a mode nothing is written to `out`"
+    ),
+    **dict.fromkeys(
+        ("linalg_matrix_rank.atol_rtol_float_out", "linalg_matrix_rank.atol_rtol_tensor_out"),
+        "under a mode nothing is written to `out`",
+    ),
+    **dict.fromkeys(
+        (
+            *("kron.out", "linalg_cond.out", "linalg_cond.p_str_out", "linalg_norm.out", "linalg_norm.ord_str_out"),
+            *("linalg_matrix_norm.out", "linalg_matrix_norm.str_ord_out", "nuclear_norm.out", "nuclear_norm.dim_out"),
+            *("linalg_pinv.out_rcond_tensor", "linalg_pinv.atol_rtol_tensor_out"),
+            *("linalg_pinv.atol_rtol_float_out", "linalg_pinv.out", "linalg_svdvals.out", "linalg_eigvalsh.out"),
+            *("linalg_eigvals.out", "quantile.out", "quantile.scalar_out", "nanquantile.out"),
+            "nanquantile.scalar_out",
+        ),
+        "under a mode `out` is written to once more or once less, or refused where a gradient is required",
+    ),
+}
+"""Operators that always run outside the mode, by their name in `aten`, and why."""
+
+GRADIENTS: Mapping[str, str] = {
+    "max": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
+    "min": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
+    "median": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
+    "nanmedian": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
+    "prod": "under a mode the formula for inputs with zeros is taken for all",
+    "prod.dim_int": "under a mode the formula for inputs with zeros is taken for all",
+    "cumprod": "under a mode the formula for inputs with zeros is taken for all",
+    "masked_fill.Tensor": "under a mode the gradient of the value is summed over zeros too",
+    "masked_fill_.Tensor": "under a mode the gradient of the value is summed over zeros too",
+    "ormqr": "under a mode the gradient is laid out in memory otherwise",
+    "linalg_eig": "under a mode a gradient that is not defined is not refused",
+    "_linalg_eigh": "under a mode a gradient that is not defined is not refused",
+    "_linalg_svd": "under a mode a gradient that is not defined is not refused",
+    "linalg_householder_product": "under a mode the gradient is built by other operators",
+}
+"""Operators whose gradient runs outside the mode, by their name in `aten`, and why."""
+
+TANGENTS: Mapping[str, str] = {
+    **dict.fromkeys(("prod", "prod.dim_int"), "under a mode the formula for inputs with zeros is taken for all"),
+    **dict.fromkeys(
+        (
+            *("native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
+            *("_batch_norm_with_update", "_native_batch_norm_legit", "_native_batch_norm_legit.no_stats"),
+        ),
+        "under a mode the tangent is computed by other operators, in another order",
+    ),
+}
+"""Operators that run outside the mode where forward-mode AD is on, by their name in `aten`, and why."""
+
+# What comes with PyTorch: nothing in these namespaces calls, in its kernel, what autocast or the conjugate bit would change,
+# but for the operators above.
+OWN_NAMESPACES = frozenset(
+    {
+        "_c10d_functional",
+        "_c10d_functional_autograd",
+        "_dtensor",
+        "_native",
+        "_quantized",
+        "_test",
+        "aten",
+        "c10d",
+        "debug_mode_ops",
+        "export",
+        "inductor",
+        "mkl",
+        "mkldnn",
+        "mkldnn_prepacked",
+        "onednn",
+        "prim",
+        "profiler",
+        "quantization",
+        "quantized",
+        "sparse",
+        "static_runtime",
+        "streams",
+        "symm_mem",
+    }
+)
+
+_COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
+"""Their kernels copy into what they are given, where their schemas do not always say so."""
+COMPOSITE = "CompositeImplicitAutograd"
+_COUNTS_WRITES = "ADInplaceOrView"
+# With a kernel at one of these an operator does not always come down to others.
+_KERNEL_KEYS = (
+    *("Autograd", "AutogradCPU", "AutogradCUDA", "AutogradNestedTensor", "AutogradOther", "CPU", "CUDA"),
+    *("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "Meta", "MkldnnCPU"),
+    *("NestedTensorCPU", "NestedTensorCUDA", "QuantizedCPU", "SparseCPU", "SparseCsrCPU"),
+)
+
+
+@cache
+def composites() -> tuple[str, ...]:
+    """Operators of `aten` that come down to others for every kind of tensor."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return tuple(
+        name.removeprefix("aten::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and has(name, COMPOSITE) and not any(has(name, key) for key in _KERNEL_KEYS)
+    )
+
+
+@cache
+def counted_inside() -> Mapping[str, tuple[str, ...]]:
+    """Operators whose kernels call others that write, by namespace: those that count what is written, `_foreach_*`, and collectives.
+
+    A version counter is moved on by the kernel at the key `ADInplaceOrView`. What writes into an argument and has no kernel
+    there leaves it to the operators that its own kernel calls, and for those the key is switched off under a mode.
+    """
+    found: dict[str, list[str]] = {}
+    for qualified in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = qualified.partition("::")
+        if namespace in OWN_NAMESPACES and _counts_inside(qualified):
+            operator = find(namespace, name)
+            if operator is not None and not kind_of(operator):
+                found.setdefault(namespace, []).append(name)
+    return {namespace: tuple(names) for namespace, names in found.items()}
+
+
+def _counts_inside(qualified: str) -> bool:
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if qualified.startswith("aten::_foreach_"):
+        return True
+    if qualified.startswith(_COLLECTIVES):
+        return not has(qualified, COMPOSITE)
+    if has(qualified, COMPOSITE) or has(qualified, _COUNTS_WRITES):
+        return False
+    schema = torch._C._get_schema(*_packet_and_overload(qualified))
+    return any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
+
+
+def _packet_and_overload(name: str) -> tuple[str, str]:
+    packet, _, overload = name.partition(".")
+    return packet, overload
+
+
+def find(namespace: str, name: str) -> Operator | None:
+    """The operator of that name; None where this release has none."""
+    packet, overload = _packet_and_overload(name)
+    found = getattr(getattr(torch.ops, namespace), packet, None)
+    return getattr(found, overload or "default", None)

@@ -1,0 +1,55 @@
+"""The elements of a dense tensor of the host as numpy sees them: through its address, without an operator of torch."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from opdump.kernels import DTYPE_CODES
+
+NAMES: dict[torch.dtype, str] = {
+    getattr(torch, name): name
+    for name in (
+        *("float16", "bfloat16", "float32", "float64", "bool"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("complex32", "complex64", "complex128", "qint8", "quint8", "qint32"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    )
+    if hasattr(torch, name)
+}
+"""What records call the types."""
+CODES = {dtype: DTYPE_CODES[name] for dtype, name in NAMES.items() if name in DTYPE_CODES}
+"""Types that the summary kernels know."""
+_NUMPY: dict[torch.dtype, npt.DTypeLike] = {
+    dtype: (np.uint16 if name == "bfloat16" else np.dtype(name))
+    for dtype, name in NAMES.items()
+    if name in DTYPE_CODES or name in ("complex64", "complex128")
+}
+
+
+def elements_of(dense: torch.Tensor) -> npt.NDArray[Any]:
+    """The memory itself, and the tensor lives as long as the array; bfloat16 in its 16 raw bits."""
+    dtype = np.dtype(_NUMPY[dense.dtype])
+    shape, strides = tuple(dense.shape), dense.stride()
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    memory = (ctypes.c_char * (extent * dtype.itemsize)).from_address(dense.data_ptr())
+    # The array refers to `memory`, and this to whoever frees the elements.
+    memory.owner = dense  # type: ignore[attr-defined]  # a ctypes object takes attributes
+    elements: npt.NDArray[Any] = np.ndarray(
+        shape, dtype, memoryview(memory), strides=tuple(stride * dtype.itemsize for stride in strides)
+    )
+    return elements
+
+
+def copy_of_elements(dense: torch.Tensor) -> npt.NDArray[Any]:
+    """A C-contiguous copy of the memory; bfloat16 stays in its 16 raw bits."""
+    return np.array(elements_of(dense), order="C", copy=True)
+
+
+def widened(raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """bfloat16 from its raw bits, as float32."""
+    return (raw.astype(np.uint32) << 16).view(np.float32)

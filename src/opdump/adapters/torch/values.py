@@ -1,0 +1,104 @@
+"""Values of the program that no operator made: parameters, the state of optimizers, inputs of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from opdump.graph import PARAMETER_PREFIX, GraphValue
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder
+from opdump.records import OpRecord
+
+from .description import dtype_name, shape_of
+from .device_graphs import DeviceGraphs
+from .naming import Naming
+from .provenance import Provenance
+from .training import TrainingObserver
+from .training_scopes import RootScopes
+
+PARAMETER = "Parameter"
+"""op_type of what is recorded without an operator."""
+
+
+class ProgramValues:
+    """Names them for the graph, and records those that a dump has."""
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        recorder: Recorder,
+        observer: TrainingObserver,
+        naming: Naming,
+        provenance: Provenance,
+        graphs: DeviceGraphs,
+    ) -> None:
+        self._recorder = recorder
+        self._observer = observer
+        self._naming = naming
+        self._provenance = provenance
+        self._graphs = graphs
+        self._are_saved = plan.saves_values and plan.outputs and plan.selection != "marked"
+        self._parameter_names: dict[int, str] = {}
+
+    def seed_parameters(self, module: torch.nn.Module, graph_id: int, scopes: RootScopes | None) -> None:
+        """Tells the parameters of a root module apart from constants, and gives each the scope of its owner."""
+        graph = self._recorder.graph(graph_id)
+        for prefix, owner in module.named_modules():
+            scope = "Default" if scopes is None else scopes.registered.get(id(owner), scopes.scope)
+            for name, parameter in owner.named_parameters(recurse=False):
+                if is_lazy(parameter):
+                    continue  # it has no shape and no memory before the first forward
+                full_name = f"{prefix}.{name}" if prefix else name
+                self._provenance.note(parameter, f"{PARAMETER_PREFIX}{full_name}")
+                graph.add_parameter(GraphValue(full_name, dtype_name(parameter), tuple(parameter.shape)))
+                self._naming.parameter_scopes[id(parameter)] = scope
+                self._parameter_names[id(parameter)] = full_name
+
+    def seed_optimizer_state(self, optimizer: torch.optim.Optimizer, graph_id: int) -> None:
+        """Tells the state of an optimizer (momenta, step counts) apart from constants: `Parameter.exp_avg.fc.weight`."""
+        graph = self._recorder.graph(graph_id)
+        for parameter, state in optimizer.state.items():
+            owner = self._parameter_names.get(id(parameter))
+            if owner is None or not isinstance(state, Mapping):
+                continue
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    self._provenance.note(value, f"{PARAMETER_PREFIX}{key}.{owner}")
+                    graph.add_parameter(GraphValue(f"{key}.{owner}", dtype_name(value), shape_of(value)))
+
+    def record_root_input(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
+        """Records an input of a root module that no operator of this step made, as MindSpore does: as a parameter."""
+        if not self._provenance.source(tensor):
+            self._provenance.note(tensor, f"{PARAMETER_PREFIX}{name}")
+            self._recorder.graph(graph_id).add_parameter(GraphValue(name, dtype_name(tensor), shape_of(tensor)))
+            self.record_value(name, graph_id, tensor)
+
+    def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
+        """Records a value that is no operator's: a parameter after its update, an input of the root module."""
+        if not self._are_saved or is_lazy(tensor) or self._graphs.is_recording():
+            return
+        naming = self._naming
+        site = naming.sites.value(graph_id, name)
+        if not (site.selected or naming.is_selected(site, PARAMETER)):
+            return
+        # By position, as in `Naming.identify`: there is one for every parameter in a step.
+        op = OpRecord(
+            PARAMETER,
+            name,
+            naming.now(),
+            self._observer.step,
+            naming.net_name,
+            graph_id,
+            naming.rank_id,
+            0,
+            0,
+            0,
+            naming.next_order(),
+            site.next_occurrence(naming.sites.step),
+            "optimizer",
+        )
+        self._recorder.before_op(op, ())
+        self._recorder.after_op(op, ((0, "", tensor, "", ""),))

@@ -1,0 +1,15 @@
+"""How often a tensor was written into, as PyTorch counts it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .unseen import unseen
+
+
+def version_of(value: Any) -> int:
+    """The version counter of a tensor; -1 for what has none: tensors that were made in inference mode, and whatever is no tensor."""
+    with unseen():
+        return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else -1
