@@ -10,13 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opdump.errors import FrameworkMissingError
+from opdump.capture_report import CaptureReport
+from opdump.errors import ConfigError, FrameworkMissingError
 from opdump.layouts.ge_graph import write_ge_graph
 from opdump.layouts.mindspore_sync.index_writer import RunFacts, own_version
 from opdump.layouts.writing import RankWriter, open_writer
 from opdump.plan import DumpPlan
+from opdump.plan.dialect_words import words_of
+from opdump.plan.list_matches import ChoseNothing
+from opdump.plan.nearest import with_nearest
 from opdump.recorder import Recorder, make_recorder
-from opdump.session import CaptureReport, rank_of
+from opdump.session import close_writer, name_of_file, rank_of
 
 if TYPE_CHECKING:
     from opdump.adapters.onnxruntime.model_file import ModelSource
@@ -33,12 +37,17 @@ class Recording:
 
     The `{time}` of its directory is the moment when it was made. `writer` is another one than that of the plan's layout;
     `may_write` says before the graph of a model is written whether anything may go to disk.
-    Raises FrameworkMissingError where ONNX Runtime is not installed.
+    Raises FrameworkMissingError where ONNX Runtime is not installed, ConfigError for a plan that chooses by marks.
     """
 
     def __init__(
         self, plan: DumpPlan, *, writer: RankWriter | None = None, may_write: Callable[[], bool] = lambda: True
     ) -> None:
+        if plan.selection == "marked":
+            raise ConfigError(
+                "dump_mode 2 dumps what set_dump marks, modules and functions of PyTorch; of an ONNX model choose operators by name: "
+                'dump_mode 1 with "kernels"'
+            )
         self.plan = plan
         self._may_write = may_write
         self.rank_id = rank_of(os.environ)
@@ -48,6 +57,10 @@ class Recording:
         self._loaded: dict[int, _Loaded] = {}
         self._notes: Counter[str] = Counter()
         self._model_names: set[str] = set()
+        self._runs: dict[tuple[str, ...], int] = {}
+        """How often models ran that are over, by their names."""
+        self._reasons: set[ChoseNothing] = set()
+        """Of the models that ran, why the configuration chose no node of them."""
         self._started = time.monotonic()
 
     def load(self, model: ModelSource, model_id: int, **options: Any) -> OnnxSession:
@@ -56,6 +69,8 @@ class Recording:
         Raises ModelFileError for what is no model, and the runtime's own errors, unchanged.
         """
         session_class = adapter_module("session").OnnxSession
+        if isinstance(model, str | os.PathLike):
+            options.setdefault("given_name", name_of_file(model))
         session: OnnxSession = session_class(
             model, recorder=self.recorder, plan=self.plan, model_id=model_id, **options
         )
@@ -89,24 +104,36 @@ class Recording:
         if run_time is None or self.plan.captures == "exception" or not self._may_write():
             return
         graphs = adapter_module("ge_graph").ge_graphs_of(loaded.session)
-        write_ge_graph(self.plan.path / run_time, model_id, graphs)
+        with self.recorder.writing():
+            written = write_ge_graph(self.plan.path / run_time, model_id, graphs)
+            for name in (written.name, f"{written.name}.json"):
+                self.writer.sink.adopt(f"{run_time}/{name}")
         self._loaded[model_id] = loaded._replace(has_graph_file=True)
 
     def unload(self, model_id: int) -> None:
         """Frees a model; what it said stays in the report."""
         loaded = self._loaded.pop(model_id, None)
         if loaded is not None:
-            self._notes.update(loaded.session.notes)
+            self._note(loaded.session)
             loaded.session.close()
+
+    def _note(self, session: OnnxSession) -> None:
+        """What a model leaves to the report."""
+        self._notes.update(session.notes)
+        names = tuple(session.model.names)
+        self._runs[names] = max(self._runs.get(names, 0), session.runs)
+        if session.runs:
+            self._reasons.add(session.chose_nothing)
 
     def close(self) -> CaptureReport:
         """Waits until everything is on disk. Models stay loaded, and run without a dump. Closing twice is allowed."""
         if self.report is not None:
             return self.report
         recorder, sink = self.recorder, self.writer.sink
-        self.writer.close({"executed": recorder.executed, "captured": recorder.captured, "tensors": recorder.tensors})
+        close_writer(recorder, self.writer)
         for loaded in self._loaded.values():
-            self._notes.update(loaded.session.notes)
+            self._note(loaded.session)
+        self._tell_circumstances()
         self.report = CaptureReport.of(
             recorder,
             sink,
@@ -118,16 +145,29 @@ class Recording:
 
     def _unmatched(self) -> list[str]:
         """What the config names and no loaded model has."""
-        unused = self.plan.unused_kernels(self.recorder.matched_kernels)
-        found = [f"kernels: {text!r} matched no operator" for text in unused]
         if not self._model_names:
-            return found
+            return []
+        found = self.recorder.unmatched_kernels()
         for entry in self.plan.models or ():
             name = entry.model_name
             if name is not None and name not in self._model_names:
                 called = ", ".join(repr(each) for each in sorted(self._model_names))
-                found.append(f"dump_list: no loaded model is called {name!r}; they are called {called}")
+                key = words_of(self.plan.dialect).list_key.format("model_name")
+                text = f"{key}: no loaded model is called {name!r}; they are called {called}"
+                found.append(with_nearest(text, name, self._model_names))
         return found
+
+    def _tell_circumstances(self) -> None:
+        around, models = self.recorder.circumstances, self.plan.models
+        around.framework = "ONNX"
+        around.first_step = self.plan.initial_iteration
+        around.models_seen = tuple(sorted(self._model_names))
+        around.chose_nothing = "" if "" in self._reasons else max(self._reasons, default="")
+        wanted = {entry.model_name for entry in models or ()}
+        every = models is None or None in wanted
+        around.executions = {
+            name: runs for names, runs in self._runs.items() for name in names if runs and (every or name in wanted)
+        }
 
 
 def adapter_module(name: str) -> Any:

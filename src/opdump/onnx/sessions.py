@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from opdump.capture_report import CaptureReport
+from opdump.configs.modes import plan_on_error
 from opdump.errors import CaptureStateError
 from opdump.onnx.recording import Recording
 from opdump.onnx.settings import plan_of
-from opdump.plan import Dialect, DumpPlan
-from opdump.session import CaptureReport
+from opdump.plan import Dialect, DumpPlan, OnError
+from opdump.plan.field_types import check_values
+from opdump.session import log_report
 
 if TYPE_CHECKING:
     from opdump.adapters.onnxruntime.model_file import ModelSource
     from opdump.adapters.onnxruntime.session import OnnxSession
 
+_LOG = logging.getLogger("opdump")
 Level = Literal["disable", "basic", "extended", "all"]
-
+_ARGUMENTS: Final[dict[str, Any]] = {"optimize": Level, "strict": bool, "on_error": OnError | None}
 
 # Models of one second share a directory, and are told apart by their number.
 _MODEL_IDS: Final = itertools.count(1)
@@ -34,6 +39,8 @@ class ModelDump:
         self.report: CaptureReport | None = None
         self.runs = 0
         """How often the model ran, dumped or not."""
+        self.when_ended: Callable[[CaptureReport], object] = log_report
+        """Says what the report warns of."""
         self._recording = recording
         self._model = model
 
@@ -100,6 +107,7 @@ def session(
     memory_limit: int | None = None,
     strict: bool = False,
     dialect: Dialect | None = None,
+    on_error: OnError | None = None,
     **settings: Any,
 ) -> Iterator[ModelDump]:
     """Loads an ONNX model and dumps its runs while the block runs.
@@ -111,11 +119,17 @@ def session(
                   those of the optimised model, which `dump_list` finds by their original names too
     memory_limit  bytes of tensors that are held at a time; more of them cost further runs of the model
     strict        unknown keys, and operators that left no data for another reason than the plan, are errors
+    on_error      where the dump cannot be written any more: "continue" runs the model without it, and the report has the cause as
+                  `failure`; "stop", the default under `strict`, raises it
 
     Raises ConfigError before anything is loaded, ModelFileError for what is no model, FrameworkMissingError without ONNX
     Runtime, and the runtime's own errors, unchanged.
     """
-    recording = Recording(plan_of(config, dialect=dialect, strict=strict, **settings))
+    check_values("session", {"optimize": optimize, "strict": strict, "on_error": on_error}, _ARGUMENTS)
+    plan = plan_on_error(plan_of(config, dialect=dialect, strict=strict, **settings), on_error, strict=strict)
+    for text in plan.warnings:
+        _LOG.warning("%s", text)
+    recording = Recording(plan)
     options: dict[str, Any] = {
         "level": optimize,
         "providers": providers,
@@ -133,5 +147,6 @@ def session(
         recording.unload(model_id)
         if dump is not None:
             dump.report = report
+            dump.when_ended(report)
     if strict:
         report.raise_for_gaps()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from opdump.configs.acl import plan_from_acl_text
 from opdump.configs.dialects import load_plan
 from opdump.configs.mindspore import plan_from_keywords
+from opdump.configs.plan_fields import with_fields
+from opdump.configs.program_directory import program_directory
 from opdump.plan import Dialect, DumpPlan
 
 # Words that only a dump of an offline model knows; `dump_mode` is in both dialects.
@@ -38,7 +38,7 @@ def plan_of(
     Raises ConfigError for what cannot be used, DumpPathError where the directory cannot be written.
     """
     if isinstance(config, DumpPlan):
-        return replace(config, **settings)
+        return with_fields(config, settings if dialect is None else {**settings, "dialect": dialect})
     if config is None and settings:
         if dialect == "acl" or (dialect is None and _speaks_acl(settings)):
             return plan_from_acl_text(
@@ -58,12 +58,6 @@ def plan_of(
         program_directory=beside or program_directory(),
         **settings,
     )
-
-
-def program_directory() -> Path | None:
-    """Where the running script lies; None in an interpreter without one."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    return Path(file).resolve().parent if file else None
 
 
 def _speaks_acl(settings: Collection[str]) -> bool:

@@ -8,8 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opdump.session import CaptureReport
-from opdump.tensorflow.on_import import after_import, forget_import
+from opdump.capture_report import CaptureReport
+from opdump.first_import import after_import, forget_import
+from opdump.plan import OnError
+from opdump.plan.field_types import check_values
+from opdump.session import log_report, told_elsewhere
+from opdump.session import start as start_capture
+from opdump.session import stop as stop_capture
 from opdump.tensorflow.recordings import Recordings, adapter_module
 
 if TYPE_CHECKING:
@@ -32,17 +37,26 @@ class _Installation:
 _STATE = _Installation()
 
 
-def install(*, path: Path | None = None, stream_in_names: bool = False, streams: bool = False) -> None:
+def install(
+    *,
+    path: Path | None = None,
+    stream_in_names: bool = False,
+    streams: bool = False,
+    on_error: OnError | None = None,
+) -> None:
     """Has every session that is made from now on dumped as the entry NpuOptimizer of its config says.
 
     path             dump into this directory, whatever the configs say; it has to be there
     stream_in_names  five parts in the names of files, `{op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}`, as newer
                      versions write them; four by default, without the stream
     streams          hand over tensors one by one while a step runs, so that memory stays bounded; slower
+    on_error         where a dump cannot be written any more: "continue", the default, runs the program on without it; "stop" raises
 
     A second call changes nothing but the options of sessions to come. What was recorded is complete after `finish`, which the end of
     the process calls. Raises FrameworkMissingError without TensorFlow.
     """
+    given = {"stream_in_names": stream_in_names, "streams": streams, "on_error": on_error}
+    check_values("install", given, {"stream_in_names": bool, "streams": bool, "on_error": OnError | None})
     if _STATE.recordings is None:
         recordings = Recordings(os.environ)
         interception = adapter_module("interception").Interception(recordings.capture_of, recordings.session_ended)
@@ -50,13 +64,20 @@ def install(*, path: Path | None = None, stream_in_names: bool = False, streams:
         _STATE.recordings, _STATE.interception = recordings, interception
     _STATE.recordings.path = path
     _STATE.recordings.stream_in_names, _STATE.recordings.streams = stream_in_names, streams
+    _STATE.recordings.on_error = on_error
 
 
-def install_on_import(*, path: Path | None = None, stream_in_names: bool = False, streams: bool = False) -> None:
+def install_on_import(
+    *,
+    path: Path | None = None,
+    stream_in_names: bool = False,
+    streams: bool = False,
+    on_error: OnError | None = None,
+) -> None:
     """`install`, as soon as the program imports tensorflow: now where it has done so."""
 
     def now(_: Any = None) -> None:
-        install(path=path, stream_in_names=stream_in_names, streams=streams)
+        install(path=path, stream_in_names=stream_in_names, streams=streams, on_error=on_error)
 
     if "tensorflow" in sys.modules:
         now()
@@ -76,30 +97,30 @@ def finish() -> tuple[CaptureReport, ...]:
     _STATE.interception = _STATE.recordings = _STATE.started = None
     reports = [] if recordings is None else recordings.close()
     if started is not None:
-        reports.append(stop() if started.report is None else started.report)
+        reports.append(stop_capture() if started.report is None else started.report)
     return tuple(reports)
 
 
 def uninstall() -> None:
-    """`finish`, without the reports."""
-    finish()
+    """`finish`, with what the reports warn of in the log."""
+    for report in finish():
+        log_report(report)
 
 
 def start(dump: TrainingDump) -> Dump | None:
     """Begins a capture of functions, Keras models, eager programs and sessions; None where `dump` asks for none."""
-    from opdump.session import start as start_capture
-
     if dump.plan is None:
         return None
     _STATE.started = start_capture(dump.plan, framework="tensorflow", device_id=dump.device_id)
+    _STATE.started.when_ended = told_elsewhere  # by `stop`, or by who asks `finish` for the reports
     return _STATE.started
 
 
 def stop() -> CaptureReport:
-    """Ends what `start` began."""
-    from opdump.session import stop as stop_capture
-
-    return stop_capture()
+    """Ends what `start` began, and logs what its report warns of."""
+    report = stop_capture()
+    log_report(report)
+    return report
 
 
 atexit.register(uninstall)

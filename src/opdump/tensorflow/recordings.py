@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opdump.adapters.host import NumpyReader
+from opdump.capture_report import CaptureReport
 from opdump.configs.acl_path import exception_directory
+from opdump.configs.modes import plan_on_error
 from opdump.configs.tensorflow import ExceptionDump, TrainingDump, parameter_values, training_dump_of
 from opdump.errors import FrameworkMissingError
 from opdump.layouts.mindspore_sync.index_writer import RunFacts, own_version
 from opdump.layouts.writing import RankWriter, open_writer
-from opdump.plan import DumpPlan
+from opdump.plan import DumpPlan, OnError
 from opdump.recorder import make_recorder
-from opdump.session import CaptureReport
+from opdump.session import close_writer
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.capture import Capture
@@ -47,16 +49,16 @@ class Recording:
 
     def flush(self) -> None:
         """Waits until everything that was recorded so far is on disk."""
-        if self.capture.write_graph is not None:
-            self.capture.write_graph.tell()
-        self.writer.sink.flush()
+        with self.capture.recorder.writing():
+            if self.capture.write_graph is not None:
+                self.capture.write_graph.tell()
+            self.writer.sink.flush()
 
     def close(self) -> CaptureReport:
         """Waits until everything is on disk, and notes the totals."""
         recorder, sink = self.capture.recorder, self.writer.sink
         self.capture.close()
-        self.writer.close({"executed": recorder.executed, "captured": recorder.captured, "tensors": recorder.tensors})
-        unused = self.plan.unused_kernels(recorder.matched_kernels)
+        close_writer(recorder, self.writer)
         left_out = [f"{count} {purpose}" for purpose, count in sorted(self.not_steps.items())]
         return CaptureReport.of(
             recorder,
@@ -64,7 +66,7 @@ class Recording:
             rank_id=self.device_id,
             started=self._started,
             warnings=(
-                *(f"kernels: {text!r} matched no operator" for text in unused),
+                *recorder.unmatched_kernels(),
                 *([f"runs that are no iterations were not counted: {', '.join(left_out)}"] if left_out else []),
                 *recorder.warnings,
             ),
@@ -82,6 +84,8 @@ class Recordings:
         """Of sessions to come: five parts in the names of files."""
         self.streams = False
         """Of sessions to come: tensors are handed over one by one."""
+        self.on_error: OnError | None = None
+        """Of sessions to come: what happens where a dump cannot be written any more; None as the plan says."""
         self._recordings: dict[tuple[DumpPlan, int], Recording] = {}
         self._failures: dict[tuple[ExceptionDump, int], FailureDump] = {}
         self._said: set[str] = set()
@@ -116,6 +120,7 @@ class Recordings:
         failures = self._failures_of(dump) if dump.exceptions else None
         if dump.plan is not None:
             plan = replace(dump.plan, stream_in_names=self.stream_in_names or dump.plan.stream_in_names)
+            plan = plan_on_error(plan, self.on_error, strict=False)
             capture = self._recording(plan, dump.device_id).capture
         elif failures is not None:
             # It files nothing itself: directories are made by the first failure.

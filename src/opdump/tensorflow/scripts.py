@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from opdump.first_import import after_import
+from opdump.plan import OnError
 from opdump.tensorflow.installation import install_on_import
-from opdump.tensorflow.on_import import after_import
 from opdump.tensorflow.recordings import adapter_module
 
 _DROP_INS: Final = ("npu_bridge", "npu_device")
@@ -103,6 +104,7 @@ def prepared_for(
     path: Path | None = None,
     stream_in_names: bool = False,
     streams: bool = False,
+    on_error: OnError | None = None,
 ) -> Iterator[None]:
     """Has a program that asks for dumps find what it needs while the block runs: the drop-ins, names, intercepted sessions.
 
@@ -111,11 +113,11 @@ def prepared_for(
     if not facts.asks_for_dumps:
         yield
         return
-    after_import("tensorflow", lambda _: _prepare(facts))
+    _prepare_on_import(facts)
     for name in facts.drop_ins:
         importlib.import_module(f"opdump.{name}").install()
     if records:
-        install_on_import(path=path, stream_in_names=stream_in_names, streams=streams)
+        install_on_import(path=path, stream_in_names=stream_in_names, streams=streams, on_error=on_error)
     try:
         yield
     finally:
@@ -132,6 +134,10 @@ def prepare_main() -> None:
         facts = facts_of_script(source.read())
     if not facts.asks_for_dumps:
         return
+    _prepare_on_import(facts)
+
+
+def _prepare_on_import(facts: ScriptFacts) -> None:
     if "tensorflow" in sys.modules:
         _prepare(facts)
     else:

@@ -52,6 +52,7 @@ class BodyReplay:
         self._held = 0
         """Bytes of what the bodies have made."""
         self._sessions: dict[tuple[str, int, tuple[int, ...]], onnxruntime.InferenceSession] = {}
+        self._fixed: dict[tuple[str, int], Tensors] = {}
 
     def runs(self, node: ModelNode, tensors: Tensors) -> list[BodyRun]:
         """The executions of the bodies of a node of the model's own graph, in their order.
@@ -163,7 +164,7 @@ class BodyReplay:
         session.run_with_iobinding(binding)
         made: Tensors = {name: _type_of(output) for name, output in _by_name(session).items()}
         made.update(zip(names, map(HostTensor.of_ort_value, binding.get_outputs()), strict=True))
-        inside: Tensors = {**around, **feeds, **made}
+        inside: Tensors = {**around, **self._constants(body, node, place), **feeds, **made}
         self._held += sum(tensor.size for tensor in made.values() if isinstance(tensor, HostTensor))
         if self._held > _MOST_BYTES:
             raise NotReplayableError(f"its bodies hold more than {_MOST_BYTES} bytes")
@@ -174,6 +175,13 @@ class BodyReplay:
                 run.within[inner.name] = []
                 self._replay(body.node[inner.position], inner, inside, run.within[inner.name])
         return [_tensor(inside, output.name) for output in body.output]
+
+    def _constants(self, body: GraphProto, node: ModelNode, place: int) -> Tensors:
+        """The initialisers of a body, the same in every run of it; they hide what has their name outside."""
+        key = (node.name, place)
+        if key not in self._fixed:
+            self._fixed[key] = self._model.fixed_tensors(body)
+        return self._fixed[key]
 
     def _session(
         self, body: GraphProto, node: ModelNode, place: int, feeds: Mapping[str, HostTensor]
@@ -194,6 +202,7 @@ class BodyReplay:
         graph.name = body.name or "body"
         graph.node.extend(body.node)
         graph.initializer.extend(body.initializer)
+        graph.sparse_initializer.extend(body.sparse_initializer)
         for name, tensor in feeds.items():
             kind = TypeProto()
             kind.tensor_type.elem_type = tensor.element.number

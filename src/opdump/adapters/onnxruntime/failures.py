@@ -8,7 +8,7 @@ apart), ever shorter beginnings of the model are run until the first that fails 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ class Failure:
 
 
 class FailureSearch:
-    """Finds the failing nodes of one model."""
+    """Finds the failing nodes of one model. `once` are the names of nodes that must not run a second time."""
 
     def __init__(
         self,
@@ -39,9 +39,11 @@ class FailureSearch:
         nodes: Sequence[ModelNode],
         options: Callable[[], onnxruntime.SessionOptions],
         providers: Sequence[Any],
+        once: Collection[str] = (),
     ) -> None:
         self._model = model
         self._nodes = nodes
+        self._once = once
         self._options = options
         self._providers = providers
         self._makers = {value: node for node in nodes for value in node.outputs if value}
@@ -50,7 +52,9 @@ class FailureSearch:
         """The node that failed with `error`; None where it was none: what was fed does not fit the model."""
         if _RUNNING not in str(error):
             return None
-        node = self._named_once(str(error)) or self._named_uniquely(feeds) or self._first_failing(feeds)
+        node = self._named_once(str(error))
+        if node is None and not self._once:
+            node = self._named_uniquely(feeds) or self._first_failing(feeds)
         if node is None:
             return None
         return Failure(node, self._inputs_of(node, feeds))
@@ -96,7 +100,7 @@ class FailureSearch:
         return None
 
     def _inputs_of(self, node: ModelNode, feeds: Mapping[str, Any]) -> Tensors:
-        """What the node was given, computed once more by what leads to it."""
+        """What the node was given, computed once more by what leads to it; empty where that must not run again."""
         made = [value for value in dict.fromkeys(node.inputs) if value in self._makers]
         if not made:
             return {}
@@ -107,6 +111,8 @@ class FailureSearch:
             if maker is not None and maker.name not in needed:
                 needed[maker.name] = maker
                 waiting.extend(maker.reads)
+        if any(name in self._once for name in needed):
+            return {}
         session = self._session(self._model.part([each.position for each in needed.values()], made))
         _, tensors = answer_and_tensors(
             session, [], made, self._accepted(session, feeds), None, answer_is_private=False

@@ -1,4 +1,4 @@
-"""What in a model makes a second run, or a run with more outputs, give other numbers."""
+"""What in a model makes a second run, or a run with more outputs, give other numbers, or do something again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from .model_graph import ModelNode, bodies_of
 
 _RANDOM_OPERATORS: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
+    | {"BiasDropout", "BitmaskDropout", "BitmaskBiasDropout"}
 )
+# Operators of these domains compute their outputs from their inputs. What an operator of another one does, nobody knows.
+_WITHOUT_EFFECTS: Final = frozenset(
+    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft"}
+    | {"com.microsoft.nchwc", "com.microsoft.experimental", "com.microsoft.dml", "com.ms.internal.nhwc"}
+)
+# Of ONNX Runtime itself, and call Python.
+_CALLS_PYTHON: Final = frozenset({("com.microsoft", "PythonOp"), ("com.microsoft", "PythonOpGrad")})
 _HALF: Final = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Attributes that ask for an element type.
 _TYPE_ATTRIBUTES: Final = frozenset(
@@ -40,6 +48,31 @@ def has_half_precision(model: ModelProto) -> bool:
 def is_random(node: ModelNode) -> bool:
     """Whether a second run of a node, or of what is in its bodies, may give something else."""
     return any(each.op_type in _RANDOM_OPERATORS for each in node.with_bodies)
+
+
+def operators_of_program(model: ModelProto, nodes: Iterable[ModelNode]) -> dict[str, str]:
+    """The nodes of the model's own graph that run an operator of the program, by name, with that operator (`domain::type`).
+
+    Such an operator is of a domain that neither ONNX nor ONNX Runtime has, and no function of the model: a library that the
+    program registered, or its Python. It may count, write or ask somebody, so it must not run more often than the program
+    asked. One in a body or in a function makes the node that holds it one too.
+    """
+    functions = {(function.domain, function.name): function.node for function in model.functions}
+    known: dict[tuple[str, str], str] = dict.fromkeys(functions, "")
+
+    def found_in(node: NodeProto) -> str:
+        kind = (node.domain, node.op_type)
+        if kind in functions:
+            return known[kind]
+        if node.domain not in _WITHOUT_EFFECTS or kind in _CALLS_PYTHON:
+            return f"{node.domain}::{node.op_type}"
+        return next((found for body in bodies_of(node) for inner in body.node if (found := found_in(inner))), "")
+
+    # One function may call another one; each round knows those one call further away.
+    for _ in functions:
+        known.update((kind, next(filter(None, map(found_in, body)), "")) for kind, body in functions.items())
+    written = model.graph.node
+    return {node.name: found for node in nodes if (found := found_in(written[node.position]))}
 
 
 def _nodes_of_model(model: ModelProto) -> Iterable[NodeProto]:

@@ -6,7 +6,7 @@ Runtime gets the folder of those files. So a model of any size goes through prot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
 from opdump.adapters.host.element_types import BY_NUMBER
 from opdump.adapters.host.host_tensor import HostTensor
@@ -28,6 +28,7 @@ LEVELS: Final[Mapping[str, Any]] = {
     "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+_GRAPHS: Final = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _FOLDER_ENTRY: Final = "session.model_external_initializers_file_folder_path"
 _OPTIMIZED_WEIGHTS_ENTRY: Final = "session.optimized_model_external_initializers_file_name"
 _OPTIMIZED_LEAST_ENTRY: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
@@ -54,7 +55,11 @@ class ModelFile:
 
     @property
     def has_external_data(self) -> bool:
-        return any(tensor.data_location == TensorProto.EXTERNAL for tensor in self.proto.graph.initializer)
+        return any(
+            tensor.data_location == TensorProto.EXTERNAL
+            for graph in _graphs(self.proto.graph)
+            for tensor in graph.initializer
+        )
 
     def with_outputs(self, names: Iterable[str]) -> bytes:
         """The model with these values as outputs too, behind its own; their types are left to the runtime."""
@@ -68,17 +73,30 @@ class ModelFile:
             del outputs[own:]
 
     def part(
-        self, positions: Iterable[int], outputs: Iterable[str], node_names: Mapping[int, str] | None = None
+        self,
+        positions: Iterable[int],
+        outputs: Iterable[str],
+        node_names: Mapping[int, str] | None = None,
+        *,
+        inputs: Iterable[ValueInfoProto] = (),
+        reads: Collection[str] | None = None,
     ) -> bytes:
-        """A model of the nodes at these positions with these outputs. `node_names` renames nodes by position."""
+        """A model of the nodes at these positions with these outputs.
+
+        `node_names` renames nodes by position, `inputs` are fed beside those of the model, `reads` all that the nodes read: the
+        runtime warns of initialisers that are not among it.
+        """
         graph = self.proto.graph
         part = ModelProto(ir_version=self.proto.ir_version)
         part.opset_import.extend(self.proto.opset_import)
         part.functions.extend(self.proto.functions)
         part.graph.name = graph.name
         part.graph.input.extend(graph.input)
-        part.graph.initializer.extend(graph.initializer)
-        part.graph.sparse_initializer.extend(graph.sparse_initializer)
+        part.graph.input.extend(inputs)
+        part.graph.initializer.extend(tensor for tensor in graph.initializer if reads is None or tensor.name in reads)
+        part.graph.sparse_initializer.extend(
+            tensor for tensor in graph.sparse_initializer if reads is None or tensor.values.name in reads
+        )
         kept = sorted(set(positions))
         part.graph.node.extend([graph.node[position] for position in kept])
         for node, position in zip(part.graph.node, kept, strict=True):
@@ -100,6 +118,14 @@ class ModelFile:
                 found[node.output[0]] = node.attribute[0].t
             elif node.op_type == "Identity" and node.input[0] in found and node.input[0] not in may_be_fed:
                 found[node.output[0]] = found[node.input[0]]
+        return found
+
+    def fixed_tensors(self, graph: GraphProto) -> dict[str, HostTensor | str]:
+        """The initialisers of a graph of the model by name; of sparse ones and of text the type."""
+        found: dict[str, HostTensor | str] = {tensor.name: self.fixed_tensor(tensor) for tensor in graph.initializer}
+        for sparse in graph.sparse_initializer:
+            element = BY_NUMBER.get(sparse.values.data_type)
+            found[sparse.values.name] = f"sparse_tensor({'undefined' if element is None else element.dtype})"
         return found
 
     def fixed_tensor(self, tensor: TensorProto) -> HostTensor | str:
@@ -187,6 +213,15 @@ def open_session(
             return onnxruntime.InferenceSession(str(path), options, providers=providers)
         options.add_session_config_entry(_FOLDER_ENTRY, str(model.folder))
     return onnxruntime.InferenceSession(content, options, providers=providers)
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph, and the bodies of its control operators at any depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():
+                yield from _graphs(body)
 
 
 def _parsed(content: bytes, place: str) -> ModelProto:

@@ -49,6 +49,9 @@ class ModelNode:
     parent: str = ""
     original_names: tuple[str, ...] = ()
     bodies: tuple[tuple[ModelNode, ...], ...] = field(default=(), repr=False)
+    body_sources: tuple[Mapping[str, str], ...] = field(default=(), repr=False)
+    """For each body, who makes the values that are its own and that no node of it makes: `Parameter.{name}` of an initialiser, an empty
+    text for a formal input."""
 
     @property
     def with_bodies(self) -> Iterator[ModelNode]:
@@ -121,6 +124,7 @@ class _Reader:
             parent=parent,
             original_names=self._original_names(node),
             bodies=bodies,
+            body_sources=tuple(_own_sources(body) for body in bodies_of(node)),
         )
 
     def _unique_name(self, node: NodeProto) -> str:
@@ -227,6 +231,11 @@ def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
             yield attribute.g
         elif attribute.type == AttributeProto.GRAPHS:
             yield from attribute.graphs
+
+
+def _own_sources(body: GraphProto) -> dict[str, str]:
+    names = [tensor.name for tensor in body.initializer] + [tensor.values.name for tensor in body.sparse_initializer]
+    return {**{name: f"Parameter.{name}" for name in names}, **{value.name: "" for value in body.input}}
 
 
 def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:

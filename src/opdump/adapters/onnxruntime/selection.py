@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opdump.plan import DumpPlan
+from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter
 from opdump.records import SkipReason
 
@@ -84,15 +85,24 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
     return Choice(tuple(chosen), frozenset(matched), tuple(watched))
 
 
-def unmatched_layers(nodes: Sequence[ModelNode], model_filter: ModelFilter) -> list[str]:
-    """What to warn of: names in the `dump_list` that no operator of the model has, as sentences."""
-    known = {name for top in nodes for node in top.with_bodies for name in (node.name, *node.original_names)}
-    wanted = [name for entry in model_filter.entries for name in (*(entry.layers or ()), *entry.watcher_nodes)]
-    return [
-        f"no operator is called {name}: nothing of it is dumped (upper and lower case differ)"
-        for name in dict.fromkeys(wanted)
-        if name not in known
-    ]
+def matches_of(nodes: Sequence[ModelNode], model_filter: ModelFilter, dialect: str) -> ListMatches:
+    """Which names in the `dump_list` an operator of the model has."""
+    matches = ListMatches(model_filter.entries, dialect, "operator of the model")
+    matches.model(entry.model_name for entry in model_filter.entries if entry.model_name is not None)
+    everything = [node for top in nodes for node in top.with_bodies]
+    for node in everything:
+        matches.operator(model_filter.entries, node.name, {node.name, *node.original_names}, node.op_type)
+    for entry in model_filter.entries:
+        for each in entry.ranges:
+            ends = (
+                name
+                for node in everything
+                for name in (node.name, *node.original_names)
+                if name in (each.begin, each.end)
+            )
+            if next(ends, None) == each.begin:
+                matches.opened([each])
+    return matches
 
 
 def chosen_within(
@@ -102,9 +112,10 @@ def chosen_within(
     if plan.captures == "watch":
         return {}
     found: dict[str, ChosenNode] = {}
-    for body in node.bodies:
+    for body, own in zip(node.bodies, node.body_sources, strict=True):
         inside = {
             **sources,
+            **own,
             **{value: f"{inner.name}:{slot}" for inner in body for slot, value in enumerate(inner.outputs) if value},
         }
         found.update((chosen.node.name, chosen) for chosen in choose(body, plan, model_filter, inside).nodes)

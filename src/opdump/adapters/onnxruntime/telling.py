@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from onnx import GraphProto
+
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.plan import DumpPlan
 from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
@@ -42,6 +44,8 @@ class NodeTeller:
         notes: list[str],
     ) -> None:
         self._constants = model.constants()
+        sparse = GraphProto(sparse_initializer=model.proto.graph.sparse_initializer)
+        self._sparse = model.fixed_tensors(sparse)
         self._recorder = recorder
         self._plan = plan
         self._model = model
@@ -67,6 +71,8 @@ class NodeTeller:
     def tell(self, nodes: Sequence[ChosenNode], first: int, tensors: Tensors, step: int) -> None:
         """Hands the nodes to the recorder, one after the other."""
         for place, chosen in enumerate(nodes, first):
+            if self._recorder.is_over:
+                return
             if chosen.skip:
                 if not (chosen.around and self._tell_bodies(chosen, tensors, step)):
                     self._tell_skipped(chosen.node.with_bodies, chosen.skip, step)
@@ -164,6 +170,8 @@ class NodeTeller:
     def _constant(self, name: str) -> HostTensor | str:
         if name not in self._fixed:
             written = self._constants.get(name)
-            # What is neither made, fed nor dense is a sparse initialiser, or an optional input that nothing was fed to.
-            self._fixed[name] = "undefined" if written is None else self._model.fixed_tensor(written)
+            # What is neither made nor fed nor an initialiser was left out.
+            self._fixed[name] = (
+                self._sparse.get(name, "undefined") if written is None else self._model.fixed_tensor(written)
+            )
         return self._fixed[name]

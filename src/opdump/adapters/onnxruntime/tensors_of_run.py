@@ -35,9 +35,13 @@ def answer_and_tensors(
     tensors: Tensors = {name: _type_alone(types.get(name, "")) for name in value_names}
     numbers = [name for name, element in elements.items() if element is not None and element.bits > 0]
     answer_elements = [element_of_type(types.get(name, "")) for name in answer_names]
-    if _can_bind(session, feeds) and all(element is not None for element in answer_elements):
-        names = tuple(dict.fromkeys((*answer_names, *numbers)))
-        values = _run_bound(session, names, feeds, run_options)
+    names = tuple(dict.fromkeys((*answer_names, *numbers)))
+    binding = None
+    if _may_bind(session, feeds) and all(element is not None for element in answer_elements):
+        binding = _bound(session, names, feeds)
+    if binding is not None:
+        session.run_with_iobinding(binding, run_options)
+        values = dict(zip(names, binding.get_outputs(), strict=True))
         tensors.update((name, HostTensor.of_ort_value(values[name])) for name in numbers)
         answer = [values[name].numpy() for name in answer_names]
     else:
@@ -60,10 +64,12 @@ def answer_and_tensors(
 def fed_tensors(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -> Tensors:
     """What the caller gave, as tensors. The caller may write into it as soon as the run is over."""
     types = {value.name: value.type for value in (*session.get_inputs(), *session.get_overridable_initializers())}
-    return {name: _fed_tensor(value, types.get(name, "")) for name, value in feeds.items()}
+    left_out: Tensors = {value.name: _type_alone(value.type) for value in session.get_inputs()}  # it may be none
+    return {**left_out, **{name: fed_tensor(value, types.get(name, "")) for name, value in feeds.items()}}
 
 
-def _fed_tensor(value: Any, type_text: str) -> HostTensor | str:
+def fed_tensor(value: Any, type_text: str) -> HostTensor | str:
+    """A value of the caller as a tensor; the type alone of what is none."""
     element = element_of_type(type_text)
     if element is None or element.bits == 0 or value is None:
         return _type_alone(type_text)
@@ -81,11 +87,15 @@ def _type_alone(type_text: str) -> str:
     return type_text[7:-1] if type_text.startswith("tensor(") else type_text or "undefined"
 
 
-def _can_bind(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -> bool:
-    # A binding does not know the initialisers that may be fed.
-    return feeds.keys() == {value.name for value in session.get_inputs()} and all(
-        isinstance(value, onnxruntime.OrtValue) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufcV")
-        for value in feeds.values()
+def _may_bind(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -> bool:
+    # A binding does not know the initialisers that may be fed, and takes tensors alone, also for an input that may be none.
+    inputs = {value.name: element_of_type(value.type) for value in session.get_inputs()}
+    return feeds.keys() == inputs.keys() and all(
+        inputs[name] is not None
+        and (
+            isinstance(value, onnxruntime.OrtValue) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufcV")
+        )
+        for name, value in feeds.items()
     )
 
 
@@ -94,19 +104,19 @@ def _is_shown_by_run(element: ElementType | None) -> bool:
     return element is not None and (element.known_to_numpy or element.bits == 8)
 
 
-def _run_bound(
-    session: onnxruntime.InferenceSession,
-    names: Sequence[str],
-    feeds: Mapping[str, Any],
-    run_options: onnxruntime.RunOptions | None,
-) -> dict[str, onnxruntime.OrtValue]:
+def _bound(
+    session: onnxruntime.InferenceSession, names: Sequence[str], feeds: Mapping[str, Any]
+) -> onnxruntime.IOBinding | None:
+    """The inputs and outputs of a run, bound; None where the runtime refuses one of them. Nothing has run by then."""
     binding = session.io_binding()
-    for name, value in feeds.items():
-        if isinstance(value, onnxruntime.OrtValue):
-            binding.bind_ortvalue_input(name, value)
-        else:
-            binding.bind_cpu_input(name, value)
-    for name in names:
-        binding.bind_output(name)
-    session.run_with_iobinding(binding, run_options)
-    return dict(zip(names, binding.get_outputs(), strict=True))
+    try:
+        for name, value in feeds.items():
+            if isinstance(value, onnxruntime.OrtValue):
+                binding.bind_ortvalue_input(name, value)
+            else:
+                binding.bind_cpu_input(name, value)
+        for name in names:
+            binding.bind_output(name)
+    except Exception:  # noqa: BLE001  the runtime's errors have no class of their own; `run` says what is wrong, if anything is
+        return None
+    return binding

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from tensorflow.python.eager import context as eager_context
+
 from opdump.adapters.host import NumpyReader
 from opdump.adapters.settings import Settings
 from opdump.errors import ConfigError
@@ -23,6 +25,7 @@ from .functions_steps import ProgramSteps
 from .graph_files import GraphFiles
 from .interception import intercept_sessions
 from .keras_steps import optimizer_steps, without_automatic_xla
+from .model_names import KerasModels
 from .versions import FRAMEWORK, FRAMEWORK_VERSION, device_target
 
 
@@ -47,19 +50,22 @@ class TensorflowAdapter:
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[ProgramSteps]:
         """Captures while the block runs; what was begun is filed at its end.
 
-        Raises ConfigError for what a plan or the settings may ask of other frameworks alone.
+        Raises ConfigError for what a plan may ask of other frameworks alone.
         """
-        _check(recorder.plan, settings)
+        _check(recorder.plan)
         capture = Capture(recorder, device_id=settings.rank_id, stop_after_dump=settings.stop_after_dump)
         if recorder.plan.layout == "acl":
             capture.write_graph = GraphFiles(capture, os.environ)
+        keras_models = KerasModels(settings.model_names)
         eager = EagerCapture(capture)
         steps = ProgramSteps(capture, manual=settings.steps == "manual", changed=eager.step_changed)
-        functions = FunctionCapture(capture, steps)
-        with ExitStack() as stack:
-            stack.callback(capture.close)
-            stack.callback(steps.close)
+        functions = FunctionCapture(capture, steps, eager.function_called, lambda: keras_models.names)
+        with ExitStack() as filing, ExitStack() as stack:
+            filing.callback(capture.close)
+            filing.callback(steps.close)
+            steps.when_forked = lambda: _leave_to_parent(capture, functions, eager, filing, stack)
             stack.enter_context(without_automatic_xla())
+            stack.enter_context(keras_models.watched())
             functions.open()
             stack.callback(functions.close)
             stack.enter_context(optimizer_steps(steps.updated, functions.optimizer_traced))
@@ -69,12 +75,27 @@ class TensorflowAdapter:
             yield steps
 
 
-def _check(plan: DumpPlan, settings: Settings) -> None:
+def _leave_to_parent(
+    capture: Capture, functions: FunctionCapture, eager: EagerCapture, filing: ExitStack, stack: ExitStack
+) -> str:
+    """In a forked process: takes out what is put into TensorFlow, and asks nothing of its runtime, which may have lost its threads."""
+    filing.pop_all()
+    capture.abandon()
+    functions.abandon()
+    eager.abandon()
+    stack.close()
+    context = eager_context.context_safe()
+    if capture.has_sessions or (context is not None and context._initialized):
+        return "TensorFlow had begun to work when the process was forked, and its threads are not there; fork before, or start processes by spawn"
+    return ""
+
+
+def _check(plan: DumpPlan) -> None:
     if plan.captures in ("exception", "watch"):
         raise ConfigError(
             f"the mode {plan.captures!r} is there for PyTorch and ONNX Runtime alone; on TensorFlow capture data or overflows"
         )
-    if plan.selection == "marked" or settings.marks.modules or settings.marks.functions:
+    if plan.selection == "marked":
         raise ConfigError(
             "dump_mode 2 and set_dump mark modules and functions of PyTorch; on TensorFlow choose operators by name: "
             'dump_mode 1 with "kernels"'

@@ -10,15 +10,19 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdump.adapters.settings import DumpComplete
 from opdump.errors import OpdumpError
-from opdump.plan.model_selection import ModelFilter
+from opdump.plan.list_matches import ListMatches
+from opdump.plan.model_selection import ModelFilter, ModelSelection
+from opdump.plan.nearest import with_nearest
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
+
+from .selection import Selection
 
 if TYPE_CHECKING:
     from .failures import FailureDump
@@ -46,8 +50,12 @@ class Model:
     """One signature."""
 
     name: str
-    """`ge_default_{time}_{number}`: what a `dump_list` calls it, and the directory in the layout of devices."""
+    """What a `dump_list` calls it, and the directory in the layout of devices; empty for single operators. A program for Ascend devices gets
+    `ge_default_{time}_{number}`, any other one of `names`.
+    """
     number: int
+    names: tuple[str, ...] = ()
+    """All by which a `dump_list` may mean it."""
 
 
 class Capture:
@@ -74,8 +82,11 @@ class Capture:
         self.failures: FailureDump | None = None
         """What files the operators of sessions that fail."""
         self.lock = threading.RLock()
+        self.has_sessions = False
+        """Sessions were begun."""
         self.notes: list[str] = []
         """What the dump lacks beside operators that were skipped with a reason."""
+        self.matches = ListMatches(self.plan.models, self.plan.dialect)
         self.operators_met: set[str] | None = None
         """Names of the operators of sessions that were dumped; None before there was one."""
         self._stop_after_dump = stop_after_dump
@@ -83,11 +94,35 @@ class Capture:
         self._listed: set[tuple[int, str]] = set()
         """Operators that leave no data and were listed."""
         self._step = recorder.plan.initial_iteration
+        self._ended: dict[tuple[str, ...], int] = {}
+        """The names of a model -> the number behind that of its last step that ended, dumped or not."""
 
-    def new_model(self) -> Model:
-        """A model that was not seen before."""
+    def new_model(self, *names: str) -> Model:
+        """A model that was not seen before, and what the program calls it."""
         number = next(_NUMBERS)
-        return Model(f"ge_default_{time.strftime('%Y%m%d%H%M%S')}_{number}", number)
+        of_device = f"ge_default_{time.strftime('%Y%m%d%H%M%S')}_{number}"
+        is_named = bool(names) and self.plan.dialect != "tensorflow"
+        self.matches.model(names if is_named else ("ge_default",))
+        wanted = {entry.model_name for entry in self.plan.models or ()}
+        name = next((each for each in names if each in wanted), names[0]) if is_named else of_device
+        return Model(name, number, (*names, of_device, "ge_default"))
+
+    def eager_model(self, name: str) -> tuple[Model, ModelFilter]:
+        """The operators outside of any model: single operators where a `dump_list` is there and does not name them."""
+        models = self.plan.models
+        if models is None or self.plan.dialect == "tensorflow" or any(entry.model_name == name for entry in models):
+            model = self.new_model(name)
+            return model, self.filter_of(model)
+        wanted = self.plan.single_operators
+        return Model("", next(_NUMBERS)), ModelFilter.of_single_operators(models) if wanted else ModelFilter(())
+
+    def selection(self, model_filter: ModelFilter, order: Sequence[str] = ()) -> Selection:
+        """What is taken of a model whose operators run in this order."""
+        for entry in model_filter.entries:
+            for each in entry.ranges:
+                if ModelFilter((ModelSelection(ranges=(each,)),)).in_ranges(order):
+                    self.matches.opened((each,))
+        return Selection(self.plan, model_filter, model_filter.in_ranges(order) if order else None, self.matches)
 
     def note(self, text: str) -> None:
         """Adds to the notes what they do not say yet."""
@@ -95,8 +130,8 @@ class Capture:
             self.notes.append(text)
 
     def filter_of(self, model: Model) -> ModelFilter:
-        """The entries of the plan's `dump_list` for a model; its name without the time and number is one of its names."""
-        return ModelFilter.of(self.plan.models, (model.name, "ge_default"))
+        """The entries of the plan's `dump_list` for a model; a device's name without the time and number is one of its names."""
+        return ModelFilter.of(self.plan.models, (model.name, *model.names))
 
     @property
     def wants_inputs(self) -> bool:
@@ -107,6 +142,11 @@ class Capture:
     def wants_outputs(self) -> bool:
         """Whether outputs are read."""
         return self.plan.outputs or self.plan.captures == "overflow"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is recorded any more: the dump could not be written, and the program goes on without it."""
+        return self.recorder.is_over
 
     @property
     def step(self) -> int:
@@ -173,12 +213,46 @@ class Capture:
         if self._stop_after_dump and last is not None and step >= last:
             raise DumpComplete
 
+    def ended(self, names: tuple[str, ...], step: int) -> None:
+        """A step of the model with these names has ended, whether it was dumped or not."""
+        with self.lock:
+            self._ended[names] = max(step + 1, self._ended.get(names, 0))
+
+    def _tell_circumstances(self) -> None:
+        around, first = self.recorder.circumstances, self.plan.initial_iteration
+        around.framework = "TensorFlow"
+        around.first_step = first
+        around.next_step = max(self._ended.values(), default=first)
+        around.models_seen = tuple(sorted({names[0] for names in self._ended if names}))
+        if self.plan.models is not None:
+            wanted = {entry.model_name for entry in self.plan.models}
+            around.executions = {
+                name: following - first
+                for names, following in self._ended.items()
+                for name in names
+                if name in wanted or (None in wanted and name == names[0])
+            }
+
+    def abandon(self) -> None:
+        """In a forked process: nobody who could hold the locks is there any more."""
+        self.lock = threading.RLock()
+        self.recorder.abandon()
+
     def close(self) -> None:
         """Hands the notes to the recorder, and tells the dump of its graphs."""
-        if self.operators_met is not None:
+        if self.plan.dialect != "tensorflow":
+            for text in self.matches.texts():
+                self.note(text)
+            self.recorder.circumstances.chose_nothing = self.matches.chose_nothing
+        elif self.operators_met is not None:
             named = {name for entry in self.plan.models or () for name in entry.layers or ()}
+            if named and named.isdisjoint(self.operators_met) and self.operators_met:
+                self.recorder.circumstances.chose_nothing = "names"
             for name in sorted(named - self.operators_met):
-                self.note(f"dump_layer: {name!r} matched no operator; take a name from the graph file")
+                text = f"dump_layer: {name!r} matched no operator; take a name from the graph file"
+                self.note(with_nearest(text, name, self.operators_met))
         if self.write_graph is not None:
-            self.write_graph.tell()
+            with self.recorder.writing():
+                self.write_graph.tell()
         self.recorder.warnings += self.notes
+        self._tell_circumstances()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from .effects import definitions_of, is_pure
 from .operator_kinds import PASSES_ON
 from .sums import SHARES
 
@@ -65,6 +66,8 @@ class Closure:
     """Operators that may give the memory of a reference variable itself, which an update changes under whoever holds it."""
     read_late: frozenset[str]
     """Those of them that are read after an update: their readers see it, and would not if they were given a copy."""
+    with_effects: frozenset[str]
+    """Operators that are not to run once more: see `effects`."""
 
     def access(self, tensor: Any) -> Access:
         """How the value of a tensor is got hold of."""
@@ -112,7 +115,15 @@ def closure_of(fetched: Iterable[Any], fed: Collection[str]) -> Closure:
         _read_after_updates(
             order, aliases, {element.op.name for element in fetched if not isinstance(element, tf.Operation)}
         ),
+        _with_effects(order),
     )
+
+
+def _with_effects(order: Sequence[Any]) -> frozenset[str]:
+    if not order:
+        return frozenset()
+    definitions = definitions_of(order[0].graph)
+    return frozenset(each.name for each in order if not is_pure(each.node_def, definitions.__getitem__))
 
 
 def read_variable(tensor: Any) -> Any | None:

@@ -47,7 +47,7 @@ class FailureDump:
             for slot in op.outputs:
                 access = closure.access(slot.tensor)
                 if slot.tensor.name not in closure.fed and (
-                    access == "watch" or (access == "fetch" and op.operation.op_def.is_stateful)
+                    access == "watch" or (access == "fetch" and op.name in closure.with_effects)
                 ):
                     found[slot.tensor.name] = slot.tensor
         return tuple(found.values())
@@ -105,7 +105,7 @@ class FailureDump:
             slot.tensor: seen[slot.tensor.name][-1].array
             for other in closure.operators
             for slot in other.outputs
-            if seen.get(slot.tensor.name) and other.operation.op_def.is_stateful
+            if seen.get(slot.tensor.name) and other.name in closure.with_effects
         }
         if wanted and _is_settled(wanted, closure, {tensor.name for tensor in state}):
             try:
@@ -132,11 +132,11 @@ def _is_settled(wanted: Sequence[Any], closure: Closure, known: set[str]) -> boo
             continue
         done.add(name)
         operation = made[name].operation
-        if operation.op_def.is_stateful and closure.access(operation.outputs[0]) != "handle":
+        if operation.name in closure.with_effects and closure.access(operation.outputs[0]) != "handle":
             return False
         waiting += [tensor.name for tensor in operation.inputs]
         waiting += [tensor.name for other in operation.control_inputs for tensor in other.outputs]
-        if any(not other.outputs and other.op_def.is_stateful for other in operation.control_inputs):
+        if any(not other.outputs and other.name in closure.with_effects for other in operation.control_inputs):
             return False
     return True
 

@@ -1,8 +1,9 @@
-"""Random numbers within functions: their state belongs to what runs a fetch set, and not to the session.
+"""What belongs to whatever runs a fetch set, and not to the session: random numbers within functions, callbacks that are folded.
 
 An operator such as RandomUniform counts what it gave. In the graph of a session it is one and the same however the session is asked; in
 the body of a function (`tf.function`, the branches and loops of control flow 2, `Defun`) each set of fetches has its own, which starts
-anew. A fetch set of that kind has to be extended in all its steps or in none.
+anew. A callback of Python that is declared to have no state, and depends on nothing that is given, runs once for each set of fetches, when the
+runtime folds constants. A fetch set of either kind has to be extended in all its steps or in none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,19 @@ from typing import Any
 from tensorflow.python.framework import op_def_registry
 
 from .closure import Closure
+from .effects import definitions_of, folds_callbacks
+
+
+def belongs_to_fetches(closure: Closure) -> bool:
+    """Whether there is something among the operators that each set of fetches has for itself."""
+    return has_state_in_functions(closure) or _folds_callbacks(closure)
+
+
+def _folds_callbacks(closure: Closure) -> bool:
+    if not closure.with_effects:
+        return False
+    definitions = definitions_of(closure.operators[0].operation.graph)
+    return folds_callbacks((op.operation.node_def for op in closure.operators), definitions.__getitem__)
 
 
 def has_state_in_functions(closure: Closure) -> bool:
@@ -21,12 +35,6 @@ def has_state_in_functions(closure: Closure) -> bool:
     if not called:
         return False
     return _draws(called, definitions_of(closure.operators[0].operation.graph))
-
-
-def definitions_of(graph: Any) -> dict[str, Any]:
-    """The definitions of a graph's functions, by name."""
-    library = graph.as_graph_def(from_version=graph.version).library  # from there on the graph has no operators
-    return {function.signature.name: function for function in library.function}
 
 
 def _draws(called: Iterable[str], bodies: Mapping[str, Any]) -> bool:

@@ -19,10 +19,13 @@ from tensorflow.python.framework import function_def_to_graph, ops
 from opdump.records import SkipReason
 
 from .capture import Capture, Model
+from .eager import is_own
+from .effects import folds_callbacks
 from .functions_library import Definition, compiled_by_xla, draws_seeded_numbers, reached
 from .functions_probe import Named, Run
 from .functions_steps import ProgramSteps
 from .functions_twin import Twin, make_twin, without_suffix
+from .model_names import function_names
 from .operator_kinds import is_update
 from .xla import refuse_xla
 
@@ -33,6 +36,10 @@ _GRADIENT: Final = re.compile(rb"^__(forward|inference___backward)_")
 _TRACED: Final = re.compile(r"^__(inference|forward|backward)_|_\d+$")
 # Metrics, generators and statistics of layers count with these too; an optimizer that uses them is seen when it is traced.
 _COUNTERS: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})
+_FOLDED_BEFORE: Final = (
+    "{} is not shown: TensorFlow runs a Python function of it once, ahead of its steps, since it is declared to have no state and depends on "
+    "nothing that is given (stateful=False), and it was traced before the capture began; begin the capture before its first call"
+)
 _SEEDED_BEFORE: Final = (
     "{} is not shown: it draws random numbers from a state that its own operators hold, and it was traced before the capture began; "
     "begin the capture before its first call, or draw from tf.random.Generator or tf.random.stateless_*"
@@ -49,23 +56,36 @@ class _Traced:
     updates: bool
     is_empty: bool
     """Nothing of it is wanted, or it cannot be shown."""
-    seeded: bool
-    """Only one of function and copy may ever run: each would draw random numbers from a state of its own."""
+    alone: bool
+    """Only one of function and copy may ever run: each would draw random numbers from a state of its own, or have Python run for itself
+    when the runtime folds constants.
+    """
     compiled: str | None
     """What of it XLA compiles."""
     twin: Twin | None = None
 
 
 class FunctionCapture:
-    """Captures the calls of traced functions, in all threads, from `open` to `close`."""
+    """Captures the calls of traced functions, in all threads, from `open` to `close`. `called` is told of calls in dumped steps: of the
+    inputs, and of functions that run elsewhere.
+    """
 
-    def __init__(self, capture: Capture, steps: ProgramSteps) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        steps: ProgramSteps,
+        called: Callable[[Iterable[Any], Iterable[str], int], object] = lambda *_: None,
+        program_names: Callable[[], tuple[str, ...]] = lambda: (),
+    ) -> None:
+        self._called = called
+        self._program_names = program_names
         self._capture = capture
         self._steps = steps
         self._traced: dict[bytes, _Traced] = {}
         self._models: dict[bytes, Model] = {}
         self._lock = threading.RLock()
         self._original: CallFunction | None = None
+        self._abandoned = False
         self._updates: set[tuple[str, frozenset[str]]] = set()
         """Names of functions, and of the updates that an optimizer made in them."""
         self._mark = 0
@@ -86,14 +106,23 @@ class FunctionCapture:
         self._updates.add((function, operators))
 
     def close(self) -> None:
-        """Leaves nothing behind but the copies of functions that draw random numbers: they go on where they are."""
-        assert self._original is not None, "closed before it was opened"
-        kept = {name: traced.twin for name, traced in self._traced.items() if traced.seeded and traced.twin is not None}
+        """Leaves nothing behind but the copies of functions that must run alone: they go on where they are."""
+        self._take_out()
+        if self._abandoned:
+            return
         context = eager_context.context()
         for traced in self._traced.values():
-            if traced.twin is not None and not traced.seeded:
+            if traced.twin is not None and not traced.alone:
                 for definition in traced.twin.definitions:
                     context.remove_function(definition)
+
+    def abandon(self) -> None:
+        """In a forked process: the copies stay in the runtime, which may have lost a thread that holds its locks."""
+        self._abandoned = True
+
+    def _take_out(self) -> None:
+        assert self._original is not None, "closed before it was opened"
+        kept = {name: traced.twin for name, traced in self._traced.items() if traced.alone and traced.twin is not None}
         eager_context.Context.call_function = _redirecting(self._original, kept) if kept else self._original
 
     def _call(self, original: CallFunction, context: Any, name: bytes, inputs: list[Any], num_outputs: int) -> Any:
@@ -104,7 +133,7 @@ class FunctionCapture:
         steps = self._steps
         step = steps.of(traced.model, within_eager=traced.within_eager)
         wanted = not traced.is_empty and steps.wants(step)
-        if not wanted and not (traced.seeded and not traced.is_empty):
+        if not wanted and not (traced.alone and not traced.is_empty):
             outputs = original(context, name, inputs, num_outputs)
         else:
             if wanted:
@@ -114,6 +143,7 @@ class FunctionCapture:
                     traced.twin = self._make_twin(context, name, traced.model)
             twin = traced.twin
             if wanted:
+                self._called(inputs, twin.hidden, step)
                 outputs = self._dumped(original, context, traced.model, twin, step, inputs, num_outputs)
             else:
                 outputs = _renamed(original, context, twin, inputs, num_outputs)
@@ -127,26 +157,29 @@ class FunctionCapture:
         # A function and the function of its gradient are one model.
         forward = definition.attr["forward_function_name"].s if "forward_function_name" in definition.attr else b""
         known = self._models.get(forward or name)
-        model = known or self._capture.new_model()
+        names = (*self._program_names(), *function_names(name.decode(), definition))
+        model = known or self._capture.new_model(*dict.fromkeys(names))
         self._models[forward or name] = model
         if known is None:
             self._write_graph(model, definition)
         definitions = list(reached(name.decode(), context.get_function_def))
         compiled = compiled_by_xla(definitions)
         seeded = compiled is None and draws_seeded_numbers(definitions)
+        root = definitions[0]
+        folded = compiled is None and folds_callbacks(root.node_def, context.get_function_def)
         is_empty = self._capture.filter_of(model).is_empty
         number = _UID.search(name)
-        if seeded and not is_empty and number is not None and int(number[1]) < self._mark:
-            self._capture.note(_SEEDED_BEFORE.format(name.decode()))
+        if (seeded or folded) and not is_empty and number is not None and int(number[1]) < self._mark:
+            self._capture.note((_SEEDED_BEFORE if seeded else _FOLDED_BEFORE).format(name.decode()))
             is_empty = True
         updates = self._updates_variables(definitions)
-        traced = _Traced(model, of_gradient, updates, is_empty, seeded, compiled)
+        traced = _Traced(model, of_gradient, updates, is_empty, seeded or folded, compiled)
         self._traced[name] = traced
         return traced
 
     def _write_graph(self, model: Model, definition: Definition) -> None:
         write = self._capture.write_graph
-        if write is None:
+        if write is None or self._capture.is_over:
             return
         try:
             graph = function_def_to_graph.function_def_to_graph(definition)
@@ -230,13 +263,25 @@ def _record(run: Run, operator: Named, skip: SkipReason) -> Any:
 
 
 def _renamed(original: CallFunction, context: Any, twin: Twin, inputs: list[Any], num_outputs: int) -> Any:
-    """Runs a copy; an error of it speaks of the function."""
+    """Runs a copy; an error of it speaks of the function, and so does what callbacks of the program are told."""
+    callbacks = context.op_callbacks
+    told = list(callbacks)
+    callbacks[:] = [each if is_own(each) else _telling_of_the_function(each) for each in told]
     try:
         return original(context, twin.name.encode(), inputs, num_outputs)
     except tf.errors.OpError as error:
         error._message = without_suffix(error.message)
         error.args = tuple(without_suffix(each) if isinstance(each, str) else each for each in error.args)
         raise
+    finally:
+        callbacks[:] = told
+
+
+def _telling_of_the_function(callback: Callable[..., Any]) -> Callable[..., Any]:
+    def tell(op_type: Any, *args: Any, **kwargs: Any) -> Any:
+        return callback(without_suffix(op_type) if isinstance(op_type, str) else op_type, *args, **kwargs)
+
+    return tell
 
 
 def _redirecting(original: CallFunction, kept: dict[bytes, Twin]) -> CallFunction:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from .functions_library import LOOPS, Definition, LibraryNode, may_run_twice, producer
+from .effects import Library, is_pure
+from .functions_library import LOOPS, Definition, LibraryNode, producer
 from .sums import LEAST_INPUTS, SHARES
 
 HOST: Final = "/device:CPU:0"
@@ -27,9 +28,9 @@ _ADDS: Final = frozenset({"AddN", "Add", "AddV2"})
 _SHADOW: Final = "_opdump_shadow"
 
 
-def add_shadows(copy: Definition, nodes: Sequence[LibraryNode], observed: dict[str, Any]) -> None:
+def add_shadows(copy: Definition, nodes: Sequence[LibraryNode], observed: dict[str, Any], library: Library) -> None:
     """Adds a second node for each that may run twice, reading the second ones of others; `observed` then has those."""
-    names = {node.node.name: f"{node.node.name}{_SHADOW}" for node in nodes if may_run_twice(node)}
+    names = {node.node.name: f"{node.node.name}{_SHADOW}" for node in nodes if is_pure(node.node, library)}
     for node in nodes:
         if node.node.name not in names:
             continue

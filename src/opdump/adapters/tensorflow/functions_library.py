@@ -36,7 +36,6 @@ _BODIES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 BRANCHING: Final = frozenset({"If", "StatelessIf", "_If", "Case", "StatelessCase"})
 LOOPS: Final = frozenset({"While", "StatelessWhile", "_While"})
 CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_WITHOUT_EFFECTS: Final = frozenset({"StatelessIf", "StatelessWhile", "StatelessCase", "PartitionedCall"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def body_of(definition: Definition, library: Library, used: Collection[int] | No
     dtypes = {argument.name: argument.type for argument in definition.signature.input_arg}
     outputs = {}
     for node in definition.node_def:
-        slots = _outputs(node, library)
+        slots = outputs_of(node, library)
         outputs[node.name] = slots
         dtypes.update((slot.reference, slot.dtype) for slot in slots or ())
     nodes = []
@@ -161,20 +160,13 @@ def draws_seeded_numbers(definitions: Iterable[Definition]) -> bool:
     return False
 
 
-def may_run_twice(node: LibraryNode) -> bool:
-    """Whether a node gives the same again when it runs again, and changes nothing."""
-    if node.callees:
-        return node.node.op in _WITHOUT_EFFECTS
-    op_def = op_def_registry.get(node.node.op)
-    return op_def is not None and not op_def.is_stateful
-
-
 def producer(reference: str) -> str:
     """The node behind a reference; the name of the argument where the caller gives it."""
     return reference.removeprefix("^").partition(":")[0]
 
 
-def _outputs(node: Any, library: Library) -> tuple[NodeSlot, ...] | None:
+def outputs_of(node: Any, library: Library) -> tuple[NodeSlot, ...] | None:
+    """The slots of what a node gives; None where nothing tells them."""
     op_def = _op_def(node, library)
     if op_def is None:
         return None

@@ -83,7 +83,7 @@ class OperatorProbe:
 
     def __call__(self, *arrays: Any) -> list[Any]:
         run = self._board.run
-        if run is None or run.error is not None:
+        if run is None or run.error is not None or run.capture.is_over:
             return _NOTHING
         try:
             self._tell(run, arrays)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from .capture import Capture, Model
+from .model_names import EAGER
 
 
 class ProgramSteps:
@@ -26,6 +27,7 @@ class ProgramSteps:
         self._calls: Counter[int] = Counter()
         self._told: dict[int, tuple[int, Counter[str]]] = {}
         self._orders: dict[int, Iterator[int]] = {}
+        self.when_forked: Callable[[], str] = str
 
     @property
     def step(self) -> int:
@@ -33,7 +35,10 @@ class ProgramSteps:
         return self._eager
 
     def wants(self, step: int) -> bool:
-        """Whether a step is dumped."""
+        """Whether the operators of a step are looked at: it is dumped, and the dump goes on."""
+        return self._is_dumped(step) and not self._capture.is_over
+
+    def _is_dumped(self, step: int) -> bool:
         return step in self._capture.plan.steps
 
     def of(self, model: Model, *, within_eager: bool) -> int:
@@ -60,7 +65,8 @@ class ProgramSteps:
         if not (self._manual or within_eager):
             with self._capture.lock:
                 self._calls[model.number] += 1
-            if self.wants(step):
+            self._capture.ended(model.names, step)
+            if self._is_dumped(step):
                 self._capture.end_step(step)
         if updates:
             self.updated()
@@ -77,15 +83,20 @@ class ProgramSteps:
             self._eager = max([self._eager, *(self._first + calls - 1 for calls in self._calls.values())])
         self._end_eager()
 
+    def abandon(self) -> str:
+        """Leaves a forked process: what is captured is its parent's."""
+        return self.when_forked()
+
     def close(self) -> None:
         """Files what was begun."""
-        if self.wants(self._eager):
+        if self._is_dumped(self._eager):
             self._capture.recorder.end_step(self._eager)
 
     def _end_eager(self) -> None:
         ended = self._eager
         self._eager += 1
+        self._capture.ended((EAGER,), ended)
         self._orders.pop(ended - 1, None)
         self._changed()
-        if self.wants(ended):
+        if self._is_dumped(ended):
             self._capture.end_step(ended)

@@ -25,6 +25,7 @@ from opdump.records import IO, SkipReason
 
 from .attributes import arguments_of
 from .capture import Capture, Model
+from .effects import functions_of
 from .functions_edits import (
     HOST,
     add_beginning,
@@ -82,6 +83,8 @@ class Twin:
     """Names under which the copies stand in the runtime."""
     probes: tuple[Callable[..., Any], ...]
     """Kept alive: the runtime knows them by a token alone."""
+    hidden: tuple[str, ...] = ()
+    """Functions that its operators have run elsewhere: bodies of loops over data sets."""
     listed: set[tuple[int, bool]] = field(default_factory=set)
     """Numbers of bodies whose operators without data were listed: of one that ran, of one that did not."""
 
@@ -138,17 +141,17 @@ def make_twin(name: str, library: Library, add: Callable[[Definition], object], 
     _name_operators(parts)
     _trace_sources(root)
     order = [part.names[node.node.name] for part in parts for node in part.body.nodes]
-    model_filter = capture.filter_of(model)
-    selection = Selection(capture.plan, model_filter, model_filter.in_ranges(order))
-    builder = _Builder(capture, selection, add)
+    selection = capture.selection(capture.filter_of(model), order)
+    builder = _Builder(capture, selection, library, add)
     twin_name = builder.add(root, shadowed=True)
     capture.recorder.matched_kernels |= selection.matched_kernels
-    _note_hidden(parts, capture)
+    hidden = tuple(_note_hidden(parts, capture))
     bodies = tuple(builder.bodies[number] for number in range(len(parts)))
-    return Twin(twin_name, builder.board, bodies, tuple(builder.definitions), tuple(builder.probes))
+    return Twin(twin_name, builder.board, bodies, tuple(builder.definitions), tuple(builder.probes), hidden)
 
 
-def _note_hidden(parts: Sequence[_Part], capture: Capture) -> None:
+def _note_hidden(parts: Sequence[_Part], capture: Capture) -> Iterator[str]:
+    """The functions that nobody sees, by name."""
     for part in parts:
         for node in part.body.nodes:
             if node.node.name in part.body.needed and hidden_callees(node.node):
@@ -156,6 +159,7 @@ def _note_hidden(parts: Sequence[_Part], capture: Capture) -> None:
                 capture.note(
                     f"the functions that {name} ({node.node.op}) runs are not shown: they run outside of the graph"
                 )
+                yield from functions_of(node.node)
 
 
 def _part(
@@ -249,13 +253,16 @@ def _trace_sources(part: _Part) -> None:
 class _Builder:
     """Makes the definitions of the copies, the innermost first."""
 
-    def __init__(self, capture: Capture, selection: Selection, add: Callable[[Definition], object]) -> None:
+    def __init__(
+        self, capture: Capture, selection: Selection, library: Library, add: Callable[[Definition], object]
+    ) -> None:
         self.board = Switchboard()
         self.probes: list[Callable[..., Any]] = []
         self.definitions: list[str] = []
         self.bodies: dict[int, BodyOperators] = {}
         self._capture = capture
         self._selection = selection
+        self._library = library
         self._add = add
         self._task_ids: Iterator[int] = itertools.count()
 
@@ -275,7 +282,9 @@ class _Builder:
         copy.attr.pop("api_implements", None)
         observed = {node.name: node for node in copy.node_def}
         if shadowed:
-            add_shadows(copy, [node for node, _ in named if node.node.name in part.body.needed], observed)
+            add_shadows(
+                copy, [node for node, _ in named if node.node.name in part.body.needed], observed, self._library
+            )
         inner = {
             place: self.add(
                 inside,

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from opdump.configs.ge_graph_environment import graph_directory, graph_warnings
+from opdump.errors import DumpPathError
+from opdump.layouts.ge_graph import NOTES_NAME, note_graph, update_of, write_new_ge_graph
 from opdump.layouts.ge_graph import is_computational as rule_of
-from opdump.layouts.ge_graph import note_graph, update_of, write_new_ge_graph
 from opdump.recorder import Recorder, SupportsMetadata
 
 from .capture import Capture, Model
@@ -36,12 +37,20 @@ class GraphFiles:
             capture.note(text)
 
     def __call__(self, model: Model, closure: Any, *, is_computational: bool) -> None:
-        """Files the graph of a model; a directory that cannot be written gives a note, and another directory."""
+        """Files the graph of a model; a directory that cannot be written gives a note, and another directory; where none can be,
+        the dump goes on without the graph, or the error is raised, as the plan's `on_error` says.
+        """
         if isinstance(closure, Closure):
             graphs = ge_graphs_of(model.name, closure, is_computational=is_computational)
         else:
             graphs = ge_graphs_of_function(model.name, closure, is_computational=is_computational)
-        written = write_new_ge_graph(self._directories, model.number, graphs)
+        try:
+            written = write_new_ge_graph(self._directories, model.number, graphs)
+        except DumpPathError as error:
+            if self._recorder.plan.on_error == "stop":
+                raise
+            self._capture.note(str(error))  # the dump goes on without the picture of its graph
+            return
         if written.warning:
             self._capture.note(written.warning)
         rule = rule_of(graphs) if is_computational else None
@@ -51,10 +60,15 @@ class GraphFiles:
     def tell(self) -> None:
         """Notes in the dump which files belong to it, once there is a dump."""
         writer = self._recorder.writer
-        metadata = writer.metadata if isinstance(writer, SupportsMetadata) else None
+        if not isinstance(writer, SupportsMetadata):
+            return
+        metadata = writer.metadata
         if metadata is None:
             return
         with self._lock:
             for path, model, rule, update in self._untold:
                 note_graph(metadata, path, model.name, model.number, rule, update)
+                # The graphs are most often elsewhere; what of them lies in the dump counts as its other files do.
+                for file in (metadata / NOTES_NAME, path, path.with_name(f"{path.name}.json")):
+                    writer.adopt(file)
             self._untold.clear()

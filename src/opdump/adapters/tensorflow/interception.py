@@ -96,6 +96,7 @@ class _Methods:
                 )
                 return
             found = SessionCapture(capture, session, asked.closed)
+            capture.has_sessions = True
             setattr(session, _ATTRIBUTE, found)
 
         return initialise

@@ -19,6 +19,7 @@ from tensorflow.python.grappler import tf_optimizer
 from .closure import Closure
 from .fusions import ATTRIBUTES, FUSED, fused_with
 from .operator_kinds import is_assignment, is_stateful, is_update
+from .rehearsal import Rehearsal
 
 _DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _READER: Final = "opdump_reader/"
@@ -63,6 +64,7 @@ class Rewriting:
         for name in sorted(self.placeholders):
             self._add_placeholder(graph, name, closure)
         self._graph = graph
+        self._rehearsal = Rehearsal(graph, closure.operators[0].operation.graph if closure.operators else None)
         self._is_off = self.config.graph_options.rewrite_options.disable_meta_optimizer
 
     def _add_placeholder(self, graph: Any, name: str, closure: Closure) -> None:
@@ -89,7 +91,10 @@ class Rewriting:
             reader.attr["Tout"].list.SetInParent()
             asked.append(reader.name)
         meta.collection_def["train_op"].node_list.value.extend(asked)
-        rewritten = self._graph if self._is_off else tf_optimizer.OptimizeGraph(self.config, meta, verbose=False)
+        if self._is_off:
+            return Rewritten(self._graph, asked, alike)
+        with self._rehearsal.trial():
+            rewritten = tf_optimizer.OptimizeGraph(self.config, meta, verbose=False)
         return Rewritten(rewritten, asked, alike)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from opdump.plan import DumpPlan
+from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter
 from opdump.records import IO, SkipReason
 
@@ -18,10 +19,17 @@ class Selection:
     that matched an operator.
     """
 
-    def __init__(self, plan: DumpPlan, model_filter: ModelFilter, held: frozenset[str] | None = None) -> None:
+    def __init__(
+        self,
+        plan: DumpPlan,
+        model_filter: ModelFilter,
+        held: frozenset[str] | None = None,
+        matches: ListMatches | None = None,
+    ) -> None:
         self._plan = plan
         self._filter = model_filter
         self._held = held
+        self._matches = matches
         self._names_layers = any(entry.layers is not None for entry in model_filter.entries)
         self.matched_kernels: set[str] = set()
 
@@ -35,6 +43,8 @@ class Selection:
 
         `readers` are the operators that read it: what brings data in is dumped together with an operator that is chosen by name.
         """
+        if self._matches is not None:
+            self._matches.operator(self._filter.entries, op_name, (op_name,), op_type)
         if self._names_layers and op_type in DATA_TYPES and any(self._filter.selects(name) for name in readers):
             return ""
         reason = SKIPS.get(op_type, "")

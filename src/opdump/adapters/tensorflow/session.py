@@ -21,8 +21,10 @@ from tensorflow.python.client import session as session_module
 from .capture import Capture, XlaError
 from .closure import Closure, closure_of, read_variable
 from .failures import FailureDump
-from .function_state import has_state_in_functions
+from .function_state import belongs_to_fetches
+from .functions_library import hidden_callees
 from .fusions import Shapes
+from .model_names import fetched_names
 from .purposes import Purpose, purpose_of
 from .seen import Seen
 from .signatures import DumpedSignature, SignatureTeller, dumped_signature, without_copies
@@ -35,6 +37,7 @@ Run = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""
 
 _ARRAYS = (np.ndarray, np.generic, list, tuple, int, float, complex)
+_DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4", "OneShotIterator")
 _FROM_HOOKS = "caller"
 """Under this key a monitored session hands on what the program fetches, beside what its hooks fetch."""
 
@@ -59,7 +62,7 @@ class _Signature:
 
     def __init__(self, capture: Capture, elements: Sequence[Any]) -> None:
         self.elements = tuple(elements)
-        self.model = capture.new_model()
+        self.model = capture.new_model(*fetched_names(elements))
         self.steps = StepCount(capture.plan.initial_iteration)
         self.purpose: Purpose | None = None
         """None before it ran."""
@@ -124,13 +127,15 @@ class SessionCapture:
             )  # fmt: skip
         with signature.steps.counted() as step:
             wanted = self._records and step in self.capture.plan.steps
-            extends = wanted or (self._records and signature.is_always_extended)
+            dumps = wanted and not self.capture.is_over
+            extends = dumps or (self._records and signature.is_always_extended)
             if not extends and not self._watches_all:
                 result = self._plain(signature, step, run, fetches, feed_dict, options, run_metadata)
             else:
                 result = self._observed(
-                    signature, step, run, fetches, feed_dict, options, run_metadata, dumps=wanted, extends=extends
+                    signature, step, run, fetches, feed_dict, options, run_metadata, dumps=dumps, extends=extends
                 )
+        self.capture.ended(signature.model.names, step)
         if wanted:
             with self.capture.lock:
                 self.capture.end_step(step)
@@ -285,9 +290,14 @@ class SessionCapture:
         """Finds out what a signature is for, the first time that it runs, and files its graph."""
         closure = signature.closure(fed_names(feed_dict, self._graph))
         signature.purpose = purpose_of(closure, signature.elements)
-        signature.is_always_extended = self.capture.plan.steps.last is not None and has_state_in_functions(closure)
+        signature.is_always_extended = self.capture.plan.steps.last is not None and belongs_to_fetches(closure)
+        for op in closure.operators:
+            if self._records and op.op_type.endswith(_DATASETS) and hidden_callees(op.operation.node_def):
+                self.capture.note(
+                    f"the functions that {op.name} ({op.op_type}) runs are not shown: a data set runs them in threads of the runtime"
+                )
         write = self.capture.write_graph
-        if write is not None and self._records:
+        if write is not None and self._records and not self.capture.is_over:
             write(signature.model, closure, is_computational=signature.purpose == "step")
 
     def _wanted(self, signature: _Signature, fed: frozenset[str]) -> _Wanted:

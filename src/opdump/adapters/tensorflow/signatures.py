@@ -19,7 +19,8 @@ from opdump.records import IO, SkipReason
 from .attributes import arguments_of
 from .capture import Capture, Model
 from .closure import Access, Closure, GraphOperator, Slot, read_variable
-from .function_state import definitions_of
+from .dataset_operators import datasets_read, gives_handles, hidden_functions
+from .effects import definitions_of
 from .functions_library import callees_of
 from .operator_kinds import PASSES_ON
 from .seen import Seen
@@ -122,8 +123,7 @@ class DumpedSignature:
 
 def dumped_signature(capture: Capture, model: Model, closure: Closure) -> DumpedSignature:
     """What the plan takes of a signature."""
-    model_filter = capture.filter_of(model)
-    selection = Selection(capture.plan, model_filter, model_filter.in_ranges([op.name for op in closure.operators]))
+    selection = capture.selection(capture.filter_of(model), [op.name for op in closure.operators])
     readers: dict[str, list[str]] = {}
     for op in closure.operators:
         for slot in op.inputs:
@@ -139,9 +139,12 @@ def dumped_signature(capture: Capture, model: Model, closure: Closure) -> Dumped
 
 
 def _bodies(closure: Closure, selection: Selection) -> Iterator[BodyOperator]:
-    """The operators of the functions that operators run, and of those that these run, by their path."""
+    """The operators of the functions that operators and data sets run, and of those that these run, by their path."""
+    operations = [op.operation for op in closure.operators]
+    named = {operation.name: operation for operation in operations}
+    operations += [each for each in datasets_read(operations) if each.name not in named]
     waiting: list[tuple[str, str, tuple[str, ...]]] = [
-        (f"{op.name}/{path}", name, ()) for op in closure.operators for path, name in _run_by(op.operation.node_def)
+        (f"{operation.name}/{path}", name, ()) for operation in operations for path, name in _run_by(operation.node_def)
     ]
     if not waiting:
         return
@@ -152,7 +155,9 @@ def _bodies(closure: Closure, selection: Selection) -> Iterator[BodyOperator]:
             continue
         for node in definitions[name].node_def:
             shown = f"{path}{node.name}"
-            skip = selection.skip_of(node.op, shown) or "untold"
+            skip = selection.skip_of(node.op, shown) or (
+                "handle" if gives_handles(node, definitions.__getitem__) else "untold"
+            )
             yield BodyOperator(shown, node.op, arguments_of(node), skip)
             waiting += [(f"{shown}/{below}", callee, (*chain, name)) for below, callee in _run_by(node)]
 
@@ -163,6 +168,7 @@ def _run_by(node: Any) -> Iterator[tuple[str, str]]:
         yield "", node.op
     for callee in callees_of(node):
         yield f"{callee.label}/" if callee.label else "", callee.function
+    yield from hidden_functions(node)
 
 
 def _tensors_of(operators: Iterable[ChosenOperator], closure: Closure) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

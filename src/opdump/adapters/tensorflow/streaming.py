@@ -68,7 +68,7 @@ class SignatureStream:
 
     def _receive(self, chosen: ChosenOperator, *arrays: Any) -> Any:
         step = self._step
-        if step is None:
+        if step is None or self._capture.is_over:
             return np.int32(0)
         seen = [Seen(np.asarray(array), stays=False) for array in arrays]
         inputs, outputs = seen[: len(chosen.inputs)], seen[len(chosen.inputs) :]

@@ -218,8 +218,7 @@ def _replay(
         before = [tensor.op.name for tensor in operation.inputs if tensor.name not in given]
         before += [other.name for other in operation.control_inputs]
         blocked[op.name] = (
-            operation.op_def.is_stateful
-            or operation.type == "PyFuncStateless"  # says the program; who calls it twice may be seen
+            op.name in closure.with_effects
             or _touches_reference(operation)
             or op.name in closure.unsure
             or any(blocked.get(name, name in operations) for name in before)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,8 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.debug.lib import debug_data
+
+from opdump.sink.temporary_directories import remove_own, temporary_directory
 
 from .seen import Seen
 
@@ -68,15 +69,10 @@ class WatchFolders:
     def _new(self) -> Path:
         if self._root is None:
             where = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
-            self._root = Path(tempfile.mkdtemp(prefix="opdump-tf-", dir=where))
-            weakref.finalize(self, _remove, self._root, os.getpid())
+            self._root = temporary_directory("tf", where)
+            weakref.finalize(self, remove_own, self._root)
         self._count += 1
         return self._root / str(self._count)
-
-
-def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # a forked child leaves it to its parent
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

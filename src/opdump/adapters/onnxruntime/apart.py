@@ -1,0 +1,108 @@
+"""Models with operators of the program: those run once, in a plain run, and the dump is of the rest, fed with what they gave.
+
+model     x -> Exp -> Ask (ai.onnx.contrib) -> Tanh -> y
+plain     the same; what Ask gives is an output too               runs once, its answer is the program's
+rest      x -> Exp        what Ask gave -> Tanh -> y              runs as often as the dump needs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnxruntime
+from onnx import TypeProto, ValueInfoProto
+
+from opdump.adapters.host.element_types import element_of_type
+
+from .hazards import is_random, operators_of_program
+from .model_file import ModelFile
+from .model_graph import ModelNode
+from .tensors_of_run import Tensors, fed_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What of one model runs apart from the rest.
+
+    `operators` are the operators of the program by the nodes that run them, `nodes` those and the random ones, whose second run
+    would give something else than the answer was made of.
+    """
+
+    operators: Mapping[str, str]
+    nodes: tuple[ModelNode, ...]
+
+    @classmethod
+    def of(cls, ran: ModelFile, nodes: Sequence[ModelNode]) -> Apart | None:
+        """None for a model without operators of the program."""
+        operators = operators_of_program(ran.proto, nodes)
+        if not operators:
+            return None
+        return cls(operators, tuple(node for node in nodes if node.name in operators or is_random(node)))
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """What the nodes give."""
+        return tuple(value for node in self.nodes for value in node.outputs if value)
+
+    @property
+    def note(self) -> str:
+        """What becomes of them, for the dump's notes."""
+        return (
+            f"{self._named()}, runs as often as the program asked and no more, for nobody knows what it does; what is dumped of the "
+            "other operators is of a second run, on what it gave"
+        )
+
+    def refusal(self, model: ModelFile, session: onnxruntime.InferenceSession) -> str:
+        """Why the rest cannot run by itself: the reason that no run of the model is recorded; empty where it can."""
+        made = {value for node in model.proto.graph.node for value in node.output}
+        types = {output.name: output.type for output in session.get_outputs()}
+        for value in self.values:
+            if value not in made:
+                return f"{self._named()}, must not run twice, and only the optimised model has {value}; record it at level 'disable'"
+            element = element_of_type(types.get(value, ""))
+            if element is None or not (element.known_to_numpy or element.bits == 0):
+                return f"{self._named()}, must not run twice, and {types.get(value, 'what it gives')} cannot be fed to the rest of the model"
+        return ""
+
+    def rest_of(
+        self, ran: ModelFile, nodes: Sequence[ModelNode], wanted: Sequence[str], session: onnxruntime.InferenceSession
+    ) -> bytes:
+        """The model without them: what they give is fed, and `wanted` are the outputs. `session` knows the types."""
+        left_out = {node.name for node in self.nodes}
+        given = {output.name: output.type for output in session.get_outputs() if output.name in set(self.values)}
+        inputs = []
+        for name, type_text in given.items():
+            element = element_of_type(type_text)
+            assert element is not None
+            kind = TypeProto()
+            kind.tensor_type.elem_type = element.number
+            inputs.append(ValueInfoProto(name=name, type=kind))
+        kept = [node for node in nodes if node.name not in left_out]
+        return ran.part(
+            [node.position for node in kept],
+            wanted,
+            inputs=inputs,
+            reads={value for node in kept for value in node.reads},
+        )
+
+    def run(
+        self,
+        session: onnxruntime.InferenceSession,
+        names: Sequence[str],
+        feeds: Mapping[str, Any],
+        run_options: onnxruntime.RunOptions | None,
+    ) -> tuple[list[Any], dict[str, Any], Tensors]:
+        """The answer of a plain run, what the operators gave in it, and the same as tensors."""
+        asked = tuple(dict.fromkeys((*names, *self.values)))
+        found = dict(zip(asked, session.run(list(asked), feeds, run_options), strict=True))
+        types = {output.name: output.type for output in session.get_outputs()}
+        given = {value: found[value] for value in self.values}
+        tensors: Tensors = {name: fed_tensor(value, types[name]) for name, value in given.items()}
+        return [found[name] for name in names], given, tensors
+
+    def _named(self) -> str:
+        name, operator = next(iter(self.operators.items()))
+        more = len(self.operators) - 1
+        return f"{name}, {operator} of the program" + (f" (and {more} more)" if more else "")

@@ -1,0 +1,154 @@
+"""What may run once more than the program has it run: what is known to compute from its inputs and to touch nothing else.
+
+TensorFlow's registry says of a type of operator whether it is stateful, and that is not enough. Host callbacks may be declared to have no
+state (`tf.numpy_function(..., stateful=False)`), and so may operators of other libraries; some types of TensorFlow's own write into what they
+read, or to the disk. So an operator counts as pure where TensorFlow itself brought its type along, and nothing speaks against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+Library = Callable[[str], Any]
+"""The definition of a function by its name."""
+
+CALLBACKS: Final = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+"""Run the program's Python."""
+_WITH_EFFECTS: Final = frozenset(
+    {
+        *CALLBACKS,
+        # These write into the memory of what they read.
+        *("InplaceAdd", "InplaceSub", "InplaceUpdate", "ParallelConcat"),
+        # These leave the graph: for files, for debuggers, with an error.
+        *("ReadFile", "MatchingFiles", "Copy", "CopyHost", "DebugIdentity", "DebugNanCount", "DebugNumericSummary"),
+        *("DebugIdentityV2", "DebugNumericSummaryV2", "DebugIdentityV3", "Abort"),
+        # These run a data set, and with it the functions of the program.
+        *("GetElementAtIndex", "ComputeBatchSize", "WindowOp", "GetOptions"),
+        # These are told by a text which array they change.
+        *("TensorArrayWriteV2", "TensorArrayReadV2", "TensorArraySizeV2", "TensorArrayScatterV2", "TensorArrayGatherV2"),
+        *("TensorArraySplitV2", "TensorArrayConcatV2", "TensorArrayCloseV2", "TensorArrayUnpackV2", "TensorArrayPackV2"),
+    }
+)  # fmt: skip
+_SHARED: Final = frozenset({"container", "shared_name"})
+"""An attribute of such a name says that the operator has something in common with others."""
+_SHAPES: Final = frozenset({"Shape", "ShapeN", "Size", "Rank"})
+"""The runtime may know what they give before it knows what they read."""
+
+
+def definitions_of(graph: Any) -> dict[str, Any]:
+    """The definitions of a graph's functions, by name."""
+    library = graph.as_graph_def(from_version=graph.version).library  # from there on the graph has no operators
+    return {function.signature.name: function for function in library.function}
+
+
+def is_pure(node: Any, library: Library) -> bool:
+    """Whether a node, run once more on the same, gives the same and changes nothing; so do the functions that it runs."""
+    return _is_pure(node, library, set())
+
+
+def _is_pure(node: Any, library: Library, seen: set[str]) -> bool:
+    op_def = op_def_registry.get(node.op)
+    functions = functions_of(node)
+    if op_def is None:  # a function stands in the place of a type
+        functions.append(node.op)
+    elif not _is_pure_type(op_def):
+        return False
+    for name in functions:
+        if name in seen:
+            continue
+        seen.add(name)
+        definition = _looked_up(name, library)
+        if definition is None or not all(_is_pure(inner, library, seen) for inner in definition.node_def):
+            return False
+    return True
+
+
+def _is_pure_type(op_def: Any) -> bool:
+    return not (
+        op_def.is_stateful
+        or op_def.name in _WITH_EFFECTS
+        or "Dataset" in op_def.name
+        or not hasattr(tf.raw_ops, op_def.name)
+        or any(argument.is_ref for argument in (*op_def.input_arg, *op_def.output_arg))
+        or any(attribute.name in _SHARED for attribute in op_def.attr)
+    )
+
+
+def folds_callbacks(nodes: Iterable[Any], library: Library, fixed: Collection[str] = ()) -> bool:
+    """Whether the runtime may run a callback of the program by itself, once for each copy of a graph, when it folds constants.
+
+    That is one without declared state which depends on nothing that is given; `fixed` names the arguments that are constants.
+    """
+    return _folds(nodes, library, frozenset(fixed), set())
+
+
+def _folds(
+    nodes: Iterable[Any], library: Library, fixed: frozenset[str], seen: set[tuple[str, frozenset[str]]]
+) -> bool:
+    nodes = list(nodes)
+    varying = _varying(nodes, fixed)
+    for node in nodes:
+        if node.op == "PyFuncStateless" and node.name not in varying:
+            return True
+        functions = functions_of(node) + ([node.op] if op_def_registry.get(node.op) is None else [])
+        given = [_producer(text) for text in node.input if not text.startswith("^")]
+        for name in functions:
+            definition = _looked_up(name, library)
+            if definition is None:
+                continue
+            arguments = [argument.name for argument in definition.signature.input_arg]
+            # The functions of a branch get all inputs but the first.
+            handed = given[max(len(given) - len(arguments), 0) :]
+            inner = frozenset(
+                argument
+                for argument, source in zip(arguments, handed, strict=False)
+                if source in fixed or (source not in varying and any(source == each.name for each in nodes))
+            )
+            if (name, inner) not in seen:
+                seen.add((name, inner))
+                if _folds(definition.node_def, library, inner, seen):
+                    return True
+    return False
+
+
+def _varying(nodes: Collection[Any], fixed: frozenset[str]) -> set[str]:
+    """The nodes whose outputs depend on what is given, or on a state."""
+    own = {node.name for node in nodes}
+    readers: dict[str, list[Any]] = {}
+    found: set[str] = set()
+    waiting = []
+    for node in nodes:
+        op_def = op_def_registry.get(node.op)
+        sources = [_producer(text) for text in node.input if not text.startswith("^")]
+        for source in sources:
+            readers.setdefault(source, []).append(node)
+        is_given = any(source not in own and source not in fixed for source in sources)
+        if is_given or node.op.startswith("Placeholder") or (op_def is not None and op_def.is_stateful):
+            waiting.append(node)
+    while waiting:
+        node = waiting.pop()
+        if node.name not in found and node.op not in _SHAPES:
+            found.add(node.name)
+            waiting += readers.get(node.name, ())
+    return found
+
+
+def functions_of(node: Any) -> list[str]:
+    """The functions that a node's attributes name."""
+    names = [value.func.name for value in node.attr.values() if value.func.name]
+    return names + [each.name for value in node.attr.values() for each in value.list.func]
+
+
+def _looked_up(name: str, library: Library) -> Any | None:
+    try:
+        return library(name)
+    except (KeyError, ValueError, tf.errors.OpError):
+        return None
+
+
+def _producer(reference: str) -> str:
+    return reference.removeprefix("^").partition(":")[0]

@@ -1,0 +1,117 @@
+"""What a model is called before anybody has run it, so that a `dump_list` can name it.
+
+a tf.function                  train_step                its Python function
+Keras fit, evaluate, predict   mlp, train_function       the Keras model (`name_model` of it, too), and its function
+a signature of a SavedModel    serving_default, score    its key, and the function that was saved
+a session                      train, loss               the operators that it fetches
+the eager program              eager
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from opdump.adapters.program_marks import ModelNames
+from opdump.adapters.replacements import Replacements
+
+from .functions_library import Definition, callees_of
+
+EAGER: Final = "eager"
+_TRACED: Final = re.compile(r"^__(inference|forward|inference___backward|backward)_|(_\d+)+$")
+_WRAPPER: Final = "signature_wrapper_"
+_RESTORED: Final = "restored_function_body"
+_OWNERS: Final = (
+    ("keras.src.trainers.trainer", "Trainer"),
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer"),
+    ("keras.src.engine.training", "Model"),
+    ("tf_keras.src.engine.training", "Model"),
+)
+_METHODS: Final = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+def function_names(name: str, definition: Definition) -> tuple[str, ...]:
+    """What the program may call a traced function."""
+    plain = _plain(name)
+    found = [plain]
+    if plain.startswith(_WRAPPER):
+        found = [*_signature_keys(name), plain.removeprefix(_WRAPPER), plain]
+    elif plain == _RESTORED:
+        found = [*(_plain(callee.function) for node in definition.node_def for callee in callees_of(node)), plain]
+    return tuple(dict.fromkeys(found))
+
+
+def fetched_names(elements: Sequence[Any]) -> tuple[str, ...]:
+    """What a session's fetches are called."""
+    return tuple(dict.fromkeys(element.name.partition(":")[0] for element in elements))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "", _TRACED.sub("", name)) or "function"
+
+
+def _signature_keys(name: str) -> Iterator[str]:
+    """A signature's key stands in the map that the program loaded, and not in the function."""
+    for found in gc.get_objects():
+        if type(found).__name__ == "_SignatureMap":
+            for key, function in found.items():
+                if getattr(function, "name", b"") == name.encode():
+                    yield str(key)
+
+
+class KerasModels:
+    """Which Keras model trains, is evaluated or predicts in a thread, while `watched` is open."""
+
+    def __init__(self, given: ModelNames) -> None:
+        self._given = given
+        self._running = threading.local()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the model that is at work in this thread."""
+        model = getattr(self._running, "model", None)
+        if model is None:
+            return ()
+        given = self._given.of(model)
+        return (*([] if given is None else [given]), str(model.name))
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        replacements = Replacements()
+        for module_name, class_name in _OWNERS:
+            owner = getattr(_module(module_name), class_name, None)
+            for method in _METHODS:
+                original = vars(owner).get(method) if owner is not None else None
+                if original is not None:
+                    replacements.replace(owner, method, self._around(original))
+        try:
+            yield
+        finally:
+            replacements.restore()
+
+    def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(model: Any, *args: Any, **kwargs: Any) -> Any:
+            before, self._running.model = getattr(self._running, "model", None), model
+            try:
+                return original(model, *args, **kwargs)
+            finally:
+                self._running.model = before
+
+        return method
+
+
+def _module(name: str) -> Any:
+    if name.partition(".")[0] not in sys.modules:
+        return None
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None

@@ -1,0 +1,103 @@
+"""Callbacks of the program while the rewriting of its graph is tried.
+
+The runtime folds constants where it rewrites a graph, and runs whatever is said to have no state for that: also the program's Python
+(`tf.numpy_function(..., stateful=False)` of a constant). A trial would run it once more. So a callback that a trial asks for the first time is
+run on behalf of the run that comes: that one is given the answer, and each later trial too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from tensorflow.python.ops import script_ops
+
+_Key = tuple[tuple[str, tuple[int, ...], bytes], ...]
+
+
+class Rehearsal:
+    """The callbacks without declared state of one graph, from its definition. `graph` keeps what stands for them alive."""
+
+    def __init__(self, graph_def: Any, graph: Any) -> None:
+        nodes = [*graph_def.node, *(node for each in graph_def.library.function for node in each.node_def)]
+        tokens = {node.attr["token"].s.decode() for node in nodes if node.op == "PyFuncStateless"}
+        self._understudies = []
+        for token in sorted(tokens):
+            callback = script_ops._py_funcs.get(token)
+            if callback is not None:
+                understudy = callback if isinstance(callback, _Understudy) else _Understudy(callback)
+                self._understudies.append((token, callback, understudy))
+        self._graph = graph
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """While the block runs, the callbacks are asked by a trial."""
+        for token, _, understudy in self._understudies:
+            script_ops._py_funcs._funcs[token] = understudy
+            understudy.rehearses = True
+        try:
+            yield
+        finally:
+            for token, callback, understudy in self._understudies:
+                understudy.rehearses = False
+                if not understudy.owes:
+                    script_ops._py_funcs._funcs[token] = callback
+                elif understudy is not callback:
+                    # The registry holds nothing; the graph holds what it names.
+                    if not hasattr(self._graph, "_py_funcs_used_in_graph"):
+                        self._graph._py_funcs_used_in_graph = []
+                    self._graph._py_funcs_used_in_graph.append(understudy)
+
+
+class _Answer(NamedTuple):
+    value: Any
+    error: Exception | None = None
+
+
+class _Understudy:
+    """Stands for a callback: in a trial, and in the run behind it as often as a trial ran the callback."""
+
+    def __init__(self, callback: Callable[..., Any]) -> None:
+        self.rehearses = False
+        self._callback = callback
+        self._known: dict[_Key, _Answer] = {}
+        self._owed: Counter[_Key] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def owes(self) -> bool:
+        """Whether a run is still to be given what a trial was."""
+        return self._owed.total() > 0
+
+    def __call__(self, *arrays: Any) -> Any:
+        if not self.rehearses and not self.owes:
+            return self._callback(*arrays)
+        key = tuple((str(each.dtype), each.shape, _bytes(each)) for each in map(np.asarray, arrays))
+        with self._lock:
+            if self.rehearses:
+                if key not in self._known:
+                    self._known[key] = _asked(self._callback, arrays)
+                    self._owed[key] += 1
+            elif self._owed[key]:
+                self._owed[key] -= 1
+            else:
+                return self._callback(*arrays)
+            answer = self._known[key]
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+
+def _asked(callback: Callable[..., Any], arrays: tuple[Any, ...]) -> _Answer:
+    try:
+        return _Answer(callback(*arrays))
+    except Exception as error:  # noqa: BLE001  whatever the program raises is raised in the run that comes
+        return _Answer(None, error)
+
+
+def _bytes(array: Any) -> bytes:
+    return repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
