@@ -19,17 +19,18 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import acl, onnx, tensorflow
     from .adapters.settings import DumpComplete
+    from .capture_report import CaptureReport
     from .catalog import Catalog
     from .catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
     from .dump_file import DumpFile, DumpTensor, read_dump_file, write_dump_file
     from .errors import OpdumpError
     from .plan import DumpPlan
     from .records import OpRecord, TensorRecord
-    from .session import CaptureReport, Dump, capture, name_model, set_dump, start, stop, watch
+    from .session import Dump, capture, name_model, set_dump, start, stop, watch
 
 _HOMES = {
     "Catalog": ("catalog", "Catalog"),
-    "CaptureReport": ("session", "CaptureReport"),
+    "CaptureReport": ("capture_report", "CaptureReport"),
     "Dump": ("session", "Dump"),
     "DumpComplete": ("adapters.settings", "DumpComplete"),
     "DumpFile": ("dump_file", "DumpFile"),

@@ -25,12 +25,16 @@ from opdump.graph import Graph
 from opdump.layouts.opening import read_ranks
 from opdump.layouts.rank import Rank, Run, RunChoice, StepContent, SupportsPlaces
 from opdump.plan import KernelPattern
-from opdump.records import IO, OpRecord, SkipReason, TensorRecord
+from opdump.records import IO, Frame, OpRecord, SkipReason, TensorRecord
 
 if TYPE_CHECKING:
     from opdump.layouts.ascend.places import DevicePlaces
 
 __all__ = ["Catalog", "Execution", "Run", "open_dump"]
+
+
+_PARAMETER = "Parameter"
+"""op_type of what is recorded without an operator; such a name may be given with it in front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +216,12 @@ class Catalog:
         texts = (kernels,) if isinstance(kernels, str) else tuple(kernels)
         patterns = [KernelPattern.parse(text) for text in texts]
         for record in self.tensors(step=step, rank=rank, io=io, include_skipped=include_skipped):
-            if not patterns or any(pattern.matches(record.op.op_name, record.op.op_type) for pattern in patterns):
+            op = record.op
+            if (
+                not patterns
+                or any(pattern.matches(op.op_name, op.op_type) for pattern in patterns)
+                or (op.op_type == _PARAMETER and f"{_PARAMETER}.{op.op_name}" in texts)
+            ):
                 yield record
 
     def op(
@@ -228,7 +237,7 @@ class Catalog:
             op = execution.op
             names[op.op_name] = None
             if occurrence is None or op.occurrence == occurrence:
-                if op.op_name == name:
+                if op.op_name == name or (op.op_type == _PARAMETER and f"{_PARAMETER}.{op.op_name}" == name):
                     return execution
                 if by_base is None and op.op_name.rpartition("/")[2] == name:
                     by_base = execution
@@ -252,8 +261,14 @@ class Catalog:
         `place` is `FILE:LINE` or `FILE`; the file may be given by its last components (`train.py`, `net/model.py`).
         """
         file, line = _source_place(place)
+        # Very many operators share a few stacks. What is held keeps its identity from being given to another.
+        by_identity: dict[int, tuple[tuple[Frame, ...], bool]] = {}
         for op in self.ops(step=step, rank=rank, include_skipped=include_skipped):
-            if any(_is_file(frame.file, file) and line in (None, frame.line) for frame in op.stack):
+            known = by_identity.get(id(op.stack))
+            if known is None:
+                found = any(_is_file(frame.file, file) and line in (None, frame.line) for frame in op.stack)
+                known = by_identity[id(op.stack)] = op.stack, found
+            if known[1]:
                 yield op
 
     def _without_kernel(self, name: str, rank: int | None) -> str | None:

@@ -30,6 +30,7 @@ SkipReason = Literal[
     "device not selected",  # support_device leaves its device out
     "empty",  # no elements
     "in flight",  # the result of a collective that is still being written when the operator returns
+    "failed",  # a collective that failed: nobody says what its outputs hold
     "no storage",  # meta or fake tensor: shape without values
     "unsupported layout",  # elements cannot be reached as a dense array
     "opaque",  # an element type or a subclass that no array stands for
@@ -38,11 +39,25 @@ SkipReason = Literal[
     "fed",  # no operator made it: the program gave it
     "handle",  # gives a handle to a variable, an iterator, a queue: no elements
     "not executed",  # did not run in this step: a branch not taken, or removed before by the runtime
+    "device graph",  # recorded into a graph of the device, or replayed from one: it runs without the framework
     "untold",  # ran where it could not be seen
+    "not written",  # the dump could not be written any more when it ran
     "not watched",  # watch mode: files hold what the watched operators' outputs became
 ]
+WITHOUT_KERNEL: frozenset[SkipReason] = frozenset(
+    {"view", "allocation", "metadata", "constant", "control flow", "fed", "handle", "not executed"}
+)
+"""Reasons of operators that executed nothing."""
 Phase = Literal["forward", "recomputation", "backward", "optimizer"]
 StatisticValue = float | int | str
+
+
+def escaped(name: str) -> str:
+    r"""`name` with each half of a surrogate pair (a byte that was no text, as Python holds it) as an escape: `\udc80`, `\ud800`.
+
+    No file, table or database takes the half itself.
+    """
+    return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 Record = TypeVar("Record")
@@ -125,7 +140,7 @@ class Payload(Protocol):
     """The elements of a tensor, wherever they are."""
 
     def to_host(self) -> npt.NDArray[Any]:
-        """The elements as a numpy array of the record's shape.
+        """The elements as a numpy array of the record's shape, or the first ones in a row (`TensorRecord.sample`).
 
         Types that numpy lacks are widened: bfloat16 and the 8-bit floats to float32 (MindSpore's guide to dumps).
         """
@@ -169,6 +184,14 @@ class TensorRecord:
     """Bytes of the contiguous tensor in its original dtype."""
     skip: SkipReason = ""
     """Why the tensor left no data; empty where it was captured."""
+    sample: int = 0
+    """Elements that the payload holds where it is a sample: the first ones of the tensor, row-major, in an array of one axis.
+    0 where it holds the whole tensor. Shape, statistics and `data_size` are those of the whole tensor in any case."""
+
+    @property
+    def payload_shape(self) -> tuple[int, ...]:
+        """The shape of the payload's elements."""
+        return (self.sample,) if self.sample else self.shape
 
     @property
     def name(self) -> str:
@@ -201,6 +224,8 @@ class FiledTensor(Protocol):
     def data_size(self) -> int: ...
     @property
     def skip(self) -> SkipReason: ...
+    @property
+    def sample(self) -> int: ...
 
 
 def record_of(tensor: FiledTensor, payload: Payload | None = None) -> TensorRecord:
@@ -218,4 +243,5 @@ def record_of(tensor: FiledTensor, payload: Payload | None = None) -> TensorReco
         source=tensor.source,
         data_size=tensor.data_size,
         skip=tensor.skip,
+        sample=tensor.sample,
     )

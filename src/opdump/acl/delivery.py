@@ -148,6 +148,10 @@ class DeliveringWriter(AscendWriter):
         elif self.plan.saves_statistics:
             self._write_statistics(tensors)
 
+    def _begin(self, op: OpRecord) -> None:
+        if not self._delivery.is_on:
+            super()._begin(op)
+
     def _append(self, relative: str, line: str) -> None:
         if self._delivery.is_on:
             self._delivery.send(f"{self.root}/{relative}", line.encode(), append=True)

@@ -21,8 +21,8 @@ from opdump.acl.handles import Handles
 from opdump.acl.memory import Memory
 from opdump.configs.acl import plan_from_acl_text, plan_from_environment
 from opdump.configs.acl_file import read_acl_file
+from opdump.configs.program_directory import program_directory
 from opdump.onnx.recording import Recording, run_facts
-from opdump.onnx.settings import program_directory
 from opdump.plan import DumpPlan
 
 if TYPE_CHECKING:
@@ -205,8 +205,12 @@ class Process:
                 del self.operators[key]
                 operator.recording.unload(operator.model_id)
         for recording in ending:
-            for warning in recording.close().warnings:
+            report = recording.close()
+            for warning in report.warnings:
                 LOG.warning("%s", warning)
+            nothing = report.nothing
+            if nothing is not None and nothing.is_gap and recording.recorder.circumstances.models_seen:
+                LOG.warning("nothing was captured: %s", nothing.reason)
 
 
 _NOTHING: Final = DumpPlan(

@@ -8,7 +8,9 @@ from opdump.checks.seen import INTEGERS
 
 
 def all_zero(facts: Facts, dtype: str, thresholds: Thresholds) -> str:
-    """`6 elements`; empty for integers and bool, of which many are rightly zero, and for fewer than `zeros` elements."""
-    if dtype in INTEGERS or dtype == "bool" or facts.count < thresholds.zeros:
+    """`6 elements`; empty for integers and bool, of which many are rightly zero, for fewer than `zeros` elements,
+    and where only a sample is known: the rest may be other.
+    """
+    if dtype in INTEGERS or dtype == "bool" or facts.count < thresholds.zeros or facts.whole is not None:
         return ""
     return f"{facts.count} elements" if facts.zero == facts.count else ""

@@ -21,6 +21,15 @@ class Facts:
     max: float | None
     """The largest element; NaN and infinite ones as the writer of the dump counted them."""
     min: float | None
+    whole: int | None = None
+    """Elements of the tensor where the facts are those of a sample, its first `count` elements."""
+    only_negative_inf: bool = False
+    """There are infinities, all of them negative, and no NaN: what a mask of attention looks like."""
+
+    @property
+    def elements(self) -> str:
+        """What was looked at: `6 elements`, `the first 6 of 1000 elements`."""
+        return f"{self.count} elements" if self.whole is None else f"the first {self.count} of {self.whole} elements"
 
 
 def facts_of(statistics: Mapping[str, StatisticValue], count: int) -> Facts | None:
@@ -47,10 +56,14 @@ def facts_of(statistics: Mapping[str, StatisticValue], count: int) -> Facts | No
         zero = _zeros(maximum, minimum, norm, count)
     if nan is None and inf is None and zero is None and not known:
         return None
-    return Facts(count, nan, inf, zero, maximum, minimum)
+    lowest = bool(negative) or minimum == -math.inf
+    highest = bool(positive) or maximum == math.inf
+    only_negative = lowest and not highest and nan == 0 and (positive is not None or maximum is not None)
+    return Facts(count, nan, inf, zero, maximum, minimum, only_negative_inf=only_negative)
 
 
-def facts_of_summary(summary: Summary) -> Facts:
+def facts_of_summary(summary: Summary, whole: int | None = None) -> Facts:
+    """The facts of elements; `whole` is the count of those of the tensor where only the first ones are there."""
     return Facts(
         count=int(summary.count),
         nan=int(summary.nan),
@@ -58,6 +71,8 @@ def facts_of_summary(summary: Summary) -> Facts:
         zero=int(summary.zero),
         max=summary.max,
         min=summary.min,
+        whole=whole,
+        only_negative_inf=bool(summary.negative_inf and not (summary.positive_inf or summary.nan)),
     )
 
 

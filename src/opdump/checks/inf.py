@@ -7,7 +7,7 @@ from opdump.checks.finding import Thresholds
 
 
 def inf(facts: Facts, _dtype: str, _thresholds: Thresholds) -> str:
-    """`3 of 6 elements`; empty where there is none, or nothing is known."""
+    """`3 of 6 elements`, `3 of the first 6 of 1000 elements`; empty where there is none, or nothing is known."""
     if not facts.inf:
         return ""
-    return f"{facts.inf} of {facts.count} elements" if facts.inf > 0 else f"some of {facts.count} elements"
+    return f"{facts.inf} of {facts.elements}" if facts.inf > 0 else f"some of {facts.elements}"

@@ -7,7 +7,7 @@ from opdump.checks.finding import Thresholds
 
 
 def nan(facts: Facts, _dtype: str, _thresholds: Thresholds) -> str:
-    """`3 of 6 elements`; empty where there is none, or nothing is known."""
+    """`3 of 6 elements`, `3 of the first 6 of 1000 elements`; empty where there is none, or nothing is known."""
     if not facts.nan:
         return ""
-    return f"{facts.nan} of {facts.count} elements" if facts.nan > 0 else f"some of {facts.count} elements"
+    return f"{facts.nan} of {facts.elements}" if facts.nan > 0 else f"some of {facts.elements}"

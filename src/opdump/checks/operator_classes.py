@@ -80,6 +80,24 @@ _MOVE_NAMES: Final = _words(
     reorderinput reorderoutput
     """
 )
+# TensorFlow's, in lower case and with their versions: they hand on what variables, data sets, lists, arrays, queues and tables hold.
+_MOVES_OF_TENSORFLOW: Final = _words(
+    """
+    readvariableop resourcegather resourcegathernd variable variablev2 destroytemporaryvariable assign assignvariableop restorev2 restore
+    iteratorgetnext iteratorgetnextsync iteratorgetnextasoptional optionalgetvalue optionalfromvalue lookuptablefind lookuptablefindv2
+    lookuptableexport lookuptableexportv2 lookuptableinsertv2 lookuptableimportv2 queuedequeue queuedequeuev2 queuedequeuemany
+    queuedequeuemanyv2 queuedequeueupto queuedequeueuptov2 queueenqueue queueenqueuev2 queueenqueuemany queueenqueuemanyv2 stage unstage
+    stackpush stackpushv2 stackpop stackpopv2 tensorarrayread tensorarrayreadv3 tensorarraywrite tensorarraywritev3 tensorarraygatherv3
+    tensorarrayscatterv3 tensorarrayconcatv3 tensorarraysplitv3 tensorlistgetitem tensorlistsetitem tensorliststack
+    tensorlistfromtensor tensorlistconcatv2 tensorlistgather tensorlistscatterv2 tensorlistpushback tensorlistpopback
+    tensorlistsplit identity identityn refidentity snapshot deepcopy ensureshape stopgradient preventgradient const placeholder
+    placeholderv2 placeholderwithdefault switch refswitch merge refmerge enter refenter exit refexit nextiteration
+    refnextiteration gatherv2 dynamicstitch paralleldynamicstitch dynamicpartition batchtospace batchtospacend spacetobatch
+    spacetobatchnd matrixdiag matrixdiagv2 matrixdiagv3 matrixdiagpart matrixdiagpartv3 matrixsetdiagv3 raggedtensortotensor raggedgather
+    sparsetodense sparseslice sparsereshape sparsereorder parallelconcat invertpermutation tensorscatterupdate resourcescatterupdate
+    scatterupdate stridedsliceassign resourcestridedsliceassign inplaceupdate
+    """
+)
 # Operators that add where several elements meet; on a device these are atomic additions.
 _ATOMIC: Final = _words(
     """
@@ -91,6 +109,18 @@ _ATOMIC: Final = _words(
 _ATOMIC_WHEN_ASKED: Final = _words(
     "index_put put _unsafe_index_put _index_put_impl scatter scatterelements scatternd tensorscatter"
 )
+_READS_VARIABLE: Final = _words("readvariableop resourcegather resourcegathernd variable variablev2")
+_WRITES_VARIABLE: Final = ("resourceapply", "resourcesparseapply", "sparseapply", "assign", "resourcescatter", "apply")
+
+
+def reads_variable(op_type: str) -> bool:
+    """Whether a TensorFlow operator of this type gives what a variable holds."""
+    return op_type.lower() in _READS_VARIABLE
+
+
+def writes_variable(op_type: str) -> bool:
+    """Whether a TensorFlow operator of this type changes what a variable holds, as an optimizer or an assignment does."""
+    return op_type.lower().startswith(_WRITES_VARIABLE)
 
 
 @lru_cache(maxsize=4096)
@@ -102,6 +132,8 @@ def class_of(op_type: str) -> OperatorClass:
         return "casts"
     if name in _CUBE_NAMES or not concepts.isdisjoint(_CUBE_CONCEPTS):
         return "cube"
+    if op_type.lower() in _MOVES_OF_TENSORFLOW:
+        return "moves"
     if name in _MOVE_NAMES or name in _ATOMIC_WHEN_ASKED or not concepts.isdisjoint(_MOVE_CONCEPTS):
         return "moves"
     return "computes"

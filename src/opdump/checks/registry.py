@@ -6,12 +6,13 @@ of overflow files (`overflow`) are no such function: they are found already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from opdump.checks.all_zero import all_zero
+from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, is_lowest, is_root_input
 from opdump.checks.extreme import extreme
 from opdump.checks.facts import Facts
 from opdump.checks.finding import CheckName, Finding, Thresholds
@@ -19,6 +20,7 @@ from opdump.checks.inf import inf
 from opdump.checks.nan import nan
 from opdump.checks.operator_classes import class_of
 from opdump.checks.overflow import has_only_finite_arguments
+from opdump.checks.zero_parameters import Parameters
 from opdump.records import OpRecord, TensorRecord
 
 Check = Callable[[Facts, str, Thresholds], str]
@@ -35,47 +37,131 @@ _NOT_FINITE: Final = ("nan", "inf")
 
 
 class Checks:
-    """The checks over the operators of one step, in execution order.
+    """The checks over the operators of one step, in execution order; `end_step` after the last.
 
     Every output is judged. An input is where nobody else tells of it: a parameter or data of the program, or, where the dump does not
-    say who made it, one whose kind of finding no output of the step has had yet.
+    say who made it, one whose kind of finding no output of the step has had yet. What follows from what was read is no finding
+    (`consequences`).
     """
 
-    def __init__(self, thresholds: Thresholds) -> None:
+    def __init__(self, thresholds: Thresholds, *, is_first_step: bool = True, is_poisoned: bool = False) -> None:
+        """`is_first_step`: parameters may be as they were initialised; `is_poisoned`: parameters held NaN or infinities before."""
         self._thresholds = thresholds
+        self._was_poisoned = is_poisoned
+        self.poisons = False
+        """Whether the optimizer, or a parameter at the end of the step, has given NaN or infinities."""
         self._found: set[CheckName] = set()
+        self._told: set[tuple[str, CheckName]] = set()
         self._has_origin = False
+        self._consequences = Consequences(thresholds)
+        self._parameters = Parameters()
+        self._is_first_step = is_first_step
+        self._zero_parameters: dict[str, Finding] = {}
+        """Parameters that were zero when they were read first; the end of the step tells what of them is news."""
 
     def findings(self, op: OpRecord, tensors: Iterable[tuple[TensorRecord, Facts]]) -> list[Finding]:
         """What is wrong with an operator's tensors, inputs first."""
-        checked = [(record, self._words(record, facts)) for record, facts in tensors]
-        has_read = any(name in words for record, words in checked if record.io == "input" for name in _NOT_FINITE)
-        # What moves numbers, or was given an infinity to write, means it: a mask of -Inf has no origin.
-        makes_it_up = class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments)
-        found: list[Finding] = []
-        for record, words in checked:
-            for name, text in words.items():
-                if record.io == "input" and not self._is_news(record, name):
-                    continue
-                if makes_it_up and name not in _NOT_FINITE:
-                    continue
-                finding = _finding(op, record, name, text)
-                if name in _NOT_FINITE and record.io == "output":
-                    is_origin = not (has_read or makes_it_up or self._has_origin)
-                    finding = replace(finding, origin=is_origin, inherited=has_read)
-                found.append(finding)
+        known = list(tensors)
+        inputs = [each for each in known if each[0].io == "input"]
+        outputs = [each for each in known if each[0].io == "output"]
+        is_value = op.op_type == PARAMETER  # filed like an output at the end of a step: nothing made it there
+        has_read = is_value or any(
+            (facts.nan or facts.inf) and not self._consequences.is_meant(record, facts) for record, facts in inputs
+        )
+        has_read = has_read or (self._was_poisoned and not inputs)
+        if is_value or op.phase == "optimizer":
+            self.poisons = self.poisons or any(facts.nan or facts.inf for _, facts in outputs)
+        found = [
+            finding
+            for record, facts in inputs
+            for name, text in self._words(record, facts).items()
+            if (finding := self._of_input(op, record, facts, name, text)) is not None
+        ]
+        found += [
+            self._of_output(op, record, name, text, has_read=has_read)
+            for record, facts in outputs
+            for name, text in self._words(record, facts).items()
+            if not self._is_expected(op, record, facts, name, inputs)
+        ]
+        self._consequences.saw(op, inputs, outputs)
+        self._parameters.saw(op, inputs, outputs)
         self._has_origin = self._has_origin or any(finding.origin for finding in found)
         self._found.update(finding.check for finding in found)
         return found
 
+    def end_step(self) -> list[Finding]:
+        """What only the whole step tells: parameters of zeros that it did not change, though it changed others."""
+        found = [
+            _finding(record.op, record, "all zero", text)
+            for record, facts in self._parameters.that_stay_zero()
+            if (text := self._words(record, facts).get("all zero"))
+        ]
+        if not self._is_first_step:
+            read = self._zero_parameters.items()
+            found += [finding for source, finding in read if not self._parameters.is_trained(source)]
+        return found
+
+    def _of_input(self, op: OpRecord, record: TensorRecord, facts: Facts, name: CheckName, text: str) -> Finding | None:
+        source = record.source
+        if name == "inf" and self._consequences.is_meant(record, facts):
+            return None
+        if name == "all zero" and op.phase == "optimizer":
+            return None  # a momentum, a gradient
+        if name == "all zero" and source.startswith(PROGRAMS_OWN) and not is_root_input(source):
+            if len(record.shape) >= 2:  # a bias, a running mean may be zero
+                self._zero_parameters.setdefault(source, _finding(op, record, name, text))
+            return None
+        if name == "extreme" and is_lowest(record, facts, self._thresholds) and not source.startswith("Parameter."):
+            return None
+        if source:
+            # Who makes it told of it; a parameter or data is told of by its first reader.
+            if not source.startswith(PROGRAMS_OWN) or (source, name) in self._told:
+                return None
+            self._told.add((source, name))
+        elif name in self._found:
+            return None
+        return _finding(op, record, name, text)
+
+    def _is_expected(
+        self,
+        op: OpRecord,
+        record: TensorRecord,
+        facts: Facts,
+        name: CheckName,
+        inputs: Sequence[tuple[TensorRecord, Facts]],
+    ) -> bool:
+        """Whether a kind of finding of an output is what the operator was asked for, or follows from what it read."""
+        follows = self._consequences
+        if op.op_type == PARAMETER:
+            if name == "inf" and facts.only_negative_inf:
+                return is_root_input(op.op_name)
+            if name == "extreme":
+                return is_root_input(op.op_name) and is_lowest(record, facts, self._thresholds)
+            return name == "all zero" and not is_root_input(op.op_name)  # `end_step` tells
+        if name == "inf":
+            return follows.infinities_are_meant(op, inputs, facts)
+        if name == "nan":
+            return False
+        # What an operator only makes or moves is neither zero nor extreme.
+        if class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments):
+            return True
+        if name == "extreme":
+            return follows.extremes_follow(op, record, inputs)
+        if not inputs and op.phase == "optimizer":
+            return True  # a momentum that begins with zeros, for all that such a dump tells
+        return follows.zeros_follow(op, record, inputs)
+
+    def _of_output(self, op: OpRecord, record: TensorRecord, name: CheckName, text: str, *, has_read: bool) -> Finding:
+        finding = _finding(op, record, name, text)
+        if name not in _NOT_FINITE:
+            return finding
+        # What moves numbers, or was given an infinity to write, means it.
+        makes_it_up = class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments)
+        return replace(finding, origin=not (has_read or makes_it_up or self._has_origin), inherited=has_read)
+
     def _words(self, record: TensorRecord, facts: Facts) -> dict[CheckName, str]:
         words = {name: check(facts, record.dtype, self._thresholds) for name, check in CHECKS.items()}
         return {name: text for name, text in words.items() if text}
-
-    def _is_news(self, record: TensorRecord, name: CheckName) -> bool:
-        if record.source:
-            return record.source.startswith(("Parameter.", "data-"))
-        return name not in self._found
 
 
 def _finding(op: OpRecord, record: TensorRecord, name: CheckName, text: str) -> Finding:

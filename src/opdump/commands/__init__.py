@@ -16,6 +16,8 @@ from opdump.errors import OpdumpError
 EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+EXIT_INCOMPLETE = 3
+"""The program ended well and its dump is not whole."""
 EXIT_INTERRUPTED = 130
 
 
@@ -75,7 +77,12 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
         found = version("opdump")
     except PackageNotFoundError:  # a source tree on the path, never installed
         found = "(not installed)"
-    click.echo(f"opdump {found}")
+    try:
+        from opdump.kernels import active
+    except OpdumpError as error:
+        click.echo(f"opdump: error: {error}", err=True)
+        ctx.exit(EXIT_ERROR)
+    click.echo(f"opdump {found}, kernels: {active()}")
     ctx.exit()
 
 
@@ -91,7 +98,12 @@ Examples:
   opdump show /tmp/dump --source train.py:175 the operators of one line""",
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and which kernels run.",
 )
 def main() -> None:
     """Record what every operator of a neural network reads and writes."""

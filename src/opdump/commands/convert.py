@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED
-from opdump.start import imported_for_good
+from opdump.lasting_imports import imported_for_good
 
 if TYPE_CHECKING:
     from opdump.conversion import Conversion, Failure, FileType
@@ -198,6 +198,9 @@ def _summary(done: Conversion) -> str:
         amounts.size(done.bytes),
         amounts.seconds(done.seconds),
     ]
+    samples = sum(len(result.samples) for result in done.results)
+    if samples:
+        words.append(f"{amounts.count(samples, 'tensor')} of which the dump has a sample, the first elements")
     if done.failures:
         words.append(amounts.count(len(done.failures), "failure"))
     if done.skipped:
@@ -256,6 +259,7 @@ def _json(done: Conversion) -> str:
         "interrupted": done.interrupted,
         "stopped": done.stopped,
         "files": [{"path": result.path, "outputs": result.outputs} for result in done.results],
+        "samples": [name for result in done.results for name in result.samples],
         "failures": [asdict(each) for each in done.failures],
         "skipped": done.skipped,
         "subdirectories": done.subdirectories,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
+from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK
 from opdump.commands.first_overflow import first_option, with_first
 from opdump.errors import OpdumpError
 
@@ -36,7 +36,8 @@ Examples:
 \b
 An input that no --input gives is random, from the printed seed; of a shape that the
 model leaves open every dimension is 1, unless --shape says more. A model or config
-that cannot be used, and a run that fails, end with 1; a wrong command line with 2.""",
+that cannot be used, and a run that fails, end with 1; a wrong command line with 2; a
+dump that could not be written to its end with 3.""",
 )
 @click.option("-c", "--config", metavar="FILE", help="An acl.json or data_dump.json.")
 @click.option("--path", metavar="DIR", help="Dump into DIR; without a config, everything of every node.")
@@ -58,6 +59,11 @@ that cannot be used, and a run that fails, end with 1; a wrong command line with
 @click.option("--dialect", type=click.Choice(["acl", "mindspore"]), help="Of the config; else its keys tell.")
 @first_option()
 @click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["continue", "stop"]),
+    help="Where the dump cannot be written any more: run on without it (the default), or stop (under --strict).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the line at the end as JSON.")
 @click.argument("model", type=click.Path(path_type=Path))
 def infer(
@@ -73,6 +79,7 @@ def infer(
     dialect: str | None,
     first: bool,
     strict: bool,
+    on_error: str | None,
     as_json: bool,
     model: Path,
 ) -> NoReturn:
@@ -86,7 +93,7 @@ def infer(
     plan = with_first(_plan(config, path, dialect=dialect, strict=strict), first=first)
     for warning in plan.warnings:
         click.echo(f"opdump: warning: {warning}", err=True)
-    options = {"optimize": optimize, "memory_limit": memory_limit, "strict": strict}
+    options = {"optimize": optimize, "memory_limit": memory_limit, "strict": strict, "on_error": on_error}
     sys.exit(_infer(model, plan, files, fixed_shapes, repeat=repeat, seed=seed, as_json=as_json, options=options))
 
 
@@ -118,10 +125,12 @@ def _infer(
     from opdump.commands.progress import progress_lines
     from opdump.onnx import session
     from opdump.onnx.random_inputs import outputs_for_numpy
+    from opdump.session import told_elsewhere
 
     result, dump = EXIT_OK, None
     try:
         with session(model, replace(plan, warnings=()), **options) as dump:
+            dump.when_ended = told_elsewhere
             feeds = _feeds(dump, files, shapes, seed)
             with progress_lines(dump):
                 names = outputs_for_numpy(dump.outputs)
@@ -140,6 +149,8 @@ def _infer(
         result = EXIT_ERROR
     if result == EXIT_OK or (dump is not None and dump.operators):
         _tell(dump, as_json=as_json)
+    if result == EXIT_OK and dump is not None and dump.report is not None and dump.report.failure:
+        return EXIT_INCOMPLETE
     return result
 
 
@@ -171,13 +182,15 @@ def _feeds(
 
 def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
     """Say what was dumped, where the model ran at all."""
-    from opdump.reports.completeness import completeness_json, completeness_line
+    from opdump.reports.completeness import completeness_json, completeness_line, failure_line
 
     if dump is None or dump.report is None or dump.runs == 0:
         return
     report = dump.report
     for warning in report.warnings:
         click.echo(f"opdump: warning: {warning}", err=True)
+    if report.failure:
+        click.echo(failure_line(report), err=True)
     difference = dump.largest_difference
     if as_json:
         click.echo(json.dumps({**json.loads(completeness_json(report)), "largest_difference": difference}), err=True)
@@ -187,15 +200,8 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
             f"opdump: outputs of the dumped run differ from those of a plain run by {difference:g} at most", err=True
         )
     verb = {"overflow": "overflowed", "exception": "failed"}.get(dump.plan.captures)
-    if report.captured == 0 and verb is not None:
+    if report.captured == 0 and verb is not None and not report.failure:
         click.echo(f"opdump: {dump.name} ran and no operator {verb}, so nothing was written", err=True)
-        return
-    if report.executed == 0:
-        click.echo(
-            f"opdump: {dump.name} ran and nothing of it was dumped; compare dump_list and dump_step of the config with the "
-            f"model's name, {dump.name!r}, and its steps from {dump.plan.initial_iteration} to {dump.current_step - 1}",
-            err=True,
-        )
         return
     click.echo(completeness_line(report), err=True)
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from opdump.reports import amounts
@@ -46,14 +46,20 @@ def progress_lines(dump: SupportsProgress, *, enabled: bool = True) -> Iterator[
 
     def report() -> None:
         shown, shown_at = 0, time.monotonic()
-        while not done.wait(_POLL):
-            operators = dump.operators
-            if operators != shown and time.monotonic() - shown_at >= _BETWEEN_LINES:
-                shown, shown_at = operators, time.monotonic()
-                console.print(f"opdump: {progress_text(dump)}", style="dim")
+        # A terminal that went away, or no memory: the lines end, and nothing else does.
+        with suppress(Exception):
+            while not done.wait(_POLL):
+                operators = dump.operators
+                if operators != shown and time.monotonic() - shown_at >= _BETWEEN_LINES:
+                    shown, shown_at = operators, time.monotonic()
+                    console.print(f"opdump: {progress_text(dump)}", style="dim")
 
     reporter = threading.Thread(target=report, name="opdump-progress", daemon=True)
-    reporter.start()
+    try:
+        reporter.start()
+    except (RuntimeError, MemoryError):  # no thread is to be had: the script runs without lines of progress
+        yield
+        return
     try:
         yield
     finally:

@@ -8,9 +8,9 @@ opdump show /data/dump --graph ge_proto_00002_Build.txt
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from opdump.reports.computational_graph import GraphSearch
 
 
+_ROWS = 20
+
+
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
@@ -34,7 +37,7 @@ Examples:
   opdump show /data/dump --op Conv2D --step 0      every convolution of step 0
   opdump show /data/dump --source train.py:175     what a line of the script became
   opdump show /data/dump --watch                   who wrote into watched memory
-  opdump show /data/dump --json --limit 0 | jq .   all of it for a program
+  opdump show /data/dump --json | jq .             all of it for a program
 
 \b
 Of a dump with several models the computational graph is named: the model
@@ -47,7 +50,11 @@ Ends with 0; with 1 where PATH holds no dump, the named operator, line, step or
 rank is not in it, or a file of it is damaged; with 2 for a wrong command line.""",
 )
 @click.argument("path")
-@click.option("--op", metavar="NAME", help="A full name, its last component, a type, or name-regex(...).")
+@click.option(
+    "--op",
+    metavar="NAME",
+    help="A name as it is printed here: of an operator, its end, a scope, a type, a parameter; or name-regex(...).",
+)
 @click.option("--source", metavar="FILE:LINE", help="The operators that a line of the program became.")
 @click.option("--step", type=int, metavar="N", help="This step alone.")
 @click.option("--rank", type=int, metavar="N", help="This rank alone.")
@@ -58,7 +65,10 @@ rank is not in it, or a file of it is damaged; with 2 for a wrong command line."
     "--graph", "graph_file", metavar="FILE", help="The graph file of the computational graph, chosen by hand."
 )
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Rows to show; 0 for all."
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Rows to show; 0 for all. Without it 20 in tables, and all with --json.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; NaN and infinities as strings.")
 def show(
@@ -72,41 +82,57 @@ def show(
     skipped: bool,
     watch: bool,
     graph_file: str | None,
-    limit: int,
+    limit: int | None,
     as_json: bool,
 ) -> None:
     """Show what the dump in PATH holds."""
     from opdump.catalog import open_dump
-    from opdump.reports.dump_json import executions_json, overview_json
-    from opdump.reports.dump_tables import print_details, print_graph_search, print_operators, print_runs, print_steps
-    from opdump.reports.selection import Selection, selected
+    from opdump.reports.dump_json import dump_json
+    from opdump.reports.dump_tables import (
+        print_details,
+        print_earlier_runs,
+        print_graph_search,
+        print_operators,
+        print_runs,
+        print_steps,
+    )
+    from opdump.reports.selection import Selection, each_selected, selected
     from opdump.reports.table import Printer
 
-    catalog = open_dump(path, run=_run_choice(run))
+    chosen = _run_choice(run)
+    catalog = open_dump(path, run=chosen)
+    if limit is None:
+        limit = 0 if as_json else _ROWS
     if watch:
         _show_watch(catalog, step=step, rank=rank, limit=limit, as_json=as_json)
         _tell_problems(catalog)
         return
     named = op is not None or source is not None
+    damaged: list[str] = []
     selection = Selection(op=op, source=source, step=step, rank=rank, include_skipped=skipped, limit=limit)
-    executions = selected(catalog, selection)
     search = None if named and graph_file is None else _search_graphs(catalog, graph_file)
     if as_json:
-        shown = executions[:limit] if limit else executions
-        click.echo(executions_json(shown) if named else overview_json(catalog, shown, search))
-    elif named:
-        print_details(Printer(), executions, limit=limit)
+        found = each_selected(catalog, selection)
+        for line in dump_json(catalog, found, limit=limit, run=chosen, search=search, damaged=damaged):
+            click.echo(line)
+        _tell_problems(catalog, damaged)
+        return
+    executions = selected(catalog, selection)
+    if named:
+        print_details(Printer(), executions, damaged, limit=limit)
     else:
         printer = Printer()
         print_runs(printer, catalog)
+        if chosen == "latest":
+            print_earlier_runs(printer, catalog)
         printer.text()
         print_graph_search(printer, search)
         marked = search.marked if search is not None else frozenset()
         if step is None:
             print_steps(printer, catalog, rank=rank, limit=limit, marked=marked)
             printer.text()
-        print_operators(printer, executions, limit=limit)
-    _tell_problems(catalog)
+        print_operators(printer, executions, damaged, limit=limit)
+    _tell_problems(catalog, damaged)
 
 
 def _search_graphs(catalog: Catalog, graph_file: str | None) -> GraphSearch | None:
@@ -131,15 +157,21 @@ def _show_watch(catalog: Catalog, *, step: int | None, rank: int | None, limit: 
             "opdump.capture(watch=[...], path=...) makes such a dump"
         )
     if as_json:
-        click.echo(json.dumps(watch_json(outputs), indent=2))
+        from opdump.reports.dump_json import dump_json
+
+        shown = outputs[:limit] if limit else outputs
+        more = len(shown) < len(outputs)
+        for line in dump_json(catalog, (), limit=limit, watched=watch_json(shown), more=more, damaged=[]):
+            click.echo(line)
     else:
         print_watch(Printer(), outputs, limit=limit)
 
 
-def _tell_problems(catalog: Catalog) -> None:
-    for problem in catalog.problems:
+def _tell_problems(catalog: Catalog, damaged: Sequence[str] = ()) -> None:
+    problems = dict.fromkeys([*map(str, catalog.problems), *damaged])
+    for problem in problems:
         click.echo(f"opdump: problem: {problem}", err=True)
-    if catalog.problems:
+    if problems:
         sys.exit(EXIT_ERROR)
 
 

@@ -11,7 +11,9 @@ reads as it does without opdump. An error that opdump itself made is left whole:
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
+import re
 from types import TracebackType
 
 from opdump.errors import OpdumpError
@@ -26,6 +28,8 @@ _GLUE = (
     # The end of a capture is a context manager's.
     contextlib.__file__,
 )
+# A line that calls for the program what the program called. What is no Python, or takes no such arguments, raises there.
+_HANDS_ON = re.compile(r"\*args, \*\*kwargs\)|\(\*call\)")
 
 
 def comes_from_opdump(error: BaseException) -> bool:
@@ -35,7 +39,7 @@ def comes_from_opdump(error: BaseException) -> bool:
         return False
     while innermost.tb_next is not None:
         innermost = innermost.tb_next
-    return _is_opdump(innermost)
+    return _is_opdump(innermost) and not _hands_on(innermost)
 
 
 def without_opdump_frames(error: BaseException) -> BaseException:
@@ -71,3 +75,8 @@ def _strip(traceback: TracebackType | None) -> TracebackType | None:
 
 def _is_opdump(traceback: TracebackType) -> bool:
     return traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def _hands_on(traceback: TracebackType) -> bool:
+    code = traceback.tb_frame.f_code
+    return _HANDS_ON.search(linecache.getline(code.co_filename, traceback.tb_lineno)) is not None

@@ -18,6 +18,7 @@ from opdump.conversion.output_directory import OutputDirectory, OutputFullError,
 from opdump.conversion.plain_tensor import plain_tensor
 from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
+from opdump.dump_file.samples import samples_of
 from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
 
 _OVERFLOW = "opdebug.node_opdebug."
@@ -48,11 +49,19 @@ def convert_file(source: SourceFile, plan: ConversionPlan, output: OutputDirecto
 def _convert_tensors(
     file: DumpFile, source: SourceFile, plan: ConversionPlan, output: OutputDirectory, result: FileResult
 ) -> None:
+    samples = samples_of(file)
     for tensor in _chosen(file, plan):
         with _failing_alone(result, tensor):
+            if plan.format and tensor.name in samples:
+                raise UndecodableTensorError(
+                    f"{tensor.name}: holds a sample, the first {tensor.shape[0]} elements of a tensor of shape "
+                    f"{samples[tensor.name]}; only a whole tensor can be brought into another format: leave out --format"
+                )
             name, write = _prepared(tensor, file, source, plan)
             _write(name, source, output, result, write)
             result.tensors += 1
+            if tensor.name in samples:
+                result.samples.append(result.outputs[-1])
         forget(tensor)
     if plan.io is not None:
         return

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opdump.errors import DumpPathError
+from opdump.leftovers import SUFFIX, clear, own_prefix
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,12 +45,15 @@ class OutputDirectory:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._open: dict[str, int] = {}
-        # Not the process id: containers number alike.
-        self._token = os.urandom(6).hex()
+        self._cleared: set[str] = set()
+        """Directories whose leftovers of dead conversions were removed."""
+        # Several of a process, and containers that number alike.
+        self._token = f"{own_prefix()}{os.urandom(6).hex()}"
         self._serial = 0
         try:
             root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            clear(self._root)
         except OSError as error:
             raise DumpPathError(
                 f"{root}: is no directory that files can be written into ({error.strerror}); name another one after -o"
@@ -77,7 +81,7 @@ class OutputDirectory:
             raise DumpPathError(f"{name!r} is no name of one file; nothing was written")
         parent = self._directory(directory)
         self._serial += 1
-        temporary = f".{self._token}-{self._serial}.part"
+        temporary = f"{self._token}-{self._serial:x}{SUFFIX}"
         try:
             descriptor = os.open(
                 temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE, dir_fd=parent
@@ -134,6 +138,9 @@ class OutputDirectory:
             # The oldest; one that is above the new one is opened again when it is needed.
             os.close(self._open.pop(next(iter(self._open))))
         self._open[relative] = descriptor
+        if relative not in self._cleared:
+            self._cleared.add(relative)
+            clear(descriptor)
         return descriptor
 
     def _error(self, relative: str, error: OSError) -> DumpPathError:

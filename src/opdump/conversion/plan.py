@@ -70,6 +70,8 @@ class FileResult:
     failures: list[Failure] = field(default_factory=list)
     shortened: list[tuple[str, str, str]] = field(default_factory=list)
     """Directory, name on disk, true name of each output whose name was too long."""
+    samples: list[str] = field(default_factory=list)
+    """Those of `outputs` that hold the first elements of a larger tensor, which is all that the dump has of it."""
     fatal: bool = False
     """Whether the disk is full or cannot be written, so that no other file can succeed either."""
 

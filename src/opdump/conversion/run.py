@@ -7,12 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opdump.conversion.convert_file import convert_file
+from opdump.conversion.lost_processes import NOT_TO_BE_HAD, end_processes, is_attended
 from opdump.conversion.output_directory import OutputDirectory, write_all
 from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, Layout, SourceFile, failure
 from opdump.conversion.sources import find_sources
@@ -20,7 +21,7 @@ from opdump.dump_file.names import MAPPING_NAME
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 # Less is done before other processes have started.
 _SMALL_FILES = 2000
@@ -96,7 +97,7 @@ def convert(
             jobs = 1 if small else len(os.sched_getaffinity(0))
         jobs = min(jobs, len(sources.files))
         if jobs > 1:
-            results = _in_processes(sources.files, plan, output, jobs)
+            results = _in_processes(sources.files, plan, directory, jobs)
         else:
             results = _in_turn(sources.files, plan, directory)
         try:
@@ -175,27 +176,44 @@ def _interrupts_noted() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
 
 
-def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: Path, jobs: int) -> _Results:
+def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: OutputDirectory, jobs: int) -> _Results:
     import multiprocessing
     from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
+    others = set(multiprocessing.active_children())
     # Spawned, not forked: numpy's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(output,))
+    pool: ProcessPoolExecutor | None = None
+    unsent = list(_batches(files, jobs))
+    waiting: dict[Future[list[FileResult]], list[SourceFile]] = {}
     with _interrupts_noted() as is_interrupted:
         try:
-            waiting = {pool.submit(_convert_batch, batch, plan): batch for batch in _batches(files, jobs)}
-            while waiting and not is_interrupted():
+            with suppress(*NOT_TO_BE_HAD):
+                pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(output.root,))
+                while unsent:
+                    waiting[pool.submit(_convert_batch, unsent[0], plan)] = unsent[0]
+                    del unsent[0]
+            works = pool is not None and not unsent
+            while waiting and works and not is_interrupted():
                 for future in wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED).done:
                     yield from _results(future, waiting.pop(future))
+                works = not waiting or is_attended(pool)
         finally:
-            pool.shutdown(cancel_futures=True)
+            if pool is not None and not unsent and is_attended(pool):
+                pool.shutdown(cancel_futures=True)
+            else:
+                end_processes(set(multiprocessing.active_children()) - others)
         # What was at work when the interrupt came was still ended.
+        left = unsent
         for future, batch in waiting.items():
-            if not future.cancelled():
+            if future.done() and not future.cancelled():
                 yield from _results(future, batch)
+            elif not works:
+                left.append(batch)
         if is_interrupted():
             raise KeyboardInterrupt
+    if not works:  # no process, or no thread to attend to them, is to be had: this one does the rest
+        yield from _in_turn([file for batch in left for file in batch], plan, output)
 
 
 def _results(future: Future[list[FileResult]], batch: list[SourceFile]) -> list[FileResult]:
@@ -205,7 +223,9 @@ def _results(future: Future[list[FileResult]], batch: list[SourceFile]) -> list[
         return future.result()
     except BrokenProcessPool:
         ended = ConversionError("the process that converted it ended, perhaps for want of memory: try --jobs 1")
-        return [FileResult(file.path, failures=[failure(file.path, ended)]) for file in batch]
+    except Exception as error:  # noqa: BLE001  a file of the batch was the cause, and the others are converted
+        ended = ConversionError(f"the process that converted it met {type(error).__name__} ({error}): try --jobs 1")
+    return [FileResult(file.path, failures=[failure(file.path, ended)]) for file in batch]
 
 
 def _batches(files: list[SourceFile], jobs: int) -> Iterator[list[SourceFile]]:

@@ -1,7 +1,8 @@
 """The files that a conversion is asked for, their true names, and where below the output directory their parts go.
 
 A directory gives its files, and with `recursive` those of the directories below it, at the same relative paths. Links are not
-followed, but for one that is named itself. What dumps and conversions leave beside dump files (csv, json, npy) is passed over.
+followed, but for one that is named itself. What dumps and conversions leave beside dump files is passed over: csv, json and npy
+files, graphs, what opdump keeps of a dump, and files that by their first bytes are of another kind.
 """
 
 from __future__ import annotations
@@ -13,11 +14,29 @@ from pathlib import Path
 
 from opdump.conversion.convert_file import is_same_directory
 from opdump.conversion.plan import Failure, SourceFile, failure
-from opdump.dump_file.names import MAPPING_NAME, NameMapping, parse_converted_name, read_mapping
+from opdump.dump_file.names import MAPPING_NAME, NameMapping, parse_converted_name, parse_dump_name, read_mapping
 from opdump.errors import CorruptDumpError, DumpPathError, OpdumpError
 
 _DEEPEST = 64
-_NO_DUMPS = (".csv", ".json", ".npy", ".part")
+_NO_DUMPS = (
+    ".csv",
+    ".json",
+    ".npy",
+    ".part",
+    ".txt",
+    ".pb",
+    ".pbtxt",
+    ".ir",
+    ".dot",
+    ".sqlite",
+    ".log",
+    ".onnx",
+    ".om",
+    ".py",
+)
+_METADATA = ".dump_metadata"
+# How files begin that lie beside dumps: no dump file does, for its first byte is the tag of a field.
+_BEGINNINGS = (b"SQLite format 3\0", b"\x93NUMPY", b"PK\x03\x04", b"\x7fELF", b"\x89PNG", b"\x1f\x8b\x08", b"#!")
 
 
 @dataclass(slots=True)
@@ -42,6 +61,21 @@ def find_sources(paths: Iterable[str], *, recursive: bool, output: tuple[int, in
     for path in paths:
         search.add_path(path)
     return search.found
+
+
+def _is_no_dump(path: str, name: str) -> bool:
+    """Whether a file of a directory is something else, by its name or else by how it begins."""
+    if parse_dump_name(name) is not None or name.isdigit():
+        return False
+    if name.startswith(".") or name.endswith((*_NO_DUMPS, "-journal", "-wal", "-shm")):
+        return True
+    if parse_converted_name(name) is not None:
+        return True
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(16).startswith(_BEGINNINGS)
+    except OSError:  # its conversion tells the reason
+        return False
 
 
 class _Search:
@@ -70,7 +104,9 @@ class _Search:
             try:
                 with os.scandir(directory) as entries:
                     for entry in entries:
-                        if entry.is_dir(follow_symlinks=False):
+                        if entry.name == _METADATA and entry.is_dir(follow_symlinks=False):
+                            self.found.skipped.extend(sorted(file.path for file in os.scandir(entry.path)))
+                        elif entry.is_dir(follow_symlinks=False):
                             below.append((os.path.join(relative, entry.name), entry.path))
                         elif entry.is_file(follow_symlinks=False):
                             files.append((entry.name, entry.stat(follow_symlinks=False).st_size))
@@ -93,7 +129,7 @@ class _Search:
         # A file that has a name comes before one that a table gives it to.
         for name, size in sorted(names, key=lambda each: (mapping.true_name(each[0]) != each[0], each[0])):
             path = os.path.join(directory, name)
-            if not named and (name.endswith(_NO_DUMPS) or parse_converted_name(name) is not None):
+            if not named and _is_no_dump(path, name):
                 self.found.skipped.append(path)
                 continue
             true_name = mapping.true_name(name)

@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from opdump.lasting_imports import imported_for_good
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
-from opdump.start import imported_for_good
 
 _SAFE: Final = re.compile(r"[_A-Za-z0-9/.,-]*")
 _LATER: Final = ("compare", "file_compare")

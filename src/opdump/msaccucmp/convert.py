@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Final
 
+from opdump.conversion.lost_processes import NOT_TO_BE_HAD, end_processes, is_attended
 from opdump.msaccucmp.conversion import Outcome, Settings, convert_file
 from opdump.msaccucmp.custom_scripts import Scripts, load_scripts
 from opdump.msaccucmp.dump_source import check_path
@@ -24,6 +25,8 @@ FAILED_LIST: Final = "convert_failed_file_list.txt"
 _SHAPE: Final = re.compile(r"([0-9]+,)+[0-9]+")
 # Fewer files than this for each worker are done sooner by one process than others start.
 _WORTH_A_WORKER: Final = 500
+_FILES_AT_ONCE: Final = 64
+_POLL: Final = 0.2
 
 
 def run_convert(options: argparse.Namespace) -> ExitCode:
@@ -179,12 +182,35 @@ def _outcomes(paths: Sequence[str], workers: int, settings: Settings) -> Iterabl
     if workers < 2:
         yield from _one_after_the_other(paths, settings)
         return
-    from concurrent.futures import ProcessPoolExecutor
-    from functools import partial
-    from multiprocessing import get_context
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, wait
+    from concurrent.futures.process import BrokenProcessPool
 
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        yield from pool.map(partial(_convert_one, settings=settings), paths, chunksize=64)
+    others = set(multiprocessing.active_children())
+    batches = [paths[first : first + _FILES_AT_ONCE] for first in range(0, len(paths), _FILES_AT_ONCE)]
+    done = 0
+    pool = None
+    try:
+        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        futures = [pool.submit(_convert_batch, batch, settings) for batch in batches]
+        for future in futures:
+            while not future.done() and is_attended(pool):
+                wait([future], timeout=_POLL)
+            if not future.done():
+                raise BrokenProcessPool("the thread that attends to them ended")
+            outcomes = future.result()
+            done += 1
+            yield from outcomes
+        pool.shutdown()
+    except NOT_TO_BE_HAD as error:
+        # Processes, threads or memory are not to be had, or a process was killed: this one does what is left.
+        end_processes(set(multiprocessing.active_children()) - others)
+        log("WARNING", f"other processes cannot convert ({error}); this one converts the files that are left")
+        yield from _one_after_the_other([path for batch in batches[done:] for path in batch], settings)
+
+
+def _convert_batch(paths: Sequence[str], settings: Settings) -> list[Outcome | AbortError]:
+    return list(_one_after_the_other(paths, settings))
 
 
 def _one_after_the_other(paths: Iterable[str], settings: Settings) -> Iterator[Outcome | AbortError]:

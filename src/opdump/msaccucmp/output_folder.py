@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from opdump.leftovers import SUFFIX, clear, own_prefix
 from opdump.msaccucmp.exit_codes import CommandError, ExitCode
 
 MAPPING_FILE: Final = "mapping.csv"
@@ -60,7 +61,7 @@ class OutputFolder:
 
 def write_whole(target: str, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file under a temporary name, then rename it. Raises OSError; nothing is left over then."""
-    temporary = os.path.join(os.path.dirname(target), f".{os.getpid()}.{next(_temporary_numbers)}.part")
+    temporary = os.path.join(os.path.dirname(target), f"{own_prefix()}{next(_temporary_numbers):x}{SUFFIX}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     try:
         try:
@@ -101,8 +102,14 @@ def raw_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
 
 
 def make_output_folder(path: str) -> None:
-    """Create the directory with mode 0700. Raises CommandError where that fails or the path is no directory."""
+    """Create the directory with mode 0700; what a dead process left half written in it goes. Raises CommandError where that fails or the path is no directory."""
     if os.path.isdir(path):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                clear(descriptor)
+            finally:
+                os.close(descriptor)
         return
     if os.path.lexists(path):
         raise CommandError(ExitCode.BAD_PATH, f"{path} is not a directory; -out must name one")

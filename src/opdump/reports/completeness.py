@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from opdump.reports import amounts
 
 if TYPE_CHECKING:
-    from opdump.session import CaptureReport
+    from opdump.capture_report import CaptureReport
+    from opdump.children import ChildReport
 
 
 def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
     """Say in one line what a run left; `rank` is named where several processes ran."""
     where = "opdump" if rank is None else f"opdump rank {rank}"
-    if report.executed == 0:
+    children = _of_children(report.children)
+    if report.executed == 0 and children:
         return (
-            f"{where}: no operator ran in a wanted step, nothing was dumped; "
-            f"compare `iteration` in the config with the steps of the script"
+            f"{where}: no operator ran in this process; {children}; next: opdump show {shlex.quote(str(report.path))}"
         )
+    if report.executed == 0 and report.failure:
+        return f"{where}: nothing was dumped"
+    if report.nothing is not None and (report.executed == 0 or report.nothing.is_gap):
+        ran = f"{amounts.count(report.executed, 'operator')} ran, and nothing" if report.executed else "nothing"
+        return f"{where}: {ran} was captured: {report.nothing.reason}"
     parts = [f"{amounts.count(report.executed, 'operator')} ran: {report.captured:,} captured"]
     if report.skipped:
         parts[0] += f", {sum(report.skipped.values()):,} skipped ({_by_reason(report.skipped)})"
@@ -35,8 +41,36 @@ def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
         f"{amounts.count(report.tensors, 'tensor')}{left_out} in {amounts.count(report.files, 'file')}, "
         f"{amounts.size(report.bytes)}, {amounts.steps(report.steps)}, {amounts.seconds(report.seconds)}"
     )
+    if children:
+        parts.append(children)
     parts.append(f"next: opdump show {shlex.quote(str(report.path))}")
     return f"{where}: " + "; ".join(parts)
+
+
+def failure_line(report: CaptureReport, *, with_cause: bool = True) -> str:
+    """What kept the dump from being written to its end, unless that was said already, and what it cost."""
+    operators = report.skipped.get("not written", 0)
+    lost = [amounts.count(operators, "operator")] if operators else []
+    lost += [amounts.count(report.files_lost, "file")] if report.files_lost else []
+    told = f" ({' and '.join(lost)} lost)" if lost else ""
+    cause = f": {report.failure}" if with_cause else ""
+    return f"opdump: error: the dump is not whole{told}{cause}"
+
+
+def _of_children(children: Sequence[ChildReport]) -> str:
+    """`2 child processes (ranks 0, 1): 280 operators ran: 140 captured, 140 skipped in 388 files, 300 kB`; nothing where none has data."""
+    told = [child for child in children if child.left_data]
+    if not told:
+        return ""
+    processes = "1 child process" if len(told) == 1 else f"{len(told)} child processes"
+    ranks = ", ".join(str(child.rank_id) for child in told[:8]) + (", ..." if len(told) > 8 else "")
+    executed = amounts.count(sum(child.executed for child in told), "operator")
+    skipped = sum(sum(child.skipped.values()) for child in told)
+    return (
+        f"{processes} ({'rank' if len(told) == 1 else 'ranks'} {ranks}): {executed} ran: "
+        f"{sum(child.captured for child in told):,} captured, {skipped:,} skipped; "
+        f"{amounts.count(sum(child.files for child in told), 'file')}, {amounts.size(sum(child.bytes for child in told))}"
+    )
 
 
 def _by_reason(skipped: Mapping[str, int]) -> str:
@@ -60,5 +94,9 @@ def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
             "path": str(report.path),
             "seconds": round(report.seconds, 3),
             "warnings": list(report.warnings),
+            "reason": "" if report.nothing is None else report.nothing.reason,
+            "failure": report.failure,
+            "files_lost": report.files_lost,
+            "children": [child.as_json() for child in report.children],
         }
     )

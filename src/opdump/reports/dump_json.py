@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from opdump.catalog import Catalog, Execution, Run
+from opdump.layouts.rank import RunChoice
 from opdump.records import OpRecord, StatisticValue, TensorRecord
 from opdump.reports.computational_graph import GraphSearch, search_json
 from opdump.reports.selection import file_of
 from opdump.reports.statistics_shown import statistics_of
 
 
-def overview_json(catalog: Catalog, executions: Iterable[Execution], search: GraphSearch | None = None) -> str:
-    """Runs, ranks, steps and graphs of a dump, which of its models is the computational graph, and the operators asked for."""
-    return _text(
-        {
-            "path": str(catalog.path),
-            "ranks": list(catalog.ranks),
-            "steps": list(catalog.steps),
-            "graphs": list(catalog.graphs),
-            "computational_graph": search_json(search),
-            "runs": [_run(run) for run in catalog.runs],
-            "operators": [_execution(execution) for execution in executions],
-        }
-    )
-
-
-def executions_json(executions: Iterable[Execution]) -> str:
-    """A list of operators with their tensors."""
-    return _text([_execution(execution) for execution in executions])
+def dump_json(
+    catalog: Catalog,
+    executions: Iterable[Execution],
+    *,
+    limit: int = 0,
+    run: RunChoice = "latest",
+    search: GraphSearch | None = None,
+    watched: Sequence[Mapping[str, object]] | None = None,
+    more: bool = False,
+    damaged: list[str],
+) -> Iterator[str]:
+    """The lines of what `opdump show --json` prints, in the shape of docs/json/show.json: one for each operator, so that a dump
+    of any size can be printed. `limit` of them at most, 0 for all; `more` says whether that left some out. Files
+    that cannot be read are added to `damaged`.
+    """
+    left = iter(executions)
+    head = {
+        "path": str(catalog.path),
+        "ranks": list(catalog.ranks),
+        "steps": list(catalog.steps),
+        "graphs": list(catalog.graphs),
+        "computational_graph": search_json(search),
+        "runs": [_run(each) for each in catalog.runs],
+        "run": run,
+        "watched": watched,
+        "limit": limit or None,
+    }
+    yield "{"
+    yield from (f"  {_text(name)}: {_text(value)}," for name, value in head.items())
+    yield '  "operators": ['
+    shown = itertools.islice(left, limit) if limit else left
+    line = ""
+    for execution in shown:
+        if line:
+            yield f"{line},"
+        line = f"    {_text(_execution(execution, damaged))}"
+    if line:
+        yield line
+    yield "  ],"
+    yield f'  "more": {_text(more or (bool(limit) and next(left, None) is not None))},'
+    yield f'  "problems": {_text(list(dict.fromkeys([*map(str, catalog.problems), *damaged])))}'
+    yield "}"
 
 
 def _text(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -53,8 +79,8 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _execution(execution: Execution) -> dict[str, Any]:
-    return {**_operator(execution.op), "tensors": [_tensor(record) for record in execution.tensors]}
+def _execution(execution: Execution, damaged: list[str]) -> dict[str, Any]:
+    return {**_operator(execution.op), "tensors": [_tensor(record, damaged) for record in execution.tensors]}
 
 
 def _operator(op: OpRecord) -> dict[str, Any]:
@@ -83,7 +109,7 @@ def _operator(op: OpRecord) -> dict[str, Any]:
     }
 
 
-def _tensor(record: TensorRecord) -> dict[str, Any]:
+def _tensor(record: TensorRecord, damaged: list[str]) -> dict[str, Any]:
     return {
         "io": record.io,
         "slot": record.slot,
@@ -93,9 +119,10 @@ def _tensor(record: TensorRecord) -> dict[str, Any]:
         "format": record.format,
         "source": record.source,
         "data_size": record.data_size,
-        "statistics": {name: _number(value) for name, value in statistics_of(record).items()},
+        "statistics": {name: _number(value) for name, value in statistics_of(record, damaged).items()},
         "file": file_of(record),
         "skip": record.skip,
+        "sample": record.sample,
     }
 
 

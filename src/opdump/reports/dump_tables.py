@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -12,12 +13,10 @@ from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.records import OpRecord, TensorRecord
 from opdump.reports import amounts
 from opdump.reports.computational_graph import GraphSearch, search_lines
+from opdump.reports.origins import PARAMETER, Origins
 from opdump.reports.selection import file_of
 from opdump.reports.statistics_shown import SHOWN, not_finite, shown_statistics, statistics_of
 from opdump.reports.table import Column, Printer
-
-PARAMETER = "Parameter"
-"""op_type of the value of a parameter at the end of a step: filed like an operator's output, and no operator."""
 
 _STATISTICS = tuple(Column(name, right=True) for name in (*SHOWN, "nan/inf"))
 
@@ -37,6 +36,19 @@ def print_runs(printer: Printer, catalog: Catalog) -> None:
     printer.table(columns, [_run_row(run) for run in catalog.runs])
 
 
+def print_earlier_runs(printer: Printer, catalog: Catalog) -> None:
+    """Where several runs wrote into the directory: which of them is shown, and how to see the others."""
+    of_rank: dict[int, list[int]] = {}
+    for run in catalog.runs:
+        of_rank.setdefault(run.rank_id, []).append(run.id)
+    most = max(of_rank.values(), key=len, default=[])
+    if len(most) > 1:
+        printer.text(
+            f"{amounts.count(len(most), 'run')} wrote into this directory; of each step the last run that has it is shown: "
+            f"--run {most[0]} shows an earlier one, --run all every run"
+        )
+
+
 def print_graph_search(printer: Printer, search: GraphSearch | None) -> None:
     """Which model is the computational graph, with an empty line behind; nothing where there is nothing to tell."""
     lines = list(search_lines(search)) if search is not None else []
@@ -54,11 +66,12 @@ def print_steps(
     rows: list[list[str]] = []
     left = 0
     for number in catalog.ranks if rank is None else (rank,):
+        origins = Origins()
         for step in catalog.steps_of(number):
             if limit and len(rows) >= limit:
                 left += 1
             else:
-                rows.append(_step_row(catalog, number, step, marked))
+                rows.append(_step_row(catalog, number, step, marked, origins))
     columns = (
         Column("rank", right=True),
         Column("step", right=True),
@@ -74,8 +87,11 @@ def print_steps(
         printer.text(f"... and {amounts.count(left, 'step')} more (--limit 0 shows all)")
 
 
-def print_operators(printer: Printer, executions: Sequence[Execution], *, limit: int) -> None:
-    """One row for each operator, with the statistics of its first output (its first input where it has no output)."""
+def print_operators(printer: Printer, executions: Sequence[Execution], damaged: list[str], *, limit: int) -> None:
+    """One row for each operator, with the statistics of its first output (its first input where it has no output).
+
+    Files that cannot be read are added to `damaged`.
+    """
     shown = executions[:limit] if limit else executions
     several = {(execution.op.rank_id, execution.op.step) for execution in shown}
     columns = (
@@ -93,14 +109,17 @@ def print_operators(printer: Printer, executions: Sequence[Execution], *, limit:
         *_STATISTICS,
         Column("left out"),
     )
-    printer.table(columns, [_operator_row(execution, one_place=len(several) == 1) for execution in shown])
+    printer.table(columns, [_operator_row(execution, damaged, one_place=len(several) == 1) for execution in shown])
     _print_more(printer, executions, limit)
 
 
-def print_details(printer: Printer, executions: Sequence[Execution], *, limit: int) -> None:
-    """Everything about each operator: where it comes from, what it read and wrote, and in which files that is."""
+def print_details(printer: Printer, executions: Sequence[Execution], damaged: list[str], *, limit: int) -> None:
+    """Everything about each operator: where it comes from, what it read and wrote, and in which files that is.
+
+    Files that cannot be read are added to `damaged`.
+    """
     for execution in executions[:limit] if limit else executions:
-        _print_execution(printer, execution)
+        _print_execution(printer, execution, damaged)
         printer.text()
     _print_more(printer, executions, limit)
 
@@ -134,7 +153,9 @@ def _run_row(run: Run) -> list[str]:
 def _ended(run: Run) -> str:
     if run.ended is not None:
         return _time(run.ended)
-    return "not in good order" if run.opdump_version else ""  # other writers do not tell
+    if not run.opdump_version:
+        return ""  # other writers do not tell
+    return f"not known: {run.end_untold}" if run.end_untold else "cut off, or still runs"
 
 
 def _command(run: Run) -> tuple[str, ...]:
@@ -148,9 +169,8 @@ def _time(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str]) -> list[str]:
+def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str], origins: Origins) -> list[str]:
     operators = tensors = bad = 0
-    first_bad = ""
     skipped = Counter[str](catalog.counted(step, rank))
     graphs: set[str] = set()
     for execution in catalog.executions(step=step, rank=rank, include_skipped=True):
@@ -158,6 +178,7 @@ def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str]) -
         if execution.op.skip:
             skipped[execution.op.skip] += 1
             continue
+        origins.see(execution)
         operators += execution.op.op_type != PARAMETER
         for record in execution.tensors:
             if record.skip:
@@ -165,9 +186,10 @@ def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str]) -
             tensors += 1
             if not_finite(record.statistics):
                 bad += 1
-                first_bad = first_bad or execution.op.op_name
     left_out = ", ".join(f"{number:,} {reason}" for reason, number in skipped.most_common())
     counted = [f"{operators:,}", f"{tensors:,}", f"{bad:,}" if bad else ""]
+    first_bad = origins.told()
+    origins.end_step(step)
     return [str(rank), str(step), ", ".join(sorted(graphs)), *counted, first_bad, left_out]
 
 
@@ -177,7 +199,7 @@ def _graph_of(op: OpRecord, marked: Collection[str]) -> str:
     return f"{op.net_name}/{op.graph_id}" + (" (computational)" if marked and sanitise(op.net_name) in marked else "")
 
 
-def _operator_row(execution: Execution, *, one_place: bool) -> list[str]:
+def _operator_row(execution: Execution, damaged: list[str], *, one_place: bool) -> list[str]:
     op = execution.op
     scope, _, name = op.op_name.rpartition("/")
     place = ["", "", ""] if one_place else [str(op.rank_id), str(op.step), str(op.graph_id)]
@@ -193,12 +215,12 @@ def _operator_row(execution: Execution, *, one_place: bool) -> list[str]:
         record.dtype,
         _shape(record),
         _format(record),
-        *shown_statistics(statistics_of(record)),
+        *shown_statistics(statistics_of(record, damaged)),
         op.skip,
     ]
 
 
-def _print_execution(printer: Printer, execution: Execution) -> None:
+def _print_execution(printer: Printer, execution: Execution, damaged: list[str]) -> None:
     op = execution.op
     printer.text(op.op_name, style="bold")
     place = f"rank {op.rank_id}, graph {op.graph_id}, step {op.step}, {op.phase}"
@@ -225,27 +247,38 @@ def _print_execution(printer: Printer, execution: Execution) -> None:
         Column("made by", gives_way=True),
         Column("left out"),
     )
-    printer.table(columns, [_tensor_row(record) for record in execution.tensors], indent="  ")
+    printer.table(columns, [_tensor_row(record, damaged) for record in execution.tensors], indent="  ")
     files = (file_of(record) for record in execution.tensors)
     for file in dict.fromkeys(file for file in files if file is not None):  # a dump file holds several tensors
         printer.text(f"  {file}")
+    for record in execution.tensors:
+        if record.sample:
+            printer.text(f"  {_sample(record)}")
 
 
-def _tensor_row(record: TensorRecord) -> list[str]:
+def _tensor_row(record: TensorRecord, damaged: list[str]) -> list[str]:
     return [
         f"{record.io}.{record.slot}",
         record.argument,
         record.dtype,
         _shape(record),
         _format(record),
-        *shown_statistics(statistics_of(record)),
+        *shown_statistics(statistics_of(record, damaged)),
         record.source,
         record.skip,
     ]
 
 
 def _shape(record: TensorRecord) -> str:
-    return f"({','.join(map(str, record.shape))})"
+    shape = f"({','.join(map(str, record.shape))})"
+    return f"{shape} first {record.sample:,}" if record.sample and not record.statistics else shape
+
+
+def _sample(record: TensorRecord) -> str:
+    """What the file of a sample has, and whose the numbers are."""
+    whole = amounts.count(math.prod(record.shape), "element")
+    numbers = "the numbers are those of the whole" if record.statistics else "the numbers are those of the sample"
+    return f"{record.io}.{record.slot}: the file holds a sample, the first {record.sample:,} of {whole}; {numbers}"
 
 
 def _format(record: TensorRecord) -> str:

@@ -27,11 +27,14 @@ from opdump.reports.table import Column, Printer, printable
 
 @dataclass(slots=True)
 class Checked:
-    """What was found, in the order of ranks, steps and execution. `unknown` counts tensors of which the dump tells nothing."""
+    """What was found, in the order of ranks, steps and execution. `unknown` counts tensors of which the dump tells nothing,
+    `sampled` those of which it tells the first elements alone.
+    """
 
     findings: list[Finding] = field(default_factory=list)
     tensors: int = 0
     unknown: int = 0
+    sampled: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -46,15 +49,18 @@ def check_dump(
     checked = Checked()
     overflow_ops: list[OpRecord] = []
     for number in catalog.ranks if rank is None else (rank,):
-        for one in catalog.steps_of(number):
+        is_poisoned = False
+        for place, one in enumerate(catalog.steps_of(number)):
             if step not in (None, one):
                 continue
-            checks = Checks(thresholds)
+            checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned)
             for execution in catalog.executions(step=one, rank=number):
                 if OVERFLOW_FILE in execution.op.arguments and not execution.tensors:
                     overflow_ops.append(execution.op)
                     continue
                 checked.findings += checks.findings(execution.op, list(_facts(execution, checked)))
+            checked.findings += checks.end_step()
+            is_poisoned = checks.poisons
     _add_overflows(catalog, checked, overflow_ops, is_whole=rank is None and step is None)
     checked.problems += [str(problem) for problem in catalog.problems]
     checked.findings.sort(
@@ -74,17 +80,21 @@ def _facts(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecor
         if facts is None:
             checked.unknown += 1
         else:
+            checked.sampled += facts.whole is not None
             yield record, facts
 
 
 def _facts_of(record: TensorRecord) -> Facts | None:
-    facts = facts_of(record.statistics, math.prod(record.shape)) if record.statistics else None
+    count = math.prod(record.shape)
+    facts = facts_of(record.statistics, count) if record.statistics else None
     if facts is not None or record.payload is None or isinstance(record.payload, DamagedPayload):
         return facts
     array = record.payload.to_host()
     if np.iscomplexobj(array):
         array = np.ascontiguousarray(array).view(array.real.dtype)
-    return facts_of_summary(summarise(array)) if array.dtype.name in DTYPE_CODES else None
+    if array.dtype.name not in DTYPE_CODES:
+        return None
+    return facts_of_summary(summarise(array), count if record.sample else None)
 
 
 def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OpRecord], *, is_whole: bool) -> None:
@@ -148,6 +158,8 @@ def print_findings(printer: Printer, checked: Checked, *, limit: int) -> None:
 
 def _summary(checked: Checked) -> str:
     looked = f"{amounts.count(checked.tensors - checked.unknown, 'tensor')} looked at"
+    if checked.sampled:
+        looked += f", of {checked.sampled:,} the first elements alone, which is all that the dump has of them"
     if checked.unknown:
         looked += f", {checked.unknown:,} of which the dump tells nothing"
     if not checked.findings:
@@ -180,6 +192,7 @@ def findings_json(catalog: Catalog, checked: Checked) -> str:
         "path": str(catalog.path),
         "tensors": checked.tensors,
         "unknown": checked.unknown,
+        "sampled": checked.sampled,
         "findings": [asdict(finding) for finding in checked.findings],
         "problems": checked.problems,
     }

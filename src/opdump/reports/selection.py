@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from opdump.catalog import Catalog, Execution
 from opdump.errors import NotInDumpError
 from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
 from opdump.layouts.mindspore_sync.payload import FilePayload
-from opdump.plan import KernelPattern
 from opdump.records import OpRecord, TensorRecord
+from opdump.reports.operator_choice import OperatorChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Which executions to show. None means any; a `limit` of 0 means all of them.
 
-    `op` is a full name, the last components of one (`conv1-Conv2d/convolution-op7`), a type, or `name-regex(...)`;
+    `op` is a name in any of the forms of `OperatorChoice`;
     `source` is `FILE:LINE` or `FILE`.
     """
 
@@ -36,18 +36,29 @@ def selected(catalog: Catalog, selection: Selection) -> list[Execution]:
 
     Raises NotInDumpError where an operator, a line, a step or a rank was named that the dump does not hold.
     """
+    found = each_selected(catalog, selection)
+    return list(itertools.islice(found, selection.limit + 1) if selection.limit else found)
+
+
+def each_selected(catalog: Catalog, selection: Selection) -> Iterator[Execution]:
+    """All that were asked for, whatever the limit, one step in memory at a time. Raises as `selected` does, at once."""
     _check_place(catalog, selection)
-    found = _matching(catalog, selection)
-    if selection.limit:
-        found = itertools.islice(found, selection.limit + 1)
-    executions = list(found)
-    if not executions and selection.op is not None:
+    meanings = [None] if selection.op is None else OperatorChoice.parse(selection.op).readings()
+    for meant in meanings:
+        found = _matching(catalog, selection, meant)
+        first = next(found, None)
+        if first is not None:
+            return itertools.chain([first], found)
+    if selection.op is not None and not selection.include_skipped:
+        # What an operator without a kernel made is named too, by those that read it.
+        return each_selected(catalog, replace(selection, include_skipped=True))
+    if selection.op is not None:
         catalog.op(selection.op, selection.step, selection.rank)  # says which names are near
-    if not executions and selection.source is not None:
+    if selection.source is not None:
         raise NotInDumpError(
             f"{catalog.path}: no operator came from {selection.source}{_known_files(catalog, selection)}"
         )
-    return executions
+    return iter(())
 
 
 def file_of(record: TensorRecord) -> str | None:
@@ -66,9 +77,8 @@ def _check_place(catalog: Catalog, selection: Selection) -> None:
         raise NotInDumpError(f"{catalog.path}: holds no step {selection.step}; it holds {held}")
 
 
-def _matching(catalog: Catalog, selection: Selection) -> Iterator[Execution]:
+def _matching(catalog: Catalog, selection: Selection, meant: Callable[[Execution], bool] | None) -> Iterator[Execution]:
     skipped = selection.include_skipped
-    pattern = None if selection.op is None else KernelPattern.parse(selection.op)
     for rank in catalog.ranks if selection.rank is None else (selection.rank,):
         for step in catalog.steps_of(rank) if selection.step is None else (selection.step,):
             wanted = None
@@ -79,11 +89,7 @@ def _matching(catalog: Catalog, selection: Selection) -> Iterator[Execution]:
                 op = execution.op
                 if wanted is not None and _key(op) not in wanted:
                     continue
-                if (
-                    pattern is None
-                    or op.op_name.endswith(f"/{selection.op}")
-                    or pattern.matches(op.op_name, op.op_type)
-                ):
+                if meant is None or meant(execution):
                     yield execution
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
 from opdump.layouts.ascend.payload import DamagedPayload
 from opdump.records import StatisticValue, TensorRecord
@@ -14,15 +15,17 @@ SHOWN = ("max", "min", "avg", "l2norm")
 _NOT_FINITE = ("nan count", "negative inf count", "positive inf count")
 
 
-def statistics_of(record: TensorRecord) -> Mapping[str, StatisticValue]:
-    """The recorded statistics; where none were recorded, those of the elements in the file. Empty for complex tensors, and for
-    those that the problems of the dump already call damaged.
-
-    Raises CorruptDumpError where the file cannot be read.
+def statistics_of(record: TensorRecord, damaged: list[str]) -> Mapping[str, StatisticValue]:
+    """The recorded statistics; where none were recorded, those of the elements in the file, which may be a sample. Empty for complex tensors, and
+    where the file cannot be read: `damaged` is told of one that the problems of the dump do not call damaged already.
     """
     if record.statistics or record.payload is None or isinstance(record.payload, DamagedPayload):
         return record.statistics
-    array = record.payload.to_host()
+    try:
+        array = record.payload.to_host()
+    except OpdumpError as error:
+        damaged.append(str(error))
+        return {}
     return SummaryStatistics(summarise(array)) if array.dtype.name in DTYPE_CODES else {}
 
 

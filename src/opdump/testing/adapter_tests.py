@@ -27,6 +27,7 @@ from opdump.adapters.settings import Adapter, Clock, Settings
 from opdump.plan import DumpPlan, StepSet
 from opdump.recorder import Recorder
 from opdump.records import OpRecord, TensorRecord
+from opdump.statistics import digest
 from opdump.testing.collecting_writer import CollectingWriter
 
 Array = npt.NDArray[Any]
@@ -114,6 +115,39 @@ class AdapterTests(ABC):
         assert (found["zero count"], found["nan count"]) == (int((numbers == 0).sum()), 0)
         finite = _by_place(writer.tensors)["input", 1].statistics
         assert (finite["avg"], finite["l2norm"]) == (1.0, math.sqrt(63))
+
+    @pytest.mark.parametrize("saved_data", ["statistic", "full", "tensor"])
+    def test_a_sample_is_what_is_filed_and_all_else_is_of_the_whole_tensor(
+        self, tmp_path: Path, saved_data: str
+    ) -> None:
+        numbers = _numbers("float32", (20, 50), seed=10)
+        numbers[18, 0] = math.nan
+        one, other = self.tensor(numbers), self.tensor(np.ones_like(numbers))
+        with self.captured(tmp_path, saved_data=saved_data, sample_num=7, statistic_category=("md5",)) as captured:
+            clock, writer, _ = captured
+            self.multiply(one, other)
+            clock.manual_step()
+        for place in (("input", 0), ("output", 0)):
+            record = _by_place(writer.tensors)[place]
+            assert (record.shape, record.data_size) == ((20, 50), 4000)
+            if saved_data == "statistic":
+                assert (record.payload, record.sample) == (None, 0)
+            else:
+                assert (record.sample, record.payload_shape) == (7, (7,))
+                assert _same_bits(_elements(record), numbers.reshape(-1)[:7])
+            if saved_data != "tensor":
+                assert (record.statistics["nan count"], record.statistics["count"]) == (1, 1000)
+                assert record.statistics["md5"] == digest("md5", numbers)
+
+    def test_a_tensor_no_larger_than_the_sample_is_filed_whole(self, tmp_path: Path) -> None:
+        numbers = _numbers("float32", (2, 3), seed=11)
+        one, other = self.tensor(numbers), self.tensor(np.ones_like(numbers))
+        with self.captured(tmp_path, sample_num=6) as (clock, writer, _):
+            self.multiply(one, other)
+            clock.manual_step()
+        record = _by_place(writer.tensors)["input", 0]
+        assert (record.sample, record.shape) == (0, (2, 3))
+        assert _same_bits(_elements(record), numbers)
 
     def test_a_view_is_listed_and_leaves_no_data(self, tmp_path: Path) -> None:
         tensor = self.tensor(_numbers("float32", (2, 3), seed=6))

@@ -46,7 +46,9 @@ class ArrayReader:
             taken.table = summarise(tensor)
             taken.digests = digests_of(np.ascontiguousarray(tensor), self._digests)
         if self._plan.saves_tensors:
-            taken.array = tensor.copy()
+            number = self._plan.sample_taken
+            taken.sample = number if number is not None and number < tensor.size else 0
+            taken.array = tensor.flat[:number].copy() if taken.sample else tensor.copy()
         return taken
 
     def skip(self, tensor: Array, reason: SkipReason) -> Taken:

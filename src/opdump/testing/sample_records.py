@@ -30,7 +30,7 @@ class SampleStep:
 
 
 def sample_step(step: int = 0, *, rank_id: int = 0, graph_id: int = 0, net_name: str = "Net") -> SampleStep:
-    """A step with every element type, a loop, views, scalars, NaN and Inf, backward and parameters, odd and long names."""
+    """A step with every element type, a loop, views, scalars, samples, NaN and Inf, backward and parameters, odd and long names."""
     sample = _Sample(step, rank_id, graph_id, net_name)
     random = np.random.default_rng(step)
     for number, dtype in enumerate(DTYPES):
@@ -55,6 +55,9 @@ def sample_step(step: int = 0, *, rank_id: int = 0, graph_id: int = 0, net_name:
     sample.tensor(long, "output", 0, random.normal(size=(1, 1, 1, 2)).astype("float32"))
     view = sample.op("view", "Default/network-Net/view-op93", skip="view")
     sample.tensor(view, "input", 0, None, skip="view")
+    large = sample.op("Mul", "Default/network-Net/Mul-op96")
+    sample.tensor(large, "input", 0, random.normal(size=(4, 5)).astype("float32"), sample_num=6)
+    sample.tensor(large, "output", 0, _array("bfloat16", (4, 5), random), dtype="bfloat16", sample_num=6)
     empty = sample.op("cat", "Default/network-Net/cat-op94")
     sample.tensor(empty, "input", 0, None, shape=(0, 3), skip="empty")
     sample.tensor(empty, "output", 0, np.arange(3, dtype="int64"))
@@ -121,6 +124,7 @@ class _Sample:
         argument: str = "",
         source: str = "",
         skip: SkipReason = "",
+        sample_num: int = 0,
     ) -> None:
         name = dtype or ("float32" if array is None else array.dtype.name)
         statistics: Mapping[str, StatisticValue] = {}
@@ -133,12 +137,13 @@ class _Sample:
                 slot=slot,
                 dtype=name,
                 shape=shape if array is None else array.shape,
-                payload=None if array is None else HostPayload(array),
+                payload=None if array is None else HostPayload(array.reshape(-1)[:sample_num] if sample_num else array),
                 statistics=statistics,
                 argument=argument,
                 source=source,
                 data_size=0 if array is None else array.size * _bytes(name),
                 skip=skip,
+                sample=sample_num,
             )
         )
 

@@ -1,0 +1,108 @@
+"""What a capture did, in numbers and words, with what the processes did that it took in."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from opdump.children import ChildReport, Family
+from opdump.children.place import failure_of, warnings_of
+from opdump.errors import IncompleteCaptureError
+from opdump.plan import DumpPlan
+from opdump.recorder import GAPS, Nothing, Recorder, failure_text
+from opdump.sink import DirectorySink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureReport:
+    """What a capture did. `skipped` counts operators by reason, `tensors_skipped` single inputs and outputs.
+
+    `failure` says what kept the dump from being written to its end, and `files_lost` how many files were handed over and did not reach
+    the disk; what ran in the step that was cut off is `skipped` as "not written".
+    """
+
+    executed: int
+    captured: int
+    skipped: Mapping[str, int]
+    tensors: int
+    tensors_skipped: Mapping[str, int]
+    files: int
+    bytes: int
+    steps: tuple[int, ...]
+    path: Path
+    rank_id: int
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    nothing: Nothing | None = None
+    """Why nothing was captured; None where something was."""
+    failure: str = ""
+    files_lost: int = 0
+    children: tuple[ChildReport, ...] = ()
+    """What processes did that this one started, directly or not."""
+
+    @classmethod
+    def of(
+        cls, recorder: Recorder, sink: DirectorySink, *, rank_id: int, started: float, warnings: tuple[str, ...]
+    ) -> CaptureReport:
+        """The report of a capture whose files are all on disk; `started` is of the monotonic clock."""
+        return cls(
+            executed=recorder.executed,
+            captured=recorder.captured,
+            skipped=dict(recorder.skipped),
+            tensors=recorder.tensors,
+            tensors_skipped=dict(recorder.tensors_skipped),
+            files=sink.files_written,
+            bytes=sink.bytes_written,
+            steps=tuple(sorted(recorder.steps)),
+            path=recorder.plan.path,
+            rank_id=rank_id,
+            seconds=time.monotonic() - started,
+            warnings=warnings,
+            nothing=recorder.why_nothing() if recorder.failure is None else None,
+            failure=failure_text(recorder.failure),
+            files_lost=sink.files_lost,
+        )
+
+    def raise_for_gaps(self) -> None:
+        """Raises IncompleteCaptureError where nothing was captured that should have been, operators or tensors left no data that should
+        have, or the dump could not be written to its end (`strict`).
+        """
+        if self.failure:
+            raise IncompleteCaptureError(f"strict: the dump is not whole: {self.failure}")
+        if self.nothing is not None and self.nothing.is_gap:
+            raise IncompleteCaptureError(f"strict: nothing was captured: {self.nothing.reason}")
+        total = Counter(self.skipped) + Counter(self.tensors_skipped)
+        for child in self.children:
+            total += Counter(child.skipped) + Counter(child.tensors_skipped)
+        found = ", ".join(f"{count} {reason}" for reason, count in sorted(total.items()) if reason in GAPS)
+        if found:
+            raise IncompleteCaptureError(
+                f"strict: some operators or tensors left no data ({found}); `opdump show {self.path} --skipped` lists them"
+            )
+
+
+def report_of_children(plan: DumpPlan, family: Family) -> CaptureReport | None:
+    """What processes did that a program started which captured nothing itself; None where there were none."""
+    found = family.reports()
+    if not found:
+        return None
+    return CaptureReport(
+        executed=0,
+        captured=0,
+        skipped={},
+        tensors=0,
+        tensors_skipped={},
+        files=0,
+        bytes=0,
+        steps=(),
+        path=plan.path,
+        rank_id=int(family.facts["rank"]),
+        seconds=0.0,
+        warnings=tuple(warnings_of(found)),
+        nothing=None if any(child.captured for child in found) else Nothing("no operator ran in a wanted step", True),
+        children=found,
+        failure=failure_of(found),
+    )

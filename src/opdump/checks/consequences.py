@@ -1,0 +1,171 @@
+"""What of a tensor follows from what its operator read, or was asked for: no news to a person.
+
+    zeros         0 * x is 0: who read zeros made none. A momentum begins with zeros, the gradient behind a dead layer is zero
+    infinities    a mask of -Inf is meant, and so is what it makes of scores
+    extremes      the lowest number of the type is a mask, too; who reads an extreme hands it on
+
+Of a step, in execution order. It takes the inputs of operators and their sources: of a dump without them, less is known to follow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from opdump.checks.extreme import LARGEST
+from opdump.checks.facts import Facts
+from opdump.checks.finding import Thresholds
+from opdump.checks.operator_classes import class_of
+from opdump.checks.overflow import has_only_finite_arguments
+from opdump.checks.seen import INTEGERS
+from opdump.op_types import bare_name
+from opdump.records import OpRecord, TensorRecord
+
+Known = tuple[TensorRecord, Facts]
+
+PARAMETER: Final = "Parameter"
+PROGRAMS_OWN: Final = ("Parameter.", "data-")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ROOT_INPUT: Final = re.compile(r"(Parameter\.)?inputs\d+")
+_ITEM: Final = re.compile(r"\[(\d+)\]$")
+_ADDED: Final = frozenset(
+    {"bias", "running_mean", "running_var", "input_mean", "input_var", "mean", "beta", "c", "moving_mean"}
+)
+"""Arguments that are added, by the names of PyTorch and ONNX: zeros there make no zeros."""
+_ADDED_FIRST: Final = ("addmm", "addmv", "addbmm", "baddbmm", "addr", "addcmul", "addcdiv")
+"""These add their first argument to a product."""
+_FILLS: Final = _words(
+    """
+    full full_like new_full zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor fill zero eye arange range linspace
+    constant constantofshape eyelike zeroslike oneslike tril_indices triu_indices
+    """
+)
+"""Operators that make numbers which the program wrote."""
+_FACTORS_NAMED_B: Final = frozenset({"gemm", "matmul", "mul", "add", "sub", "div", "pow"})
+
+
+def is_root_input(name: str) -> bool:
+    """Whether a value that is no operator's is what the program gave its network: `inputs0`, `Parameter.inputs0` as a source."""
+    return _ROOT_INPUT.fullmatch(name) is not None
+
+
+class Consequences:
+    """Of one step: ask of each operator in its order, then `saw` it."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._thresholds = thresholds
+        self._meant: set[str] = set()
+        """Outputs with infinities that are meant."""
+        self._plain: set[str] = set()
+        """Outputs that were made of masks, of positions and of numbers in the program alone: no parameter, no data."""
+
+    def is_meant(self, record: TensorRecord, facts: Facts) -> bool:
+        """Whether the infinities of an input are those of a mask."""
+        if record.source in self._meant:
+            return True
+        if not record.source:  # all that such a dump tells: somebody in the step has made a mask
+            return facts.only_negative_inf and bool(self._meant)
+        is_given = record.source.startswith("data-") or is_root_input(record.source)
+        return facts.only_negative_inf and is_given
+
+    def infinities_are_meant(self, op: OpRecord, inputs: Sequence[Known], facts: Facts) -> bool:
+        """Whether those of an output are a mask, or what a mask makes of other numbers."""
+        if not facts.only_negative_inf:
+            return False
+        bad = [each for each in inputs if each[1].nan or each[1].inf]
+        if bad:
+            return all(self.is_meant(*each) for each in bad)
+        return (
+            class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments) or self._is_plain(op, inputs)
+        )
+
+    def zeros_follow(self, op: OpRecord, record: TensorRecord, inputs: Sequence[Known]) -> bool:
+        """Whether an output is zero since a factor is."""
+        if self._is_plain(op, inputs):
+            return True
+        read = _that_make(op, record, inputs)
+        return any(
+            _is_float(each)
+            and facts.count >= self._thresholds.zeros
+            and facts.zero == facts.count
+            and not _is_added(op, each)
+            for each, facts in read
+        )
+
+    def extremes_follow(self, op: OpRecord, record: TensorRecord, inputs: Sequence[Known]) -> bool:
+        """Whether an output is extreme since an input is, or since the program wrote such a number."""
+        if self._is_plain(op, inputs) or _has_extreme_argument(op.arguments, record.dtype, self._thresholds):
+            return True
+        return any(is_extreme(each, facts, self._thresholds) for each, facts in _that_make(op, record, inputs))
+
+    def saw(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
+        """The operator has been judged."""
+        is_plain = self._is_plain(op, inputs)
+        for record, facts in outputs:
+            name = f"{op.op_name}:{record.slot}"
+            (self._plain.add if is_plain else self._plain.discard)(name)
+            (self._meant.add if self.infinities_are_meant(op, inputs, facts) else self._meant.discard)(name)
+
+    def _is_plain(self, op: OpRecord, inputs: Sequence[Known]) -> bool:
+        if op.op_type == PARAMETER:
+            return False
+        if bare_name(op.op_type).lower() in _FILLS:
+            return True
+        return bool(inputs) and all(not _is_float(record) or record.source in self._plain for record, _ in inputs)
+
+
+def is_extreme(record: TensorRecord, facts: Facts, thresholds: Thresholds) -> bool:
+    """Whether a tensor holds a number near the largest of its type, or an infinity in its place."""
+    largest = LARGEST.get(record.dtype)
+    if largest is None:
+        return False
+    bound = thresholds.extreme * largest
+    return any(value is not None and abs(value) >= bound for value in (facts.max, facts.min))
+
+
+def is_lowest(record: TensorRecord, facts: Facts, thresholds: Thresholds) -> bool:
+    """Whether the one extreme of a tensor is the lowest number of its type itself: a mask that is no infinity."""
+    largest = LARGEST.get(record.dtype)
+    if largest is None or facts.min is None or facts.max is None:
+        return False
+    return facts.min <= -largest * (1 - 1e-6) and facts.max < thresholds.extreme * largest
+
+
+def _is_float(record: TensorRecord) -> bool:
+    return record.dtype not in INTEGERS and record.dtype != "bool"
+
+
+def _that_make(op: OpRecord, output: TensorRecord, inputs: Sequence[Known]) -> Sequence[Known]:
+    """The inputs that one output is made of: of an operator over lists, the items of its number."""
+    if not op.op_type.startswith("_foreach"):
+        return inputs
+    items = [(_ITEM.search(record.argument), record, facts) for record, facts in inputs]
+    return [(record, facts) for item, record, facts in items if item is None or int(item[1]) == output.slot]
+
+
+def _is_added(op: OpRecord, record: TensorRecord) -> bool:
+    argument, name = record.argument.lower(), bare_name(op.op_type).lower()
+    if argument in _ADDED or (argument == "b" and name not in _FACTORS_NAMED_B):
+        return not (argument == "c" and name != "gemm")
+    if name.startswith(_ADDED_FIRST) or "addmm" in name:
+        return argument in ("self", "input") or (not argument and record.slot == 0)
+    # No names, as in a dump of a device: the third operand of a product is its bias.
+    return not argument and record.slot >= 2 and class_of(op.op_type) == "cube"
+
+
+def _has_extreme_argument(value: Any, dtype: str, thresholds: Thresholds) -> bool:
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, (int, float)):
+        return abs(value) >= thresholds.extreme * LARGEST.get(dtype, float("inf"))
+    if isinstance(value, Mapping):
+        return any(_has_extreme_argument(item, dtype, thresholds) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_has_extreme_argument(item, dtype, thresholds) for item in value)
+    return False

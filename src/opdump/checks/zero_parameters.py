@@ -1,0 +1,50 @@
+"""Which parameters of zeros a person wants to look at: those that a step leaves as they are while it changes others.
+
+A bias, the scale of a last normalisation, the second matrix of an adapter begin with zeros, and the optimizer moves them. One that
+stays where all others move has no gradient: its layer is dead, or nobody trains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from opdump.checks.consequences import PARAMETER, Known, is_root_input
+from opdump.checks.facts import Facts
+from opdump.records import OpRecord
+
+PREFIX: Final = f"{PARAMETER}."
+
+
+class Parameters:
+    """Of one step: what parameters were when they were read first, and what they are at its end."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Facts] = {}
+        self._after: dict[str, Known] = {}
+
+    def saw(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
+        """An operator of the step, the next in execution order."""
+        for record, facts in inputs:
+            if record.source.startswith(PREFIX):
+                self._before.setdefault(record.source.removeprefix(PREFIX), facts)
+        if op.op_type == PARAMETER:
+            for each in outputs:
+                self._after[op.op_name] = each
+
+    def is_trained(self, source: str) -> bool:
+        """Whether the step changed parameters, and the dump has what this one (`Parameter.fc.weight`) was at its end."""
+        return self._changed() and source.removeprefix(PREFIX) in self._after
+
+    def that_stay_zero(self) -> list[Known]:
+        """Parameters of two axes or more that are zero at the end of a step that changed some other."""
+        if not self._changed():
+            return []
+        return [
+            (record, facts)
+            for name, (record, facts) in self._after.items()
+            if len(record.shape) >= 2 and facts.count and facts.zero == facts.count and not is_root_input(name)
+        ]
+
+    def _changed(self) -> bool:
+        return any(self._before.get(name, facts) != facts for name, (_, facts) in self._after.items())

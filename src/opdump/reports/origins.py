@@ -1,0 +1,121 @@
+"""Who made the NaN and the infinities of a step: the operator that gave the first ones, not one that read them later.
+
+Steps are followed in their order, since a parameter that one step poisoned is read by the next: there its first reader made nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from opdump.catalog import Execution
+from opdump.checks.operator_classes import class_of, reads_variable, writes_variable
+from opdump.checks.overflow import has_only_finite_arguments
+from opdump.records import TensorRecord
+from opdump.reports.statistics_shown import not_finite
+
+_Updates = list[tuple[str, frozenset[tuple[int, ...]]]]
+"""Operators that computed what variables hold now, with the shapes of what they read."""
+PARAMETER = "Parameter"
+"""op_type of the value of a parameter at the end of a step: filed like an operator's output, and no operator."""
+
+
+class Origins:
+    """Of one rank: hand over the executions of each step, in order, then ask for `told` and call `end_step`."""
+
+    def __init__(self) -> None:
+        self._earlier = ""
+        """The operator that made what parameters hold since an earlier step, with that step."""
+        self._poisoned = False
+        self._updated: _Updates = []
+        """What changed variables in the latest step that did so, of finite numbers."""
+        self._updated_in = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._recorded: set[str] = set()
+        self._made = ""
+        self._meant = ""
+        self._other = ""
+        self._read = ""
+        self._overflowed = ""
+        self._updates: _Updates = []
+        self._poisons = False
+
+    def see(self, execution: Execution) -> None:
+        """An operator of the step, the next in execution order."""
+        op = execution.op
+        tensors = [record for record in execution.tensors if not record.skip]
+        bad = [record for record in tensors if not_finite(record.statistics)]
+        gives = any(record.io == "output" for record in bad)
+        if op.op_type == PARAMETER:
+            self._poisons |= gives
+            return
+        # What a variable was given, and what it still gives, is there in the next step too.
+        self._poisons |= gives and (op.phase == "optimizer" or reads_variable(op.op_type))
+        if writes_variable(op.op_type):
+            self._poisons |= bool(bad)
+            if not bad and class_of(op.op_type) == "computes":
+                self._updates.append((op.op_name, frozenset(record.shape for record in tensors)))
+        read = [record for record in bad if record.io == "input"]
+        self._recorded.add(op.op_name)
+        if read:
+            self._note_source(op.op_name, read, writes=writes_variable(op.op_type))
+        elif gives and reads_variable(op.op_type):
+            if not (self._made or self._other or self._meant or self._read or self._poisoned):
+                self._overflowed = self._update_of(op.op_name, bad[0].shape)
+            self._read = self._read or self._overflowed or f"a variable (read by {op.op_name})"
+        elif gives and self._poisoned and not any(record.io == "input" for record in tensors):
+            self._read = self._read or op.op_name  # what it read is not in the dump, and parameters were bad before
+        elif gives and (class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments)):
+            self._meant = self._meant or op.op_name  # a mask of -Inf is meant
+        elif gives and not self._other:
+            self._made = self._made or op.op_name
+
+    def told(self) -> str:
+        """The operator that made the first NaN or infinity of the step; empty where there is none."""
+        found = self._overflowed or self._made or self._other
+        if found:
+            return found
+        if self._read and self._poisoned and self._earlier:
+            return self._earlier
+        return self._meant or self._read
+
+    def end_step(self, step: int) -> None:
+        """The step is over: what follows belongs to the next one."""
+        maker = self._made or self._other or self._meant
+        if self._poisons and not self._poisoned and (maker or self._overflowed):
+            is_told = bool(self._overflowed) and "(in step" in self._overflowed
+            self._earlier = self._overflowed if is_told else f"{self._overflowed or maker} (in step {step})"
+        self._poisoned = self._poisons
+        if not self._poisoned:
+            self._earlier = ""
+        if self._updates:
+            self._updated, self._updated_in = self._updates, step
+        self._begin()
+
+    def _update_of(self, reader: str, shape: tuple[int, ...]) -> str:
+        """The update that made the bad numbers of a variable of finite ones; empty where there was none."""
+        for updates, when in ((self._updates, ""), (self._updated, f" (in step {self._updated_in})")):
+            fitting = [name for name, shapes in updates if shape in shapes or not shapes]
+            if len(fitting) == 1:
+                return f"{fitting[0]}{when}"
+            if fitting:
+                return f"one of {len(fitting)} updates{when}, of what {reader} reads"
+        return ""
+
+    def _note_source(self, op_name: str, read: Sequence[TensorRecord], *, writes: bool) -> None:
+        """An operator read what is bad: it was made by one that left no data, or is older than the step."""
+        if self._made or self._other or self._meant or self._read:
+            return
+        if writes and not any(record.source for record in read):
+            self._meant = op_name  # the program gave it to a variable
+            return
+        for record in read:
+            maker = record.source.rpartition(":")[0]
+            if record.source.startswith(("Parameter.", "data-")) or not maker:
+                told = f"{record.source} (read by {op_name})" if record.source else op_name
+                self._read = self._read or told
+                self._poisoned |= record.source.startswith("Parameter.")
+            elif maker not in self._recorded:
+                self._other = maker
+                return
