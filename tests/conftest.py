@@ -9,6 +9,8 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,9 +30,23 @@ pytest.register_assert_rewrite("opdump.testing")
 settings.register_profile("opdump", deadline=None, derandomize=True)
 settings.load_profile("opdump")
 
+ROOT = Path(__file__).parents[1]
 _OPTIONAL = ("torch", "transformers", "sklearn", "onnx", "onnxruntime")
 _MISSING = tuple(name for name in _OPTIONAL if importlib.util.find_spec(name) is None)
 _NEEDS_MISSING = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(_MISSING)})\b", re.MULTILINE) if _MISSING else None
+_OF_TESTS = re.compile(r"^from (tests(?:\.\w+)+) import", re.MULTILINE)
+_OF_ADAPTERS = re.compile(r"^from opdump\.adapters\.(torch|onnxruntime)\b", re.MULTILINE)
+
+
+@cache
+def _needs_missing(file: Path) -> bool:
+    """Whether a test file imports a framework that is not installed: itself, or through what tests share, or an adapter."""
+    assert _NEEDS_MISSING is not None
+    text = file.read_text(encoding="utf-8")
+    if _NEEDS_MISSING.search(text) or any(name in _MISSING for name in _OF_ADAPTERS.findall(text)):
+        return True
+    shared = [ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in _OF_TESTS.findall(text)]
+    return any(each.is_file() and _needs_missing(each) for each in shared)
 
 
 def _has_compiler() -> bool:
@@ -60,7 +76,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         return True if "onnxruntime" in _MISSING else None  # all of its files do, by what they share
     if _NEEDS_MISSING is None or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    return True if _NEEDS_MISSING.search(collection_path.read_text(encoding="utf-8")) else None
+    return True if _needs_missing(collection_path) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -74,6 +90,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_header() -> str | None:
     lacking = [*_MISSING, *(["a C++ compiler"] if _WITHOUT["compiler"] else [])]
     return f"not here, and the tests that need them are left out: {', '.join(lacking)}" if lacking else None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_code_of_this_run_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    # PyTorch keeps what it compiled in one folder of the machine, and takes headers there that were made for other instructions.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("torchinductor")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -38,8 +38,9 @@ def test_runs_of_the_block_are_dumped_and_reported(dump: Path, tmp_path: Path) -
     assert report is not None
     assert np.array_equal(answers[0][0], answers[1][0])
     assert report.steps == (0, 1)
-    assert report.files == len(dump_files(dump))
-    assert report.bytes == sum(file.stat().st_size for file in dump_files(dump))
+    files = [path for path in dump.rglob("*") if path.is_file()]
+    assert report.files == len(files) > len(dump_files(dump))
+    assert report.bytes == sum(file.stat().st_size for file in files)
     assert report.executed == report.captured + sum(report.skipped.values())
     (folder,) = dump.glob("*/0/net/*/1")
     assert assert_converts_to_the_values_of_the_run(folder, tmp_path / "npy", path, feeds_of("transformer")) > 25
@@ -79,8 +80,8 @@ def test_what_the_config_names_and_the_model_lacks_is_said(dump: Path, tmp_path:
         model.run(None, {"x": numbers(2, 3)})
     assert model.report is not None
     assert [warning.partition(";")[0] for warning in model.report.warnings] == [
-        "dump_list: no loaded model is called 'smal'",
-        "no operator is called thrid: nothing of it is dumped (upper and lower case differ)",
+        "dump_list.model_name: no loaded model is called 'smal'",
+        "dump_list.layer: 'thrid' is no operator of the model",
     ]
     assert nodes_dumped(dump) == {"first"}
 
@@ -167,3 +168,79 @@ def test_sessions_of_one_second_are_told_apart_by_their_number(dump: Path) -> No
         with opdump.onnx.session(small_model(), dump_path=str(dump), dump_list=[{}]) as model:
             model.run(None, {"x": numbers(2, 3)})
     assert len({path.parent for path in dump_files(dump)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ({"layer": ["frist"]}, "dump_list.layer: 'frist' is no operator of the model; nearest: 'first'"),
+        (
+            {"opname_range": [{"begin": "second", "end": "first"}]},
+            "dump_list.opname_range: 'first' runs before 'second', so the range holds nothing",
+        ),
+        (
+            {"opname_range": [{"begin": "first", "end": "secnd"}]},
+            "'secnd' is no operator of the model; nearest: 'second'",
+        ),
+        (
+            {"opname_blacklist": [{"name": "Second", "pos": ["input0"]}]},
+            "dump_list.opname_blacklist: 'Second' is no operator of the model; nearest: 'second'",
+        ),
+        (
+            {"optype_blacklist": [{"name": "Rleu", "pos": ["input0"]}]},
+            "dump_list.optype_blacklist: 'Rleu' is the type of no",
+        ),
+    ],
+)
+def test_each_name_that_matches_nothing_is_told_with_the_nearest(
+    entry: dict[str, Any], text: str, dump: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_small(tmp_path)
+    keys: dict[str, Any] = {"dump_list": [{"model_name": "small", **entry}], "dump_level": "op", "dump_mode": "all"}
+    with opdump.onnx.session(path, dump_path=str(dump), **keys) as model:
+        model.run(None, {"x": numbers(2, 3)})
+    assert model.report is not None
+    (warning,) = model.report.warnings
+    assert text in warning
+    assert warning in [record.message for record in caplog.records], (
+        "who does not look at the report reads it in the log"
+    )
+
+
+def test_what_a_configuration_warns_of_is_logged(dump: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = config(tmp_path, dump, dump_mod="all")
+    with opdump.onnx.session(write_small(tmp_path), path) as model:
+        model.run(None, {"x": numbers(2, 3)})
+    (told,) = [record.message for record in caplog.records if "dump_mod" in record.message]
+    assert "dump_mode" in told
+
+
+def test_a_file_has_the_name_that_the_program_gives_it(dump: Path, tmp_path: Path) -> None:
+    path = write_small(tmp_path)
+    opdump.name_model(path, "ResNet-50")
+    entry = {"model_name": "ResNet-50", "layer": ["second"]}
+    with opdump.onnx.session(path, dump_path=str(dump), dump_list=[entry]) as model:
+        model.run(None, {"x": numbers(2, 3)})
+    assert model.report is not None
+    assert model.report.warnings == ()
+    assert nodes_dumped(dump) == {"second"}
+    assert {file.parents[2].name for file in dump_files(dump)} == {"ResNet-50"}
+
+
+def test_a_model_without_a_wanted_execution_says_so_and_strict_is_an_error(dump: Path, tmp_path: Path) -> None:
+    path = write_small(tmp_path)
+    with (
+        pytest.raises(IncompleteCaptureError, match=r"'small' ran once \(0\), and `dump_step` asks for 7"),
+        opdump.onnx.session(
+            path, dump_path=str(dump), dump_list=[{"model_name": "small"}], dump_step="7", strict=True
+        ) as model,
+    ):
+        model.run(None, {"x": numbers(2, 3)})
+
+
+def test_marks_are_none_of_a_model_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match='dump_mode 1 with "kernels"'),
+        opdump.onnx.session(write_small(tmp_path), path=str(tmp_path / "dump"), dump_mode=2),
+    ):
+        pass

@@ -182,7 +182,7 @@ def test_a_step_that_was_cut_off_is_listed_by_its_files(tmp_path: Path) -> None:
         assert (record.io, record.slot, record.shape, record.op.occurrence) == (
             origin.io,
             origin.slot,
-            origin.shape,
+            origin.payload_shape,  # that it is a sample stands in the row that was lost
             origin.op.occurrence,
         )
 
@@ -198,12 +198,18 @@ def test_a_tensor_that_was_not_written_before_the_end_has_no_payload(dump: Path,
     assert execution.outputs[0].shape == (3,)
 
 
-def test_a_file_that_was_deleted_later_is_an_error_by_name(dump: Path) -> None:
+def test_a_file_that_was_deleted_later_is_a_problem_by_name(dump: Path) -> None:
+    opened = open_dump(dump)
+    (known,) = opened.op("cat-op94", step=0).outputs.values()
+    assert known.payload is not None
     next((dump / "rank_0/Net/0/0").glob("cat.cat-op94*.npy")).unlink()
-    payload = open_dump(dump).op("cat-op94", step=0).outputs[0].payload
-    assert payload is not None
+    catalog = open_dump(dump)
+    (lost,) = catalog.op("cat-op94", step=0).outputs.values()
+    assert lost.payload is None
+    (problem,) = catalog.problems
+    assert "cat.cat-op94" in str(problem)
     with pytest.raises(CorruptDumpError, match=r"cat\.cat-op94.*cannot be opened"):
-        payload.to_host()
+        known.payload.to_host()
 
 
 def test_a_file_of_another_shape_or_type_than_promised_is_refused(dump: Path) -> None:

@@ -103,13 +103,36 @@ def test_the_first_operator_that_makes_an_inf_is_the_origin_and_who_reads_it_inh
     ]
 
 
-def test_a_mask_of_inf_is_told_and_is_no_origin() -> None:
+def test_a_mask_of_inf_and_what_it_makes_of_scores_is_no_finding() -> None:
     checks = Checks(Thresholds())
     fill = op("masked_fill", arguments={"value": {"float": "-inf"}})
-    softmax = op("add", arguments={"other": {"float": "-inf"}})
-    for each in (fill, softmax):
-        found = checks.findings(each, [tensor(each, "input", 1), tensor(each, "output", -INF)])
-        assert brief(found) == [("inf", "output", False, False)]
+    assert checks.findings(fill, [tensor(fill, "input", 1), tensor(fill, "output", -INF)]) == []
+    add, softmax = op("add"), op("softmax")
+    mask = tensor(add, "input", -INF, 0, source="Default/masked_fill-op0:0")
+    assert checks.findings(add, [mask, tensor(add, "output", -INF, 1)]) == []
+    scores = tensor(softmax, "input", -INF, 1, source="Default/add-op0:0")
+    found = checks.findings(softmax, [scores, tensor(softmax, "output", NAN, NAN)])
+    assert brief(found) == [("nan", "output", True, False)]
+
+
+def test_an_infinity_that_is_no_mask_is_told_and_is_no_origin() -> None:
+    checks = Checks(Thresholds())
+    fill = op("masked_fill", arguments={"value": {"float": "inf"}})
+    found = checks.findings(fill, [tensor(fill, "input", 1), tensor(fill, "output", INF)])
+    assert brief(found) == [("inf", "output", False, False)]
+
+
+def test_zeros_are_told_of_who_makes_them_and_not_of_who_reads_them() -> None:
+    checks = Checks(Thresholds())
+    relu, mul, addmm = op("relu"), op("mul"), op("addmm")
+    assert brief(checks.findings(relu, [tensor(relu, "input", -1, -2), tensor(relu, "output", 0, 0)])) == [
+        ("all zero", "output", False, False)
+    ]
+    zeros = tensor(mul, "input", 0, 0, source="Default/relu-op0:0")
+    assert checks.findings(mul, [zeros, tensor(mul, "output", 0, 0)]) == []
+    bias = tensor(addmm, "input", 0, 0, source="Parameter.bias", argument="self")
+    found = checks.findings(addmm, [bias, tensor(addmm, "input", 1, 2), tensor(addmm, "output", 0, 0)])
+    assert brief(found) == [("all zero", "output", False, False)]
 
 
 def test_zeros_that_an_operator_was_asked_to_make_are_no_finding() -> None:

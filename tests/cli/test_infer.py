@@ -25,6 +25,7 @@ from tests.acl.program import (
     write_model,
     write_small,
 )
+from tests.cli.json_shapes import mistakes
 from tests.cli.programs import opdump
 
 pytestmark = pytest.mark.torch  # the models are exported from it
@@ -63,7 +64,7 @@ def test_random_inputs_are_those_of_the_printed_seed(dump: Path, tmp_path: Path)
     arrays = [sorted(array.tobytes() for array in converted(run, tmp_path / run.parts[-5]).values()) for run in runs]
     assert all(each == arrays[0] for each in arrays), "in one directory where both fell into one second"
     assert re.search(
-        r"opdump: 2 operators ran: 2 captured; 5 tensors in 2 files, [\d.,]+ k?B, step 0, [\d.]+ s; "
+        r"opdump: 2 operators ran: 2 captured; 5 tensors in 5 files, [\d.,]+ k?B, step 0, [\d.]+ s; "
         rf"next: opdump show {dump}\n$",
         first.stderr,
     )
@@ -132,7 +133,8 @@ def test_nothing_dumped_is_said(dump: Path, tmp_path: Path) -> None:
     ended = opdump("infer", "net.onnx", "-c", "acl.json", cwd=tmp_path)
     assert ended.returncode == 0
     assert "no loaded model is called 'another'; they are called 'graph', 'net'" in ended.stderr
-    assert "net ran and nothing of it was dumped" in ended.stderr
+    assert "nothing was captured: no model of dump_list ran; those that ran are called 'graph', 'net'" in ended.stderr
+    assert opdump("infer", "net.onnx", "-c", "acl.json", "--strict", cwd=tmp_path).returncode == 1
     (tmp_path / "acl.json").write_text('{"dump": {}}')
     assert "valid, but enables nothing" in opdump("infer", "net.onnx", "-c", "acl.json", cwd=tmp_path).stderr
 
@@ -249,3 +251,29 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(name: str, dump: Path, t
     assert message in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
     assert not dump_files(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["acl", "mindspore-2.3", "mindspore-async"])
+def test_the_closing_line_counts_what_lies_on_the_disk(how: str, dump: Path, tmp_path: Path) -> None:
+    write_small(tmp_path, "net.onnx", shape=("N", 3))
+    name = "acl.json" if how == "acl" else "data_dump.json"
+    config(tmp_path, dump)
+    if how != "acl":
+        common = {
+            "support_device": [0],
+            "dump_mode": 0,
+            "net_name": "Net",
+            "path": str(dump),
+            "iteration": "all",
+            "input_output": 0,
+            "kernels": [],
+        }
+        form = {"file_format": "bin"} if how == "mindspore-async" else {}
+        content = {"common_dump_settings": common, "e2e_dump_settings": {"enable": how != "mindspore-async", **form}}
+        (tmp_path / name).write_text(json.dumps(content))
+    ended = opdump("infer", "net.onnx", "-c", name, "--json", cwd=tmp_path)
+    said = json.loads(ended.stderr.splitlines()[-1])
+    assert mistakes("infer", said) == []
+    files = [path for path in dump.rglob("*") if path.is_file()]
+    assert (said["files"], said["bytes"]) == (len(files), sum(path.stat().st_size for path in files)), files
+    assert said["files"] > 1

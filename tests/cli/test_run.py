@@ -241,20 +241,40 @@ def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
     assert re.search(rb"opdump: step \d+, [\d,]+ operators, \d", shown), shown
 
 
+FULL_DISK = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))\n"
+
+
 @pytest.mark.parametrize(
     ("beginning", "said"),
     [
         ("import opdump\nopdump.start('other.json')\n", "a capture is running in this process already"),
-        (
-            "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))\n",
-            "cannot be written (",
-        ),
+        (FULL_DISK, "cannot be written ("),
     ],
 )
 def test_what_opdump_cannot_do_is_said_in_its_own_words(tmp_path: Path, beginning: str, said: str) -> None:
     (tmp_path / "train.py").write_text(beginning + TRAIN)
-    done = opdump("run", "-c", write_config(tmp_path).name, "train.py", cwd=tmp_path)
+    done = opdump("run", "--on-error", "stop", "-c", write_config(tmp_path).name, "train.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("opdump: error: ")]
+    line, *more = [line for line in done.stderr.splitlines() if line.startswith("opdump: error: ")]
     assert said in line
+    assert all("the dump is not whole" in other and said not in other for other in more)
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(7)\n"])
+def test_a_script_whose_dump_is_lost_runs_to_its_end(tmp_path: Path, ending: str) -> None:
+    config = write_config(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN + ending)
+    plain = python("train.py", cwd=tmp_path)
+    (tmp_path / "train.py").write_text(FULL_DISK + TRAIN + ending)
+    done = opdump("run", "-c", config.name, "train.py", cwd=tmp_path)
+    assert done.stdout == plain.stdout
+    assert (done.returncode, plain.returncode) == ((7, 7) if ending else (3, 0)), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "compare" not in done.stderr
+    at_once, at_the_end = [line for line in done.stderr.splitlines() if "cannot be written (" in line]
+    assert at_once.endswith("The program goes on, and nothing more is dumped")
+    assert at_the_end.startswith("opdump: error: the dump is not whole")
+    strict = opdump("run", "--strict", "-c", config.name, "--path", "other", "train.py", cwd=tmp_path)
+    assert strict.returncode == 1
+    assert "step 2" not in strict.stdout

@@ -167,6 +167,20 @@ def test_a_damaged_file_is_a_problem_and_not_a_crash(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_run_that_ended_is_not_called_cut_off_for_want_of_its_index(tmp_path: Path) -> None:
+    path = write_dump(tmp_path / "dump")
+    assert "not known" not in show(path)
+    (index,) = path.rglob("index.sqlite")
+    index.chmod(0o600)
+    index.write_bytes(b"no database, " * 1000)
+    unreadable = opdump("show", str(path), cwd=tmp_path)
+    assert "not known: the index cannot be read" in unreadable.stdout
+    assert index.name in unreadable.stderr
+    index.unlink()
+    assert "not known: there is no index" in show(path)
+    assert "cut off" not in unreadable.stdout + show(path)
+
+
 def test_a_wrong_command_line_ends_with_2(dump: Path) -> None:
     assert refused(dump, "--run", "first")[0] == 2
     assert refused(dump, "--limit", "-1")[0] == 2

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import traceback
 from pathlib import Path
+
+import pytest
 
 import opdump
 from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
 from opdump.errors import ConfigError
+from tests.cli.programs import opdump as run_opdump
 
 PACKAGE = Path(opdump.__file__).parent
 
@@ -83,3 +87,30 @@ def test_an_error_that_opdump_means_is_not_a_defect() -> None:
     error = _raised(meant)
     assert not comes_from_opdump(error)
     assert without_opdump_frames(error).__traceback__ is None
+
+
+PROGRAMS_THAT_FAIL = {
+    "a tensor without elements": "torch._efficientzerotensor(3).numpy()",
+    "an argument that a function does not take": "torch.ones(2).add(1, 2, 3, 4)",
+    "an optimizer's step of three arguments": "torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=1.0).step(1, 2, 3)",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("level", ["op", "kernel", "all"])
+def test_what_opdump_calls_for_the_program_is_no_defect_of_opdump(level: str, tmp_path: Path) -> None:
+    (tmp_path / "acl.json").write_text(
+        json.dumps({"dump": {"dump_path": str(tmp_path), "dump_list": [], "dump_op_switch": "on", "dump_level": level}})
+    )
+    lines = "".join(
+        f"try:\n    {line}\nexcept Exception as error:\n    errors.append(error)\n"
+        for line in PROGRAMS_THAT_FAIL.values()
+    )
+    (tmp_path / "script.py").write_text(
+        "import torch\n"
+        "from opdump.commands.tracebacks import comes_from_opdump\n"
+        f"errors = []\n{lines}"
+        "print(len(errors), [comes_from_opdump(error) for error in errors])\n"
+    )
+    done = run_opdump("run", "-c", "acl.json", "script.py", cwd=tmp_path)
+    assert done.stdout == "3 [False, False, False]\n", done.stderr

@@ -115,7 +115,7 @@ class TestHostileFiles:
             ("dump", "is a directory"),
             ("pipe", "device, pipe or socket"),
             ("", "No such file"),
-            ("a\0b", "null byte"),
+            ("a\0b", "embedded null"),
             ("x" * 300, "name too long"),
         ],
     )

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from opdump.op_types import FRAMEWORKS, ROWS, OperatorNames, bare_name, names_of, rows_of, same_operator, search_texts
+from opdump.op_types import FRAMEWORKS, ROWS, OperatorNames, bare_name, is_called, names_of, rows_of, same_operator
 
 
 def test_there_are_many_rows_and_each_concept_has_one() -> None:
@@ -81,8 +81,28 @@ def test_names_are_those_of_every_concept() -> None:
     assert {"Conv2D", "Conv3D", "Conv"} <= names_of("convolution")
     assert names_of("Nothing") == {"Nothing"}
     assert rows_of("Nothing") == ()
-    assert search_texts("Nothing") == ()
-    assert "conv2d" in search_texts("aten::convolution.default")
+    assert not is_called("Nothing", "nothing")
+    assert is_called("aten::convolution.default", "conv2d")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "means", "not_those"),
+    [
+        ("relu", ["threshold_backward"], ["convolution", "addmm"]),
+        ("max", ["max_pool2d_with_indices"], ["clamp_min"]),
+        ("tanh", ["tanh_backward"], ["relu6"]),
+        ("index", [], ["embedding", "take"]),
+        ("scatter", [], ["slice_backward"]),
+        ("l1_loss", [], ["huber_loss"]),
+        ("linear", ["addmm", "mm"], ["relu"]),
+        ("convolution", ["conv1d", "conv_transpose2d"], []),
+        ("biasadd", ["addmm"], ["mm"]),
+    ],
+)
+def test_a_type_means_whole_names_of_the_same_framework_and_parts_of_names_of_others(
+    wanted: str, means: list[str], not_those: list[str]
+) -> None:
+    assert [name for name in (*means, *not_those) if is_called(name, wanted)] == means
 
 
 @pytest.mark.parametrize(

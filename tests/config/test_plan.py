@@ -57,11 +57,13 @@ def test_the_json_holds_every_field_but_text_and_warnings() -> None:
         single_operators=False,
         single_operator_models=False,
         dump_level="op",
+        layout="mindspore-async",
         file_format="bin",
         stream_in_names=False,
         step_level=True,
         kernel_by_kernel=True,
         dialect="acl",
+        on_error="stop",
     )
     shown = json.loads(plan.to_json())
     assert set(shown) == set(DumpPlan.__dataclass_fields__) - {"config_text", "warnings"}

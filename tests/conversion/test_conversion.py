@@ -142,7 +142,8 @@ def test_text_gives_the_same_elements_back(tmp_path_factory: pytest.TempPathFact
     )
     path = directory / "out" / f"{NAME}.output.0.txt"
     assert path.read_text().startswith(f"# dtype={values.dtype.name} shape=(2,2)\n")
-    np.testing.assert_array_equal(np.loadtxt(path, dtype=kind), values)
+    with np.errstate(invalid="ignore"):  # some numpy tells of complex numbers without a value when they are compared
+        np.testing.assert_array_equal(np.loadtxt(path, dtype=kind), values)
 
 
 def test_what_the_original_loses_silently_is_a_failure_and_the_other_tensors_are_written(tmp_path: Path) -> None:

@@ -80,6 +80,6 @@ def test_a_name_that_is_no_text_does_not_stop_the_writers() -> None:
         stack=(Frame("caf\udce9.py", 1, "", "a\nb"),),
     )
     graph = Graph(graph_id=0, root_name="0", nodes=(node,), parameters=(GraphValue("w\udce9", "float32", (1,)),))
-    assert [found.op_name for found in decode_pb(encode_pb(graph)).nodes] == ["Default/caf?-op0"]
+    assert [found.op_name for found in decode_pb(encode_pb(graph)).nodes] == ["Default/caf\\udce9-op0"]
     assert [found.stack[0].code for found in decode_ir(encode_ir(graph)).nodes] == ["a b"]
-    assert decode_execution_order(encode_execution_order(graph)) == ("Default/caf?-op0",)
+    assert decode_execution_order(encode_execution_order(graph)) == ("Default/caf\\udce9-op0",)

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import opdump
@@ -25,8 +26,9 @@ def run(code: str, *, source: Path | None = None, **environ: str) -> subprocess.
     if source is not None:
         # Without the site module an editable installation cannot put its own opdump first.
         command.insert(1, "-S")
-        installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-        plain["PYTHONPATH"] = os.pathsep.join([str(source), *installed])
+        # numpy may lie where a .pth file of the environment points to, and -S reads none.
+        places = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(Path(np.__file__).parents[1]))
+        plain["PYTHONPATH"] = os.pathsep.join([str(source), *dict.fromkeys(places)])
     return subprocess.run(
         command, env={**plain, "PYTHONDONTWRITEBYTECODE": "1", **environ}, capture_output=True, text=True, check=False
     )
@@ -120,3 +122,15 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), kernels.summarise(arra
 def test_importing_the_kernels_imports_no_framework() -> None:
     code = "import sys, opdump.kernels; print('torch' in sys.modules, 'ctypes' in sys.modules)"
     assert run(code).stdout.startswith("False")
+
+
+def test_the_version_says_which_kernels_run() -> None:
+    def asked(isa: str) -> subprocess.CompletedProcess[str]:
+        return run("from opdump.commands import main\nmain(['--version'])", OPDUMP_ISA=isa)
+
+    assert asked("numpy").stdout.endswith("kernels: numpy (no compiled kernels: OPDUMP_ISA=numpy)\n")
+    assert asked("").stdout.startswith("opdump ")
+    wrong = asked("sse9")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr.startswith("opdump: error: OPDUMP_ISA is 'sse9'")
+    assert len(wrong.stderr.splitlines()) == 1

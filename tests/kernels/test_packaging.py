@@ -63,6 +63,17 @@ def run_installed(target: Path) -> tuple[Path, str, str]:
     return Path(lines[0]), lines[1], lines[2]
 
 
+def assert_start_hook_is_there(target: Path) -> None:
+    """The file that Python reads at its start is installed and listed, so that it goes when the package is uninstalled."""
+    (line,) = filter(None, (target / "opdump_start.pth").read_text().split("\n"))
+    assert "opdump_start.pth," in next(target.glob("opdump-*.dist-info/RECORD")).read_text()
+    code = f"import sys; exec({line!r}); print([name for name in sys.modules if name.startswith('opdump')])"
+    environ = {"PYTHONPATH": str(target)}
+    assert call("-S", "-c", code, environ=environ) == "[]\n"
+    asked = call("-S", "-c", code, environ={**environ, "OPDUMP_START": "1"})
+    assert "'opdump.startup.plain_command'" in asked
+
+
 def test_without_a_compiler_the_package_installs_and_works_on_the_twin(sources: Path, tmp_path: Path) -> None:
     options = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
     no_compiler = {"CC": "/bin/false", "CXX": "/bin/false"}
@@ -73,6 +84,7 @@ def test_without_a_compiler_the_package_installs_and_works_on_the_twin(sources: 
     assert active == "numpy (no compiled kernels: opdump was installed without a C++ compiler)"
     assert summary.startswith("Summary(count=10.0")
     assert "Root-Is-Purelib: true" in next(tmp_path.glob("opdump-*.dist-info/WHEEL")).read_text()
+    assert_start_hook_is_there(tmp_path)
 
 
 @pytest.mark.compiler
@@ -85,11 +97,13 @@ def test_a_wheel_holds_the_package_and_the_compiled_kernels_and_no_sources(sourc
     assert len([name for name in names if name.startswith("opdump/kernels/_native.") and name.endswith(".so")]) == 1
     assert {"opdump/py.typed", "opdump/kernels/reference.py", "opdump/kernels/_native.pyi"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert "opdump_start.pth" in names, "beside the package, where Python looks for such files"
     assert not [name for name in names if name.endswith((".cpp", ".h")) or name.startswith(("tests/", "native/"))]
     zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
     origin, active, _ = run_installed(tmp_path / "installed")
     assert origin.is_relative_to(tmp_path / "installed")
     assert active.startswith("native (")
+    assert_start_hook_is_there(tmp_path / "installed")
 
 
 def test_a_source_distribution_can_build_the_kernels(sources: Path, tmp_path: Path) -> None:

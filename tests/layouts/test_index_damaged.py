@@ -22,9 +22,9 @@ def test_another_version_is_refused_with_what_to_do(version: int, remedy: str, t
     run_sql(f"PRAGMA user_version = {version}")(index_file(tmp_path))
     (problem,) = open_dump(tmp_path).problems
     assert f"version {version} " in str(problem)
-    assert "reads version 2" in str(problem)
+    assert "reads versions 2 to 3" in str(problem)
     assert remedy in str(problem)
-    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 2: set 'path'"):
+    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 3: dump into"):
         new_writer(DumpPlan(path=tmp_path))
 
 
@@ -62,12 +62,10 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "a time stamp of a thousand digits": run_sql(f"UPDATE batches SET timestamps = '[{'9' * 1000}]'"),
     "an object for time stamps": run_sql("UPDATE batches SET timestamps = '{}'"),
     "a blob for time stamps": run_sql("UPDATE batches SET timestamps = x'00'"),
-    "an unknown reason counted": run_sql("""UPDATE batches SET counted = '{"because": 1}'"""),
     "less than none counted": run_sql("""UPDATE batches SET counted = '{"view": -1}'"""),
     "a word for a count": run_sql("""UPDATE batches SET counted = '{"view": "many"}'"""),
     "a shape of words": run_sql("UPDATE signatures SET shape = 'a,b'"),
     "an unknown phase": run_sql("UPDATE operators SET phase = 'sideways'"),
-    "an unknown reason": run_sql("UPDATE operators SET skip = 'because'"),
     "an unknown direction": run_sql("UPDATE signatures SET io = 'both'"),
     "operators missing": run_sql("DELETE FROM operators"),
     "stacks missing": run_sql("DELETE FROM frames"),
@@ -116,3 +114,19 @@ def test_without_its_index_a_dump_is_read_by_file_names(name: str, tmp_path: Pat
     assert bool(catalog.problems) == (name != "gone")
     for problem in catalog.problems:
         assert str(index_file(tmp_path)) in str(problem)
+
+
+def test_a_reason_of_a_later_version_is_kept(tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(0)])
+    skipped = len([op for op in sample_step(0).ops if op.skip])
+    run_sql(
+        "UPDATE operators SET skip = 'because' WHERE skip <> ''",
+        "UPDATE signatures SET skip = 'as well' WHERE skip <> ''",
+        """UPDATE batches SET counted = '{"because": 3}'""",
+    )(index_file(tmp_path))
+    catalog = open_dump(tmp_path)
+    executions = list(catalog.executions(include_skipped=True))
+    assert not catalog.problems
+    assert [str(each.op.skip) for each in executions].count("because") == skipped > 0
+    assert {record.skip for each in executions for record in each.tensors} == {"", "as well"}
+    assert dict(catalog.counted(0)) == {"because": 3}

@@ -115,7 +115,7 @@ def test_repeated_rows_are_those_made_one_by_one(
 ) -> None:
     plan = DumpPlan(path=Path("/nowhere"), statistic_category=tuple(categories[:many]), trailing_comma=trailing_comma)
     sink = MemorySink()
-    files = StatisticFiles(plan, Path("/nowhere"), sink)
+    files = StatisticFiles(plan, sink)
     batches = Batches()
     expected: dict[str, bytes] = {}
     for tensors in steps:
@@ -231,7 +231,7 @@ def test_another_owner_of_a_tensor_is_another_pattern() -> None:
 
 def test_operators_of_two_steps_in_one_batch_keep_their_directories() -> None:
     sink = MemorySink()
-    files, batches = StatisticFiles(DumpPlan(path=Path("/nowhere")), Path("/nowhere"), sink), Batches()
+    files, batches = StatisticFiles(DumpPlan(path=Path("/nowhere")), sink), Batches()
     for first, second in ((0, 0), (1, 1), (2, 3), (4, 4), (5, 6)):
         tensors = [_step(first)[0], _step(second)[1]]
         ops = [tensor.op for tensor in tensors]

@@ -25,7 +25,8 @@ class FailureRecorder(GatheringRecorder):
     """Also keeps what an adapter said of failures."""
 
     def __init__(self, plan: DumpPlan) -> None:
-        super().__init__(plan, CollectingWriter(), NumpyReader.of_plan(plan))
+        self.filed = CollectingWriter()
+        super().__init__(plan, self.filed, NumpyReader.of_plan(plan))
         self.failed: list[tuple[OpRecord, BaseException, list[LiveTensor]]] = []
 
     def failed_op(
@@ -78,8 +79,7 @@ def test_the_failing_operator_is_found_whatever_it_is_called(first: str, second:
         (0, "data", f"{first or 'Gather_1'}:0"),
         (1, "indices", "i:0"),
     ]
-    assert isinstance(recorder._writer, CollectingWriter)
-    found = {record.slot: record.payload.to_host() for record in recorder._writer.tensors if record.payload}
+    found = {record.slot: record.payload.to_host() for record in recorder.filed.tensors if record.payload}
     np.testing.assert_array_equal(found[0], np.array([1, 0, 3], np.float32))
     np.testing.assert_array_equal(found[1], [1, 9])
     assert session.notes == []

@@ -305,7 +305,7 @@ def test_the_reader_takes_plain_arrays_too() -> None:
     taken = reader.take(array)
     (summary,) = reader.summaries([taken])
     assert summary is not None
-    assert (taken.shape, taken.data_size, summary.count) == ((4,), 16, 4)
+    assert (taken.shape, taken.data_size, summary.count, taken.sample) == ((3, 2), 24, 6, 4)
     assert taken.array is not None
     np.testing.assert_array_equal(taken.array, array.reshape(-1)[:4])
     assert reader.take(np.array(["text"])).skip == "opaque"

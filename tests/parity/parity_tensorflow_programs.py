@@ -181,6 +181,16 @@ def _behaviour(root: Path, version: str) -> Run:
 
 
 Programs = Callable[[str], Any]
+FUNCTION = """
+import tensorflow as tf
+
+@tf.function
+def step(x):
+    return tf.nn.relu(x) * 2.0
+
+for number in range(3):
+    step(tf.constant([1.0, -2.0]) + float(number))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -419,3 +429,56 @@ def test_a_real_npu_bridge_stays_what_it_is(tmp_path: Path) -> None:
     assert run.code == 0, run.err
     assert run.out == f"the real one\n{tmp_path}/npu_bridge/__init__.py\n"
     assert "there is a package npu_bridge" in run.err
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "in the dump"])
+def test_the_closing_line_counts_what_lies_in_the_dump_graph_files_and_their_notes_too(
+    place: str, tmp_path: Path
+) -> None:
+    script, config, dump = tmp_path / "function.py", tmp_path / "acl.json", tmp_path / "dump"
+    dump.mkdir()
+    script.write_text(FUNCTION, encoding="utf-8")
+    content = {"dump": {"dump_path": str(dump), "dump_mode": "all", "dump_list": []}}
+    config.write_text(json.dumps(content), encoding="utf-8")
+    # Graph files go where the program runs.
+    folder = dump if place == "in the dump" else tmp_path
+    arguments: list[str | Path] = ["-m", "opdump", "run", "--json", "--config", config, script]
+    ended = subprocess.run(
+        [str(peers.TENSORFLOW), *map(str, arguments)],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(peers.ROOT / "src"), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stderr.splitlines()[-1])
+    files = [path for path in dump.rglob("*") if path.is_file()]
+    assert len(list(folder.glob("ge_proto_*_Build.txt*"))) == 2
+    assert [path.name for path in files].count("ge_graphs.json") == 1
+    assert (said["files"], said["bytes"]) == (len(files), sum(path.stat().st_size for path in files)), files
+
+
+@pytest.mark.parametrize(
+    ("dump", "reason"),
+    [
+        (
+            {"dump_list": [], "dump_step": "7"},
+            "no wanted step was reached: the program ended the steps 0 to 2, and `dump_step` asks for 7",
+        ),
+        (
+            {"dump_list": [{"model_name": "stop"}]},
+            "no model of dump_list ran; those that ran are called 'step'",
+        ),
+    ],
+)
+def test_when_nothing_was_captured_steps_and_models_are_the_reason(
+    dump: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    script, config = tmp_path / "function.py", tmp_path / "acl.json"
+    (tmp_path / "dump").mkdir()
+    script.write_text(FUNCTION, encoding="utf-8")
+    config.write_text(json.dumps({"dump": {"dump_path": "dump", "dump_mode": "all", **dump}}), encoding="utf-8")
+    ended = _opdump_run(peers.TENSORFLOW, ["--config", str(config)], script, tmp_path)
+    assert reason in ended.err

@@ -15,7 +15,7 @@ import pytest
 
 from tests.parity import peers
 
-SCRIPTS = ("constructs", "ways", "options", "sums", "fusions", "references")
+SCRIPTS = ("constructs", "ways", "options", "sums", "fusions", "references", "datasets")
 ENVIRONMENTS = (".venv-tensorflow", ".venv-tensorflow215")
 
 

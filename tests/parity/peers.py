@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 MINDSPORE = ROOT / ".venv-mindspore" / "bin" / "python"
 MINDINSIGHT = ROOT / ".venv-mindinsight" / "bin" / "python"
+PROGRAMS = ROOT / ".venv-programs" / "bin" / "python"
 MSPROBE = ROOT / ".venv-msprobe" / "bin" / "python"
 TENSORFLOW = ROOT / ".venv-tensorflow" / "bin" / "python"
 TENSORFLOW215 = ROOT / ".venv-tensorflow215" / "bin" / "python"
@@ -24,13 +29,26 @@ def msaccucmp() -> Path:
     return found[0]
 
 
+@cache
+def _scratch() -> Path:
+    """Where peers write what nobody named a place for. It is removed when all tests are done: none waits for that."""
+    place = Path(tempfile.mkdtemp(prefix="opdump-peers-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
+
+
 def run(python: Path, arguments: Sequence[str | Path], environment: Mapping[str, str]) -> str:
-    """What the peer printed. A peer that is missing or that fails is an AssertionError, never a skip."""
+    """What the peer printed. A peer that is missing or that fails is an AssertionError, never a skip.
+
+    It runs in a directory of its own, which is also where its temporary files go.
+    """
     assert python.exists(), f"{python} is missing: run tests/parity/run, which sets it up"
-    inherited = {key: os.environ[key] for key in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ}
+    inherited = {key: os.environ[key] for key in ("PATH", "HOME", "LD_LIBRARY_PATH") if key in os.environ}
+    place = tempfile.mkdtemp(dir=_scratch())
     result = subprocess.run(
         [str(python), *map(str, arguments)],
-        env={**inherited, "OMP_NUM_THREADS": "1", **environment},
+        env={**inherited, "TMPDIR": place, "OMP_NUM_THREADS": "1", **environment},
+        cwd=place,
         capture_output=True,
         text=True,
         check=False,

@@ -10,7 +10,8 @@ What a fenced block means is in the word after its fence:
     sh norun               is shown only: it would install something or run for minutes
     text, or nothing       is shown only
 
-A page runs in an empty folder that holds a copy of `examples/`.
+A page runs in an empty folder that holds a copy of `examples/`, and with a folder of its own in the place of `/tmp`: several may run
+at once, for several users.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +44,9 @@ class Block(NamedTuple):
     options: tuple[str, ...]
     text: str
     line: int
+
+    def with_own(self, temporary: str) -> Block:
+        return self._replace(text=re.sub(r"(?<![\w/])/tmp(?=/)", temporary, self.text))
 
 
 def _blocks(page: Path) -> Iterator[Block]:
@@ -95,8 +100,15 @@ def _with_code(page: Path) -> bool:
     return any(block.language in ("python", "console", "json") for block in _blocks(page))
 
 
+@pytest.fixture
+def temporary() -> Iterator[str]:
+    # Not below tmp_path, whose name may hold the dots of a user's name: the path of a dump has none.
+    with tempfile.TemporaryDirectory(prefix="opdump-page-", dir="/tmp") as directory:
+        yield directory
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if _with_code(page)], ids=lambda page: page.name)
-def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path, temporary: str) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.xfail("notimpl: the pages show PyTorch, which this environment leaves out")
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
@@ -105,7 +117,7 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m opdump "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     program: list[str] = []
-    for block in _blocks(page):
+    for block in (each.with_own(temporary) for each in _blocks(page)):
         file = next((option[5:] for option in block.options if option.startswith("file=")), None)
         if file is not None:
             (tmp_path / file).write_text(block.text, encoding="utf-8")

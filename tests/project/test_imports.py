@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import opdump
+
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ("torch", "onnxruntime", "tensorflow", "jax", "mindspore", "transformers", "sklearn")
 
@@ -34,6 +36,12 @@ def test_every_public_name_is_there_and_lazy() -> None:
     assert {"capture", "open", "set_dump", "start", "stop", "DumpPlan"} <= set(listed)
     loaded = _modules_after("import opdump\nfor name in opdump.__all__: assert getattr(opdump, name) is not None, name")
     assert loaded.isdisjoint(FRAMEWORKS)
+
+
+def test_no_module_takes_the_place_of_a_public_name() -> None:
+    # Importing `opdump.x` sets the attribute `x` of the package.
+    modules = {path.stem for path in (ROOT / "src" / "opdump").iterdir()}
+    assert {name for name in opdump.__all__ if name in modules} == {"acl", "onnx", "tensorflow"}
 
 
 @pytest.mark.parametrize("verb", ["", "run", "show", "config"])

@@ -20,6 +20,7 @@ from opdump.errors import DumpPathError
 from opdump.sink import DirectorySink, MemorySink, NullSink, Sink
 from opdump.sink import directory as directory_module
 from opdump.sink.directory import Buffer
+from opdump.sink.open_directories import OpenDirectory
 
 
 def _run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -72,7 +73,7 @@ def test_a_full_queue_makes_the_caller_wait(tmp_path: Path) -> None:
     most = 0
     for number in range(40):
         sink.write_array(f"{number}.npy", np.zeros(125_000))
-        most = max(most, sink._state._held)
+        most = max(most, sink._state.threads.held)
     sink.close()
     assert most <= 3_000_000
     assert len(_files(tmp_path)) == 40
@@ -131,9 +132,9 @@ def test_of_small_files_those_before_a_failure_are_whole(tmp_path: Path) -> None
 def test_small_files_of_a_new_directory_appear_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def watched(path: str, buffers: Sequence[Buffer], mode: int) -> int:
+    def watched(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
         seen.append((tmp_path / "net/1/0").exists())
-        return write_file(path, buffers, mode)
+        return write_file(name, buffers, mode, directory)
 
     write_file = directory_module._write_file
     monkeypatch.setattr(directory_module, "_write_file", watched)
@@ -154,10 +155,10 @@ def test_small_files_of_a_new_directory_appear_with_it(tmp_path: Path, monkeypat
 def test_a_directory_that_somebody_else_made_meanwhile_keeps_what_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interfering(path: str, buffers: Sequence[Buffer], mode: int) -> int:
+    def interfering(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
         (tmp_path / "net").mkdir(exist_ok=True)
         (tmp_path / "net/other.csv").write_text("another process")
-        return write_file(path, buffers, mode)
+        return write_file(name, buffers, mode, directory)
 
     write_file = directory_module._write_file
     monkeypatch.setattr(directory_module, "_write_file", interfering)
@@ -168,9 +169,9 @@ def test_a_directory_that_somebody_else_made_meanwhile_keeps_what_is_in_it(
 
 
 def test_of_a_new_directory_those_before_a_failure_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: str, buffers: Sequence[Buffer], mode: int) -> int:
-        written = write_file(path, buffers, mode)
-        if path.endswith("c.csv"):
+    def full(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
+        written = write_file(name, buffers, mode, directory)
+        if name.endswith("c.csv"):
             raise OSError(errno.ENOSPC, "No space left on device")
         return written
 
@@ -186,7 +187,7 @@ def test_of_a_new_directory_those_before_a_failure_are_whole(tmp_path: Path, mon
 
 def test_a_directory_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DumpPathError, match="set 'path' in common_dump_settings"):
+    with pytest.raises(DumpPathError, match="dump into a directory that this user can write"):
         DirectorySink(tmp_path / "file" / "rank_0")
 
 

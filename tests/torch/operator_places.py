@@ -34,7 +34,7 @@ class Places(TorchDispatchMode):
             self.phases.append(position.phase)
             self.graphs.append(position.graph_id)
             self.calls.append(position.call_id)
-            self.marked.append(position.marked)
+            self.marked.append(self.observer.marked)
             self.recomputed.append(position.recomputing)
         return func(*args, **(kwargs or {}))
 

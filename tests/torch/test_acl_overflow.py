@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import opdump
-from opdump.adapters.torch import reader
+from opdump.adapters.torch import memory, reader
 from opdump.catalog import Execution
 from opdump.dump_file.opdebug import decode_opdebug
 from opdump.plan import DumpPlan
@@ -193,13 +193,13 @@ def test_an_operator_of_somebody_else_may_write_into_anything(tmp_path: Path) ->
 
 def test_operators_that_give_finite_numbers_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
-    copy = reader._copy_elements
+    copy = memory.copy_of_elements
 
     def counted(dense: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
         copied.append(dense.numel())
         return copy(dense)
 
-    monkeypatch.setattr(reader, "_copy_elements", counted)
+    monkeypatch.setattr(reader, "copy_of_elements", counted)
     x = torch.ones(7)
     with opdump.capture(overflow=True, path=tmp_path):
         (x + x).sum().sigmoid()

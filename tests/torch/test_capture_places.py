@@ -146,6 +146,18 @@ def test_a_kernel_that_matches_nothing_is_said_at_the_end(tmp_path: Path) -> Non
     assert any("NoSuchOperator" in text for text in dump.report.warnings)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"kernels": ["NoSuchOperator"]}, {"dump_mode": 2}, {"op_debug_mode": 3}, {"saved_data": "statistic"}]
+)
+def test_the_history_of_a_graph_lists_every_dumped_step_whatever_is_filed_of_it(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    with opdump.capture(path=tmp_path, iteration="0|2", **settings):
+        train_convnet(4)
+    (history,) = tmp_path.glob("rank_0/execution_order/ms_global_execution_order_graph_*.csv")
+    assert history.read_text() == "0\n2\n"
+
+
 def test_set_dump_selects_a_module_with_its_backward(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     opdump.set_dump(model[1])

@@ -14,6 +14,7 @@ from torch import Tensor
 import opdump
 from opdump.adapters.torch import reader
 from opdump.catalog import Execution
+from opdump.plan import DumpPlan
 
 
 def capture(path: Path, function: Any, *inputs: Tensor, **settings: Any) -> dict[str, Execution]:
@@ -220,3 +221,37 @@ def test_a_release_that_cannot_describe_its_tensors_gives_the_same_statistics(
     monkeypatch.setattr(reader, "_DESCRIBES_TENSORS", False)
     assert statistics(tmp_path / "asked") == described
     assert len(described) == 7
+
+
+class Wrapper(torch.Tensor):
+    """A tensor around another one, which says that it begins at an offset: it has an address and no memory."""
+
+    held: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), storage_offset=5, dtype=inner.dtype
+        )
+        made.held = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return func(*(each.held if isinstance(each, Wrapper) else each for each in args), **(kwargs or {}))
+
+
+@pytest.mark.parametrize("saved_data", ["statistic", "tensor"])
+@pytest.mark.parametrize("dump_level", ["op", "all"])
+def test_a_wrapper_that_begins_at_an_offset_has_no_memory_to_read(
+    dump_level: Any, saved_data: Any, tmp_path: Path
+) -> None:
+    wrapped = Wrapper(torch.arange(3.0))
+    assert wrapped.data_ptr() != 0
+    plan = DumpPlan(
+        path=tmp_path, layout="acl", file_format="bin", dialect="acl", dump_level=dump_level, saved_data=saved_data
+    )
+    with opdump.capture(plan) as dump:
+        assert torch.add(wrapped, 1).tolist() == [1.0, 2.0, 3.0]
+    assert dump.report is not None
+    assert dump.report.tensors_skipped == {"no storage": 1}

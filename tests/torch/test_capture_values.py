@@ -209,17 +209,18 @@ def test_arguments_are_recorded_well_enough_to_call_the_operator_again(tmp_path:
     assert json.loads(files[0].read_text())["stride"] == "[2, 2]"
 
 
-def test_sampling_keeps_the_first_elements_and_their_statistics(tmp_path: Path) -> None:
+def test_a_sample_is_the_first_elements_and_all_else_is_of_the_whole_tensor(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path, saved_data="full", sample_num=5, statistic_category=["max", "count"]):
         x = torch.arange(12.0).reshape(3, 4).t() * 1
         torch.ones(4) + 1
     catalog = opdump.open(tmp_path)
     (product,) = [e for e in catalog.executions() if e.op.op_type == "mul"]
     assert elements(product.inputs[0]).tolist() == x.reshape(-1)[:5].tolist() == [0, 4, 8, 1, 5]
-    assert product.inputs[0].shape == (5,)
-    assert product.inputs[0].statistics["max"] == 8
+    assert (product.inputs[0].shape, product.inputs[0].sample, product.inputs[0].data_size) == ((4, 3), 5, 48)
+    assert (product.inputs[0].statistics["max"], product.inputs[0].statistics["count"]) == (11, 12)
     (small,) = [e for e in catalog.executions() if e.op.op_type == "add"]
-    assert small.inputs[0].shape == (4,)
+    assert (small.inputs[0].shape, small.inputs[0].sample) == ((4,), 0)
+    assert elements(small.inputs[0]).shape == (4,)
 
 
 def test_constants_are_what_no_operator_made(tmp_path: Path) -> None:

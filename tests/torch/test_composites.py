@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import opdump
-from opdump.adapters.torch.composites import GRADIENTS, ONE_OPERATOR
+from opdump.adapters.torch.hazards import GRADIENTS, ONE_OPERATOR
 
 
 class OnlyOn(TorchDispatchMode):
@@ -27,6 +27,24 @@ class OnlyOn(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen.append(str(func))
         return func(*args, **(kwargs or {}))
+
+
+Note = Callable[[str, bool], None]
+
+
+@pytest.fixture
+def note(record_property: Callable[[str, object], None]) -> Note:
+    """Writes down whether a bare mode changes a result on this processor, which is no business of opdump's to promise."""
+
+    def write(name: str, shows: bool) -> None:
+        record_property("counts", {f"hazards of a bare mode {'seen' if shows else 'not seen'} here": 1})
+        print(f"{name}: a bare mode {'changes' if shows else 'does not change'} the result on this processor")
+
+    return write
+
+
+def differ(one: Tensor, other: Tensor) -> bool:
+    return one.dtype is not other.dtype or not torch.equal(one, other)
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -51,6 +69,13 @@ FORWARD: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, str]] = {
     "eigvalsh": (lambda x: torch.linalg.eigvalsh(x @ x.T), normal(40, 30), "linalg_eigvalsh"),
     "eigvals": (torch.linalg.eigvals, normal(150, 150), "linalg_eigvals"),
     "pinv": (torch.linalg.pinv, normal(5, 5, dtype=torch.complex128), "linalg_pinv"),
+    "rank into a given tensor": (
+        lambda x: torch.linalg.matrix_rank(x, out=torch.zeros((), dtype=torch.int64)),
+        normal(6, 4),
+        "linalg_matrix_rank",
+    ),
+    "norm into a given tensor": (lambda x: torch.linalg.norm(x, out=torch.zeros(())), normal(6, 4), "linalg_norm"),
+    "max_pool1d": (lambda x: torch.nn.functional.max_pool1d(x, 2), normal(2, 3, 8), "max_pool1d"),
     "folded matmul": (lambda x: x @ normal(1, 512, 512), normal(64, 1, 512), "matmul"),
 }
 
@@ -66,11 +91,11 @@ BACKWARD: dict[str, tuple[Callable[[Tensor], Tensor], float, str]] = {
 
 
 @pytest.mark.parametrize("name", FORWARD)
-def test_a_composite_keeps_its_bits_and_is_one_operator(name: str, tmp_path: Path) -> None:
+def test_a_composite_keeps_its_bits_and_is_one_operator(name: str, note: Note, tmp_path: Path) -> None:
     function, x, op_type = FORWARD[name]
     plain = function(x)
     with OnlyOn():
-        assert not torch.equal(function(x), plain), "this case no longer shows the hazard"
+        note(name, differ(function(x), plain))
     with opdump.capture(path=tmp_path):
         captured = function(x)
     assert torch.equal(captured, plain)
@@ -81,14 +106,12 @@ def test_a_composite_keeps_its_bits_and_is_one_operator(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", BACKWARD)
-def test_a_gradient_keeps_its_bits_and_is_one_operator(name: str, tmp_path: Path) -> None:
+def test_a_gradient_keeps_its_bits_and_is_one_operator(name: str, note: Note, tmp_path: Path) -> None:
     function, start, op_type = BACKWARD[name]
     run, x = gradient(function, start), normal(7, 5)
     plain = run(x)
     with OnlyOn():
-        changed = run(x)
-    if name != "cumprod":
-        assert not torch.equal(changed, plain), "this case no longer shows the hazard"
+        note(name, differ(run(x), plain))
     with opdump.capture(path=tmp_path):
         captured = run(x)
     assert torch.equal(captured, plain)
@@ -99,7 +122,7 @@ def test_a_gradient_keeps_its_bits_and_is_one_operator(name: str, tmp_path: Path
     assert np.array_equal(recorded.to_host(), plain.numpy())
 
 
-def test_the_gradient_of_a_filling_value_keeps_its_bits(tmp_path: Path) -> None:
+def test_the_gradient_of_a_filling_value_keeps_its_bits(note: Note, tmp_path: Path) -> None:
     x, mask = normal(301, 70), normal(301, 70) > 0.3
 
     def run() -> Tensor:
@@ -110,7 +133,7 @@ def test_the_gradient_of_a_filling_value_keeps_its_bits(tmp_path: Path) -> None:
 
     plain = run()
     with OnlyOn():
-        assert not torch.equal(run(), plain), "this case no longer shows the hazard"
+        note("masked_fill", differ(run(), plain))
     with opdump.capture(path=tmp_path):
         assert torch.equal(run(), plain)
 
@@ -123,22 +146,21 @@ def test_a_gradient_that_is_not_defined_is_refused_under_capture_too(tmp_path: P
 
     with pytest.raises(RuntimeError, match="eigenvectors"):
         run()
-    with OnlyOn():
-        run()
     with opdump.capture(path=tmp_path), pytest.raises(RuntimeError, match="eigenvectors"):
         run()
 
 
 @pytest.mark.parametrize("function", [torch.fft.hfft2, lambda x: torch.einsum("ij,kj->ik", x, x)])
-def test_composites_keep_their_bits_in_inference_mode(function: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+def test_composites_keep_their_bits_in_inference_mode(
+    function: Callable[[Tensor], Tensor], note: Note, tmp_path: Path
+) -> None:
     def run() -> Tensor:
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
             return function(normal(8, 8))
 
     plain = run()
     with OnlyOn():
-        other = run()
-    assert other.dtype is not plain.dtype or not torch.equal(other, plain), "this case no longer shows the hazard"
+        note("inference mode", differ(run(), plain))
     with opdump.capture(path=tmp_path):
         captured = run()
     assert captured.dtype is plain.dtype
@@ -146,7 +168,9 @@ def test_composites_keep_their_bits_in_inference_mode(function: Callable[[Tensor
 
 
 @pytest.mark.parametrize("name", ["pinv", "bilinear"])
-def test_an_operator_that_calls_others_keeps_its_precision_under_autocast(name: str, tmp_path: Path) -> None:
+def test_an_operator_that_calls_others_keeps_its_precision_under_autocast(
+    name: str, note: Note, tmp_path: Path
+) -> None:
     def run() -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             if name == "pinv":
@@ -156,8 +180,7 @@ def test_an_operator_that_calls_others_keeps_its_precision_under_autocast(name: 
 
     plain = run()
     with OnlyOn():
-        other = run()
-    assert other.dtype is not plain.dtype or not torch.equal(other, plain), "this case no longer shows the hazard"
+        note(name, differ(run(), plain))
     with opdump.capture(path=tmp_path):
         captured = run()
     assert captured.dtype is plain.dtype
@@ -189,6 +212,48 @@ def test_an_operator_of_another_library_runs_as_without_capture(
     (execution,) = opdump.open(tmp_path).executions(op_type="gram")
     assert execution.op.kernel == "opdumptest::gram"
     assert execution.inputs[0].argument == "x"
+
+
+def test_what_is_written_into_a_given_tensor_is_there_under_capture(tmp_path: Path) -> None:
+    def run() -> tuple[int, int]:
+        rank = torch.zeros((), dtype=torch.int64)
+        torch.linalg.matrix_rank(normal(6, 4), out=rank)
+        return int(rank), rank._version
+
+    plain = run()
+    assert plain[0] == 4
+    with opdump.capture(path=tmp_path):
+        assert run() == plain
+
+
+@pytest.mark.parametrize("captures", [{}, {"exception": True}])
+def test_an_operator_of_another_library_without_tensors_may_run_again_and_again(
+    captures: dict[str, Any], tmp_path: Path
+) -> None:
+    library = torch.library.Library("opdumpcounts", "DEF")
+    library.define("count(int x) -> int")
+    library.impl("count", lambda x: x + 1, "CompositeExplicitAutograd")
+    plan = opdump.DumpPlan(path=tmp_path, captures="exception") if captures else opdump.DumpPlan(path=tmp_path)
+    try:
+        with opdump.capture(plan):
+            assert [torch.ops.opdumpcounts.count(number) for number in range(3)] == [1, 2, 3]
+    finally:
+        library._destroy()
+
+
+def test_a_product_with_a_sparse_matrix_keeps_its_precision_under_autocast(note: Note, tmp_path: Path) -> None:
+    def run() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            product: Tensor = torch.sparse.mm(normal(6, 6).to_sparse(), normal(6, 6))
+            return product
+
+    plain = run()
+    with OnlyOn():
+        note("sparse.mm", differ(run(), plain))
+    with opdump.capture(path=tmp_path):
+        captured = run()
+    assert captured.dtype is plain.dtype
+    assert torch.equal(captured, plain)
 
 
 def test_a_failing_gradient_leaves_capture_on(tmp_path: Path) -> None:
@@ -261,3 +326,22 @@ def test_nothing_is_registered_once_the_capture_has_ended(tmp_path: Path) -> Non
         with opdump.capture(path=tmp_path):
             assert own() == names
     assert own() == []
+
+
+@pytest.mark.parametrize("layer", ["linear", "attention", "lstm"])
+def test_a_batch_that_is_not_contiguous_is_multiplied_alike_in_inference_mode(layer: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 16)
+    linear, attention = torch.nn.Linear(16, 48), torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    lstm = torch.nn.LSTM(16, 16, batch_first=True)
+    runs = {
+        "linear": lambda: linear(x.transpose(0, 1)),
+        "attention": lambda: attention(x, x, x, need_weights=False)[0],
+        "lstm": lambda: lstm(x)[0],
+    }
+    # A default device is a function mode, for which attention leaves its fast road.
+    with torch.inference_mode(), torch.device("cpu"):
+        plain = runs[layer]()
+        with opdump.capture(path=tmp_path):
+            captured = runs[layer]()
+    assert torch.equal(plain, captured)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from opdump.adapters.torch.operator_names import names_of
+from opdump.adapters.torch.operator_names import OperatorNames
 from opdump.layouts.ascend.api_names import api_name
 
 
 def test_the_names_of_an_operator_of_a_module() -> None:
     name = "Default/network-ResNet/layer1-Sequential/0-Block/conv1-Conv2d/convolution-op7"
-    assert names_of(name) == {
+    assert OperatorNames().of(name) == {
         name,
         "convolution-op7",
         "Default/network-ResNet",
@@ -22,12 +22,14 @@ def test_the_names_of_an_operator_of_a_module() -> None:
 
 
 def test_a_gradient_also_has_the_names_of_its_module() -> None:
-    names = names_of("Gradients/Default/network-Net/fc-Linear/mm-op3")
+    names = OperatorNames().of("Gradients/Default/network-Net/fc-Linear/mm-op3")
     assert {"fc", "Default/network-Net/fc-Linear", "Gradients/Default/network-Net/fc-Linear", "mm-op3"} <= names
 
 
 def test_short_scopes_have_no_class_names() -> None:
-    assert {"fc", "block.1"} <= names_of("Default/network/fc/addmm-op0") | names_of("Default/network/block/1/relu-op2")
+    assert {"fc", "block.1"} <= OperatorNames().of("Default/network/fc/addmm-op0") | OperatorNames().of(
+        "Default/network/block/1/relu-op2"
+    )
 
 
 @pytest.mark.parametrize(

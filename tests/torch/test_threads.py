@@ -21,9 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import opdump
+from opdump.adapters.threads import ThreadEntry
 from opdump.adapters.torch.compiled import CompiledRegions
 from opdump.adapters.torch.mode_stack import recording_here, take_off
-from opdump.adapters.torch.threads import ThreadEntry
 from tests.torch.recording import Operators
 
 backward: Any = torch.autograd.backward
@@ -395,3 +395,26 @@ def test_a_dump_with_forked_workers_is_complete(tmp_path: Path) -> None:
     kernels = [op.kernel for op in opdump.open(tmp_path).ops()]
     assert kernels.count("aten::pow.Tensor_Scalar") == 2
     assert "aten::sin" not in kernels
+
+
+def test_a_network_that_is_called_in_a_thread_of_before_is_told(tmp_path: Path) -> None:
+    work: Queue[Any] = Queue()
+    done: Queue[Any] = Queue()
+    net = torch.nn.Linear(2, 1)
+
+    def serve() -> None:
+        while (x := work.get()) is not None:
+            done.put(net(x))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    x = torch.ones(1, 2)
+    try:
+        with opdump.capture(path=tmp_path) as dump:
+            work.put(x)
+            done.get()
+    finally:
+        work.put(None)
+        thread.join()
+    assert dump.report is not None
+    assert any("networks were called 1 times in threads" in text for text in dump.report.warnings)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import opdump
 from opdump.adapters.torch.mode_stack import put_on, take_off
+from opdump.adapters.torch.reader import TensorReader
 from tests.torch.compiled_programs import assert_same, formula, jit, layers, onnx, second_derivatives
 from tests.torch.recording import Operators, recording
 
@@ -155,3 +159,19 @@ def test_fake_tensors_arrive_as_fake_tensors() -> None:
     take_off(mode)
     assert mode.kinds == ["FakeTensor"]
     assert found.shape == (3,)
+
+
+@pytest.mark.parametrize("saved_data", ["statistic", "full"])
+def test_nobody_asks_fake_tensors_of_a_network_for_their_address(saved_data: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings(), opdump.capture(path=tmp_path, saved_data=saved_data):
+        warnings.simplefilter("error")
+        with FakeTensorMode():
+            network = nn.Linear(3, 4)
+            network(torch.randn(2, 3)).sum().backward()
+            torch.optim.Adam(network.parameters()).step()
+            given = torch.randn(2, 3)
+    reader = TensorReader(statistics=True, elements=saved_data == "full")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert reader.take(given).skip == "no storage"
+        assert reader.memory_of(given) is None

@@ -9,9 +9,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from opdump.adapters.program_marks import MarkError
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.errors import CaptureStateError
+from opdump.adapters.torch.training_marks import Marks
 from tests.torch.operator_places import Block, Net, Places, Saving, Sine, batch, sines
+
+
+def marks_of(*targets: object) -> Marks:
+    marks = Marks()
+    for target in targets:
+        marks.program.set(target, enabled=True)
+    return marks
 
 
 @pytest.mark.parametrize(
@@ -29,24 +37,25 @@ from tests.torch.operator_places import Block, Net, Places, Saving, Sine, batch,
 )
 def test_marks_hold_inside_the_marked_modules(choose: Callable[[Net], list[object]], expected: list[bool]) -> None:
     network = Net()
-    assert sines(lambda: network(batch()), marked=choose(network)).marked == expected
+    assert sines(lambda: network(batch()), marks=marks_of(*choose(network))).marked == expected
 
 
 def test_the_innermost_mark_decides_and_marks_can_change() -> None:
     network = Net()
-    with TrainingObserver(marked=[network]) as observer, Places(observer, "sin") as places:
-        observer.mark(Block, enabled=False)
+    marks = marks_of(network)
+    with TrainingObserver(marks=marks) as observer, Places(observer, "sin") as places:
+        marks.program.set(Block, enabled=False)
         network(batch())
-        observer.mark(network.layers[0], enabled=True)
+        marks.program.set(network.layers[0], enabled=True)
         network(batch())
     assert places.marked == [False, False, False, True, False, True, False, True]
-    assert observer.current().marked is False
+    assert observer.marked is False
 
 
-@pytest.mark.parametrize("target", ["model", 3, Optimizer, torch.relu])
-def test_only_modules_and_their_classes_can_be_marked(target: object) -> None:
-    with pytest.raises(CaptureStateError, match="module"):
-        TrainingObserver(marked=[target])
+@pytest.mark.parametrize("target", ["model", 3, Optimizer, torch.relu, Net().named_modules()])
+def test_only_modules_their_classes_and_functions_can_be_marked(target: object) -> None:
+    with pytest.raises(MarkError, match="module"):
+        marks_of(target)
 
 
 @pytest.mark.parametrize(
@@ -60,4 +69,4 @@ def test_only_modules_and_their_classes_can_be_marked(target: object) -> None:
 )
 def test_marks_hold_during_recomputation(choose: Callable[[Saving], object], expected: list[bool]) -> None:
     network = Saving(reentrant=False)
-    assert sines(lambda: network(batch()).sum().backward(), marked=[choose(network)]).marked == expected
+    assert sines(lambda: network(batch()).sum().backward(), marks=marks_of(choose(network))).marked == expected

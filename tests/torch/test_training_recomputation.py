@@ -96,7 +96,14 @@ def test_checkpoints_inside_checkpoints_keep_their_scopes(reentrant: bool) -> No
     assert observer.graphs == [("network-Outer", True)]
 
 
-def test_a_checkpoint_of_others_is_found_by_the_path_of_its_module() -> None:
+@pytest.mark.parametrize(
+    ("head", "alone"),
+    [
+        pytest.param(nn.Linear(3, 3), "network-Block", id="a part is a network of its own"),
+        pytest.param(nn.Identity(), "network-Reversible/block-Block", id="all but what is wrapped around it"),
+    ],
+)
+def test_a_checkpoint_of_others_is_found_by_the_path_of_its_module(head: nn.Module, alone: str) -> None:
     class Theirs(torch.autograd.Function):
         """Runs a module again in backward, as reversible networks do."""
 
@@ -119,9 +126,10 @@ def test_a_checkpoint_of_others_is_found_by_the_path_of_its_module() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.block = Block()
+            self.head = head
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = Theirs.apply(x, self.block)  # type: ignore[no-untyped-call]
+            out: torch.Tensor = self.head(Theirs.apply(x, self.block))  # type: ignore[no-untyped-call]
             return out
 
     network = Reversible()
@@ -132,5 +140,5 @@ def test_a_checkpoint_of_others_is_found_by_the_path_of_its_module() -> None:
 
     places = sines(run)
     path = "Default/network-Reversible/block-Block/sine-Sine"
-    assert places.scopes == [path, path, "Default/network-Block/sine-Sine"]
+    assert places.scopes == [path, path, f"Default/{alone}/sine-Sine"]
     assert places.recomputed == [False, True, False]

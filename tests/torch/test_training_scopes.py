@@ -208,6 +208,96 @@ def test_a_part_called_alone_is_a_network_of_its_own() -> None:
     assert observer.graphs == [("network-Net", True), ("network-Block", True)]
 
 
+class Task(nn.Module):
+    """What a trainer calls are its methods; the module itself is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Block(), Net()
+        self.loss = nn.Sequential(Sine())
+
+    def training_step(self) -> torch.Tensor:
+        out: torch.Tensor = self.loss(self.one(batch()) + self.other.first(batch()))
+        return out
+
+    def shared_step(self) -> torch.Tensor:
+        gone = batch()
+        self.seen = weakref.ref(gone)
+        out: torch.Tensor = self.other(gone)
+        del gone
+        assert self.seen() is None
+        return out
+
+    def validation_step(self) -> torch.Tensor:
+        return self.shared_step()
+
+
+class Trainer:
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def fit(self) -> None:
+        self.task.eval().validation_step()
+        self.task.train().training_step()
+        self.task.training_step()
+
+
+def test_parts_that_a_method_of_their_module_calls_belong_to_that_module() -> None:
+    with TrainingObserver() as observer, Places(observer, "sin") as places:
+        Trainer(Task()).fit()
+    of_net = ["first-Block/sine-Sine", "layers-ModuleList/0-Block/sine-Sine", "layers-ModuleList/1-Block/sine-Sine"]
+    step = ["one-Block/sine-Sine", "other-Net/first-Block/sine-Sine", "loss-Sequential/0-Sine"]
+    assert places.scopes == [
+        *(f"Default/network-Task/other-Net/{name}" for name in of_net),
+        "Default/network-Task/other-Net",
+        *(f"Default/network-Task/{name}" for name in step * 2),
+    ]
+    assert places.graphs == [0] * 4 + [1] * 6
+    assert observer.graphs == [("network-Task", False), ("network-Task", True)]
+
+
+def test_a_task_within_another_module_and_a_compiled_part_of_it_belong_to_the_outermost() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.task = Task()
+            self.task.one = torch.compile(self.task.one, backend="eager")  # type: ignore[assignment]
+
+        def fit(self) -> None:
+            self.task.training_step()
+
+    with TrainingObserver() as observer:
+        Outer().fit()
+    assert observer.graphs == [("network-Outer", True)]
+
+
+def test_what_a_wrapper_wraps_is_no_other_network_when_it_is_called_alone() -> None:
+    inner = Block()
+    network = nn.DataParallel(inner)
+    with TrainingObserver() as observer, Places(observer, "sin") as places:
+        network(batch())
+        inner.eval()(batch())
+    assert places.scopes == ["Default/network-DataParallel/module-Block/sine-Sine"] * 2
+    assert observer.graphs == [("network-DataParallel", True), ("network-DataParallel", False)]
+
+
+def test_looking_for_the_module_around_keeps_nothing_alive_and_leaves_asked_for_locals() -> None:
+    class Saving(Task):
+        def training_step(self) -> torch.Tensor:
+            kept = locals()
+            kept["note"] = "mine"
+            out: torch.Tensor = self.one(batch())
+            assert kept["note"] == "mine"
+            assert kept["self"] is self
+            return out
+
+    task = Saving()
+    with TrainingObserver() as observer:
+        task.validation_step()  # asserts that what it let go is gone
+        task.training_step()
+    assert observer.graphs == [("network-Saving", True)]
+
+
 def test_operators_outside_have_the_graph_of_the_network_before_them() -> None:
     one, two = Block(), Net()
 

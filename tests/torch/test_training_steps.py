@@ -124,6 +124,59 @@ def validation_first(journal: Journal) -> None:
         optimizer.step()
 
 
+def validation_first_that_records_gradients(journal: Journal) -> None:
+    network = Net().eval()
+    optimizer = sgd(network)
+    network(batch())
+    network(batch())
+    network.train()
+    for _ in range(2):
+        network(batch()).sum().backward()
+        optimizer.step()
+
+
+class Task(torch.nn.Module):
+    """A module with a method for each thing that a trainer does with it, as LightningModules have; nobody calls the module itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Encoder(3, 4), Decoder(4, 3)
+        self.loss = torch.nn.MSELoss()
+
+    def training_step(self) -> torch.Tensor:
+        loss: torch.Tensor = self.loss(self.decoder(self.encoder(batch())), torch.zeros(2, 3))
+        return loss
+
+    def validation_step(self) -> torch.Tensor:
+        answer: torch.Tensor = self.encoder(batch())
+        return answer
+
+
+def trainer_of_a_module(journal: Journal) -> None:
+    task = Task()
+    optimizer = sgd(task)
+    for epoch in range(3):
+        task.eval()
+        with torch.no_grad():
+            task.validation_step()
+        task.train()
+        if epoch > 0:
+            task.training_step().backward()
+            optimizer.step()
+
+
+def rollouts_before_updates(journal: Journal) -> None:
+    policy, target = Encoder(), Decoder()
+    optimizer = sgd(policy)
+    for _ in range(2):
+        with torch.no_grad():
+            for _ in range(2):
+                policy(batch())
+            wanted = target(batch())
+        functional.mse_loss(policy(batch()), wanted).backward()
+        optimizer.step()
+
+
 def inference(journal: Journal) -> None:
     network = Net().eval()
     with torch.inference_mode():
@@ -308,7 +361,13 @@ TABLE: dict[Callable[[Journal], None], tuple[list[Place], list[Place], int]] = {
     validation_between:                ([(0, 0), (1, 1), (1, 1), (1, 0), (2, 1), (2, 1)],
                                                                                    [(0, 0), (1, 0)], 2),
     validation_that_records_gradients: ([(0, 0), (1, 1), (1, 0), (2, 1)],          [(0, 0), (1, 0)], 2),
-    validation_first:                  ([(0, 0), (1, 0), (0, 1), (1, 1)],          [(0, 1), (1, 1)], 2),
+    validation_first:                  ([(0, 0), (1, 0), (2, 1), (3, 1)],          [(2, 1), (3, 1)], 4),
+    validation_first_that_records_gradients:
+                                       ([(0, 0), (1, 0), (2, 1), (3, 1)],          [(2, 1), (3, 1)], 4),
+    trainer_of_a_module:               ([(0, 0), (1, 0), (2, 1), (2, 1), (3, 0), (3, 1), (3, 1)],
+                                                                                   [(2, 1), (3, 1)], 4),
+    rollouts_before_updates:           ([(0, 0), (1, 0), (2, 1), (2, 0), (3, 0), (3, 0), (3, 1), (3, 0)],
+                                                                                   [(2, 0), (3, 0)], 4),
     validation_in_training_mode:       ([(0, 0), (1, 0), (1, 0), (2, 0)],          [(0, 0), (1, 0)], 2),
     inference:                         ([(0, 0), (1, 0), (2, 0)],                  [], 3),
     inference_that_records_gradients:  ([(0, 0), (1, 0), (2, 0)],                  [], 2),

@@ -292,7 +292,8 @@ def test_a_name_that_nothing_has_is_told_at_the_end(tmp_path: Path) -> None:
     with torch.no_grad(), opdump.capture(watch=["C", "conv9"], path=tmp_path) as dump:
         Net()(torch.randn(2, 4))
     assert dump.report is not None
-    assert dump.report.warnings == ("watch: 'conv9' is no operator and no module that ran",)
+    (warning,) = dump.report.warnings
+    assert warning.startswith("watch: 'conv9' is no operator and no module that ran; nearest: ")
 
 
 def test_show_names_the_writer(tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_show_names_the_writer(tmp_path: Path) -> None:
     assert "aten::add_.Tensor" in shown.output
     assert "test_watch.py" in shown.output
     assert "2 watched outputs" in shown.output
-    rows = json.loads(CliRunner().invoke(show, [str(tmp_path), "--watch", "--json"]).output)
+    rows = json.loads(CliRunner().invoke(show, [str(tmp_path), "--watch", "--json"]).output)["watched"]
     assert [row["first_changed_after"] is None for row in rows] == [False, True]
 
 
@@ -337,5 +338,16 @@ def test_watching_without_a_watch_capture_is_an_error(tmp_path: Path) -> None:
         opdump.capture(watch="C", layout="mindspore-2.3", path=tmp_path),
     ):
         pass
-    with pytest.raises(TypeError, match=r"expected a torch\.Tensor"), opdump.capture(watch={"a": 3}, path=tmp_path):
+    with pytest.raises(ConfigError, match="expected tensors"), opdump.capture(watch={"a": 3}, path=tmp_path):
         pass
+
+
+def test_names_of_an_acl_json_are_told_by_its_own_keys(tmp_path: Path) -> None:
+    entry = {"layer": ["A", "D9"], "watcher_nodes": ["C", "B9"]}
+    dump = {"dump_path": str(tmp_path), "dump_list": [entry], "dump_mode": "output", "dump_scene": "watcher"}
+    (tmp_path / "acl.json").write_text(json.dumps({"dump": dump}))
+    with torch.no_grad(), opdump.capture(tmp_path / "acl.json") as running:
+        Net()(torch.randn(2, 4))
+    assert running.report is not None
+    told = [text.partition(" is no")[0] for text in running.report.warnings]
+    assert told == ["dump_list.watcher_nodes: 'B9'", "dump_list.layer: 'D9'"]

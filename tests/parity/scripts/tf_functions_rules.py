@@ -16,11 +16,13 @@ import tensorflow as tf
 
 import opdump
 from opdump.adapters.tensorflow.capture import XlaError
+from opdump.adapters.tensorflow.functions_twin import without_suffix
 from opdump.catalog import open_dump
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
+from opdump.testing import CollectingWriter
 from tests.parity.scripts.tf_functions_cases import CASES, case, main
-from tests.parity.scripts.tf_functions_recording import Recording, recorded
+from tests.parity.scripts.tf_functions_recording import recorded
 
 CASES.clear()  # those of the other file are its own
 
@@ -98,17 +100,66 @@ def an_error_of_the_program_is_its_own() -> None:
 def an_error_of_the_recorder_is_raised_where_the_function_was_called() -> None:
     run = tf.function(tf.exp)
 
-    def program(recording: Recording) -> None:
-        recording.writer.write_payload = _full  # type: ignore[method-assign]  # a disk that is full
-        run(ones)
-
     ones = tf.ones([3])
-    with pytest.raises(OSError, match="no space for Exp"), recorded() as recording:
-        program(recording)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CollectingWriter, "write_payload", _full)
+        with pytest.raises(OSError, match="no space for Exp"), recorded(on_error="stop"):
+            run(ones)
 
 
-def _full(record: Any) -> str:
+def _full(_: Any, record: Any) -> str:
     raise OSError(f"no space for {record.name}")
+
+
+def _no_space(*_: Any) -> None:
+    raise OSError("no space left")
+
+
+@case
+def once_the_dump_is_lost_the_program_runs_as_without_a_capture() -> None:
+    """No copy of a function runs, no operator is told, nobody listens to eager operators."""
+    from tensorflow.python.eager import context
+
+    called: list[str] = []
+    original = context.Context.call_function
+
+    def listening(own: Any, name: bytes, *rest: Any) -> Any:
+        called.append(name.decode())
+        return original(own, name, *rest)
+
+    def train() -> list[Any]:
+        weight, optimizer = tf.Variable([0.5, 2.0]), keras.optimizers.SGD(0.1)
+        run = tf.function(lambda x: tf.reduce_sum(tf.exp(x)))
+        losses = []
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                loss = run(weight) + tf.reduce_sum(weight)
+            optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+            losses.append(loss.numpy())
+        return [*losses, *weight.numpy()]
+
+    expected = train()
+    for saved in ("tensor", "statistic"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CollectingWriter, "write_step", _no_space)
+            patch.setattr(context.Context, "call_function", listening)
+            with recorded(saved_data=saved) as recording:
+                train()
+                recorder = recording.recorder
+                assert recorder.is_over
+                told: list[Any] = []
+                patch.setattr(recorder, "before_op", lambda op, inputs, told=told: told.append(op) or op)
+                assert not context.context().op_callbacks
+                called.clear()
+                found = train()
+                thread = threading.Thread(target=lambda: tf.sin(tf.ones(2)))
+                thread.start()
+                thread.join()
+                assert not context.context().op_callbacks
+            assert found == expected
+            assert told == []
+            assert len(called) >= 6
+            assert [name for name in called if without_suffix(name) != name] == []
 
 
 @case

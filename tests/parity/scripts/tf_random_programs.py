@@ -1,6 +1,6 @@
 """Random programs, each run plainly and under capture: the losses and variables of its steps have to be the same, bit for bit.
 
-usage: tf_random_programs.py session|function FIRST COUNT
+usage: tf_random_programs.py session|function|"session of callbacks"|"function of callbacks" FIRST COUNT
 
 Prints a line of JSON for each program: `same`; or `left out`, where the program itself does not give the same numbers each time, leaves
 a sum to the timing, or fails.
@@ -14,6 +14,11 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +31,7 @@ from tests.parity.scripts.tf_sessions_harness import same
 
 v1 = tf.compat.v1
 N = 16
+LOCK = threading.Lock()
 UNARY = (
     *(tf.sin, tf.cos, tf.tanh, tf.sigmoid, tf.square, tf.abs, tf.identity, tf.transpose, tf.negative),
     *(tf.nn.relu, tf.nn.elu, tf.nn.softplus, tf.nn.softmax, tf.nn.leaky_relu),
@@ -175,19 +181,159 @@ def through_a_function(seed):
     return [step(x).numpy() for _ in range(3)], [variable.numpy() for variable in variables]
 
 
-def captured_session(seed):
+def host(choice, counts, name, value):
+    """A callback of Python on a tensor, of a kind and in a place that are drawn; how often it ran is counted."""
+    factor = np.float32(choice.choice((0.5, 1.25, -0.75)))
+    kind = choice.choice(("numpy", "stateless", "python", "old", "old stateless"))
+    place = choice.choice(("here", "here", "branch", "loop", "function", "constant"))
+
+    def call(array):
+        with LOCK:
+            counts[name] += 1
+        return array * factor
+
+    def called(a):
+        options = {"stateful": False} if kind.endswith("stateless") else {}
+        of_kind = {"numpy": tf.numpy_function, "python": tf.py_function, "stateless": tf.numpy_function}
+        made = of_kind.get(kind, v1.py_func)(call, [a], tf.float32, **options)
+        return tf.ensure_shape(made, a.shape)
+
+    if place == "branch":
+        return tf.cond(tf.reduce_sum(value) > 0.1, lambda: called(value), lambda: value * 0.3)
+    if place == "loop":
+        return tf.while_loop(lambda n, _: n < 2, lambda n, a: (n + 1, called(tf.tanh(a))), [0, value])[1]
+    if place == "function":
+        return tf.function(called)(value)
+    if place == "constant":
+        return value + called(tf.constant(np.full((N, N), 0.25, np.float32)))
+    return called(value)
+
+
+def batches(choice, numbers, counts):
+    """A data set of a drawn pipeline, in order and without an end that depends on the time."""
+    arrays = numbers.normal(size=(4, N, N)).astype(np.float32)
+
+    def generated():
+        for array in arrays:
+            with LOCK:
+                counts["generated"] += 1
+            yield array
+
+    if choice.random() < 0.4:
+        data = tf.data.Dataset.from_generator(generated, output_signature=tf.TensorSpec([N, N], tf.float32))
+    else:
+        data = tf.data.Dataset.from_tensor_slices(arrays)
+    for number in range(choice.randint(1, 4)):
+        name = f"of data {number}"
+        parallel = choice.choice((None, 2))
+        kind = choice.choice(("map", "callback", "interleave", "filter", "flat map", "scan", "prefetch", "cache"))
+        if kind == "map":
+            unary = choice.choice(UNARY)
+            data = data.map(lambda a, unary=unary: tf.ensure_shape(unary(a), [N, N]), num_parallel_calls=parallel)
+        elif kind == "callback":
+            state = choice.getstate()
+
+            def mapped(a, state=state, name=name):
+                return host(seeded(state), counts, name, a)
+
+            data = data.map(mapped, num_parallel_calls=parallel)
+        elif kind == "interleave":
+            data = data.interleave(
+                lambda a: tf.data.Dataset.from_tensors(a).map(tf.tanh), num_parallel_calls=parallel, deterministic=True
+            )
+        elif kind == "filter":
+            data = data.filter(lambda a: tf.reduce_max(a) > -100.0)
+        elif kind == "flat map":
+            data = data.flat_map(lambda a: tf.data.Dataset.from_tensors(a * 0.5).repeat(2)).take(4)
+        elif kind == "scan":
+            data = data.scan(np.zeros((N, N), np.float32), lambda state, a: (state * 0.5 + a, state + a))
+        else:
+            data = data.prefetch(2) if kind == "prefetch" else data.cache()
+    return data
+
+
+def seeded(state):
+    choice = random.Random()
+    choice.setstate(state)
+    return choice
+
+
+def chain(choice, x, kernels):
+    """A loss of 3 to 8 operators, each of which reads the one before: no sum is left to the timing."""
+    made = x
+    for number in range(choice.randint(3, 8)):
+        other = choice.choice(kernels) if number in (1, 4) else None
+        made = choice.choice(UNARY)(made) if other is None else choice.choice(BINARY)(made, other)
+        made = tf.tanh(made) if choice.random() < 0.3 else made
+    return tf.reduce_mean(tf.square(tf.tanh(made)))
+
+
+def hosted_function(seed):
+    """Trainings with callbacks, from data sets, in one thread or several."""
+    counts: Counter[str] = Counter()
+    found = {}
+
+    def train(number):
+        choice, numbers = random.Random(f"{seed} {number}"), np.random.default_rng([seed, number])
+        variables = [tf.Variable(value) for value in initial(numbers)]
+        data = batches(choice, numbers, counts)
+        state = choice.getstate()
+
+        @tf.function
+        def step(x):
+            drawn = seeded(state)
+            with tf.GradientTape() as tape:
+                x = host(drawn, counts, f"{number} before", x)
+                loss = chain(drawn, x, variables[:2])
+                loss = loss + tf.reduce_mean(host(drawn, counts, f"{number} beside", variables[0]))
+            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                if gradient is not None:
+                    variable.assign_sub(0.01 * gradient)
+            return loss
+
+        losses = [step(x).numpy() for x in data]
+        total = data.reduce(np.float32(0), lambda total, a: total + tf.reduce_sum(tf.abs(a)))
+        found[number] = losses, total.numpy(), [variable.numpy() for variable in variables]
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, range(random.Random(seed).choice((1, 2)))))
+    return [found[number] for number in sorted(found)], str(sorted(counts.items()))
+
+
+def hosted_session(seed):
+    """A training with callbacks whose batches come from a data set."""
+    counts: Counter[str] = Counter()
+    choice, numbers = random.Random(f"{seed} session"), np.random.default_rng([seed, 7])
+    with tf.Graph().as_default(), v1.variable_scope("net", use_resource=choice.random() < 0.6):
+        iterator = v1.data.make_initializable_iterator(batches(choice, numbers, counts))
+        x = tf.ensure_shape(iterator.get_next(), [N, N])
+        x = host(choice, counts, "before", x)
+        variables = [v1.get_variable(f"v{place}", initializer=each) for place, each in enumerate(initial(numbers))]
+        loss = chain(choice, x, variables[:2])
+        loss += tf.reduce_mean(host(choice, counts, "beside", variables[0] * 1.0))
+        update = choice.choice(OPTIMIZERS)().minimize(loss)
+        with v1.Session() as session:
+            session.run([v1.global_variables_initializer(), iterator.initializer])
+            losses = []
+            with suppress(tf.errors.OutOfRangeError):
+                while True:
+                    losses.append(session.run([update, loss])[1])
+            return losses, session.run(v1.global_variables()), str(sorted(counts.items()))
+
+
+def captured_session(seed, program=through_a_session):
     """The answer under capture, and the sums that are left to chance."""
     choice = random.Random(f"how {seed}")
     with recorded_sessions(streams=choice.random() < 0.3, inputs=choice.random() < 0.6) as found:
-        answer = through_a_session(seed)
+        answer = program(seed)
     return answer, [note for note in found.capture.notes if "the timing decides" in note]
 
 
-def captured_function(seed):
+def captured_function(seed, program=through_a_function):
     with recorded_functions(steps="0-1000"):
-        answer = through_a_function(seed)
+        answer = program(seed)
     with context.collect_graphs(optimized=True) as graphs:
-        through_a_function(seed)
+        program(seed)
     chance: list[str] = []
     for graph in graphs:
         held = [text for node in graph.node if node.op == "_Retval" for text in node.input if not text.startswith("^")]
@@ -212,10 +358,15 @@ def outcome(run, captured, seed):
 
 def main():
     kind, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    if kind == "session":
+    if kind.startswith("session"):
         v1.disable_eager_execution()
         v1.disable_control_flow_v2()
-    ways = {"session": (through_a_session, captured_session), "function": (through_a_function, captured_function)}
+    ways = {
+        "session": (through_a_session, captured_session),
+        "function": (through_a_function, captured_function),
+        "session of callbacks": (hosted_session, partial(captured_session, program=hosted_session)),
+        "function of callbacks": (hosted_function, partial(captured_function, program=hosted_function)),
+    }
     for seed in range(first, first + count):
         print(json.dumps({"seed": seed, **outcome(*ways[kind], seed)}), flush=True)
 

@@ -12,9 +12,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
+from tensorflow.python.client import session as session_module
 
 import opdump
 from opdump.errors import DumpPathError
@@ -385,19 +388,58 @@ def path_error_of(act):
 
 
 def case_directory_that_goes_away():
-    path = Path(tempfile.mkdtemp(prefix="opdump-test-"))
-    opdump.tensorflow.install()
-    told = []
-    with tf.Graph().as_default():
-        fetches, feed = network()
-        session = v1.Session(config=config_of(path))
-        session.run(v1.global_variables_initializer())
-        session.run(fetches, feed)
-        shutil.rmtree(path)
-        path.write_text("in the way")
-        acts = (lambda: session.run(fetches, feed), session.close, opdump.tensorflow.finish)
-        told += [path_error_of(act) for act in acts]
-    expect(any(told) and all(str(path) in text for text in told if text), told)
+    """With "stop" the next call raises; else the program runs on, with the same answers, and the report says what happened."""
+    for on_error in ("stop", None):
+        path = Path(tempfile.mkdtemp(prefix="opdump-test-"))
+        opdump.tensorflow.install(on_error=on_error)
+        reports: list[Any] = []
+        with tf.Graph().as_default():
+            fetches, feed = network()
+            session = v1.Session(config=config_of(path))
+            session.run(v1.global_variables_initializer())
+            session.run(fetches, feed)
+            shutil.rmtree(path)
+            path.write_text("in the way")
+            acts = (
+                lambda session=session, fetches=fetches, feed=feed: session.run(fetches, feed),
+                session.close,
+                lambda reports=reports: reports.extend(opdump.tensorflow.finish()),
+            )
+            told = [path_error_of(act) for act in acts]
+        told = [text for text in told if text]
+        if on_error == "stop":
+            expect(told and all(str(path) in text for text in told), told)
+        else:
+            expect(not told, told)
+            expect([str(path) in report.failure for report in reports] == [True], reports)
+
+
+def case_nothing_is_fetched_for_a_dump_that_is_lost():
+    for streams in (False, True):
+        with tf.Graph().as_default(), pytest.MonkeyPatch.context() as patch:
+            fetched: list[int] = []
+            original = session_module.BaseSession._do_run
+
+            def listening(session, handle, targets, fetches, *rest, original=original, fetched=fetched):
+                fetched.append(len(targets) + len(fetches))
+                return original(session, handle, targets, fetches, *rest)
+
+            patch.setattr(session_module.BaseSession, "_do_run", listening)
+            fetches, feed = network()
+            with recorded(streams=streams) as found, v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                fetched.clear()
+                session.run(fetches, feed)
+                expect(fetched[-1] > 3, fetched)
+                recorder = found.capture.recorder
+                recorder._failed(OSError("no space left"))
+                fetched.clear()
+                told: list[Any] = []
+                patch.setattr(recorder, "before_op", lambda op, inputs, told=told: told.append(op) or op)
+                for _ in range(3):
+                    session.run(fetches, feed)
+                # A run that nobody looks at needs no reader of its own either.
+                expect(told == [] and len(set(fetched)) == 1 and fetched[0] <= 3, fetched, told)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Functions that are called when a program imports a module."""
+"""Who waits for a program to import a module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from opdump.tensorflow.on_import import after_import, forget_import
+from opdump.first_import import after_import, forget_import, functions_waiting, stand_down, wait_for
 
 NAME = "opdump_test_late_module"
 
@@ -74,3 +74,34 @@ def test_a_module_that_is_not_there_stays_so() -> None:
             importlib.import_module("opdump_test_nowhere")
     finally:
         forget_import("opdump_test_nowhere")
+
+
+def test_who_waits_for_one_of_several_modules_is_called_around_the_import_until_it_stands_down(module: str) -> None:
+    told: list[str] = []
+    after_import(module, lambda found: told.append(f"function {found.value}"))
+    wait_for(
+        (module, "another"), before=lambda name: told.append(f"before {name}"), after=lambda name: told.append("after")
+    )
+    importlib.import_module(module)
+    assert sorted(told) == sorted([f"before {module}", "function 7", "after"])
+    assert told[0] == f"before {module}"
+    told.clear()
+    stand_down()
+    sys.modules.pop(module)
+    importlib.import_module(module)
+    assert told == []
+
+
+def test_to_stand_down_leaves_the_functions_of_others_waiting(module: str) -> None:
+    after_import(module, lambda _: None)
+    wait_for((module,), before=lambda _: None, after=lambda _: None)
+    stand_down()
+    assert functions_waiting(module) == 1
+
+
+def test_who_is_forgotten_while_the_module_is_imported_is_not_called(module: str, tmp_path: Path) -> None:
+    (tmp_path / f"{NAME}.py").write_text(f"from opdump.first_import import forget_import\nforget_import({NAME!r})\n")
+    calls: list[ModuleType] = []
+    after_import(module, calls.append)
+    importlib.import_module(module)
+    assert calls == []

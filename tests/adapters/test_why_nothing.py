@@ -1,0 +1,135 @@
+"""Why nothing was captured: one table, and each reason from what makes it true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet
+from opdump.recorder.circumstances import Circumstances, why_nothing
+
+STEPS = StepSet.parse("5-8")
+ACL: dict[str, Any] = {"dialect": "acl", "layout": "acl", "single_operators": False, "single_operator_models": False}
+TABLE: list[tuple[str, dict[str, Any], dict[str, Any], int, dict[str, int], str, bool]] = [
+    ("nothing enabled", {**ACL, "models": ()}, {}, 0, {}, "the acl.json is valid and enables nothing", True),
+    (
+        "not imported",
+        {},
+        {"framework": "PyTorch", "is_framework_used": False},
+        0,
+        {},
+        "the program imported no PyTorch",
+        True,
+    ),
+    (
+        "steps not reached",
+        {"steps": STEPS},
+        {"next_step": 3},
+        0,
+        {},
+        "the program ended the steps 0 to 2, and `iteration` asks for 5-8",
+        True,
+    ),
+    (
+        "one step",
+        {"steps": STEPS},
+        {"next_step": 1},
+        0,
+        {},
+        "the program ended step 0 alone, and `iteration` asks",
+        True,
+    ),
+    ("no step ended", {"steps": STEPS}, {"next_step": 0}, 0, {}, "the program ended no step", True),
+    (
+        "steps of acl.json",
+        {**ACL, "steps": STEPS, "models": (ModelSelection(),)},
+        {"next_step": 3},
+        0,
+        {},
+        "`dump_step` asks for 5-8",
+        True,
+    ),
+    ("children", {}, {"in_children": 2}, 0, {}, "it started 2 others, and they were not captured", True),
+    ("threads", {}, {"elsewhere": 4}, 0, {}, "networks were called 4 times in threads", True),
+    (
+        "no model",
+        {**ACL, "models": (ModelSelection(model_name="A"),)},
+        {"executions": {}, "models_seen": ("B", "C")},
+        9,
+        {"not selected": 9},
+        "no model of dump_list ran; those that ran are called 'B', 'C'",
+        True,
+    ),
+    (
+        "another execution",
+        {**ACL, "models": (ModelSelection(model_name="A"),), "steps": STEPS},
+        {"executions": {"A": 2}, "models_seen": ("A",)},
+        9,
+        {"not selected": 9},
+        "'A' ran 2 times (0 to 1), and `dump_step` asks for 5-8",
+        True,
+    ),
+    ("nothing ran", {}, {"framework": "PyTorch"}, 0, {}, "no operator of PyTorch ran", True),
+    ("nothing ran there", {"steps": STEPS}, {"next_step": 7}, 0, {}, "no operator ran in a wanted step", True),
+    ("no overflow", {"captures": "overflow"}, {}, 9, {"no overflow": 9}, "no operator overflowed", False),
+    ("no failure", {"captures": "exception"}, {}, 9, {"no exception": 9}, "no operator failed", False),
+    (
+        "no marks",
+        {"selection": "marked"},
+        {},
+        9,
+        {"not selected": 9},
+        "nothing is marked; call opdump.set_dump(net)",
+        True,
+    ),
+    (
+        "idle marks",
+        {"selection": "marked"},
+        {"marks": True},
+        9,
+        {"not selected": 9},
+        "no operator ran in what set_dump",
+        True,
+    ),
+    (
+        "no names",
+        {"selection": "kernels", "kernels": (KernelPattern.parse("conv"),)},
+        {"chose_nothing": "names"},
+        9,
+        {"not selected": 9},
+        "no operator that ran has a name that `kernels` gives",
+        True,
+    ),
+    (
+        "another device",
+        {},
+        {},
+        9,
+        {"device not selected": 7, "view": 2},
+        "support_device leaves this device out",
+        False,
+    ),
+    ("no kernels", {}, {}, 9, {"view": 7, "allocation": 2}, "compute nothing (allocation, view)", True),
+    ("gaps", {}, {}, 9, {"opaque": 7, "view": 2}, "all operators that ran were left out (7 opaque, 2 view)", True),
+]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
+def test_the_reason_that_is_true_is_told(row: tuple[Any, ...]) -> None:
+    _, fields, around, executed, skipped, reason, is_gap = row
+    plan = DumpPlan(path=Path("dump"), **fields)
+    nothing = why_nothing(plan, Circumstances(**around), executed=executed, skipped=skipped)
+    assert reason in nothing.reason
+    assert nothing.is_gap is is_gap
+
+
+@pytest.mark.parametrize(
+    ("dialect", "word"), [("mindspore", "iteration"), ("acl", "dump_step"), ("tensorflow", "dump_step")]
+)
+def test_a_reason_names_keys_of_its_own_dialect_alone(dialect: Any, word: str) -> None:
+    plan = DumpPlan(path=Path("dump"), steps=STEPS, dialect=dialect)
+    reason = why_nothing(plan, Circumstances(next_step=1), executed=0, skipped={}).reason
+    assert f"`{word}`" in reason
+    assert {"iteration", "dump_step"} - {word} == {other for other in ("iteration", "dump_step") if other not in reason}

@@ -1,0 +1,36 @@
+"""A system that gives no more threads takes speed and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from opdump import kernels
+
+_PROGRAM = """
+import threading
+import numpy as np
+from opdump import kernels
+kernels.set_threads(4)
+try:
+    threading.Thread(target=int).start()
+    print("threads")
+except RuntimeError:
+    print("no threads")
+print(kernels.active(), kernels.summarise(np.arange(4_000_000, dtype=np.float32)))
+"""
+
+
+def test_a_summary_needs_no_other_thread() -> None:
+    # Threads take stacks as large as this limit, those of C++ too, and no address space holds one.
+    limited = f"ulimit -S -s {1 << 37} && exec {sys.executable} -c '{_PROGRAM}'"
+    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's library gives up without its threads
+    with_threads, without = (
+        subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environ)
+        for command in ([sys.executable, "-c", _PROGRAM], ["bash", "-c", limited])
+    )
+    assert without.returncode == with_threads.returncode == 0, without.stderr
+    assert (with_threads.stdout.splitlines()[0], without.stdout.splitlines()[0]) == ("threads", "no threads")
+    assert without.stdout.splitlines()[1:] == with_threads.stdout.splitlines()[1:]
+    assert kernels.active() in without.stdout

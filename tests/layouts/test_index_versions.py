@@ -1,0 +1,68 @@
+"""Dumps that an earlier opdump made stay readable, with all that their index says."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opdump.catalog import open_dump
+from opdump.errors import DumpPathError
+from opdump.plan import DumpPlan
+from tests.layouts.filing import new_writer
+from tests.layouts.index_files import index_file, run_sql
+
+ARCHIVE = Path(__file__).parents[1] / "data/index/version_2.tar.gz"
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> Path:
+    """The dumps of the archive, unpacked."""
+    with tarfile.open(ARCHIVE) as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(tmp_path, filter="data")
+        else:  # Python 3.10 and 3.11 before their security updates
+            archive.extractall(tmp_path)
+    return tmp_path
+
+
+def test_an_index_of_version_2_gives_what_only_an_index_knows(dumps: Path) -> None:
+    catalog = open_dump(dumps / "sync")
+    assert not catalog.problems
+    assert catalog.steps == (0, 1, 2)
+    op = catalog.op("addmm-op4", step=1)
+    assert (op.op.kernel, op.op.stack[0].line) == ("aten::addmm", 7)
+    assert [(tensor.argument, tensor.shape, tensor.sample) for tensor in op.inputs.values()] == [
+        ("self", (2,), 0),
+        ("mat1", (2, 3), 0),
+        ("mat2", (3, 2), 0),
+    ]
+    result = op.outputs[0].payload
+    assert result is not None
+    assert op.outputs[0].statistics["max"] == np.max(result.to_host())
+
+
+@pytest.mark.parametrize(("name", "tensors"), [("sync", 81), ("sampled", 81), ("device", 10)])
+def test_dumps_of_version_2_are_read_whole(name: str, tensors: int, dumps: Path) -> None:
+    catalog = open_dump(dumps / name)
+    assert not catalog.problems
+    records = [record for record in catalog.tensors() if record.payload is not None]
+    assert len(records) == tensors
+    for record in records:
+        assert record.payload is not None
+        assert record.payload.to_host().shape == record.shape
+
+
+def test_an_index_of_version_2_with_a_column_of_version_3_is_of_neither(dumps: Path) -> None:
+    run_sql("ALTER TABLE signatures ADD COLUMN sample INTEGER NOT NULL DEFAULT 0")(index_file(dumps / "sync"))
+    (problem,) = open_dump(dumps / "sync").problems
+    assert "reads no index with tables, views, triggers or columns of others" in str(problem)
+
+
+def test_nothing_is_added_to_an_index_of_version_2(dumps: Path) -> None:
+    before = index_file(dumps / "sync").read_bytes()
+    with pytest.raises(DumpPathError, match=r"is an index of version 2.*dump into a new directory"):
+        new_writer(DumpPlan(path=dumps / "sync"))
+    assert index_file(dumps / "sync").read_bytes() == before

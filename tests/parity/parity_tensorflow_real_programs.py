@@ -1,0 +1,53 @@
+"""TensorFlow programs as people write them answer the same bits plainly and under capture, in each mode, on both versions.
+
+The programs are in `scripts/tf_real_programs.py`: Keras with callbacks and metrics, mixed precision, pipelines, replicas, ragged tensors, lookups,
+loops, SavedModels, checks of numerics, sessions with hooks and checkpoints.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.parity import peers
+
+PYTHONS = {"2.21": peers.TENSORFLOW, "2.15": peers.TENSORFLOW215}
+SOURCE = (peers.SCRIPTS / "tf_real_programs.py").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r'^@program\("(\w+)"\)\ndef (\w+)', SOURCE, re.MULTILINE)
+MODES = {"function": ("statistics", "full", "overflow"), "session": ("statistics", "full", "overflow", "streams")}
+
+
+def _groups() -> list[list[tuple[str, str]]]:
+    """Programs that share a process: starting TensorFlow takes seconds, and no process may take minutes."""
+    of_kind = [[each for each in PROGRAMS if each[0] == kind] for kind in MODES]
+    return [programs[first : first + 2] for programs in of_kind for first in range(0, len(programs), 2)]
+
+
+@functools.cache
+def _told(version: str, kind: str, *names: str) -> tuple[dict[str, Any], ...]:
+    printed = peers.run(
+        PYTHONS[version],
+        [peers.SCRIPTS / "tf_real_programs.py", kind, *names],
+        {"PYTHONPATH": f"{peers.ROOT / 'src'}:{peers.ROOT}", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    return tuple(json.loads(line) for line in printed.splitlines() if line.startswith("{"))
+
+
+def test_the_programs_are_all_there() -> None:
+    assert len(PROGRAMS) >= 12
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+@pytest.mark.parametrize(("kind", "name"), PROGRAMS)
+def test_a_program_answers_the_same_bits_in_each_mode(version: str, kind: str, name: str) -> None:
+    (group,) = [each for each in _groups() if (kind, name) in each]
+    told = _told(version, kind, *(each for _, each in group))
+    (found,) = [line for line in told if line["program"] == name]
+    assert "failed" not in found, found["failed"]
+    assert found["again"], "the program itself does not give the same numbers twice"
+    assert [mode for mode in MODES[kind] if not found[mode]["same"]] == []
+    assert found["statistics"]["tensors"] > 20

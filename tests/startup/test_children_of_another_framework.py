@@ -1,0 +1,26 @@
+"""A child that imports another framework than the run is of is counted and told; one that imports both is captured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.startup.test_children import run
+
+pytestmark = pytest.mark.torch
+
+
+def test_children_of_another_framework_are_counted_and_told(tmp_path: Path) -> None:
+    # What is imported under that name is enough for opdump to notice: nothing of it is called.
+    (tmp_path / "tensorflow.py").write_text("__version__ = '2.21.0'\n")
+    body = """
+    train(0)
+    for code in ('import tensorflow', 'import tensorflow, train; train.train(1)', 'import train, tensorflow; train.train(1)'):
+        subprocess.run([sys.executable, '-c', code], check=True)
+    """
+    _, report = run(tmp_path, body)
+    assert sorted(child["end"] for child in report["children"]) == ["ended", "ended", "not captured"]
+    assert report["warnings"] == [
+        "1 child process not captured: they import tensorflow, and this run captures torch: --framework chooses"
+    ]

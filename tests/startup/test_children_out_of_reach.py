@@ -1,0 +1,116 @@
+"""Processes that are no plain children of a captured one: started without the run's variable, before a framework, or in its own place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import opdump as package
+from tests.cli.programs import python, write_config
+from tests.startup.test_children import TRAIN, assert_is_readable, run
+from tests.startup.test_plain_command import figures, plain
+
+pytestmark = pytest.mark.torch
+
+
+def test_processes_that_cannot_be_followed_are_counted_and_told(tmp_path: Path) -> None:
+    body = """
+    said = [sys.executable, '-c', 'import os; print(sorted(os.environ))']
+    for command, environ in (
+        (said, {}), (said, {'A': 'b'}), (['env', *said], {'PATH': os.environ['PATH']}), (['true'], {}),
+        ([said[0], '-S', *said[1:]], None),
+    ):
+        found = subprocess.run(command, env=environ, stdout=subprocess.PIPE).stdout
+        print(found if environ is not None else len(found) > 0)
+    """
+    done, report = run(tmp_path, body)
+    assert done.stdout == python("train.py", cwd=tmp_path).stdout, "nobody adds to an environment"
+    assert report["warnings"] == [
+        "3 processes with Python not captured: started with an environment without OPDUMP_FAMILY: pass that on",
+        "1 process with Python not captured: started by python -S, which reads no .pth file: leave that out",
+    ]
+    assert "it started 4 others, and they were not captured" in report["reason"]
+
+
+def test_a_program_that_becomes_another_one_ends_its_capture_first(tmp_path: Path) -> None:
+    body = """
+    train(0)
+    torch.ones(3) + 1
+    sys.stdout.flush()
+    for words in (['true'], ['no such program']):
+        if (process := os.fork()) == 0:
+            try: os.execvp(words[0], words)
+            except OSError: print(train(4), flush=True)
+            os._exit(0)
+        print(os.waitpid(process, 0)[1], flush=True)
+    try: os.execvp('no such program', ['no such program'])
+    except OSError: pass
+    torch.ones(3) * 2
+    os.execv(sys.executable, [sys.executable, '-c', 'import os; print(os.environ.get("OPDUMP_FAMILY"))'])
+    """
+    done, report = run(tmp_path, body)
+    assert done.stdout == python("train.py", cwd=tmp_path).stdout
+    assert done.stdout.splitlines()[-1] == "None"
+    (warning,) = report["warnings"]
+    assert "this process became another program (os.exec)" in warning
+    assert [child["end"] for child in report["children"]] == ["ended"] * 2
+    catalog = package.open(tmp_path / "dump")
+    assert {op.op_type for op in catalog.ops(rank=0)} >= {"add", "mul"}, "the step that was cut off is filed"
+    assert not catalog.problems
+
+
+LAUNCHER = """
+import multiprocessing, os, subprocess, sys
+
+def work(number):
+    import train
+    train.train(number)
+
+if __name__ == '__main__':
+    for kind in sys.argv[1:]:
+        if kind == 'itself':
+            work(3)
+        elif kind == 'subprocess':
+            subprocess.run([sys.executable, '-c', 'import train; train.train(2)'])
+        else:
+            process = multiprocessing.get_context(kind).Process(target=work, args=(1,))
+            process.start()
+            process.join()
+    print('end')
+"""
+
+
+@pytest.mark.parametrize("kinds", [("fork", "subprocess"), ("spawn", "itself")])
+def test_processes_of_a_program_that_has_imported_no_framework_yet_are_ranks_of_one_run(
+    tmp_path: Path, kinds: tuple[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "launch.py").write_text(LAUNCHER)
+    write_config(tmp_path, saved_data="statistic")
+    done = plain("launch.py", *kinds, cwd=tmp_path, OPDUMP_START="-c data_dump.json --json")
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+    assert len(done.stderr.splitlines()) == 1, "one report of all"
+    report = figures(done)
+    assert_is_readable(tmp_path, report)
+    other = "rank_0" if "itself" in kinds else "rank_10001"
+    assert {path.name for path in (tmp_path / "dump").iterdir()} == {"rank_10000", other}
+    assert report["executed"] == (55 if "itself" in kinds else 0)
+
+
+def test_a_program_that_starts_processes_and_needs_no_framework_runs_as_if_opdump_were_not_there(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import multiprocessing, os, subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'print(1)'])\n"
+        "process = multiprocessing.get_context('fork').Process(target=print, args=(2,)); process.start(); process.join()\n"
+        "if os.fork() == 0: sys.exit(0)\n"
+        "os.wait()"
+    )
+    write_config(tmp_path)
+    expected = plain("-c", code, cwd=tmp_path, OPDUMP_START="")
+    for config in ("data_dump.json", "absent.json"):
+        done = plain("-c", code, cwd=tmp_path, MINDSPORE_DUMP_CONFIG=config)
+        assert (done.returncode, done.stdout, done.stderr) == (expected.returncode, expected.stdout, expected.stderr)
+    assert not (tmp_path / "dump").exists()

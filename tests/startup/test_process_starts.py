@@ -1,0 +1,95 @@
+"""What is told of a process before it starts: whether a run can be followed into it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opdump.process_starts import Start
+
+WATCHED = """
+import os, subprocess, sys
+from opdump.process_starts import watch_starts
+
+def told(start):
+    print(start.kind, start.is_python, start.finds_the_run, os.path.basename(start.file), flush=True)
+
+watch_starts(told)
+with_it = {**os.environ, "OPDUMP_FAMILY": "here"}
+nothing = [sys.executable, "-c", ""]
+def replaced():
+    os.execve("/bin/sh", ["sh", "-c", "true"], {b"OPDUMP_FAMILY": b"here"})
+
+def forked(work):
+    process = os.fork()
+    if process == 0:
+        work()
+        os._exit(0)
+    os.waitpid(process, 0)
+"""
+
+
+def test_every_way_of_starting_a_process_is_told_once(tmp_path: Path) -> None:
+    lines = {
+        "subprocess.run(nothing)": ["started True True PYTHON"],
+        "subprocess.run(nothing, env={})": ["started True False PYTHON"],
+        "subprocess.run(nothing, env=with_it)": ["started True True PYTHON"],
+        "subprocess.run(nothing, close_fds=False, env={})": ["started True False PYTHON"],
+        "subprocess.run(['true'], env={'PATH': os.environ['PATH']})": ["started False False true"],
+        "subprocess.run('python3 -c pass', shell=True, env=with_it)": ["started True True sh"],
+        "os.waitpid(os.posix_spawn(sys.executable, nothing, {}), 0)": ["started True False PYTHON"],
+        "os.system('true')": [],
+        "forked(int)": ["forked True True "],
+        "forked(replaced)": ["forked True True ", "replaced False True sh"],
+        "subprocess.run([b'/bin/true'], env={b'OPDUMP_FAMILY': b''})": ["started False True true"],
+        "try: subprocess.run([1, 2])\nexcept TypeError: pass": [],
+        "import multiprocessing as m; p = m.get_context('spawn').Process(target=int); p.start(); p.join()": [
+            "started True True ",
+            "started True True ",
+        ],
+    }
+    body = "\n".join(f"print({number}, flush=True)\n{line}" for number, line in enumerate(lines))
+    (tmp_path / "program.py").write_text(f"{WATCHED}\nif __name__ == '__main__':\n    exec({body!r})\n")
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    python = Path(sys.executable).name
+    expected = [
+        text.replace("PYTHON", python) for number, told in enumerate(lines.values()) for text in [str(number), *told]
+    ]
+    # multiprocessing loads two such modules for that.
+    assert (done.stderr, done.stdout.splitlines()) == ("", expected)
+
+
+@pytest.mark.parametrize(
+    ("command", "finds_the_run", "words"),
+    [
+        (("python3", "train.py"), True, ""),
+        (("python3", "train.py", "-S"), True, ""),
+        (("python3", "-c", "-S"), True, ""),
+        (("python3", "-m", "a", "-S"), True, ""),
+        (("python3", "-IB", "train.py"), True, ""),
+        (("python3", "-Xdev", "-W", "error", "train.py"), True, ""),
+        (("python3", "-W", "-S", "train.py"), True, ""),
+        (("python3", "-BS", "train.py"), True, "-S"),
+        (("python3.12", "-W", "error", "-S", "train.py"), True, "-S"),
+        (("ls", "-S"), True, ""),
+        (("ls", "-l"), False, ""),
+        (("python3", "train.py"), False, "OPDUMP_FAMILY"),
+        (("nice", "-n", "5", "/opt/bin/python", "train.py"), False, "OPDUMP_FAMILY"),
+        (("sh", "-c", "cd there && python3 train.py"), False, "OPDUMP_FAMILY"),
+    ],
+)
+def test_what_cannot_be_followed_says_why(command: tuple[str, ...], finds_the_run: bool, words: str) -> None:
+    obstacle = Start("started", command, command[0], finds_the_run).obstacle
+    assert words in obstacle
+    assert bool(words) == bool(obstacle)
+
+
+def test_a_script_of_python_is_python(tmp_path: Path) -> None:
+    for name, first, expected in (("torchrun", "#!/usr/bin/env python3", True), ("build", "#!/bin/sh", False)):
+        script = tmp_path / name
+        script.write_text(f"{first}\n")
+        script.chmod(0o755)
+        assert Start("started", (str(script), "train.py"), str(script), finds_the_run=False).is_python is expected

@@ -1,0 +1,61 @@
+"""The example set on a device that there is not: the same answer, and the dump of the host.
+
+Each program is held in one mode or in two, each mode with several programs, on one stream and on streams in turn, and recorded into a graph. Every
+program in every mode: `make forced-device`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.torch.forced_device import MODES, STREAMS, assert_left_alone_in_graphs, assert_same_on_a_device
+from tests.torch.forced_programs import PROGRAMS
+
+_LARGE = (
+    *(
+        "alexnet",
+        "transformer",
+        "convnet",
+        "framework/attention",
+        "framework/nested_derivatives",
+        "framework/optimizers",
+    ),
+    *("framework/parametrisations", "framework/recurrent"),
+)
+"""Programs that are held in one mode, as the forwards of all are: to hold them takes seconds."""
+_FEW = ("exception", "overflow", "acl overflow")
+"""Modes that file nothing of most programs."""
+
+
+def _chosen() -> list[tuple[str, str, str]]:
+    """So many steps apart that neighbours, which are alike, are held in modes that are not."""
+    modes, streams = list(MODES), list(STREAMS)
+    chosen = []
+    for number, program in enumerate(PROGRAMS):
+        for more in range(1 if program.startswith(_LARGE) or program.endswith("inference") else 2):
+            place = 5 * number + 8 * more
+            chosen.append((program, modes[place % len(modes)], streams[1 if more == 0 else place % 2]))
+    # What overflows and fails, in the modes that look for it.
+    chosen += [("overflow, training", mode, "turns") for mode in _FEW]
+    return list(dict.fromkeys(chosen))
+
+
+@pytest.mark.parametrize(("program", "mode", "streams"), _chosen())
+def test_a_program_on_a_device_is_the_same_and_its_dump_is_that_of_the_host(
+    program: str, mode: str, streams: str, tmp_path: Path
+) -> None:
+    found = assert_same_on_a_device(PROGRAMS[program], mode, streams, tmp_path)
+    if mode not in (*_FEW, "watch", "marks", "acl op") or program.startswith("overflow, t"):
+        assert found > 1
+
+
+@pytest.mark.parametrize(("number", "program"), list(enumerate(PROGRAMS)))
+def test_a_program_that_is_recorded_into_a_graph_is_left_alone(number: int, program: str, tmp_path: Path) -> None:
+    assert assert_left_alone_in_graphs(PROGRAMS[program], list(MODES)[3 * number % len(MODES)], tmp_path) > 0
+
+
+def test_the_choice_holds_every_program_and_every_mode() -> None:
+    programs, modes, streams = (set(found) for found in zip(*_chosen(), strict=True))
+    assert (programs, modes, streams) == (set(PROGRAMS), set(MODES), set(STREAMS))

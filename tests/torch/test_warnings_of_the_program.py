@@ -1,0 +1,56 @@
+"""Warnings under capture: the same ones, as often, of the same lines of the program."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import opdump
+from opdump.plan import DumpPlan
+
+WAYS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
+    "elements": lambda path: opdump.capture(path=path, saved_data="full"),
+    "calls": lambda path: opdump.capture(DumpPlan(path=path, layout="acl", dump_level="op")),
+    "failures": lambda path: opdump.capture(path=path, on_exception=True),
+}
+
+
+def program() -> None:
+    """Warnings of PyTorch's C++ and Python, twice from one line and from lines of several functions."""
+    for _ in range(2):
+        torch.std(torch.ones(1))
+    torch.std(torch.ones(1))
+    torch.add(torch.ones(3), 1, out=torch.empty(1))
+    functional.mse_loss(torch.ones(2, 1), torch.ones(2))
+    functional.grid_sample(torch.ones(1, 1, 2, 2), torch.zeros(1, 1, 1, 2))
+    network = nn.Sequential(nn.Linear(2, 2), nn.Softmax())
+    network(torch.ones(1, 2)).sum().backward()
+    torch.tensor(torch.ones(1))
+
+
+def told(action: Any) -> list[tuple[str, str, str, int]]:
+    globals().pop("__warningregistry__", None)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter(action)
+        program()
+    return [(one.category.__name__, str(one.message), os.path.basename(one.filename), one.lineno) for one in seen]
+
+
+@pytest.mark.parametrize("action", ["always", "default"])
+@pytest.mark.parametrize("way", WAYS)
+def test_warnings_name_the_lines_of_the_program_under_capture(way: str, action: str, tmp_path: Path) -> None:
+    told(action)
+    plain = told(action)
+    assert sum("std" in message for _, message, *_ in plain) == (3 if action == "always" else 2)
+    with WAYS[way](tmp_path):
+        captured = told(action)
+    assert captured == plain
