@@ -3,6 +3,7 @@
 #   make demo        a small residual network, trained and dumped: seconds after set-up
 #   make test        the suite (PyTorch is the only framework it needs)
 #   make parity      against real peers, in an environment of their own (a large download)
+#   make forced-device   every program of the example set in every mode, as if on a device: half an hour
 #   make lint        formatter, linter, import contracts, C++ format, types
 #   make bench       instrumented / plain, measured in one run
 #   make docs        links and code of the README and the docs
@@ -27,7 +28,7 @@ CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
 # `make` works from any shell: another project's module path must not leak in.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-core parity lint format bench docs clean
+.PHONY: help setup demo test test-core parity forced-device lint format bench docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -58,6 +59,9 @@ test: setup
 parity: setup
 	tests/parity/run
 
+forced-device: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) tests/torch/every_forced_program.py
+
 lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -72,6 +76,7 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/summary_kernel.py
+	$(BIN)/python benchmarks/device_summary.py
 	$(BIN)/python benchmarks/capture_overhead.py
 	$(BIN)/python benchmarks/end_step.py
 	$(BIN)/python benchmarks/modes_overhead.py

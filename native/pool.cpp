@@ -5,8 +5,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 namespace opdump {
@@ -52,8 +52,8 @@ class Pool {
       while (started_ < helpers) {
         try {
           std::thread([this] { serve(); }).detach();
-        } catch (const std::system_error&) {
-          break;  // no more threads to be had: the ones that exist, and the caller, do the work
+        } catch (const std::exception&) {
+          break;  // no more threads or memory to be had: the threads that exist, and the caller, do the work
         }
         ++started_;
       }
