@@ -20,7 +20,7 @@ from opdump.errors import DumpPathError
 from opdump.sink import DirectorySink, MemorySink, NullSink, Sink
 from opdump.sink import directory as directory_module
 from opdump.sink.directory import Buffer
-from opdump.sink.open_directories import OpenDirectory
+from opdump.sink.open_directories import OpenDirectories, OpenDirectory
 
 
 def _run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -330,3 +330,46 @@ def test_every_sink_takes_the_same_calls(tmp_path: Path) -> None:
         assert sink.bytes_written >= array.nbytes
     assert memory.files["a/x.npy"] == (tmp_path / "a/x.npy").read_bytes()
     assert memory.files["a/y.csv"] == b"1,2\n"
+
+
+def test_a_directory_may_be_forgotten_while_one_writes_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another thread does that needs many: what has its number by then is another file."""
+
+    def forgetting(self: OpenDirectories, relative: str) -> OpenDirectory:
+        found = find(self, relative)
+        self._open.clear()
+        return found
+
+    find = OpenDirectories.at
+    monkeypatch.setattr(OpenDirectories, "at", forgetting)
+    sink = DirectorySink(tmp_path)
+    sink.append("a/b/c.csv", b"1")
+    sink.append("a/b/c.csv", b"2")
+    sink.write_small([("a/b/d.csv", b"3"), ("a/e/f.csv", b"4"), ("a/e/g.csv", b"5")])
+    sink.write_array("a/b/h.npy", np.ones(3))
+    sink.flush()
+    assert sink.read("a/b/c.csv") == b"12"
+    assert sink.holds("a/b/d.csv")
+    sink.close()
+    assert _files(tmp_path) == ["a/b/c.csv", "a/b/d.csv", "a/b/h.npy", "a/e/f.csv", "a/e/g.csv"]
+
+
+def test_threads_that_append_below_many_directories_lose_nothing(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path)
+
+    def append(thread: int) -> None:
+        for number in range(60):
+            sink.append(f"{thread}/{number}/history.csv", b"%d\n" % number)
+            sink.write_array(f"{thread}/{number}/x.npy", np.full(10, thread))
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.close()
+    assert len(_files(tmp_path)) == 480
+    for thread in range(4):
+        assert [(tmp_path / f"{thread}/{number}/history.csv").read_bytes() for number in range(60)] == [
+            b"%d\n" % number for number in range(60)
+        ]

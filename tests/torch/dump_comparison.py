@@ -30,7 +30,8 @@ def assert_same_dumps(device: Path, host: Path, *, low: bool = False) -> int:
     Sums may differ in the order of additions; with `low` they were made in the tensors' own types.
     """
     files, expected_files = _files(device), _files(host)
-    assert (files - expected_files, expected_files - files) == (Counter(), Counter())
+    only = files - expected_files, expected_files - files
+    assert only == (Counter(), Counter()), f"files of the device alone, of the host alone: {only}"
     if not expected_files:
         return 0  # nothing overflowed, nothing failed
     found, expected = dict(_records(device)), dict(_records(host))

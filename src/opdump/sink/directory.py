@@ -23,7 +23,7 @@ from opdump.errors import DumpPathError
 from opdump.leftovers import SUFFIX, own_prefix
 from opdump.sink.failures import remedy_for, told_of
 from opdump.sink.npy import encode_npy
-from opdump.sink.open_directories import DIRECTORY_MODE, OpenDirectories, OpenDirectory, refuse_link
+from opdump.sink.open_directories import OpenDirectories, OpenDirectory, refuse_link
 from opdump.sink.writer_threads import WriterThreads
 
 Buffer = bytes | memoryview | npt.NDArray[np.uint8]
@@ -246,10 +246,10 @@ class _State:
         temporary = self._temporary_name()
         try:
             size = _write_file(temporary, buffers, self.file_mode, directory)
-            _rename(temporary, name, directory)
+            directory.move(temporary, name)
         except BaseException:
             with suppress(OSError):
-                os.unlink(temporary, dir_fd=directory.descriptor)
+                directory.remove(temporary)
             raise
         with self._lock:
             self.files += 1
@@ -280,15 +280,15 @@ class _State:
     def append(self, path: str, data: bytes) -> None:
         """Add to a file. Raises OSError, and DumpPathError for a link."""
         above, _, name = path.rpartition("/")
-        parent = self.directories.at(above).descriptor
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        parent = self.directories.at(above)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         with self._appending:
             try:
                 try:
-                    descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+                    descriptor = parent.open(name, flags)
                 except PermissionError:  # it was left read-only
-                    os.chmod(name, 0o600, dir_fd=parent)
-                    descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+                    parent.change_mode(name, 0o600)
+                    descriptor = parent.open(name, flags)
             except OSError as error:
                 refuse_link(f"{self.root}/{path}", name, parent, error)
                 raise
@@ -305,9 +305,9 @@ class _State:
     def read(self, path: str) -> bytes:
         """The bytes of a file; none where there is no file. Raises OSError, and DumpPathError for a link."""
         above, _, name = path.rpartition("/")
-        parent = self.directories.at(above).descriptor
+        parent = self.directories.at(above)
         try:
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+            descriptor = parent.open(name, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -341,10 +341,8 @@ class _State:
         above, _, name = directory.rpartition("/")
         parent = self.directories.at(above)
         temporary = self._temporary_name()
-        os.mkdir(temporary, DIRECTORY_MODE, dir_fd=parent.descriptor)
-        hidden = OpenDirectory(
-            os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent.descriptor)
-        )
+        parent.make_directory(temporary)
+        hidden = parent.open_directory(temporary)
         whole: list[str] = []
         size = 0
         try:
@@ -354,17 +352,17 @@ class _State:
                     size += _write_file(file, buffers, self.file_mode, hidden)
                 except BaseException:
                     with suppress(OSError):
-                        os.unlink(file, dir_fd=hidden.descriptor)
+                        hidden.remove(file)
                     raise
                 whole.append(file)
         finally:
             try:
-                _rename(temporary, name, parent)
+                parent.move(temporary, name)
             except OSError:  # somebody else made it meanwhile
                 other = self.directories.at(directory)
                 for file in whole:
-                    os.replace(file, file, src_dir_fd=hidden.descriptor, dst_dir_fd=other.descriptor)
-                os.rmdir(temporary, dir_fd=parent.descriptor)
+                    hidden.move(file, file, other)
+                parent.remove_directory(temporary)
             with self._lock:
                 self.files += len(whole)
                 self.bytes += size
@@ -374,17 +372,12 @@ class _State:
         return f"{self._token}-{threading.get_ident():x}-{self._serial:x}{SUFFIX}"
 
 
-def _rename(name: str, new: str, directory: OpenDirectory) -> None:
-    os.replace(name, new, src_dir_fd=directory.descriptor, dst_dir_fd=directory.descriptor)
-
-
 def _directory_of(file: _File) -> str:
     return file[0].rpartition("/")[0]
 
 
 def _write_file(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(name, flags, mode, dir_fd=directory.descriptor)
+    descriptor = directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         if len(buffers) == 1 and isinstance(buffers[0], bytes):
             # Most often taken at once; for a small file the lists of `_write_views` cost as much as the call.

@@ -21,21 +21,57 @@ DIRECTORY_MODE: Final = 0o700
 """As MindSpore sets it: a dump holds weights and data."""
 
 _MOST_OPEN: Final = 24
-_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY
 
 
 class OpenDirectory:
-    """A directory by its descriptor, which is closed when nobody holds it any more."""
+    """A directory by its descriptor, which is closed when nobody holds it any more.
 
-    __slots__ = ("descriptor",)
+    The descriptor is for the methods alone: who kept the number, and not the directory, would use another file's by and by.
+    """
+
+    __slots__ = ("_descriptor",)
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+        self._descriptor = descriptor
 
     def __del__(
         self, close: Callable[[int], None] = os.close
     ) -> None:  # `os` may be gone at the end of the interpreter
-        close(self.descriptor)
+        close(self._descriptor)
+
+    def open(self, name: str, flags: int, mode: int = 0o600) -> int:
+        """The descriptor of a file in it, never through a link and not inherited. Raises OSError, as all methods do."""
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=self._descriptor)
+
+    def open_directory(self, name: str) -> OpenDirectory:
+        """A directory in it."""
+        return OpenDirectory(self.open(name, _FLAGS))
+
+    def make_directory(self, name: str) -> None:
+        """Make a directory in it, for its owner alone."""
+        os.mkdir(name, DIRECTORY_MODE, dir_fd=self._descriptor)
+
+    def remove_directory(self, name: str) -> None:
+        """Remove an empty directory in it."""
+        os.rmdir(name, dir_fd=self._descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file in it."""
+        os.unlink(name, dir_fd=self._descriptor)
+
+    def change_mode(self, name: str, mode: int) -> None:
+        """Set the permissions of a file in it."""
+        os.chmod(name, mode, dir_fd=self._descriptor)
+
+    def move(self, name: str, new: str, into: OpenDirectory | None = None) -> None:
+        """Give what is in it another name, here or `into` another directory, in place of what has that name."""
+        other = self if into is None else into
+        os.replace(name, new, src_dir_fd=self._descriptor, dst_dir_fd=other._descriptor)
+
+    def mode_of(self, name: str) -> int:
+        """The type and the permissions of what is in it; of a link those of the link."""
+        return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode
 
 
 class OpenDirectories:
@@ -62,7 +98,7 @@ class OpenDirectories:
         """Whether there is something of that name, whatever it is."""
         above, _, name = relative.rpartition("/")
         try:
-            os.stat(name, dir_fd=self.at(above).descriptor, follow_symlinks=False)
+            self.at(above).mode_of(name)
         except FileNotFoundError:
             return False
         return True
@@ -78,12 +114,12 @@ class OpenDirectories:
         if found is not None:
             return found
         above, _, name = relative.rpartition("/")
-        parent = self._at(above).descriptor
+        parent = self._at(above)
         path = f"{self._root_path}/{relative}"
         try:
             with suppress(FileExistsError):
-                os.mkdir(name, DIRECTORY_MODE, dir_fd=parent)
-            opened = OpenDirectory(os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=parent))
+                parent.make_directory(name)
+            opened = parent.open_directory(name)
         except OSError as error:
             refuse_link(path, name, parent, error)
             raise
@@ -95,16 +131,16 @@ class OpenDirectories:
     def _opened_root(self) -> OpenDirectory:
         if self._root is None:
             make_directory(Path(self._root_path))
-            self._root = OpenDirectory(os.open(self._root_path, _FLAGS))
+            self._root = OpenDirectory(os.open(self._root_path, _FLAGS | os.O_CLOEXEC))
         return self._root
 
 
-def refuse_link(path: str, name: str, parent: int, error: OSError) -> None:
+def refuse_link(path: str, name: str, parent: OpenDirectory, error: OSError) -> None:
     """Raises DumpPathError where `name` in the open directory `parent` is a link; `path` is what it is called."""
     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
         return
     try:
-        is_link = stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+        is_link = stat.S_ISLNK(parent.mode_of(name))
     except OSError:
         return
     if is_link:
