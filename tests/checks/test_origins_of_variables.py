@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from opdump.catalog import Execution
+from opdump.checks.origins import Origins
 from opdump.records import IO, OpRecord, TensorRecord
-from opdump.reports.origins import Origins
 
 Values = dict[tuple[IO, int], tuple[float, str]]
 
@@ -37,7 +37,7 @@ def told(*steps: list[Execution]) -> list[str]:
     origins, found = Origins(), []
     for number, step in enumerate(steps):
         for each in step:
-            origins.see(each)
+            origins.see(each.op, each.tensors)
         found.append(origins.told())
         origins.end_step(number)
     return found

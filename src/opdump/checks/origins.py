@@ -5,13 +5,13 @@ Steps are followed in their order, since a parameter that one step poisoned is r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, Protocol
 
-from opdump.catalog import Execution
+from opdump.checks.not_finite import not_finite
 from opdump.checks.operator_classes import class_of, reads_variable, writes_variable
 from opdump.checks.overflow import has_only_finite_arguments
-from opdump.records import TensorRecord
-from opdump.reports.statistics_shown import not_finite
+from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 
 _Updates = list[tuple[str, frozenset[tuple[int, ...]]]]
 """Operators that computed what variables hold now, with the shapes of what they read."""
@@ -19,8 +19,27 @@ PARAMETER = "Parameter"
 """op_type of the value of a parameter at the end of a step: filed like an operator's output, and no operator."""
 
 
+OriginKind = Literal["", "made", "meant", "read"]
+"""`made`: an operator gave it where it read none; `meant`: the program wrote it, as into a mask; `read`: it was there before the step."""
+
+
+class SeenTensor(Protocol):
+    """An input or output, as a record or as it was just taken."""
+
+    @property
+    def io(self) -> IO: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def skip(self) -> SkipReason: ...
+    @property
+    def statistics(self) -> Mapping[str, StatisticValue]: ...
+
+
 class Origins:
-    """Of one rank: hand over the executions of each step, in order, then ask for `told` and call `end_step`."""
+    """Of one rank: hand over the operators of each step with their tensors, in order, then ask for `told` and call `end_step`."""
 
     def __init__(self) -> None:
         self._earlier = ""
@@ -41,10 +60,9 @@ class Origins:
         self._updates: _Updates = []
         self._poisons = False
 
-    def see(self, execution: Execution) -> None:
+    def see(self, op: OpRecord, all_tensors: Iterable[SeenTensor]) -> None:
         """An operator of the step, the next in execution order."""
-        op = execution.op
-        tensors = [record for record in execution.tensors if not record.skip]
+        tensors = [record for record in all_tensors if not record.skip]
         bad = [record for record in tensors if not_finite(record.statistics)]
         gives = any(record.io == "output" for record in bad)
         if op.op_type == PARAMETER:
@@ -73,12 +91,18 @@ class Origins:
 
     def told(self) -> str:
         """The operator that made the first NaN or infinity of the step; empty where there is none."""
-        found = self._overflowed or self._made or self._other
-        if found:
-            return found
+        return self.found()[1]
+
+    def found(self) -> tuple[OriginKind, str]:
+        """The same, with what that operator did."""
+        made = self._overflowed or self._made or self._other
+        if made:
+            return "made", made
         if self._read and self._poisoned and self._earlier:
-            return self._earlier
-        return self._meant or self._read
+            return "read", self._earlier
+        if self._meant:
+            return "meant", self._meant
+        return ("read", self._read) if self._read else ("", "")
 
     def end_step(self, step: int) -> None:
         """The step is over: what follows belongs to the next one."""
@@ -103,7 +127,7 @@ class Origins:
                 return f"one of {len(fitting)} updates{when}, of what {reader} reads"
         return ""
 
-    def _note_source(self, op_name: str, read: Sequence[TensorRecord], *, writes: bool) -> None:
+    def _note_source(self, op_name: str, read: Sequence[SeenTensor], *, writes: bool) -> None:
         """An operator read what is bad: it was made by one that left no data, or is older than the step."""
         if self._made or self._other or self._meant or self._read:
             return

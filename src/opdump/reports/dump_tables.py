@@ -9,13 +9,14 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from opdump.catalog import Catalog, Execution, Run
+from opdump.checks.not_finite import not_finite
+from opdump.checks.origins import PARAMETER, Origins
 from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.records import OpRecord, TensorRecord
 from opdump.reports import amounts
 from opdump.reports.computational_graph import GraphSearch, search_lines
-from opdump.reports.origins import PARAMETER, Origins
 from opdump.reports.selection import file_of
-from opdump.reports.statistics_shown import SHOWN, not_finite, shown_statistics, statistics_of
+from opdump.reports.statistics_shown import SHOWN, shown_statistics, statistics_of
 from opdump.reports.table import Column, Printer
 
 _STATISTICS = tuple(Column(name, right=True) for name in (*SHOWN, "nan/inf"))
@@ -178,7 +179,7 @@ def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str], o
         if execution.op.skip:
             skipped[execution.op.skip] += 1
             continue
-        origins.see(execution)
+        origins.see(execution.op, execution.tensors)
         operators += execution.op.op_type != PARAMETER
         for record in execution.tensors:
             if record.skip:

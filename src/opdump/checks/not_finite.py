@@ -1,0 +1,26 @@
+"""How many elements of a tensor are NaN or infinite, by its statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from opdump.records import StatisticValue
+
+MEASURES: Final = ("max", "min", "avg", "l2norm")
+_NOT_FINITE: Final = ("nan count", "negative inf count", "positive inf count")
+
+
+def not_finite(statistics: Mapping[str, StatisticValue]) -> int | None:
+    """How many elements are NaN or infinite; None where the statistics do not tell.
+
+    Without the counts, a NaN or an infinity among max, min, avg and l2norm tells that there is at least one.
+    """
+    counts = [int(statistics[name]) for name in _NOT_FINITE if name in statistics]
+    if len(counts) == len(_NOT_FINITE):
+        return sum(counts)
+    values = [statistics[name] for name in MEASURES if name in statistics]
+    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+        return max(1, sum(counts))
+    return sum(counts) or None
