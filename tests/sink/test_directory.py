@@ -369,7 +369,7 @@ def test_threads_that_append_below_many_directories_lose_nothing(tmp_path: Path)
         thread.join()
     sink.close()
     assert len(_files(tmp_path)) == 480
-    for thread in range(4):
-        assert [(tmp_path / f"{thread}/{number}/history.csv").read_bytes() for number in range(60)] == [
+    for first in range(4):
+        assert [(tmp_path / f"{first}/{number}/history.csv").read_bytes() for number in range(60)] == [
             b"%d\n" % number for number in range(60)
         ]
