@@ -100,11 +100,10 @@ def test_buffers_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path: Pa
     assert acl.mdl.execute(model_id, _dataset(x), _dataset()) == Code.MODEL_OUTPUT_NOT_MATCH
     assert acl.mdl.execute(model_id, _dataset(x), _dataset(y[:1])) == Code.MODEL_OUTPUT_NOT_MATCH
     assert acl.mdl.execute(model_id, 17, _dataset(y)) == Code.INVALID_PARAM
-    constant = acl.mdl.create_dataset()
-    data = bytes(24)
-    ok(acl.mdl.add_dataset_buffer(constant, acl.create_data_buffer(acl.util.bytes_to_ptr(data), 24)))
-    assert acl.mdl.execute(model_id, _dataset(x), constant) == Code.INVALID_PARAM
-    assert data == bytes(24)
+    constant = np.zeros((2, 3), np.float32)
+    constant.flags.writeable = False
+    assert acl.mdl.execute(model_id, _dataset(x), _dataset(constant)) == Code.INVALID_PARAM
+    assert not constant.any()
     assert (y == 7).all()
 
 

@@ -1,13 +1,16 @@
 """Host memory behind integer addresses.
 
-Every address that a call is given is looked up here first: one that nobody got from `acl` is refused, and so are more bytes
-than there are behind it. So a wrong number gives a return code where a device would crash.
+Every address that a call is given is looked up here first, and more bytes than there are behind it are refused: those of
+memory that was got from `acl`, or told of, and of arrays and tensors that the callers hold (`owners.py`). Of any other
+address is known alone whether the operating system has mapped it. So a wrong number gives a return code where a device would
+crash.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 import weakref
 from bisect import bisect_right, insort
 from collections.abc import Callable
@@ -18,12 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.acl.codes import Code
-from opdump.acl.failures import CallError
+from opdump.acl.failures import LOG, CallError
+from opdump.acl.owners import Owner, is_mapped, owner_of
 
 Bytes = npt.NDArray[np.uint8]
 
 _ALIGNMENT: Final = 64
 _BETWEEN_LOOKS: Final = 64
+_MOST_GONE: Final = 1024
 LARGEST: Final = 2**46
 
 
@@ -42,10 +47,13 @@ class Memory:
     """The blocks that a process has got, or has told of. They may lie within each other."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}
         self._held: dict[int, bytes] = {}
         """Bytes objects that the program told of, which have no weak references."""
+        self._gone: dict[int, int] = {}
+        """Size, by address, of blocks that were freed and of arrays that died, the last ones."""
         self._next_look = _BETWEEN_LOOKS
 
     def allocate(self, size: Any) -> int:
@@ -53,54 +61,50 @@ class Memory:
         if not isinstance(size, int) or not 0 < size < LARGEST:
             raise CallError(Code.INVALID_PARAM, f"malloc: size is {size!r}, expected a number of bytes from 1 on")
         try:
-            whole = np.zeros(size + _ALIGNMENT, np.uint8)
+            # What lies beside it is nobody's: an address that runs over the edge is no other array's.
+            whole = np.zeros(size + 3 * _ALIGNMENT, np.uint8)
         except MemoryError as error:
             raise CallError(Code.INTERNAL_ERROR, f"malloc: there are no {size} bytes of memory left") from error
-        skipped = -whole.ctypes.data % _ALIGNMENT
+        skipped = _ALIGNMENT + -whole.ctypes.data % _ALIGNMENT
         block = whole[skipped : skipped + size]
         address = int(block.ctypes.data)
-        self._add(_Block(address, size, lambda: block, is_ours=True))
+        with self._lock:
+            self._add(_Block(address, size, lambda: block, is_ours=True))
         return address
 
     def free(self, address: int) -> None:
         """Forgets a block. Arrays that were made over it keep their bytes."""
-        block = self._blocks.get(address)
-        if block is None or not block.is_ours:
-            raise CallError(
-                Code.INVALID_PARAM,
-                f"free: {address!r} is no address that malloc gave, or it was freed before; free what malloc returned, once",
-            )
-        self._remove(address)
+        with self._lock:
+            block = self._blocks.get(address)
+            if block is None or not block.is_ours:
+                raise CallError(
+                    Code.INVALID_PARAM,
+                    f"free: {address!r} is no address that malloc gave, or it was freed before; free what malloc returned, once",
+                )
+            self._remove(address)
 
     def tell(self, array: npt.NDArray[Any]) -> int:
         """The address of an array's elements; known as long as their memory is held."""
-        self._forget_the_dead()
-        address, size, writeable = int(array.ctypes.data), array.nbytes, bool(array.flags.writeable)
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        reference = weakref.ref(owner)
-
-        def view() -> Bytes | None:
-            holder = reference()
-            if holder is None:
-                return None
-            memory = (ctypes.c_char * size).from_address(address)
-            memory.owner = holder  # type: ignore[attr-defined]  # a ctypes object takes attributes
-            elements: Bytes = np.frombuffer(memoryview(memory), np.uint8)
-            elements.flags.writeable = writeable
-            return elements
-
-        self._add(_Block(address, size, view, is_ours=False))
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        address = int(array.ctypes.data)
+        with self._lock:
+            self._forget_the_dead()
+            self._add(_block_of(Owner(root, address, array.nbytes, bool(array.flags.writeable), False)))
         return address
 
     def tell_bytes(self, data: bytes) -> int:
-        """The address of a bytes object; known as long as the program keeps it, and never written to."""
-        self._forget_unused_bytes()
-        elements = np.frombuffer(data, np.uint8)
-        address = int(elements.ctypes.data)
-        self._held[address] = data
-        self._add(_Block(address, len(data), lambda: np.frombuffer(data, np.uint8), is_ours=False))
+        """The address of a bytes object, known as long as the program keeps it."""
+        with self._lock:
+            self._forget_unused_bytes()
+            address = int(np.frombuffer(data, np.uint8).ctypes.data)
+            self._held[address] = data
+            # Objects of a single byte are everybody's: Python has one of each.
+            writeable = len(data) > 1
+            self._add(
+                _Block(address, len(data), lambda: _at(address, len(data), data, writeable=writeable), is_ours=False)
+            )
         return address
 
     def at(self, address: Any, size: Any, *, where: str, write: bool = False) -> Bytes:
@@ -110,6 +114,37 @@ class Memory:
         """
         if not isinstance(address, int) or not isinstance(size, int) or size < 0:
             raise CallError(Code.INVALID_PARAM, f"{where}: {address!r} and {size!r} are no address and size")
+        with self._lock:
+            found, most = self._known(address, size)
+            if found is None and most < 0:
+                owner = owner_of(address) if 0 < address < 2**63 else None
+                if owner is not None:
+                    if owner.starts_in_another_order:
+                        LOG.warning(
+                            "%s: the elements of the array at this address do not lie in C order; use numpy.ascontiguousarray "
+                            "(tensor.contiguous()) and keep what it gives",
+                            where,
+                        )
+                    self._forget_the_dead()
+                    self._add(_block_of(owner))
+                    found, most = self._known(address, size)
+            if found is None and most < 0 and self._is_free_for_others(address, size, write=write):
+                found = _at(address, size, None, writeable=write)
+        if found is None and most >= 0:
+            raise CallError(Code.INVALID_PARAM, f"{where}: {size} bytes were asked for and {most} are there")
+        if found is None:
+            raise CallError(
+                Code.INVALID_PARAM,
+                f"{where}: {address:#x} is no address of acl.rt.malloc, acl.rt.malloc_host, acl.util.numpy_to_ptr, "
+                "acl.util.bytes_to_ptr or of an array (array.ctypes.data, tensor.data_ptr()), or its memory was freed: keep the "
+                "array until the call is done",
+            )
+        if write and not found.flags.writeable:
+            raise CallError(Code.INVALID_PARAM, f"{where}: this memory is constant; write into memory of acl.rt.malloc")
+        return found
+
+    def _known(self, address: int, size: int) -> tuple[Bytes | None, int]:
+        """The bytes, where a live block has them all, and else how many there are at most: -1 for no live block."""
         most = -1
         for place in range(bisect_right(self._starts, address) - 1, -1, -1):
             block = self._blocks[self._starts[place]]
@@ -119,21 +154,20 @@ class Memory:
             view = block.view()
             if view is None:
                 continue
-            if start + size > block.size:
-                most = max(most, block.size - start)
-                continue
-            if write and not view.flags.writeable:
-                raise CallError(
-                    Code.INVALID_PARAM, f"{where}: this memory is constant; write into memory of acl.rt.malloc"
-                )
-            return view[start : start + size]
-        if most >= 0:
-            raise CallError(Code.INVALID_PARAM, f"{where}: {size} bytes were asked for and {most} are there")
-        raise CallError(
-            Code.INVALID_PARAM,
-            f"{where}: {address:#x} is no address of acl.rt.malloc, acl.rt.malloc_host, acl.util.numpy_to_ptr or "
-            "acl.util.bytes_to_ptr, or its memory was freed: keep the array until the call is done",
-        )
+            if start + size <= block.size:
+                return view[start : start + size], 0
+            most = max(most, block.size - start)
+        return None, most
+
+    def _is_free_for_others(self, address: int, size: int, *, write: bool) -> bool:
+        """Whether memory of which nothing is known may be used: it is mapped, and is not what we had, nor beside what we have."""
+        near = [
+            *((block.address, block.size) for block in self._blocks.values() if block.is_ours or block.view() is None),
+            *self._gone.items(),
+        ]
+        if any(start - _ALIGNMENT <= address < start + held + _ALIGNMENT for start, held in near):
+            return False
+        return 0 < address < 2**63 and size < LARGEST and is_mapped(address, max(size, 1), write=write)
 
     def _add(self, block: _Block) -> None:
         known = self._blocks.get(block.address)
@@ -142,9 +176,12 @@ class Memory:
         elif known.size >= block.size and known.view() is not None and (known.is_ours or not block.is_ours):
             return
         self._blocks[block.address] = block
+        self._gone.pop(block.address, None)
 
     def _remove(self, address: int) -> None:
-        del self._blocks[address]
+        self._gone[address] = self._blocks.pop(address).size
+        if len(self._gone) > _MOST_GONE:
+            del self._gone[next(iter(self._gone))]
         self._starts.pop(bisect_right(self._starts, address) - 1)
         self._held.pop(address, None)
 
@@ -161,3 +198,25 @@ class Memory:
             # Held here, by the view, and by this call: nobody else has it.
             if sys.getrefcount(self._held[address]) <= 3:
                 self._remove(address)
+
+
+def _block_of(owner: Owner) -> _Block:
+    reference = weakref.ref(owner.holder)
+    address, size, writeable = owner.address, owner.size, owner.is_writeable
+
+    def view() -> Bytes | None:
+        holder = reference()
+        return None if holder is None else _at(address, size, holder, writeable=writeable)
+
+    return _Block(address, size, view, is_ours=False)
+
+
+def _at(address: int, size: int, holder: object, *, writeable: bool) -> Bytes:
+    """The bytes of memory that `holder` keeps, without a copy."""
+    if not size:
+        return np.empty(0, np.uint8)
+    memory = (ctypes.c_char * size).from_address(address)
+    memory.owner = holder  # type: ignore[attr-defined]  # a ctypes object takes attributes
+    elements: Bytes = np.frombuffer(memoryview(memory), np.uint8)
+    elements.flags.writeable = writeable
+    return elements
