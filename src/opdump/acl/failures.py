@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -29,17 +30,18 @@ class CallError(Exception):
 
 
 class Messages:
-    """The messages of calls that failed, until somebody asks for them."""
+    """The messages of calls that failed, until somebody asks for them. Each thread has its own."""
 
     def __init__(self) -> None:
-        self._last = ""
+        self._of_thread = threading.local()
 
     def keep(self, message: str) -> None:
-        self._last = message
+        self._of_thread.last = message
 
     def take(self) -> str:
-        """The last message; empty where no call has failed since the last time."""
-        message, self._last = self._last, ""
+        """The last message of the calling thread; empty where none of its calls has failed since the last time."""
+        message: str = getattr(self._of_thread, "last", "")
+        self._of_thread.last = ""
         return message
 
 

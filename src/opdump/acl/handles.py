@@ -1,7 +1,8 @@
-"""Objects behind integer handles: data buffers, data sets, descriptions of models and tensors, streams, contexts."""
+"""Objects behind integer handles: data buffers, data sets, descriptions of models and tensors, streams, events, contexts."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -56,7 +57,14 @@ class OpAttr:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Work is done when it is asked for: a stream has nothing to wait for."""
+    """Work is done when it is asked for: a stream waits for callbacks alone."""
+
+
+@dataclass(slots=True)
+class Event:
+    """A moment in a stream: nanoseconds of `time.perf_counter_ns`, None until it is recorded."""
+
+    recorded: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +79,11 @@ class Handles:
 
     def __init__(self) -> None:
         self._objects: dict[int, object] = {}
-        self._next = _FIRST
+        # Threads ask for handles at the same time.
+        self._numbers = itertools.count(_FIRST, _BETWEEN)
 
     def add(self, thing: object) -> int:
-        handle = self._next
-        self._next += _BETWEEN
+        handle = next(self._numbers)
         self._objects[handle] = thing
         return handle
 
@@ -89,6 +97,9 @@ class Handles:
                 f"{where}: {handle!r} stands for {what}, expected a {kind.__name__} that still exists",
             )
         return found
+
+    def has(self, handle: int, kind: type[object]) -> bool:
+        return isinstance(self._objects.get(handle), kind)
 
     def remove(self, handle: int, kind: type[Kind], where: str) -> Kind:
         found = self.get(handle, kind, where)

@@ -11,7 +11,7 @@ from opdump.acl.data_types import DTYPES, FORMAT_ND, NUMBERS, UNDEFINED_TYPE, st
 from opdump.acl.failures import CallError, returns_code, returns_plain, returns_value
 from opdump.acl.handles import DataBuffer, Dataset, ModelDesc, TensorDesc
 from opdump.acl.process import LoadedModel, process
-from opdump.acl.rt import check_stream
+from opdump.acl.streams import check_stream
 from opdump.acl.tensors import TensorFacts, array_over, check_outputs, dims_of, write_outputs
 from opdump.errors import ModelFileError, OpdumpError
 from opdump.onnx.recording import adapter_module

@@ -12,7 +12,7 @@ from opdump.acl.data_types import DTYPES, NUMBERS
 from opdump.acl.failures import CallError, returns_code
 from opdump.acl.handles import DataBuffer, OpAttr, TensorDesc
 from opdump.acl.process import LoadedModel, process
-from opdump.acl.rt import check_stream
+from opdump.acl.streams import check_stream
 from opdump.acl.tensors import TensorFacts, array_over, check_outputs, write_outputs
 from opdump.errors import ModelFileError, OpdumpError
 from opdump.onnx.recording import adapter_module

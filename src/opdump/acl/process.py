@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdump.acl.codes import Code
+from opdump.acl.contexts import Contexts
 from opdump.acl.delivery import DeliveringWriter, Delivery
 from opdump.acl.failures import LOG, CallError
 from opdump.acl.handles import Handles
 from opdump.acl.memory import Memory
+from opdump.acl.reports import Reports
 from opdump.configs.acl import plan_from_acl_text, plan_from_environment
 from opdump.configs.acl_file import read_acl_file
 from opdump.configs.program_directory import program_directory
@@ -67,9 +69,14 @@ class Process:
     device_id: int = 0
     memory: Memory = field(default_factory=Memory)
     handles: Handles = field(default_factory=Handles)
+    contexts: Contexts = field(init=False)
+    reports: Reports = field(default_factory=Reports)
     delivery: Delivery = field(default_factory=Delivery)
     lock: Any = field(default_factory=threading.RLock)
     _ids: Any = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.contexts = Contexts(self.handles)
 
     def init(self, path: str | os.PathLike[str] | None) -> None:
         with self.lock:

@@ -7,8 +7,88 @@ from typing import Any
 
 from opdump.acl.codes import Code
 from opdump.acl.failures import CallError, returns_code, returns_value
-from opdump.acl.handles import Context, Stream
 from opdump.acl.process import process
+from opdump.acl.streams import (
+    check_stream,
+    create_event,
+    create_event_ex_with_flag,
+    create_event_with_flag,
+    create_stream,
+    create_stream_with_config,
+    destroy_event,
+    destroy_stream,
+    destroy_stream_force,
+    event_elapsed_time,
+    event_get_timestamp,
+    launch_callback,
+    process_report,
+    query_event,
+    query_event_status,
+    query_event_wait_status,
+    record_event,
+    reset_event,
+    stream_query,
+    stream_wait_event,
+    subscribe_report,
+    synchronize_device,
+    synchronize_event,
+    synchronize_event_with_timeout,
+    synchronize_stream,
+    synchronize_stream_with_timeout,
+    unsubscribe_report,
+)
+
+__all__ = [
+    "create_context",
+    "create_event",
+    "create_event_ex_with_flag",
+    "create_event_with_flag",
+    "create_stream",
+    "create_stream_with_config",
+    "destroy_context",
+    "destroy_event",
+    "destroy_stream",
+    "destroy_stream_force",
+    "event_elapsed_time",
+    "event_get_timestamp",
+    "free",
+    "free_host",
+    "get_context",
+    "get_device",
+    "get_device_count",
+    "get_mem_info",
+    "get_run_mode",
+    "launch_callback",
+    "malloc",
+    "malloc_align32",
+    "malloc_cached",
+    "malloc_host",
+    "mem_flush",
+    "mem_invalidate",
+    "memcpy",
+    "memcpy_async",
+    "memset",
+    "memset_async",
+    "process_report",
+    "query_event",
+    "query_event_status",
+    "query_event_wait_status",
+    "record_event",
+    "reset_device",
+    "reset_device_force",
+    "reset_event",
+    "set_context",
+    "set_device",
+    "stream_query",
+    "stream_wait_event",
+    "subscribe_report",
+    "synchronize_device",
+    "synchronize_event",
+    "synchronize_event_with_timeout",
+    "synchronize_stream",
+    "synchronize_stream_with_timeout",
+    "unsubscribe_report",
+]
 
 _HOST = 1
 _COPY_KINDS = range(5)
@@ -16,15 +96,19 @@ _COPY_KINDS = range(5)
 
 @returns_code
 def set_device(device_id: int) -> None:
-    """Chooses a device: 0 is the only one."""
-    if device_id != 0:
-        raise CallError(Code.INVALID_DEVICE_ID, f"acl.rt.set_device: found {device_id!r}, and the only device is 0")
+    """Chooses a device, of which 0 is the only one: its default context is the current one of this thread from now on."""
+    _check_device(device_id, "acl.rt.set_device")
+    process().contexts.use_default(device_id)
 
 
 @returns_code
 def reset_device(device_id: int) -> None:
-    if device_id != 0:
-        raise CallError(Code.INVALID_DEVICE_ID, f"acl.rt.reset_device: found {device_id!r}, and the only device is 0")
+    """Destroys the default context. Models stay loaded until `acl.mdl.unload` and `acl.finalize`."""
+    _check_device(device_id, "acl.rt.reset_device")
+    process().contexts.reset()
+
+
+reset_device_force = reset_device
 
 
 def get_device() -> tuple[int, int]:
@@ -42,39 +126,27 @@ def get_run_mode() -> tuple[int, int]:
 
 @returns_value(0)
 def create_context(device_id: int) -> int:
-    if device_id != 0:
-        raise CallError(Code.INVALID_DEVICE_ID, f"acl.rt.create_context: found {device_id!r}, and the only device is 0")
-    return process().handles.add(Context(device_id))
+    """A context, which is the current one of this thread from now on."""
+    _check_device(device_id, "acl.rt.create_context")
+    return process().contexts.create(device_id)
 
 
 @returns_code
 def destroy_context(context: int) -> None:
-    process().handles.remove(context, Context, "acl.rt.destroy_context")
+    process().contexts.destroy(context, "acl.rt.destroy_context")
 
 
 @returns_code
 def set_context(context: int) -> None:
-    process().handles.get(context, Context, "acl.rt.set_context")
+    """Makes a context the current one of this thread. Every call works without one, too."""
+    process().contexts.use(context, "acl.rt.set_context")
 
 
 @returns_value(0)
-def create_stream() -> int:
-    return process().handles.add(Stream())
-
-
-@returns_code
-def destroy_stream(stream: int) -> None:
-    process().handles.remove(stream, Stream, "acl.rt.destroy_stream")
-
-
-@returns_code
-def synchronize_stream(stream: int) -> None:
-    """Everything is done already. The stream 0 is the default one."""
-    check_stream(stream, "acl.rt.synchronize_stream")
-
-
-def synchronize_device() -> int:
-    return Code.SUCCESS.value
+def get_context(*ignored: object) -> int:
+    """The current context of this thread. 107002 where it has none: a new thread, or its context was destroyed."""
+    del ignored  # pyACL takes no argument, and ignores those that programs give
+    return process().contexts.current("acl.rt.get_context")
 
 
 @returns_value(0)
@@ -82,6 +154,9 @@ def malloc(size: int, policy: int = 0) -> int:
     """Address of `size` bytes, all zero; `policy` has no meaning here."""
     del policy
     return process().memory.allocate(size)
+
+
+malloc_cached = malloc_align32 = malloc
 
 
 @returns_value(0)
@@ -115,9 +190,25 @@ def memcpy_async(destination: int, destination_size: int, source: int, count: in
 @returns_code
 def memset(address: int, size: int, value: int, count: int) -> None:
     """Sets `count` bytes to `value`, of which the lowest eight bits count."""
-    if count > size:
-        raise CallError(Code.INVALID_PARAM, f"acl.rt.memset: {count} bytes do not fit into {size}")
-    process().memory.at(address, count, where="acl.rt.memset", write=True)[:] = value & 0xFF
+    _set(address, size, value, count, "acl.rt.memset")
+
+
+@returns_code
+def memset_async(address: int, size: int, value: int, count: int, stream: int) -> None:
+    """The same, done when it returns."""
+    check_stream(stream, "acl.rt.memset_async")
+    _set(address, size, value, count, "acl.rt.memset_async")
+
+
+@returns_code
+def mem_flush(address: int, size: int) -> None:
+    """There is no cache that another processor does not see."""
+    process().memory.at(address, size, where="acl.rt.mem_flush")
+
+
+@returns_code
+def mem_invalidate(address: int, size: int) -> None:
+    process().memory.at(address, size, where="acl.rt.mem_invalidate")
 
 
 @returns_value((0, 0))
@@ -133,10 +224,15 @@ def get_mem_info(attribute: int = 0) -> tuple[int, int, int]:
     return free_bytes, all_bytes, ret
 
 
-def check_stream(stream: int, where: str) -> None:
-    """Raises CallError for what is no stream."""
-    if stream:
-        process().handles.get(stream, Stream, where)
+def _check_device(device_id: Any, where: str) -> None:
+    if device_id != 0:
+        raise CallError(Code.INVALID_DEVICE_ID, f"{where}: found {device_id!r}, and the only device is 0")
+
+
+def _set(address: int, size: int, value: int, count: int, where: str) -> None:
+    if count > size:
+        raise CallError(Code.INVALID_PARAM, f"{where}: {count} bytes do not fit into {size}")
+    process().memory.at(address, count, where=where, write=True)[:] = value & 0xFF
 
 
 def _copy(destination: int, destination_size: int, source: int, count: Any, kind: int, where: str) -> None:

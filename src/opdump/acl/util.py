@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,17 @@ from opdump.acl.codes import Code
 from opdump.acl.data_types import numpy_type
 from opdump.acl.failures import CallError, returns_plain
 from opdump.acl.process import process
+from opdump.acl.threads import THREADS
+
+__all__ = [
+    "bytes_to_ptr",
+    "numpy_contiguous_to_ptr",
+    "numpy_to_ptr",
+    "ptr_to_bytes",
+    "ptr_to_numpy",
+    "start_thread",
+    "stop_thread",
+]
 
 _NOTHING: npt.NDArray[Any] = np.empty(0, np.uint8)
 _NOTHING.flags.writeable = False
@@ -28,7 +39,12 @@ def numpy_to_ptr(array: Any) -> int:
     return process().memory.tell(array)
 
 
-numpy_contiguous_to_ptr = numpy_to_ptr
+def numpy_contiguous_to_ptr(array: Any) -> tuple[int, Any]:
+    """The address of an array in C order and that array: the one given, or a copy. Keep it. 0 and None for what is no array."""
+    if not isinstance(array, np.ndarray):
+        return numpy_to_ptr(array), None
+    contiguous = np.ascontiguousarray(array)
+    return numpy_to_ptr(contiguous), contiguous
 
 
 @returns_plain(_NOTHING)
@@ -48,7 +64,7 @@ def ptr_to_numpy(address: int, shape: Sequence[Any], numpy_type_number: int) -> 
 
 @returns_plain(0)
 def bytes_to_ptr(data: Any) -> int:
-    """The address of a bytes object, which is never written to. Keep the object."""
+    """The address of a bytes object. Keep the object. Copies into it change it; one of a single byte is constant."""
     if not isinstance(data, bytes) or not data:
         raise CallError(
             Code.INVALID_PARAM, f"acl.util.bytes_to_ptr: found a {type(data).__name__}, expected bytes, not empty"
@@ -60,3 +76,13 @@ def bytes_to_ptr(data: Any) -> int:
 def ptr_to_bytes(address: int, size: int) -> bytes:
     """A copy of `size` bytes; none for what is not there."""
     return process().memory.at(address, size, where="acl.util.ptr_to_bytes").tobytes()
+
+
+def start_thread(function: Callable[..., object], data: Any) -> tuple[int, int]:
+    """Runs `function(data)` in a thread, `function()` where `data` is None; the thread's number, and the code."""
+    return THREADS.start(function, data), Code.SUCCESS.value
+
+
+def stop_thread(thread: int) -> int:
+    """Waits until a thread is over. 3 for one that `start_thread` did not start. Raises RuntimeError where it ended by an error."""
+    return THREADS.join(thread)
