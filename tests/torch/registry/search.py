@@ -28,10 +28,10 @@ from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from tests.torch.op_db.statistics import CheckedInMemory
 from tests.torch.registry.arguments import GUESSES
+from tests.torch.registry.stand_ins import give_kernels
 from tests.torch.registry.states import WAYS, State, call, schema_of
 
 _ELSEWHERE = {
-    "symm_mem": "needs several GPUs",
     **dict.fromkeys(
         ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"),
         "needs a process group: see `collectives`",
@@ -164,6 +164,7 @@ def _is_new(key: str, state: State) -> bool:
 def search() -> dict[str, Any]:
     """Counts, and the operators that differ."""
     _compare_some([], print)  # what a capture imports, children need not
+    library = give_kernels()
     operators = names()
     accepted: dict[str, int] = {}
     told: dict[str, dict[str, str]] = {"not callable": {}, "crash": {}}
@@ -190,6 +191,7 @@ def search() -> dict[str, Any]:
     counts["writing into an argument"] = sum(map(writes, operators))
     counts.update({kind: len(each) for kind, each in told.items()})
     counts["differing"] = len(differing)
+    library._destroy()
     return {"counts": counts, "differing": differing, **told}
 
 

@@ -1,6 +1,6 @@
 """Every operator of PyTorch's registry leaves its arguments and results in the same state with and without capture.
 
-    operators 3562, called 2564 in 14992 ways (1166 of 1490 that write into an argument), differing 0
+    operators 3602, called 2595 in 15178 ways (1189 of 1513 that write into an argument), differing 0
 
 The state is what autograd and the program can see but for elements, which are the business of `op_db`: version counters first of
 all, by which autograd finds out that something it had saved was overwritten; bases, views, strides, whether a gradient is
@@ -48,16 +48,15 @@ def test_every_operator_leaves_the_same_state_under_capture(
     assert counts["called, writing into an argument"] > 0.7 * counts["writing into an argument"]
 
 
-def test_every_collective_leaves_the_same_state_under_capture(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
+def test_every_collective_leaves_the_same_state_under_capture_and_its_true_values_in_the_dump(tmp_path: Path) -> None:
+    report = tmp_path / "work" / "report.json"
     command = [sys.executable, "-W", "ignore", "-m", "tests.torch.registry.collectives", str(report)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    found = json.loads(report.read_text(encoding="utf-8"))
-    print(f"collectives: {len(found['known'])} in {found['ways']} ways; gloo refuses {found['refused']}")
-    assert set(found["registered"]) - set(found["known"]) == set()
-    assert len(found["refused"]) < 4
-    assert found["differing"] == {}
+    for rank, found in enumerate(json.loads(report.read_text(encoding="utf-8"))):
+        print(f"collectives, rank {rank}: {len(found['known'])} in {found['ways']} ways")
+        assert set(found["registered"]) - set(found["known"]) == set()
+        assert (found["refused"], found["differing"], found["untrue"]) == ({}, {}, {})
 
 
 def test_a_saved_tensor_that_a_foreach_operator_overwrites_is_refused_under_capture(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from .mode_stack import put_on, recording_here, take_off
 from .models import Models
 from .operator_names import OperatorNames
 from .reader import TensorReader
+from .rpc_calls import RpcCalls, worker_number
 from .training import TrainingObserver
 from .training_listener import SilentListener
 from .training_marks import Marks
@@ -64,10 +65,10 @@ class TorchAdapter:
 
     @property
     def group_rank(self) -> int | None:
-        """The rank of this process in its process group; None before it has joined one."""
-        if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-            return None
-        return torch.distributed.get_rank()
+        """The rank of this process in its process group, or among the workers of RPC; None before it has joined one."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank()
+        return worker_number()
 
     def reader(self, plan: DumpPlan) -> TensorReader:
         """A reader that takes what the plan wants of a tensor."""
@@ -136,6 +137,7 @@ class _Capture(SilentListener):
         self._exact = ExactOperators(self._mode, self._mode)
         self._threads = ThreadEntry(self._inside, forked=self._leave_child)
         self._callbacks = FutureCallbacks(self._mode, self._inside)
+        self._rpc = RpcCalls(self._mode, self._inside, recorder.place)
         self._elsewhere = 0
         """Calls of networks in threads that do not record."""
         self._on = False
@@ -214,7 +216,7 @@ class _Capture(SilentListener):
         else:
             self._recorder.discard()
         self._recorder.matched_kernels |= self._mode.naming.matched_kernels
-        self._recorder.warnings += self._mode.graphs.warnings()
+        self._recorder.warnings += [*self._mode.graphs.warnings(), *self._rpc.warnings()]
         if isinstance(self._recorder.reader, TensorReader):
             self._recorder.warnings += self._recorder.reader.warnings
 
@@ -274,8 +276,8 @@ class _Capture(SilentListener):
         return next((scope for scope in found if scope is not None), type(module).__name__)
 
     def _parts(self) -> list[Any]:
-        parts: list[Any] = [self._exact, self._regions, self._threads, self._callbacks, self._mode.collectives]
-        parts += [self.observer, self._mode.graphs]
+        parts: list[Any] = [self._exact, self._regions, self._threads, self._callbacks, self._rpc]
+        parts += [self._mode.collectives, self.observer, self._mode.graphs]
         return parts + [part for part in (self._calls, self._functions) if part is not None]
 
     def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:

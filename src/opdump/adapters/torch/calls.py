@@ -33,6 +33,7 @@ from .failures import records_failures, was_recorded
 from .mode_stack import recording_here
 from .places import Places
 from .schemas import nested_tensors
+from .shards import shard_of
 from .unseen import unseen
 
 _NO_OPERATORS = frozenset(
@@ -203,7 +204,7 @@ class CallMode(TorchFunctionMode):
         return result
 
     def _lives(self, op: OpRecord, found: tuple[tuple[str, Any], ...], io: Any) -> list[LiveTensor]:
-        lives: list[LiveTensor] = [(slot, path, _local(tensor), "", "") for slot, (path, tensor) in enumerate(found)]
+        lives: list[LiveTensor] = [(slot, path, shard_of(tensor), "", "") for slot, (path, tensor) in enumerate(found)]
         models = self._mode.models
         return lives if models is None else list(models.without_excluded(op, io, lives))
 
@@ -217,16 +218,6 @@ class CallMode(TorchFunctionMode):
         if place is not None:
             self._away.place = None
             _put_back(self, place)
-
-
-def _local(tensor: Any) -> Any:
-    """What this process has of a tensor that is spread over several (`DTensor`), as its operators see it; else the tensor itself."""
-    kind = type(tensor)
-    if kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed."):
-        shard = getattr(tensor, "_local_tensor", None)
-        if type(shard) is torch.Tensor:  # not one that a collective still writes
-            return shard
-    return tensor
 
 
 def take_off(mode: TorchFunctionMode) -> int | None:

@@ -23,6 +23,9 @@ from opdump.records import OpRecord, SkipReason
 from .mode_stack import suspended
 from .unseen import unseen
 
+WAIT = "_c10d_functional::wait_tensor"
+"""What it is given is being written until it returns: it is read then."""
+
 
 @dataclass(slots=True)
 class _Pending:
@@ -121,12 +124,12 @@ class Collectives:
         with self._lock:
             self.pending.append(pending)
 
-    def waited_for(self, tensor: torch.Tensor) -> None:
+    def waited_for(self, tensor: torch.Tensor, *, has_failed: bool = False) -> None:
         """The program has waited for the result of a functional collective."""
         memory = tensor.untyped_storage().data_ptr()
         for pending in self.pending:
             if memory in pending.memory:
-                pending.was_awaited = True
+                pending.was_awaited, pending.has_failed = True, has_failed
         self.file_arrived()
 
     def file_arrived(self, *, step_ends: bool = False) -> None:

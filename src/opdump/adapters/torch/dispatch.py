@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump.plan import DumpPlan
 from opdump.recorder import GatheringRecorder, Live, LiveTensor, Recorder
-from opdump.records import OpRecord
+from opdump.records import OpRecord, SkipReason
 
 from .accelerators import Accelerators
 from .arguments import json_value
-from .collectives import Collectives
+from .collectives import WAIT, Collectives
 from .description import node_of
 from .device_graphs import DeviceGraphs
 from .failures import records_failures
@@ -152,7 +152,7 @@ class CaptureMode(RecordingMode):
             try:
                 result = func(*args, **kwargs)
             except BaseException as error:
-                self._fails(running, error)
+                self._fails(running, schema, error)
                 raise
             outputs = tensors_returned(schema, args, kwargs, result)
             if schema.is_late(args, kwargs):
@@ -259,8 +259,10 @@ class CaptureMode(RecordingMode):
             recorder.count_op(schema.kind or "no exception")
         return result
 
-    def _fails(self, running: _Running, error: BaseException) -> None:
+    def _fails(self, running: _Running, schema: OperatorSchema, error: BaseException) -> None:
         with unseen():
+            if schema.kernel == WAIT:
+                self._has_waited(running, schema, has_failed=True)
             if isinstance(error, Exception):
                 self._recorder.failed_op(running.op, error, running.inputs)
             else:
@@ -296,7 +298,7 @@ class CaptureMode(RecordingMode):
         try:
             result = call()
         except BaseException as error:
-            self._fails(running, error)
+            self._fails(running, schema, error)
             raise
         # Above autograd the nodes are made inside the call, and there may be several.
         if running.link is not None:
@@ -346,20 +348,36 @@ class CaptureMode(RecordingMode):
         def constant(slot: int, argument: str, tensor: torch.Tensor) -> str:
             return self._recorder.constant(op, Live(slot, argument, tensor))
 
-        named = constant if selected and self._names_constants else None
-        lives = running.inputs = self._provenance.lives(inputs, self._unwritten, named)
+        named = constant if selected and self._names_constants and schema.kernel != WAIT else None
+        running.inputs = self._provenance.lives(inputs, self._unwritten, named)
         if not selected:
             self._recorder.skip_op(op)
-        elif self._reads_all:
-            if self.models is not None:
-                lives = list(self.models.without_excluded(op, "input", lives))
-            if self._judged is None:
-                self._recorder.before_op(op, lives)
-            else:
-                # Of PyTorch's own operators it is known what they write into.
-                changes = schema.changes if schema.kernel.startswith("aten::") else None
-                self._judged.before_op(op, lives, changes)
+        elif schema.kernel != WAIT:
+            self._read_inputs(running, schema)
         return running
+
+    def _read_inputs(self, running: _Running, schema: OperatorSchema, reason: SkipReason = "") -> None:
+        if not self._reads_all:
+            return
+        op, lives = running.op, running.inputs
+        if reason:
+            lives = [(slot, argument, tensor, source, reason) for slot, argument, tensor, source, _ in lives]
+        if self.models is not None:
+            lives = list(self.models.without_excluded(op, "input", lives))
+        if self._judged is None:
+            self._recorder.before_op(op, lives)
+        else:
+            # Of PyTorch's own operators it is known what they write into.
+            changes = schema.changes if schema.kernel.startswith("aten::") else None
+            self._judged.before_op(op, lives, changes)
+
+    def _has_waited(self, running: _Running, schema: OperatorSchema, *, has_failed: bool = False) -> None:
+        """The program's wait for a functional collective is over: the result is filed, and what was waited for is read."""
+        for _, _, tensor, *_ in running.inputs:
+            if self.collectives.pending:
+                self.collectives.waited_for(tensor, has_failed=has_failed)
+        if not running.op.skip:
+            self._read_inputs(running, schema, "failed" if has_failed else "")
 
     def _wait_for_the_host(self, running: _Running, outputs: Sequence[Found]) -> None:
         """Waits for a copy from a device that the program does not wait for here: the host's memory is read in place."""
@@ -373,6 +391,8 @@ class CaptureMode(RecordingMode):
 
     def _end(self, running: _Running, schema: OperatorSchema, outputs: list[Found], result: Any = None) -> None:
         op, site = running.op, running.site
+        if schema.kernel == WAIT:
+            self._has_waited(running, schema)
         for slot, _, tensor in outputs:
             self._provenance.note(tensor, site.source(slot))
         if not op.skip:
@@ -387,9 +407,6 @@ class CaptureMode(RecordingMode):
                 self._recorder.after_op(op, lives)
             if self.models is not None:
                 self._launches()
-        if schema.op_type == "wait_tensor" and self.collectives.pending:
-            for _, _, tensor, *_ in running.inputs:
-                self.collectives.waited_for(tensor)
         if self.watches is not None:
             self.watches.ran(op, outputs, collective=schema.asynchronous)
         if not site.described:

@@ -107,8 +107,8 @@ OWN_NAMESPACES = frozenset(
     }
 )
 
-_COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
-"""Their kernels copy into what they are given, where their schemas do not always say so."""
+_COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::", "symm_mem::")
+"""Their kernels copy into what they are given, where their schemas do not always say so; those of `symm_mem` call what autograd records."""
 COMPOSITE = "CompositeImplicitAutograd"
 _COUNTS_WRITES = "ADInplaceOrView"
 # With a kernel at one of these an operator does not always come down to others.

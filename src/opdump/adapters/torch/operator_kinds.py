@@ -168,6 +168,8 @@ def kind_of(op: Any) -> SkipReason:
     namespace, _, name = schema.name.partition("::")
     if not _names_a_tensor(schema):
         return "metadata"
+    if name == "_wrap_tensor_autograd" and namespace == "_c10d_functional":
+        return "view"  # of a result that is waited for where it is used
     if namespace not in _NATIVE_NAMESPACES and name != "resize_storage_bytes_":
         return ""  # only the author of a custom operator knows what it runs
     if name in _ALLOCATIONS:

@@ -16,6 +16,7 @@ from .description import dtype_name, shape_of
 from .device_graphs import DeviceGraphs
 from .naming import Naming
 from .provenance import Provenance
+from .shards import shard_of
 from .training import TrainingObserver
 from .training_scopes import RootScopes
 
@@ -52,8 +53,9 @@ class ProgramValues:
                 if is_lazy(parameter):
                     continue  # it has no shape and no memory before the first forward
                 full_name = f"{prefix}.{name}" if prefix else name
-                self._provenance.note(parameter, f"{PARAMETER_PREFIX}{full_name}")
-                graph.add_parameter(GraphValue(full_name, dtype_name(parameter), tuple(parameter.shape)))
+                shard = shard_of(parameter)
+                self._provenance.note(shard, f"{PARAMETER_PREFIX}{full_name}")
+                graph.add_parameter(GraphValue(full_name, dtype_name(shard), tuple(shard.shape)))
                 self._naming.parameter_scopes[id(parameter)] = scope
                 self._parameter_names[id(parameter)] = full_name
 
@@ -66,11 +68,13 @@ class ProgramValues:
                 continue
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
-                    self._provenance.note(value, f"{PARAMETER_PREFIX}{key}.{owner}")
-                    graph.add_parameter(GraphValue(f"{key}.{owner}", dtype_name(value), shape_of(value)))
+                    shard = shard_of(value)
+                    self._provenance.note(shard, f"{PARAMETER_PREFIX}{key}.{owner}")
+                    graph.add_parameter(GraphValue(f"{key}.{owner}", dtype_name(shard), shape_of(shard)))
 
     def record_root_input(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records an input of a root module that no operator of this step made, as MindSpore does: as a parameter."""
+        tensor = shard_of(tensor)
         if not self._provenance.source(tensor):
             self._provenance.note(tensor, f"{PARAMETER_PREFIX}{name}")
             self._recorder.graph(graph_id).add_parameter(GraphValue(name, dtype_name(tensor), shape_of(tensor)))
@@ -101,4 +105,4 @@ class ProgramValues:
             "optimizer",
         )
         self._recorder.before_op(op, ())
-        self._recorder.after_op(op, ((0, "", tensor, "", ""),))
+        self._recorder.after_op(op, ((0, "", shard_of(tensor), "", ""),))

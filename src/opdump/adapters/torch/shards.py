@@ -1,0 +1,17 @@
+"""Tensors that are spread over several processes (`DTensor`): each process has a shard, and files that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def shard_of(tensor: Any) -> Any:
+    """What this process has of a tensor that is spread over several, as its operators see it; else the tensor itself."""
+    kind = type(tensor)
+    if kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed."):
+        shard = getattr(tensor, "_local_tensor", None)
+        if type(shard) is torch.Tensor:  # not one that a collective still writes
+            return shard
+    return tensor
