@@ -117,7 +117,11 @@ def calls(group: Any, rank: int) -> dict[str, Call]:
         "_c10d_functional::isend": functional_point_to_point,
         "_c10d_functional::irecv": functional_point_to_point,
         "_c10d_functional::batch_p2p_ops": lambda t: _F.batch_p2p_ops(
-            ["isend", "irecv"], [peer, peer], [0, 0], [t.read(), t.write()], name
+            ["isend", "irecv", "irecv", "isend"],
+            [peer] * 4,
+            [0, 0, 1, 1],
+            [t.read(), t.write(), t.write(), t.read()],
+            name,
         ),
         "_c10d_functional::all_reduce": lambda t: _F.all_reduce(t.read(), "sum", name),
         "_c10d_functional::all_reduce_": lambda t: _F.all_reduce_(t.write(), "sum", name),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,10 +37,9 @@ class _Pending:
     """None for a functional collective."""
     future: Any = None
     """That of the work, which has the results before the work calls itself completed; None on a device, where it has them too early."""
-    memory: frozenset[int] = frozenset()
-    """Where its results are, if there is no work to ask."""
+    memory: set[int] = field(default_factory=set)
+    """Where its results are that the program has not waited for, if there is no work to ask."""
     was_awaited: bool = False
-    """Whether the program has waited: for one of several results is for all of them, they have one work between them."""
     has_failed: bool = False
 
     def has_arrived(self) -> bool:
@@ -119,8 +118,12 @@ class Collectives:
     def began(self, op: OpRecord, outputs: Sequence[LiveTensor], result: Any) -> None:
         """A collective returned `result`; its outputs are filed later."""
         work = _work_of(result)
-        memory = () if work is not None else (live[2].untyped_storage().data_ptr() for live in outputs)
-        pending = _Pending(op, outputs, work, _future_of(work, outputs), frozenset(memory))
+        storages = [] if work is not None else [live[2].untyped_storage() for live in outputs]
+        memory = {
+            storage.data_ptr() for storage in storages if storage.nbytes()
+        }  # of what was sent the result is empty
+        nothing_to_wait_for = work is None and not memory
+        pending = _Pending(op, outputs, work, _future_of(work, outputs), memory, nothing_to_wait_for)
         with self._lock:
             self.pending.append(pending)
 
@@ -129,7 +132,10 @@ class Collectives:
         memory = tensor.untyped_storage().data_ptr()
         for pending in self.pending:
             if memory in pending.memory:
-                pending.was_awaited, pending.has_failed = True, has_failed
+                pending.memory.discard(memory)
+                # Several results have one work between them, but for those of `batch_p2p_ops`.
+                pending.was_awaited = not pending.memory or pending.op.op_type != "batch_p2p_ops"
+                pending.has_failed |= has_failed
         self.file_arrived()
 
     def file_arrived(self, *, step_ends: bool = False) -> None:
