@@ -74,6 +74,10 @@ class CaptureReport:
             raise IncompleteCaptureError(f"strict: the dump is not whole: {self.failure}")
         if self.nothing is not None and self.nothing.is_gap:
             raise IncompleteCaptureError(f"strict: nothing was captured: {self.nothing.reason}")
+        lost = [child for child in self.children if child.end == "lost"]
+        if lost:
+            which = ", ".join(f"process {one.process}" if one.rank_id is None else f"rank_{one.rank_id}" for one in lost)
+            raise IncompleteCaptureError(f"strict: child processes were cut off: {which}")
         total = Counter(self.skipped) + Counter(self.tensors_skipped)
         for child in self.children:
             total += Counter(child.skipped) + Counter(child.tensors_skipped)

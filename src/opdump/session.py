@@ -32,7 +32,7 @@ from .adapters.settings import (
 from .capture_report import CaptureReport
 from .children import FAMILY_VARIABLE, Family, role_here
 from .children.ends import call_at_end, when_it_has_its_work
-from .children.place import Place, family_of, new_token
+from .children.place import Place, are_awaited, family_of, new_token
 from .configs.acl import plan_from_environment
 from .configs.acl_path import exception_directory
 from .configs.dialects import load_plan
@@ -85,9 +85,12 @@ class Dump:
         self._started = time.monotonic()
         self._process = os.getpid()
         self.when_replaced: Callable[[CaptureReport], object] = _log_replaced
+        """Told how this capture ended, where the program becomes another one (`os.exec`)."""
         self.when_ended: Callable[[CaptureReport], object] = log_report
         """Says what the report warns of. Whoever prints the report itself puts `told_elsewhere` here."""
-        """Told how this capture ended, where the program becomes another one (`os.exec`)."""
+        self.may_wait = False
+        """Whoever tells the report does that when the interpreter has waited for the processes of the program, and asks `look_again`."""
+        self._own_report: CaptureReport | None = None
 
     @property
     def rank_id(self) -> int:
@@ -139,7 +142,7 @@ class Dump:
         around.marks = bool(_SESSION.marks)
         if recorder.executed == 0 and around.framework in _PACKAGES:
             around.is_framework_used = is_used_by_program(_PACKAGES[around.framework])
-        self.report = CaptureReport.of(
+        self._own_report = CaptureReport.of(
             recorder,
             sink,
             rank_id=self.rank_id,
@@ -151,12 +154,29 @@ class Dump:
                 *self._place.told(),
             ),
         )
-        self.report = self._place.leave(self.report)
-        unseen = sum(child.end == "not captured" for child in self.report.children) + self._place.not_followed
-        if self.report.nothing is not None and (self.report.children or unseen):
-            around.in_children = unseen
-            is_elsewhere = any(child.captured for child in self.report.children)
-            self.report = replace(self.report, nothing=None if is_elsewhere else recorder.why_nothing())
+        self.report = self._with_children(self._own_report, may_wait=self.may_wait)
+
+    @property
+    def awaits_children(self) -> bool:
+        """Whether `look_again` is to be asked: processes of the program still ran when the capture ended."""
+        return self.may_wait and self.report is not None and are_awaited(self.report.children)
+
+    def look_again(self) -> CaptureReport:
+        """The report with what the children have done by now."""
+        assert self._own_report is not None, "the capture has ended"
+        self.may_wait = False
+        self.report = self._with_children(self._own_report)
+        self._place.family.release()
+        return self.report
+
+    def _with_children(self, report: CaptureReport, *, may_wait: bool = False) -> CaptureReport:
+        report = self._place.leave(report, may_wait=may_wait)
+        unseen = sum(child.end == "not captured" for child in report.children) + self._place.not_followed
+        if report.nothing is None or not (report.children or unseen):
+            return report
+        self._recorder.circumstances.in_children = unseen
+        is_elsewhere = any(child.captured for child in report.children)
+        return replace(report, nothing=None if is_elsewhere else self._recorder.why_nothing())
 
 
 def _marks_without_effect(plan: DumpPlan) -> Iterator[str]:
@@ -289,7 +309,7 @@ def capture(
                 if error.code:
                     raise
                 ended = error  # `sys.exit()` at the end of a program is no failure
-    if strict and dump.report is not None:
+    if strict and dump.report is not None and not dump.awaits_children:
         dump.report.raise_for_gaps()
     if ended is not None:
         raise ended
@@ -617,7 +637,9 @@ def _begin_child(family: Family, framework: str) -> None:
         model_names=_SESSION.model_names,
     )
     manager = _running(adapter, replace(family.plan, warnings=()), options, place)
-    manager.__enter__().when_ended = told_elsewhere  # by the first process
+    dump = manager.__enter__()
+    dump.when_ended = told_elsewhere  # by the first process
+    dump._recorder.when_filed = lambda: place.filed(dump._recorder, dump._writer.sink)
     child = _SESSION.child = _Child(family, place, manager)
     call_at_end(child.end)
     # Only now: one that its pool ends before its work began ran nothing, and is no process that was lost.

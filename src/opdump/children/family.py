@@ -4,6 +4,7 @@ family.json            what is captured, and how
 rank_10000             that number is taken, by the process whose id this file holds
 process_4711_3f.json   what that process did
 ended                  the first process has ended its capture, and others still ran
+kept                   the process that this file names is going to ask once more what they did
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _LOG = logging.getLogger("opdump")
 _NOWHERE: Final = Path(os.devnull, "nowhere")
 _FACTS: Final = "family.json"
 _ENDED: Final = "ended"
+_KEPT: Final = "kept"
 _OWN_NUMBERS: Final = 10_000
 """Processes that are no rank of anything are numbered from here: beyond the ranks of any process group that there is likely to be."""
 _NUMBERS_OF_NOBODY: Final = 100_000_000
@@ -137,6 +139,17 @@ class Family:
         if not awaited_processes():
             self.left()
 
+    def keep(self) -> None:
+        """This process will ask once more what the others did: until `release` nobody removes the directory."""
+        with suppress(OSError):
+            (self.directory / _KEPT).write_text(this_process())
+
+    def release(self) -> None:
+        """This process has asked for the last time."""
+        with suppress(OSError):
+            os.unlink(self.directory / _KEPT)
+        self.left()
+
     def left(self) -> None:
         """This process is done: removes the directory where it was the last one."""
         has_ended = is_of_dead_process(self.directory) or (self.directory / _ENDED).exists()
@@ -161,6 +174,13 @@ def _reports_in(directory: Path) -> list[ChildReport]:
 def _is_in_use(directory: Path) -> bool:
     """Whether processes of this run still work."""
     try:
-        return any(child.end == "running" for child in _reports_in(directory))
+        return _is_kept(directory) or any(child.end == "running" for child in _reports_in(directory))
+    except OSError:
+        return False
+
+
+def _is_kept(directory: Path) -> bool:
+    try:
+        return not is_dead((directory / _KEPT).read_text())
     except OSError:
         return False

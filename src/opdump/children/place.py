@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,8 @@ from opdump.layouts.mindspore_sync.index_writer import RunFacts
 from opdump.layouts.writing import RankWriter, open_writer
 from opdump.plan import DumpPlan
 from opdump.process_starts import Start
+from opdump.recorder import Recorder
+from opdump.sink import DirectorySink
 
 
 @contextmanager
@@ -119,23 +121,14 @@ class Place:
         assert writer.opened is not None, "opening it settles the number"
         return self.rank
 
-    def leave(self, report: Any) -> Any:
-        """The report of this process with those of its children; a child's goes into a note."""
+    def leave(self, report: Any, *, may_wait: bool = False) -> Any:
+        """The report of this process with those of its children; a child's goes into a note.
+
+        `may_wait`: where children still run it is called again when they have ended, and what they share is kept for that.
+        """
         if not self._is_first:
-            note = {
-                "end": "ended",
-                "rank_id": self.rank if self._settled else None,
-                "executed": report.executed,
-                "captured": report.captured,
-                "skipped": dict(report.skipped),
-                "tensors": report.tensors,
-                "tensors_skipped": dict(report.tensors_skipped),
-                "files": report.files,
-                "bytes": report.bytes,
-                "warnings": list(report.warnings),
-                "failure": report.failure,
-            }
-            self.family.note(self._token, note)
+            ending = {"end": "ended", "warnings": list(report.warnings), "failure": report.failure}
+            self._note(report, report.steps, files=report.files, bytes=report.bytes, **ending)
             self.family.left()
             return report
         try:
@@ -145,8 +138,12 @@ class Place:
             return replace(report, warnings=(*report.warnings, unknown))
         noted = {child.process for child in children}
         children += tuple(ChildReport(process=id_, end="running") for id_ in sorted(awaited_processes() - noted))
-        if not self._settled and any(child.left_data for child in children):
+        if may_wait and are_awaited(children):
+            self.family.keep()
+        elif not self._settled and any(child.left_data for child in children):
             self._abandon()  # it ran nothing, so it leaves nothing beside those that did
+        elif self._opened is not None:
+            self._opened.close(None if report.failure else dict.fromkeys(("executed", "captured", "tensors"), 0))
         nothing = None if any(child.captured for child in children) else report.nothing
         return replace(
             report,
@@ -155,6 +152,23 @@ class Place:
             warnings=(*report.warnings, *warnings_of(children)),
             failure=report.failure or failure_of(children),
         )
+
+    def filed(self, recorder: Recorder, sink: DirectorySink) -> None:
+        """A child says what it has filed so far: whoever is killed says nothing more."""
+        if self._settled and recorder.failure is None:
+            self._note(recorder, recorder.steps, files=sink.files_written, bytes=sink.bytes_written)
+
+    def _note(self, figures: Any, steps: Sequence[int], **more: Any) -> None:
+        note = {
+            "rank_id": self.rank if self._settled else None,
+            "executed": figures.executed,
+            "captured": figures.captured,
+            "skipped": dict(figures.skipped),
+            "tensors": figures.tensors,
+            "tensors_skipped": dict(figures.tensors_skipped),
+            "last_step": steps[-1] if steps else None,
+        }
+        self.family.note(self._token, {**note, **more})
 
     def _open(self, plan: DumpPlan, run: RunFacts) -> RankWriter:
         if self._opened is not None:
@@ -206,6 +220,11 @@ def new_token() -> str:
     return os.urandom(4).hex()
 
 
+def are_awaited(children: tuple[ChildReport, ...]) -> bool:
+    """Whether some of them still run, so that there will be more to tell."""
+    return any(child.end == "running" for child in children)
+
+
 def failure_of(children: tuple[ChildReport, ...]) -> str:
     """What kept the dump of one of these processes from being written to its end; the dump of all is not whole then."""
     failed = [child for child in children if child.failure]
@@ -222,8 +241,10 @@ def warnings_of(children: tuple[ChildReport, ...]) -> Iterator[str]:
             yield f"{where}: {warning}"
         number = "" if child.rank_id is None else f" (id {child.process})"
         if child.end == "lost":
-            left = "nothing of it is filed" if child.rank_id is None else "the steps that it filed are whole"
-            yield f"{where}: this child process{number} ended without a word: it was killed, or left by os._exit; {left}"
+            left = "nothing of it is filed"
+            if child.last_step is not None:
+                left = f"the steps that it filed are whole, and step {child.last_step} is the last of them"
+            yield f"{where}: this child process{number} ended without a word: it was killed, crashed, or left by os._exit; {left}"
         elif child.end == "running":
             yield f"{where}: this child process{number} still runs; what it files from now on is not counted"
     for reason, count in Counter(child.reason for child in children if child.end == "not captured").items():

@@ -28,6 +28,8 @@ class ChildReport:
     skipped: Mapping[str, int] = field(default_factory=dict)
     tensors_skipped: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    last_step: int | None = None
+    """The last step that it filed, as far as is known; None where it filed none."""
     reason: str = ""
     """Why it is not captured."""
     failure: str = ""
@@ -49,6 +51,7 @@ class ChildReport:
             skipped=note.get("skipped", {}),
             tensors_skipped=note.get("tensors_skipped", {}),
             warnings=tuple(note.get("warnings", ())),
+            last_step=note.get("last_step"),
             reason=note.get("reason", ""),
             failure=note.get("failure", ""),
             **{name: int(note.get(name, 0)) for name in _FIGURES},
@@ -60,6 +63,7 @@ class ChildReport:
             "process": self.process,
             "end": self.end,
             "rank": self.rank_id,
+            "last_step": self.last_step,
             **{name: getattr(self, name) for name in _FIGURES},
             "skipped": dict(self.skipped),
             "tensors_skipped": dict(self.tensors_skipped),

@@ -21,6 +21,7 @@ import click
 from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK
 from opdump.commands.ending import COMPLETE, print_error, print_reports
 from opdump.commands.first_overflow import first_option
+from opdump.commands.last_word import LastWord, tell_at_last
 from opdump.commands.run_options import RunOptions, rank_among_several
 from opdump.commands.script import Program, ProgramNotFoundError, load_module, load_script
 from opdump.commands.tracebacks import without_opdump_frames
@@ -102,6 +103,7 @@ def run(
 ) -> NoReturn:
     """Run SCRIPT with ARGUMENTS and dump what its operators read and write."""
     options = RunOptions(**asked)
+    last_word = LastWord()
     from opdump.tensorflow.scripts import facts_of_script, prepared_for
 
     program = _load(script, arguments, as_module=as_module)
@@ -123,7 +125,7 @@ def run(
     if options.framework == "auto":
         options = replace(options, framework=facts.framework)
     with prepared_for(facts, records=False):
-        sys.exit(_run(program, plan, rank=rank, options=options))
+        sys.exit(_run(program, plan, last_word, rank=rank, options=options))
 
 
 def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Program:
@@ -136,7 +138,9 @@ def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Progra
         sys.exit(EXIT_ERROR)
 
 
-def _run(program: Program, plan: DumpPlan, *, rank: int | None, options: RunOptions) -> int | str | None:
+def _run(
+    program: Program, plan: DumpPlan, last_word: LastWord, *, rank: int | None, options: RunOptions
+) -> int | str | None:
     """Run the program under capture; what `sys.exit` is to be called with."""
     from opdump.commands.progress import progress_lines
     from opdump.session import capture, told_elsewhere
@@ -153,8 +157,14 @@ def _run(program: Program, plan: DumpPlan, *, rank: int | None, options: RunOpti
             dumps.clear()
             print_reports([report], rank=rank, as_json=options.as_json)
 
-        dump.when_replaced, dump.when_ended = replaced, told_elsewhere
+        dump.when_replaced, dump.when_ended, dump.may_wait = replaced, told_elsewhere, True
         outcome.execute(program)
+    if dumps and dumps[0].awaits_children:
+        last_word.leave_to_it(
+            lambda: tell_at_last(dumps[0], rank=rank, as_json=options.as_json, strict=options.strict),
+            ended_well=not outcome.result,
+        )
+        return outcome.result
     reports = [dump.report for dump in dumps if dump.report is not None]
     print_reports(reports, rank=rank, as_json=options.as_json, told=outcome.told)
     return _result_of(outcome.result, reports)

@@ -106,6 +106,8 @@ class Recorder:
         self._place: Callable[[], int] | None = None
         self.when_placed: list[Callable[[int], object]] = []
         """Called with the number that the process turned out to have."""
+        self.when_filed: Callable[[], object] = _nothing
+        """Called when a step, or a part of one, was handed to the writer and counted."""
 
     def wait_for_place(self, place: Callable[[], int]) -> None:
         """Nobody knows yet which rank this process is: keeps files back until `place`, which asks this function."""
@@ -253,8 +255,11 @@ class Recorder:
         """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded."""
         with self._lock, _no_garbage_collection():
             self.release()
+            before = self.executed
             if not self.is_over:
                 self._end_step(step)
+            if self.executed != before:
+                self.when_filed()
 
     def _end_step(self, step: int) -> None:
         if not self._ops and not self._entries and not self._counted:

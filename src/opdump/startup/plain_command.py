@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 import tokenize
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,8 @@ class _PlainCommand:
         self._family: Family | None = None
         """Of the processes that the program has started before it imported a framework."""
         self._dump: Dump | None = None
+        self._say: Callable[[], int | None] = lambda: None
+        """Tells the report where processes of the program still ran when its capture ended."""
         self._code: int | None = None
         """What the process is to end with, where that is not the program's affair."""
 
@@ -127,7 +130,6 @@ class _PlainCommand:
         self._family = self._stack.enter_context(
             awaiting_children(plan, framework=framework, eager=options.eager, children=not options.no_children)
         )
-        atexit.register(self._tell_children)
 
     def forked(self) -> None:
         """In a forked process, before the program imported a framework: it is a child of this run."""
@@ -142,11 +144,14 @@ class _PlainCommand:
 
     def leave(self) -> None:
         """The end of the process, after everything else."""
-        if self._code is not None and os.getpid() == self._process:
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
-            os._exit(self._code)
+        if os.getpid() != self._process:
+            return
+        self._code = self._say() or self._code
+        self._tell_children()
+        if self._code is not None:
+            from opdump.commands.last_word import end_with
+
+            end_with(self._code)
 
     def _read(self) -> None:
         from opdump.commands.run import run
@@ -212,6 +217,7 @@ class _PlainCommand:
         self._dump = self._stack.enter_context(manager)
         self._dump.when_replaced = lambda report: self._replaced(report, rank)
         self._dump.when_ended = told_elsewhere
+        self._dump.may_wait = True
         # After what the capture made registered its own end, so that this runs before it.
         atexit.register(self._finish, rank)
         self._stack.enter_context(progress_lines(self._dump, enabled=rank in (None, 0)))
@@ -231,6 +237,12 @@ class _PlainCommand:
         except Exception as error:  # noqa: BLE001  whatever it is, it is said and it decides how the process ends
             print_error(error, sys.__excepthook__)
             self._code = 1
+        dump = self._dump
+        if self._code is None and dump is not None and dump.awaits_children:
+            from opdump.commands.last_word import tell_at_last
+
+            self._say = lambda: tell_at_last(dump, rank=rank, as_json=options.as_json, strict=options.strict)
+            return
         reports = [] if self._dump is None or self._dump.report is None else [self._dump.report]
         if self._by_itself:
             reports = list(finish())

@@ -1,0 +1,70 @@
+"""What is said of a run whose processes outlived its program: Python waits for them when the interpreter ends, and so does the report.
+
+Pools of `concurrent.futures` and joblib, and processes that nobody joined, work on when the last line of a program has run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_OK
+from opdump.commands.ending import print_error, print_reports
+from opdump.errors import IncompleteCaptureError
+
+if TYPE_CHECKING:
+    from opdump.session import Dump
+
+
+class LastWord:
+    """Tells the report of a capture when everything else in this process has ended.
+
+    To be made before the program is loaded: what was registered first is called last, after multiprocessing has waited for its own.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._say: Callable[[], int] = _nothing
+        self._ended_well = False
+        atexit.register(self._call)
+
+    def leave_to_it(self, say: Callable[[], int], *, ended_well: bool) -> None:
+        """What is to be said at the end; it returns an exit code, which counts where the program `ended_well`."""
+        self._say, self._ended_well = say, ended_well
+
+    def _call(self) -> None:
+        if os.getpid() != self._process:
+            return
+        code = self._say()
+        if code and self._ended_well:
+            end_with(code)
+
+
+def tell_at_last(dump: Dump, *, rank: int | None, as_json: bool, strict: bool) -> int:
+    """Prints the report of a capture whose processes have ended since; the exit code that it asks for."""
+    report = dump.look_again()
+    code = EXIT_INCOMPLETE if report.failure else EXIT_OK
+    if strict:
+        try:
+            report.raise_for_gaps()
+        except IncompleteCaptureError as error:
+            print_error(error, sys.__excepthook__)
+            code = EXIT_ERROR
+    print_reports([report], rank=rank, as_json=as_json)
+    return code
+
+
+def _nothing() -> int:
+    """There is nothing to be said."""
+    return EXIT_OK
+
+
+def end_with(code: int) -> None:
+    """Ends the process at once, with all that was printed."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code)
