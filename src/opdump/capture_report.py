@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opdump.children import ChildReport, Family
-from opdump.children.place import failure_of, warnings_of
+from opdump.children.place import failure_of, warnings_of, warnings_of_starts
 from opdump.errors import IncompleteCaptureError
 from opdump.plan import DumpPlan
 from opdump.recorder import GAPS, Nothing, Recorder, failure_text
+from opdump.recorder.circumstances import Circumstances, why_nothing
 from opdump.sink import DirectorySink
 
 
@@ -76,7 +77,9 @@ class CaptureReport:
             raise IncompleteCaptureError(f"strict: nothing was captured: {self.nothing.reason}")
         lost = [child for child in self.children if child.end == "lost"]
         if lost:
-            which = ", ".join(f"process {one.process}" if one.rank_id is None else f"rank_{one.rank_id}" for one in lost)
+            which = ", ".join(
+                f"process {one.process}" if one.rank_id is None else f"rank_{one.rank_id}" for one in lost
+            )
             raise IncompleteCaptureError(f"strict: child processes were cut off: {which}")
         total = Counter(self.skipped) + Counter(self.tensors_skipped)
         for child in self.children:
@@ -88,11 +91,15 @@ class CaptureReport:
             )
 
 
-def report_of_children(plan: DumpPlan, family: Family) -> CaptureReport | None:
-    """What processes did that a program started which captured nothing itself; None where there were none."""
+def report_of_children(plan: DumpPlan, family: Family, unfollowed: Mapping[str, int]) -> CaptureReport | None:
+    """What processes did that a program started which captured nothing itself, and how many could not be followed, by how they were
+    started; None where there were none of either.
+    """
     found = family.reports()
-    if not found:
+    if not found and not unfollowed:
         return None
+    unseen = sum(unfollowed.values()) + sum(child.end == "not captured" for child in found)
+    nothing = why_nothing(plan, Circumstances(in_children=unseen), executed=0, skipped={})
     return CaptureReport(
         executed=0,
         captured=0,
@@ -105,8 +112,8 @@ def report_of_children(plan: DumpPlan, family: Family) -> CaptureReport | None:
         path=plan.path,
         rank_id=int(family.facts["rank"]),
         seconds=0.0,
-        warnings=tuple(warnings_of(found)),
-        nothing=None if any(child.captured for child in found) else Nothing("no operator ran in a wanted step", True),
+        warnings=(*warnings_of_starts(unfollowed), *warnings_of(found)),
+        nothing=None if any(child.captured for child in found) else nothing,
         children=found,
         failure=failure_of(found),
     )

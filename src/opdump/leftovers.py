@@ -31,7 +31,12 @@ _START_FIELD: Final = 19  # of /proc/{pid}/stat behind the name of the command
 
 def this_process() -> str:
     """What tells this process from all others, also from those of other systems and of other times."""
-    return f"{_place()}-{os.getpid()}-{_start_of(os.getpid()) or 0}"
+    return named_process(os.getpid())
+
+
+def named_process(pid: int) -> str:
+    """The same of another process of this system."""
+    return f"{_place()}-{pid}-{_start_of(pid) or 0}"
 
 
 def is_dead(process: str) -> bool:

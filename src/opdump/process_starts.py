@@ -15,6 +15,8 @@ from typing import Any, Final, Literal
 
 FAMILY_VARIABLE: Final = "OPDUMP_FAMILY"
 """Names the directory of the run that this process belongs to."""
+START_VARIABLE: Final = "OPDUMP_START"
+"""Asks for a capture; who has it alone looks for the run among the processes that started it."""
 Kind = Literal["forked", "started", "replaced"]
 _PYTHON: Final = re.compile(r"python[\d.]*(\.exe)?")
 
@@ -27,7 +29,7 @@ class Start:
     command: tuple[str, ...] = ()
     file: str = ""
     finds_the_run: bool = True
-    """It gets an environment with the variable, or this process's own."""
+    """It gets an environment with one of the variables, or this process's own."""
 
     @property
     def is_python(self) -> bool:
@@ -43,7 +45,8 @@ class Start:
         if self.kind == "forked" or not self.command or not self.is_python:
             return ""
         if not self.finds_the_run:
-            return f"with an environment without {FAMILY_VARIABLE}: pass that on"
+            variable = START_VARIABLE if os.environ.get(START_VARIABLE, "0") not in ("", "0") else FAMILY_VARIABLE
+            return f"with an environment without {variable}: pass that on"
         if _PYTHON.fullmatch(os.path.basename(self.command[0])) and _leaves_out_site(self.command[1:]):
             return "by python -S, which reads no .pth file: leave that out"
         return ""
@@ -89,6 +92,10 @@ def _executed(kind: Kind, arguments: tuple[Any, ...]) -> Start:
     return Start(kind, _texts(words), "" if isinstance(file, int) else os.fsdecode(file), _finds_the_run(environ))
 
 
+def _system(arguments: tuple[Any, ...]) -> Start:
+    return Start("started", _texts(arguments[0]))
+
+
 def _fork(_arguments: tuple[Any, ...]) -> Start:
     return Start("forked")
 
@@ -102,6 +109,7 @@ _READERS: Final[dict[str, Callable[[tuple[Any, ...]], Start | None]]] = {
     "subprocess.Popen": _popen,
     "os.posix_spawn": _posix_spawn,
     "os.exec": _exec,
+    "os.system": _system,
     "os.fork": _fork,
     "os.forkpty": _fork,
     "import": _import,
@@ -115,7 +123,9 @@ def _texts(words: Any) -> tuple[str, ...]:
 
 
 def _finds_the_run(environ: Any) -> bool:
-    return environ is None or FAMILY_VARIABLE in environ or os.fsencode(FAMILY_VARIABLE) in environ
+    return environ is None or any(
+        name in environ or os.fsencode(name) in environ for name in (FAMILY_VARIABLE, START_VARIABLE)
+    )
 
 
 def _is_script(command: str) -> bool:

@@ -97,6 +97,10 @@ class Dump:
         """The number of this process in directories and records, as far as it is known."""
         return self._place.rank
 
+    def started_before(self, unfollowed: Mapping[str, int]) -> None:
+        """So many Pythons were started before the capture in a way that nobody can follow, by that."""
+        self._place.starts_unfollowed.update(unfollowed)
+
     def step(self) -> None:
         """Ends the current iteration here; from the first call on nothing else ends one."""
         self._clock.manual_step()
@@ -171,7 +175,7 @@ class Dump:
 
     def _with_children(self, report: CaptureReport, *, may_wait: bool = False) -> CaptureReport:
         report = self._place.leave(report, may_wait=may_wait)
-        unseen = sum(child.end == "not captured" for child in report.children) + self._place.not_followed
+        unseen = sum(child.end == "not captured" for child in report.children) + self._place.starts_unfollowed.total()
         if report.nothing is None or not (report.children or unseen):
             return report
         self._recorder.circumstances.in_children = unseen

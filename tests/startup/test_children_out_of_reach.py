@@ -114,3 +114,59 @@ def test_a_program_that_starts_processes_and_needs_no_framework_runs_as_if_opdum
         done = plain("-c", code, cwd=tmp_path, MINDSPORE_DUMP_CONFIG=config)
         assert (done.returncode, done.stdout, done.stderr) == (expected.returncode, expected.stdout, expected.stderr)
     assert not (tmp_path / "dump").exists()
+
+
+ENVIRONMENTS = """
+import os, subprocess, sys
+early = dict(os.environ)
+if 'torch' in sys.argv: import torch
+own = {key: os.environ[key] for key in ('PATH', 'HOME', 'TMPDIR') if key in os.environ}
+asked = {**own, 'OPDUMP_START': os.environ['OPDUMP_START']}
+code = 'import os, train; print("OPDUMP_FAMILY" in os.environ, train.train(1))'
+for environ in (early, asked, own):
+    subprocess.run([sys.executable, '-c', code], env=environ, check=True)
+"""
+
+
+@pytest.mark.parametrize("framework", ["", "torch"])
+def test_processes_whose_environment_was_put_together_before_the_run_find_it(tmp_path: Path, framework: str) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "launch.py").write_text(ENVIRONMENTS)
+    write_config(tmp_path, saved_data="statistic")
+    done = plain("launch.py", framework, cwd=tmp_path, OPDUMP_START="-c data_dump.json --json")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["False"] * 3, "nobody adds to an environment"
+    assert len(done.stderr.splitlines()) == 2, "a warning, and one report of all"
+    report = figures(done)
+    assert_is_readable(tmp_path, report)
+    assert {path.name for path in (tmp_path / "dump").iterdir()} == {"rank_10000", "rank_10001"}
+    assert report["warnings"] == [
+        "1 process with Python not captured: started with an environment without OPDUMP_START: pass that on"
+    ]
+
+
+def test_a_launcher_whose_processes_all_lack_the_variable_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "launch.py").write_text(
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import train; train.train(1)'], env={})\n"
+    )
+    write_config(tmp_path, saved_data="statistic")
+    done = plain("launch.py", cwd=tmp_path, OPDUMP_START="-c data_dump.json")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines() == [
+        "opdump: warning: 1 process with Python not captured: started with an environment without OPDUMP_START: pass that on",
+        "opdump: nothing was captured: nothing ran in this process; it started 1 others, and they were not captured",
+    ]
+
+
+def test_a_process_that_is_asked_for_something_else_is_a_run_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "launch.py").write_text(
+        "import os, subprocess, sys\nenviron = {**os.environ, 'OPDUMP_START': '-c data_dump.json --path other'}\n"
+        "subprocess.run([sys.executable, '-c', 'import train; train.train(1)'], env=environ, check=True)\n"
+    )
+    write_config(tmp_path, saved_data="statistic")
+    done = plain("launch.py", cwd=tmp_path, OPDUMP_START="-c data_dump.json")
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "55 operators ran" in done.stderr
+    assert package.open(tmp_path / "other").ranks == (0,)

@@ -41,7 +41,7 @@ def test_every_way_of_starting_a_process_is_told_once(tmp_path: Path) -> None:
         "subprocess.run(['true'], env={'PATH': os.environ['PATH']})": ["started False False true"],
         "subprocess.run('python3 -c pass', shell=True, env=with_it)": ["started True True sh"],
         "os.waitpid(os.posix_spawn(sys.executable, nothing, {}), 0)": ["started True False PYTHON"],
-        "os.system('true')": [],
+        "os.system('true')": ["started False True "],
         "forked(int)": ["forked True True "],
         "forked(replaced)": ["forked True True ", "replaced False True sh"],
         "subprocess.run([b'/bin/true'], env={b'OPDUMP_FAMILY': b''})": ["started False True true"],

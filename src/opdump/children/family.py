@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,9 +24,9 @@ from typing import Any, Final
 from opdump.children.plan_text import plan_of_text, text_of_plan
 from opdump.children.reports import ChildReport
 from opdump.children.roles import awaited_processes
-from opdump.leftovers import ancestors, is_dead, this_process
+from opdump.leftovers import ancestors, is_dead, named_process, this_process
 from opdump.plan import DumpPlan
-from opdump.process_starts import FAMILY_VARIABLE
+from opdump.process_starts import FAMILY_VARIABLE, START_VARIABLE
 from opdump.sink.temporary_directories import is_of_dead_process, temporary_directory
 
 __all__ = ["FAMILY_VARIABLE", "Family"]
@@ -34,6 +35,7 @@ _NOWHERE: Final = Path(os.devnull, "nowhere")
 _FACTS: Final = "family.json"
 _ENDED: Final = "ended"
 _KEPT: Final = "kept"
+_ASKED: Final = "asked"
 _OWN_NUMBERS: Final = 10_000
 """Processes that are no rank of anything are numbered from here: beyond the ranks of any process group that there is likely to be."""
 _NUMBERS_OF_NOBODY: Final = 100_000_000
@@ -53,7 +55,7 @@ class Family:
         """Makes the directory of a new family, for its owner alone. Where there is no room for one, children are not captured."""
         try:
             family = cls(temporary_directory("family", is_in_use=_is_in_use), plan, facts)
-            family._write(_FACTS, {"plan": text_of_plan(plan), "facts": dict(facts)})
+            family._write_facts()
         except OSError as error:
             _LOG.warning("processes that the program starts are not captured: no temporary directory (%s)", error)
             return cls(_NOWHERE, plan, facts)
@@ -64,7 +66,7 @@ class Family:
         family = Family(self.directory, plan, facts)
         if family.is_there:
             with suppress(OSError):
-                family._write(_FACTS, {"plan": text_of_plan(plan), "facts": dict(facts)})
+                family._write_facts()
         return family
 
     @property
@@ -84,6 +86,21 @@ class Family:
         except (OSError, ValueError):
             return None
         return cls(path, plan_of_text(read["plan"]), read["facts"])
+
+    @classmethod
+    def of_ancestors(cls, asked: str) -> str:
+        """The directory of a run that a process began which started this one, directly or not, and which was asked for in the same words;
+        empty where there is none. So a process finds its run whose environment was put together before the run began.
+        """
+        with suppress(OSError):
+            place = Path(tempfile.gettempdir())
+            names = [name for name in os.listdir(place) if name.startswith("opdump-family.")]
+            for process in map(named_process, ancestors() if names else ()):
+                for directory in [place / name for name in names if name.startswith(f"opdump-family.{process}.")]:
+                    family = cls.named(str(directory))
+                    if family is not None and family.facts.get(_ASKED) == asked and not (directory / _ENDED).exists():
+                        return str(directory)
+        return ""
 
     def claim(self, rank: int) -> bool:
         """Takes a number; False where another process has it."""
@@ -155,6 +172,10 @@ class Family:
         has_ended = is_of_dead_process(self.directory) or (self.directory / _ENDED).exists()
         if has_ended and not _is_in_use(self.directory):
             shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _write_facts(self) -> None:
+        asked = os.environ.get(START_VARIABLE, "").strip()
+        self._write(_FACTS, {"plan": text_of_plan(self.plan), "facts": {**self.facts, _ASKED: asked}})
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         temporary = self.directory / f".{name}"

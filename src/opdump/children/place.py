@@ -72,8 +72,8 @@ class Place:
         self._settled = False
         self._held: int | None = None
         """The number that was claimed before it was needed: what this process starts inherits what says it."""
-        self._not_followed: Counter[str] = Counter()
-        """How many Pythons were started in a way that nobody can follow."""
+        self.starts_unfollowed: Counter[str] = Counter()
+        """How many Pythons were started in a way that nobody can follow, by that."""
 
     @property
     def framework(self) -> str:
@@ -84,20 +84,13 @@ class Place:
         """A process is about to begin."""
         self._hold()
         if start.kind == "started" and start.obstacle:
-            self._not_followed[start.obstacle] += 1
-
-    @property
-    def not_followed(self) -> int:
-        return self._not_followed.total()
+            self.starts_unfollowed[start.obstacle] += 1
 
     def told(self) -> tuple[str, ...]:
         """What there is to say of this process at its end."""
         return (
             *self.warnings,
-            *(
-                f"{number} {'process' if number == 1 else 'processes'} with Python not captured: started {how}"
-                for how, number in self._not_followed.items()
-            ),
+            *warnings_of_starts(self.starts_unfollowed),
         )
 
     def begun(self) -> None:
@@ -223,6 +216,12 @@ def new_token() -> str:
 def are_awaited(children: tuple[ChildReport, ...]) -> bool:
     """Whether some of them still run, so that there will be more to tell."""
     return any(child.end == "running" for child in children)
+
+
+def warnings_of_starts(unfollowed: Mapping[str, int]) -> Iterator[str]:
+    """What there is to say of Pythons that nobody can follow, by how they were started."""
+    for how, number in unfollowed.items():
+        yield f"{number} {'process' if number == 1 else 'processes'} with Python not captured: started {how}"
 
 
 def failure_of(children: tuple[ChildReport, ...]) -> str:

@@ -38,8 +38,11 @@ def begin() -> None:
     asked = os.environ.get(START_VARIABLE, "").strip()
     if asked in ("", "0"):
         return
+    from opdump.startup.child_process import await_work_of_ancestors
     from opdump.startup.plain_command import await_framework
 
+    if await_work_of_ancestors(asked):
+        return
     await_framework(asked)
 
 

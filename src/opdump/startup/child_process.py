@@ -25,6 +25,22 @@ def await_work(directory: str) -> bool:
     return True
 
 
+def await_work_of_ancestors(asked: str) -> bool:
+    """The same for a process whose environment does not name the run, and that was started by a process of one; False where there is none."""
+    import os
+    import tempfile
+
+    try:
+        if not any(name.startswith("opdump-family.") for name in os.listdir(tempfile.gettempdir())):
+            return False
+    except OSError:
+        return False
+    from opdump.children import Family
+
+    directory = Family.of_ancestors(asked)
+    return bool(directory) and await_work(directory)
+
+
 def await_framework_of(directory: str) -> None:
     """Captures this process once it has imported the framework that the run is of."""
     wait_for(_FRAMEWORKS, before=_nothing, after=lambda name: _begin(directory, name))

@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -60,6 +61,8 @@ class _PlainCommand:
         self._stack = ExitStack()
         self._family: Family | None = None
         """Of the processes that the program has started before it imported a framework."""
+        self._starts_unfollowed: Counter[str] = Counter()
+        """How many Pythons the program has started by then in a way that nobody can follow, by that."""
         self._dump: Dump | None = None
         self._say: Callable[[], int | None] = lambda: None
         """Tells the report where processes of the program still ran when its capture ended."""
@@ -99,9 +102,13 @@ class _PlainCommand:
 
     def starts(self, start: Start) -> None:
         """The program is about to start a process: what it does belongs to this run, also where a framework is imported there alone."""
-        if self._began or self._family is not None or self._code is not None or os.getpid() != self._process:
+        if self._began or self._code is not None or os.getpid() != self._process:
             return
         if start.kind == "replaced" or not start.is_python:
+            return
+        if start.kind == "started" and start.obstacle:
+            self._starts_unfollowed[start.obstacle] += 1
+        if self._family is not None:
             return
         import click
 
@@ -218,6 +225,7 @@ class _PlainCommand:
         self._dump.when_replaced = lambda report: self._replaced(report, rank)
         self._dump.when_ended = told_elsewhere
         self._dump.may_wait = True
+        self._dump.started_before(self._starts_unfollowed)
         # After what the capture made registered its own end, so that this runs before it.
         atexit.register(self._finish, rank)
         self._stack.enter_context(progress_lines(self._dump, enabled=rank in (None, 0)))
@@ -270,7 +278,7 @@ class _PlainCommand:
 
         options = self._options
         assert options is not None, "the plan was read with them"
-        report = report_of_children(plan, family)
+        report = report_of_children(plan, family, self._starts_unfollowed)
         self._stack.close()
         if report is None:
             return
