@@ -15,6 +15,7 @@ from opdump.plan import DumpPlan
 from opdump.recorder.circumstances import Circumstances, Nothing
 from opdump.recorder.gathering import GatheringRecorder, Judge
 from opdump.recorder.overflow_judge import judge_by_data
+from opdump.recorder.own_errors import beside_the_program
 from opdump.recorder.recorder import GAPS, Recorder, failure_text
 from opdump.recorder.taken import Live, LiveTensor, PendingArray, Reader, Taken
 from opdump.recorder.writers import (
@@ -46,6 +47,7 @@ __all__ = [
     "SupportsOverflows",
     "SupportsTensorFiles",
     "Taken",
+    "beside_the_program",
     "failure_text",
     "make_recorder",
 ]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from opdump.plan import DumpPlan
 from opdump.recorder.glances import SupportsClearing, SupportsGlances, parted
-from opdump.recorder.out_of_memory import told_where_memory_ends
+from opdump.recorder.own_errors import told_where_it_stops
 from opdump.recorder.recorder import HELD_BYTES, MOST_OPS, Recorder, array_of, held_bytes
 from opdump.recorder.taken import LiveTensor, Reader, Taken
 from opdump.recorder.writers import (
@@ -69,7 +69,7 @@ class GatheringRecorder(Recorder):
         self._later: dict[int, list[LiveTensor]] = {}
         """Inputs of operators that run now, and that stay what they are."""
 
-    @told_where_memory_ends
+    @told_where_it_stops
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None = None) -> OpRecord:
         """Reads the inputs of an operator that is about to run.
 
@@ -88,7 +88,7 @@ class GatheringRecorder(Recorder):
             self._open[id(op)] = self._read(op, "input", inputs) if wanted else []
         return op
 
-    @told_where_memory_ends
+    @told_where_it_stops
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run, and files the operator if it is wanted."""
         if self.is_over:
@@ -118,7 +118,7 @@ class GatheringRecorder(Recorder):
                     return
             self._close(_Finished(op, taken, status))
 
-    @told_where_memory_ends
+    @told_where_it_stops
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
     ) -> None:
@@ -175,6 +175,7 @@ class GatheringRecorder(Recorder):
         else:
             self.count_op(op.skip)
 
+    @told_where_it_stops
     def watch_begins(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Notes in the index what the outputs of a watched operator were when it had run: their digests, and no file."""
         if self.is_over:
@@ -187,6 +188,7 @@ class GatheringRecorder(Recorder):
                 entry.skip = entry.skip or "not watched"
             self._enter(op, taken, [None] * len(taken))
 
+    @told_where_it_stops
     def watched(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Files what the outputs of a watched operator hold now; `op` is named for it and for the operator that ran (`A_To_C`)."""
         if self.is_over:
@@ -197,6 +199,7 @@ class GatheringRecorder(Recorder):
             self._settle(taken)
             self._file(_Finished(op, taken))
 
+    @told_where_it_stops
     def place(self) -> None:
         """From now on files are written, into the directory of the rank that the process has by now."""
         with self._lock:
@@ -215,6 +218,7 @@ class GatheringRecorder(Recorder):
             changed.append(_Finished(other, taken, status))
         self._held = changed
 
+    @told_where_it_stops
     def release(self) -> None:
         """The held operators belong to the step that they name."""
         with self._lock:

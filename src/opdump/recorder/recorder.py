@@ -31,7 +31,7 @@ from opdump.plan import DumpPlan
 from opdump.plan.nearest import with_nearest
 from opdump.recorder.circumstances import Circumstances, Nothing, why_nothing
 from opdump.recorder.guarded import guarded
-from opdump.recorder.out_of_memory import no_memory, told_where_memory_ends
+from opdump.recorder.own_errors import cut_short, stopped_by, told_where_it_stops
 from opdump.recorder.taken import Live, LiveTensor, Reader, SupportsSides, Taken
 from opdump.recorder.writers import StepWriter, SupportsTensorFiles
 from opdump.records import IO, HostPayload, OpRecord, SkipReason, record_of
@@ -113,6 +113,7 @@ class Recorder:
         """Nobody knows yet which rank this process is: keeps files back until `place`, which asks this function."""
         self._place = place
 
+    @told_where_it_stops
     def place(self) -> None:
         """From now on files are written, into the directory of the rank that the process has by now."""
         with self._lock:
@@ -147,7 +148,7 @@ class Recorder:
         """What looks at the tensors."""
         return self._reader
 
-    @told_where_memory_ends
+    @told_where_it_stops
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor]) -> OpRecord:
         """Reads the inputs of an operator that is about to run."""
         if self.is_over:
@@ -162,7 +163,7 @@ class Recorder:
             self._write_kernel_args(op)
         return op
 
-    @told_where_memory_ends
+    @told_where_it_stops
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run."""
         if outputs and self._wants_outputs and not self.is_over:
@@ -186,6 +187,7 @@ class Recorder:
         with self._lock:
             self.holding = not self._ops and not self._counted and not self.is_over
 
+    @told_where_it_stops
     def release(self) -> None:
         """The held operators belong to the step that they name."""
         with self._lock:
@@ -194,6 +196,7 @@ class Recorder:
                 self._held_bytes = 0
                 self._write_ready()
 
+    @told_where_it_stops
     def fold_back(self, step: int) -> None:
         """The held operators belong to `step`, which was filed already: they ran after its end, and no other step came."""
         with self._lock:
@@ -228,7 +231,7 @@ class Recorder:
             if not self.is_over:
                 self._counted[reason] += 1
 
-    @told_where_memory_ends
+    @told_where_it_stops
     def constant(self, op: OpRecord, live: Live) -> str:
         """Files a tensor that no operator made, once per place that reads it; the name of its source (`data-3`)."""
         key = (op.graph_id, op.op_name, live.slot)
@@ -250,7 +253,7 @@ class Recorder:
                         self._write_constants()
         return f"data-{data_id}"
 
-    @told_where_memory_ends
+    @told_where_it_stops
     def end_step(self, step: int) -> None:
         """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded."""
         with self._lock, _no_garbage_collection():
@@ -280,6 +283,36 @@ class Recorder:
             steps.add(step)
         # Only now: what stops this before leaves them to be filed later, or to be counted as lost.
         self._ops, self._entries, self._counted = [], [], Counter()
+        try:
+            self._write_steps(step, steps, ops, entries, counted)
+        except BaseException as error:
+            # Ctrl-C, or a failure that is to stop the program: what was to be filed is in nobody's hands now.
+            self._count_lost(ops, len(entries))
+            self.executed += counted.total()
+            self.skipped.update(counted)
+            self.failure = self.failure or cut_short(self.plan.path, step, error)
+            raise
+        self._reader.clear()
+        self._kernel_args.clear()
+        if self.is_over:
+            self._count_lost(ops, len(entries))
+            self.executed += counted.total()
+            self.skipped.update(counted)
+            return
+        self._filed_ops = len(ops) + counted.total()
+        self._count(steps, ops, entries)
+        self.executed += counted.total()
+        self.skipped.update(counted)
+        self.write_graphs()
+
+    def _write_steps(
+        self,
+        step: int,
+        steps: set[int],
+        ops: Sequence[OpRecord],
+        entries: Sequence[Taken],
+        counted: Counter[SkipReason],
+    ) -> None:
         if steps == {step}:
             self._writer.write_step(step, ops, entries, [entry.file for entry in entries], counted)
         else:
@@ -293,18 +326,6 @@ class Recorder:
                     [entry.file for entry in kept],
                     counted if number == step else {},
                 )
-        self._reader.clear()
-        self._kernel_args.clear()
-        if self.is_over:
-            self._count_lost(ops, len(entries))
-            self.executed += counted.total()
-            self.skipped.update(counted)
-            return
-        self._filed_ops = len(ops) + counted.total()
-        self._count(steps, ops, entries)
-        self.executed += counted.total()
-        self.skipped.update(counted)
-        self.write_graphs()
 
     def write_graphs(self) -> None:
         """Files the graphs that have grown since they were last filed."""
@@ -340,19 +361,24 @@ class Recorder:
         total = self.skipped + self.tensors_skipped
         return {reason: count for reason, count in total.items() if reason in GAPS}
 
-    def memory_ended(self, error: Exception) -> None:
-        """What an operator reads and writes does not fit into memory beside the program: that is no failure of the program."""
-        self._failed(no_memory(self.plan.path, error))
+    def stopped(self, error: Exception) -> None:
+        """Something stopped the capture beside the program: that is no failure of the program."""
+        if isinstance(error, OpdumpError) and self.failure is not None and self.plan.on_error == "stop":
+            raise error  # on its way to the program already
+        self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         """The dump cannot be written: raise it in the program, or go on without the dump."""
+        if not isinstance(error, OpdumpError):
+            error = stopped_by(self.plan.path, error)
         with self._lock:
             first, self.failure = self.failure is None, self.failure or error
             if self.plan.on_error == "stop":
                 raise error if first else _again(self.failure)
             if first:
                 # An error of opdump's own comes with its traceback.
-                trace = None if isinstance(error, OpdumpError | MemoryError) else error
+                cause = error if error.__cause__ is None else error.__cause__
+                trace = None if isinstance(cause, OpdumpError | MemoryError | OSError | RecursionError) else cause
                 text = failure_text(error)
                 _LOG.error("opdump: %s. The program goes on, and nothing more is dumped", text, exc_info=trace)
             if first:

@@ -22,6 +22,7 @@ from opdump.layouts.ascend.payload import DamagedPayload
 from opdump.layouts.ascend.records import OVERFLOW_FILE, OVERFLOW_FILES
 from opdump.records import OpRecord, TensorRecord
 from opdump.reports import amounts
+from opdump.reports.damage import damage_of
 from opdump.reports.table import Column, Printer, printable
 
 
@@ -62,7 +63,7 @@ def check_dump(
             checked.findings += checks.end_step()
             is_poisoned = checks.poisons
     _add_overflows(catalog, checked, overflow_ops, is_whole=rank is None and step is None)
-    checked.problems += [str(problem) for problem in catalog.problems]
+    checked.problems = list(dict.fromkeys([*checked.problems, *map(str, catalog.problems)]))
     checked.findings.sort(
         key=lambda each: (each.rank is None, each.rank or 0, each.step is None, each.step or 0, each.order)
     )
@@ -74,9 +75,11 @@ def _facts(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecor
         checked.tensors += 1
         try:
             facts = _facts_of(record)
+            damage = damage_of(record) if record.statistics else ""
         except OpdumpError as error:
-            checked.problems.append(str(error))
-            facts = None
+            facts, damage = None, str(error)
+        if damage:
+            checked.problems.append(damage)
         if facts is None:
             checked.unknown += 1
         else:

@@ -9,6 +9,7 @@ from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
 from opdump.layouts.ascend.payload import DamagedPayload
 from opdump.records import StatisticValue, TensorRecord
+from opdump.reports.damage import damage_of
 from opdump.statistics import SummaryStatistics, format_statistic
 
 SHOWN = MEASURES
@@ -16,10 +17,16 @@ SHOWN = MEASURES
 
 def statistics_of(record: TensorRecord, damaged: list[str]) -> Mapping[str, StatisticValue]:
     """The recorded statistics; where none were recorded, those of the elements in the file, which may be a sample. Empty for complex tensors, and
-    where the file cannot be read: `damaged` is told of one that the problems of the dump do not call damaged already.
+    where the file cannot be read. `damaged` is told of a file that cannot be read, unless the problems of the dump call it damaged already;
+    where statistics were recorded, its header and size are looked at.
     """
-    if record.statistics or record.payload is None or isinstance(record.payload, DamagedPayload):
+    if record.statistics:
+        damage = damage_of(record)
+        if damage:
+            damaged.append(damage)
         return record.statistics
+    if record.payload is None or isinstance(record.payload, DamagedPayload):
+        return {}
     try:
         array = record.payload.to_host()
     except OpdumpError as error:

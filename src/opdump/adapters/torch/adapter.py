@@ -25,9 +25,10 @@ from opdump.adapters.threads import ThreadEntry
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
 from opdump.plan.field_types import wrong_value
-from opdump.recorder import Recorder
+from opdump.recorder import Recorder, beside_the_program
 
 from .accelerators import Accelerators
+from .call_depth import CallDepth, deeper
 from .calls import CallMode
 from .compiled import CompiledCall, CompiledRegions
 from .composites import ExactOperators
@@ -102,12 +103,14 @@ class _Capture(SilentListener):
         self._recorder = recorder
         self._stop_after_dump = settings.stop_after_dump
         self._marks = Marks(settings.marks) if plan.selection == "marked" else None
+        self.depth = CallDepth()
         self.observer = TrainingObserver(
             self,
             steps=settings.steps,
             class_names=plan.class_names_in_scope,
             marks=self._marks,
             first_step=plan.initial_iteration,
+            depth=self.depth,
             around=self._around
             if plan.captures == "exception" or (plan.layout == "acl" and plan.captures == "data")
             else None,
@@ -125,6 +128,7 @@ class _Capture(SilentListener):
             names=self._names,
             calls_only=self._models is not None and plan.dump_level == "op",
             accelerators=accelerators,
+            depth=self.depth,
         )
         self._calls: CallMode | None = None
         records = self._models is not None and plan.dump_level != "kernel"
@@ -177,6 +181,7 @@ class _Capture(SilentListener):
             part.detach()
         self._switch(False)
         take_off(self._mode)
+        self.depth.close()
         return ""
 
     def close(self) -> None:
@@ -188,7 +193,9 @@ class _Capture(SilentListener):
         self._mode.closed = True
         with unseen():
             self._close()
+        self.depth.close()
 
+    @beside_the_program
     def _close(self) -> None:
         for found in (self._models, self._mode.watches):
             if found is not None:
@@ -292,6 +299,8 @@ class _Capture(SilentListener):
             yield
 
     @never_seen
+    @deeper
+    @beside_the_program
     def step_begins(self, step: int) -> None:
         # Executions of models are counted apart, so there the operators themselves are asked.
         wanted = (self._models is not None or step in self._plan.steps) and not self._recorder.is_over
@@ -301,6 +310,8 @@ class _Capture(SilentListener):
             self._recorder.hold()
 
     @never_seen
+    @deeper
+    @beside_the_program
     def step_ends(self, step: int, reopened: bool) -> None:
         if self._mode.recording:
             if reopened and self._recorder.holding and self._filed == step - 1:
@@ -318,6 +329,8 @@ class _Capture(SilentListener):
         self._recorder.graph(graph_id, name)
 
     @never_seen
+    @deeper
+    @beside_the_program
     def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
         # Not earlier: until a network runs again, a second optimizer may still belong to the last wanted step.
         models = self._models
@@ -351,6 +364,8 @@ class _Capture(SilentListener):
                 self._mode.values.record_root_input(f"inputs{number}", graph_id, tensor)
 
     @never_seen
+    @deeper
+    @beside_the_program
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         if self._mode.recording and os.getpid() == self._process:

@@ -24,9 +24,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump.adapters.replacements import Replacements
-from opdump.recorder import LiveTensor, Recorder
+from opdump.recorder import LiveTensor, Recorder, beside_the_program
 from opdump.records import OpRecord
 
+from .call_depth import BESIDE_AN_OPERATOR
 from .dispatch import CaptureMode
 from .dynamo_frames import never_compile
 from .failures import records_failures, was_recorded
@@ -159,7 +160,12 @@ class CallMode(TorchFunctionMode):
         if name in _NO_OPERATORS or not self._mode.recording or not recording_here():
             return self._places.call(caller, func, args, kwargs)
         call = self._places.call
-        return self._run(name.strip("_") or name, "", lambda: call(caller, func, args, kwargs), args, kwargs)
+        depth = self._mode.depth
+        depth.add(BESIDE_AN_OPERATOR)
+        try:
+            return self._run(name.strip("_") or name, "", lambda: call(caller, func, args, kwargs), args, kwargs)
+        finally:
+            depth.remove(BESIDE_AN_OPERATOR)
 
     @records_failures
     def _run(
@@ -178,12 +184,9 @@ class CallMode(TorchFunctionMode):
         mode, recorder = self._mode, self._recorder
         if mode.graphs.is_recording():
             return call()  # its operators are counted with the graph
-        with _disable_current_modes(), unseen():
-            op = mode.naming.name_call(op_type, op_name, args, kwargs)
-            if not op.skip:
-                recorder.before_op(
-                    op, self._lives(op, (*nested_tensors(args, ""), *nested_tensors(kwargs, "")), "input")
-                )
+        op = self._opened(op_type, op_name, args, kwargs)
+        if op is None:
+            return call()
         launched = getattr(mode.launched, "count", 0)
         try:
             result = call()
@@ -194,14 +197,27 @@ class CallMode(TorchFunctionMode):
                 else:
                     recorder.abandoned_op(op)
             raise
-        with _disable_current_modes(), unseen():
-            if op.skip or getattr(mode.launched, "count", 0) == launched:
-                recorder.abandoned_op(op)  # it looked at tensors, and ran nothing
-            else:
-                # What writes into its first argument may return nothing: x[0] = y.
-                returned = (args[:1] if result is None else (result,)) if args else (result,)
-                recorder.after_op(op, self._lives(op, tuple(nested_tensors(returned, "")), "output"))
+        # What writes into its first argument may return nothing: x[0] = y.
+        returned = (args[:1] if result is None else (result,)) if args else (result,)
+        self._returned(op, launched, returned)
         return result
+
+    @beside_the_program
+    def _opened(self, op_type: str, op_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpRecord:
+        with _disable_current_modes(), unseen():
+            op = self._mode.naming.name_call(op_type, op_name, args, kwargs)
+            if not op.skip:
+                found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
+                self._recorder.before_op(op, self._lives(op, found, "input"))
+        return op
+
+    @beside_the_program
+    def _returned(self, op: OpRecord, launched: int, returned: tuple[Any, ...]) -> None:
+        with _disable_current_modes(), unseen():
+            if op.skip or getattr(self._mode.launched, "count", 0) == launched:
+                self._recorder.abandoned_op(op)  # it looked at tensors, and ran nothing
+            else:
+                self._recorder.after_op(op, self._lives(op, tuple(nested_tensors(returned, "")), "output"))
 
     def _lives(self, op: OpRecord, found: tuple[tuple[str, Any], ...], io: Any) -> list[LiveTensor]:
         lives: list[LiveTensor] = [(slot, path, shard_of(tensor), "", "") for slot, (path, tensor) in enumerate(found)]

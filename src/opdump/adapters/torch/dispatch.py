@@ -16,11 +16,12 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump.plan import DumpPlan
-from opdump.recorder import GatheringRecorder, Live, LiveTensor, Recorder
+from opdump.recorder import GatheringRecorder, Live, LiveTensor, Recorder, beside_the_program
 from opdump.records import OpRecord, SkipReason
 
 from .accelerators import Accelerators
 from .arguments import json_value
+from .call_depth import BESIDE_AN_OPERATOR, CallDepth
 from .collectives import WAIT, Collectives
 from .description import node_of
 from .device_graphs import DeviceGraphs
@@ -71,8 +72,10 @@ class CaptureMode(RecordingMode):
         names: OperatorNames | None = None,
         calls_only: bool = False,
         accelerators: Accelerators | None = None,
+        depth: CallDepth | None = None,
     ) -> None:
         super().__init__()
+        self.depth = CallDepth() if depth is None else depth
         self.recording = False
         self._plan = plan
         self._recorder = recorder
@@ -115,6 +118,14 @@ class CaptureMode(RecordingMode):
         if not self.recording:
             with unseen():
                 return func(*args, **kwargs)
+        self.depth.add(BESIDE_AN_OPERATOR)
+        try:
+            return self._dispatched(func, types, args, kwargs)
+        finally:
+            self.depth.remove(BESIDE_AN_OPERATOR)
+
+    @records_failures
+    def _dispatched(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._in_graph is not None and self._in_graph():
             self.graphs.passes()
             with unseen():
@@ -147,6 +158,8 @@ class CaptureMode(RecordingMode):
                 self._launches()
                 return func(*args, **kwargs)
             running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs))
+            if running is None:
+                return func(*args, **kwargs)
             if running.link is not None:
                 self.naming.links.begins(running.link)
             try:
@@ -154,10 +167,7 @@ class CaptureMode(RecordingMode):
             except BaseException as error:
                 self._fails(running, schema, error)
                 raise
-            outputs = tensors_returned(schema, args, kwargs, result)
-            if schema.is_late(args, kwargs):
-                self._wait_for_the_host(running, outputs)
-            self._end(running, schema, outputs, result)
+            self._end(running, schema, args, kwargs, lambda: tensors_returned(schema, args, kwargs, result), result)
             return result
 
     def run_operator(self, func: Any, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -200,6 +210,7 @@ class CaptureMode(RecordingMode):
             outputs,
         )
 
+    @beside_the_program
     def record_failure(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception, kernel: str = ""
     ) -> None:
@@ -243,11 +254,7 @@ class CaptureMode(RecordingMode):
         try:
             result = call()
         except Exception as error:
-            with unseen():
-                op, _, _ = self.naming.identify(replace(schema, kind=""), args, kwargs)
-                assert op is not None, "only operators without a kernel go without a record"
-                lives: list[LiveTensor] = [(slot, argument, tensor, "", "") for slot, argument, tensor in inputs()]
-                recorder.failed_op(op, error, lives, opened)
+            self._guarded_fails(replace(schema, kind=""), args, kwargs, inputs, error, opened)
             raise
         except BaseException:
             if opened is not None:
@@ -259,6 +266,23 @@ class CaptureMode(RecordingMode):
             recorder.count_op(schema.kind or "no exception")
         return result
 
+    @beside_the_program
+    def _guarded_fails(
+        self,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inputs: Callable[[], Iterable[Found]],
+        error: Exception,
+        opened: OpRecord | None,
+    ) -> None:
+        with unseen():
+            op, _, _ = self.naming.identify(schema, args, kwargs)
+            assert op is not None, "only operators without a kernel go without a record"
+            lives: list[LiveTensor] = [(slot, argument, tensor, "", "") for slot, argument, tensor in inputs()]
+            self._recorder.failed_op(op, error, lives, opened)
+
+    @beside_the_program
     def _fails(self, running: _Running, schema: OperatorSchema, error: BaseException) -> None:
         with unseen():
             if schema.kernel == WAIT:
@@ -295,6 +319,8 @@ class CaptureMode(RecordingMode):
         first = torch._C._autograd._get_sequence_nr()
         with unseen():
             running = self._begin(schema, args, kwargs, tensors)
+        if running is None:
+            return call()
         try:
             result = call()
         except BaseException as error:
@@ -304,7 +330,7 @@ class CaptureMode(RecordingMode):
         if running.link is not None:
             self.naming.links.made(first, running.link)
         with unseen():
-            self._end(running, schema, outputs(result), result)
+            self._end(running, schema, (), {}, lambda: outputs(result), result)
         return result
 
     @contextmanager
@@ -330,6 +356,7 @@ class CaptureMode(RecordingMode):
         self.naming.links.next_step()
         self.naming.restart_order()
 
+    @beside_the_program
     def _begin(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Found]
     ) -> _Running:
@@ -389,7 +416,19 @@ class CaptureMode(RecordingMode):
             if accelerator is not None:
                 accelerator.wait(accelerator.current_stream(tensor.device))
 
-    def _end(self, running: _Running, schema: OperatorSchema, outputs: list[Found], result: Any = None) -> None:
+    @beside_the_program
+    def _end(
+        self,
+        running: _Running,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        returned: Callable[[], list[Found]],
+        result: Any,
+    ) -> None:
+        outputs = returned()
+        if schema.is_late(args, kwargs):
+            self._wait_for_the_host(running, outputs)
         op, site = running.op, running.site
         if schema.kernel == WAIT:
             self._has_waited(running, schema)
@@ -412,6 +451,7 @@ class CaptureMode(RecordingMode):
         if not site.described:
             self._describe(running, schema, outputs)
 
+    @beside_the_program
     def _skipped(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Lists an operator that launches no kernel, the first time that it runs; counts it from then on."""
         if self._is_known_in_gradient(schema):

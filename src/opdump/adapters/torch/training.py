@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 
 from opdump.errors import CaptureStateError
 
+from .call_depth import NESTED, CallDepth
 from .training_hooks import Watch, install
 from .training_listener import SilentListener, TrainingListener
 from .training_marks import Enclosing, Marks
@@ -49,7 +50,7 @@ class TrainingObserver:
     `steps="manual"` counts iterations by `manual_step` alone. `class_names=False` leaves class names out of scopes.
     With `marks` it follows which calls of modules run (`Position.enclosing`), and `marked` says whether they are marked.
     `first_step` is the number of the first iteration. `around` gets `nn.Module.__call__` and returns what is called in its place,
-    inside the scope of the module.
+    inside the scope of the module. `depth` makes up for the calls that stand between those of modules.
 
     `step` is the current iteration; `graphs` the (name, training) of every graph so far, `graph_id` being its index.
     """
@@ -63,6 +64,7 @@ class TrainingObserver:
         marks: Marks | None = None,
         first_step: int = 0,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        depth: CallDepth | None = None,
     ) -> None:
         self.listener: TrainingListener = SilentListener() if listener is None else listener
         self.networks = Networks(class_names=class_names)
@@ -84,6 +86,7 @@ class TrainingObserver:
         self._backwards = 0
         self._process = os.getpid()
         self._around = around
+        self._depth = CallDepth() if depth is None else depth
         self._undo: Callable[[], None] | None = None
 
     # What the program does now
@@ -210,10 +213,11 @@ class TrainingObserver:
         """What stands in for `nn.Module.__call__`. It runs for every module, so it is one function with few look-ups."""
         is_compiling = torch.compiler.is_compiling
         local, current, follows = self._local, self.current, self._marks is not None
-        outside, get_frame = self._call_outside, sys._getframe
+        outside, get_frame, depth = self._call_outside, sys._getframe, self._depth
         plain = original
         if self._around is not None:
             original = self._around(original)
+        own_calls = 1 if original is plain else 2
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             # Compilers trace through this function; asked first, nothing of ours enters their graphs.
@@ -231,14 +235,21 @@ class TrainingObserver:
             if inner is None:
                 inner = root.enter_unregistered(module, scope, walked=position.refreshed)
                 position.refreshed = True
+            running = Running(id(get_frame()), around)
+            added = 0
+            if running.level >= NESTED:
+                added = own_calls * (NESTED if running.level == NESTED else 1)
+                depth.add(added)
             position.scope = inner
             if follows:
                 position.enclosing = Enclosing(module, root, enclosing)
-            position.running = Running(id(get_frame()), around)
+            position.running = running
             try:
                 return original(module, *args, **kwargs)
             finally:
                 position.scope, position.enclosing, position.running = scope, enclosing, around
+                if added:
+                    depth.remove(added)
 
         return call
 

@@ -16,11 +16,13 @@ Phase = Literal["forward", "optimizer"]
 class Running:
     """A running call of a module or an optimizer. `frame` is the identity of its frame, `outer` the call around it."""
 
-    __slots__ = ("callers", "frame", "outer")
+    __slots__ = ("callers", "frame", "level", "outer")
 
     def __init__(self, frame: int, outer: Running | None) -> None:
         self.frame = frame
         self.outer = outer
+        self.level: int = 1 if outer is None else outer.level + 1
+        """How many calls of modules and optimizers run, this one included."""
         self.callers: tuple[Frame, ...] | None = None
         """The lines of the program that lead to it, once somebody has read them."""
 

@@ -1,0 +1,25 @@
+"""Files of tensors that are cut off or overwritten, found by their headers and sizes: no element is read.
+
+Statistics of an index are as good as ever where the file that they describe is not, so nobody would hear of it before the elements are
+asked for.
+"""
+
+from __future__ import annotations
+
+from opdump.errors import OpdumpError
+from opdump.layouts.ascend.payload import DumpPayload
+from opdump.layouts.mindspore_sync.payload import FilePayload
+from opdump.records import TensorRecord
+
+
+def damage_of(record: TensorRecord) -> str:
+    """Why the elements of a tensor cannot be read, as far as its file's header and size tell; empty where they can, or are not there."""
+    payload = record.payload
+    try:
+        if isinstance(payload, FilePayload):
+            payload.header()
+        elif isinstance(payload, DumpPayload):
+            payload.tensor()
+    except OpdumpError as error:
+        return str(error)
+    return ""
