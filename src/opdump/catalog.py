@@ -1,58 +1,46 @@
 """A dump on disk: what ran, what it read and wrote, found and loaded on demand.
 
     catalog = opdump.open("/data/dump")
-    for record in catalog:                                   # every TensorRecord, in execution order
-        print(record.name, record.shape, record.statistics["max"])
-    conv = catalog.op("Conv2D-op12", step=0)
-    conv.outputs[0].payload.to_host()                        # a numpy array
-    catalog.at_source("train.py:175")                        # the operators that a line of the script became
+    for op in catalog.ops("Conv2D", step=2):                 # every execution of an operator, with its tensors
+        print(op.op_name, op.inputs[0].shape, op.outputs[0].statistics["max"])
+    for tensor in catalog:                                   # every tensor, in execution order
+        print(tensor.name, tensor.numpy().mean())
+    catalog.ops(source="train.py:175")                       # the operators that a line of the script became
+    catalog.to_pandas(step=2)                                # one row a tensor
 
 It reads dumps of opdump, of MindSpore's synchronous mode in either naming, and those that Ascend devices write (MindSpore's
-asynchronous mode, acl), whole or in part. Elements and steps are read when they are asked for. Files are not trusted: see docs/files.md for what a damaged or hostile one gives.
+asynchronous mode, acl), whole or in part. Elements and steps are read when they are asked for. Files are not trusted: see
+docs/files.md for what a damaged or hostile one gives.
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from opdump import amounts
+from opdump.amounts import repr_of
 from opdump.errors import CorruptDumpError, NotInDumpError
+from opdump.executions import Execution, OperatorChoice, SourcePlace
 from opdump.graph import Graph
+from opdump.html_table import html_table
 from opdump.layouts.opening import read_ranks
 from opdump.layouts.rank import Rank, Run, RunChoice, StepContent, SupportsPlaces
 from opdump.plan import KernelPattern
-from opdump.records import IO, Frame, OpRecord, SkipReason, TensorRecord
+from opdump.records import IO, OpRecord, SkipReason, TensorRecord
 
 if TYPE_CHECKING:
     from opdump.layouts.ascend.places import DevicePlaces
 
 __all__ = ["Catalog", "Execution", "Run", "open_dump"]
 
-
 _PARAMETER = "Parameter"
 """op_type of what is recorded without an operator; such a name may be given with it in front."""
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """One execution of an operator with its tensors, by slot order."""
-
-    op: OpRecord
-    tensors: tuple[TensorRecord, ...] = ()
-
-    @property
-    def inputs(self) -> dict[int, TensorRecord]:
-        """Inputs by slot; a slot without a tensor (None, a number) is missing."""
-        return {record.slot: record for record in self.tensors if record.io == "input"}
-
-    @property
-    def outputs(self) -> dict[int, TensorRecord]:
-        """Outputs by slot."""
-        return {record.slot: record for record in self.tensors if record.io == "output"}
 
 
 def open_dump(path: str | os.PathLike[str], *, run: RunChoice = "latest") -> Catalog:
@@ -75,12 +63,33 @@ class Catalog:
         self.path = path
         self._trees = {tree.rank_id: tree for tree in trees}
         self._last: tuple[tuple[int, int], StepContent] | None = None
+        self._lengths: dict[tuple[int, int], int] = {}
+        """Tensors with data of the steps that were read, by rank and step."""
 
     def __repr__(self) -> str:
-        return f"Catalog({str(self.path)!r}, ranks={self.ranks}, steps={self.steps})"
+        ranks = ", ".join(map(str, self.ranks[:3])) + (", ..." if len(self.ranks) > 3 else "")
+        runs = amounts.count(len(self.runs), "run") if len(self.runs) > len(self.ranks) else ""
+        return repr_of("Catalog", str(self.path), amounts.steps(self.steps), f"rank {ranks}", runs)
+
+    def _repr_html_(self) -> str:
+        runs = [run.facts for run in self.runs]
+        headings = [name for name, _ in runs[0]] if runs else []
+        return html_table(headings, [[value for _, value in run] for run in runs], caption=repr(self))
 
     def __iter__(self) -> Iterator[TensorRecord]:
         return self.tensors()
+
+    def __len__(self) -> int:
+        """How many tensors iterating gives; steps that were not looked at before are read for it."""
+        places = [(rank, step) for rank in self.ranks for step in self._trees[rank].steps]
+        for place in places:
+            if place not in self._lengths:
+                self._content(*place)
+        return sum(self._lengths[place] for place in places)
+
+    def __bool__(self) -> bool:
+        """Whether it holds any tensor."""
+        return next(self.tensors(), None) is not None
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -134,31 +143,65 @@ class Catalog:
         ranks = self.ranks if rank is None else (self._tree(rank).rank_id,)
         return tuple(record for number in ranks for record in self._trees[number].constants())
 
-    def executions(
+    def ops(
         self,
+        name: str | None = None,
         *,
         step: int | None = None,
         rank: int | None = None,
         graph: int | None = None,
         op_type: str | None = None,
+        source: str | None = None,
         include_skipped: bool = False,
     ) -> Iterator[Execution]:
-        """Every execution of an operator with its tensors, in execution order.
+        """Every execution of an operator with its tensors (`.inputs`, `.outputs`), in execution order.
 
-        Operators and tensors that left no data on purpose (`skip`) are hidden unless they are asked for. Operators without
-        a kernel stand in the first step that ran them; `counted` has the later ones.
+        name     what `opdump show --op` takes: a full name or the end of it, a module or scope, a type by any framework's name,
+                 a kernel, `name-regex(...)`, a parameter, who made a tensor (`{op_name}:{slot}`)
+        op_type  the type as it was recorded, and no other
+        source   `FILE:LINE` or `FILE`: the operators that this line of the program became, those with it anywhere on their
+                 stack; the file may be given by its last components (`train.py`, `net/model.py`)
+
+        Operators and tensors that left no data on purpose (`skip`) are hidden unless they are asked for, or `name` means
+        nothing else. Operators without a kernel stand in the first step that ran them; `counted` has the later ones.
+
+        Raises NotInDumpError, with the nearest names, where the dump holds no operator that `name` means, and ConfigError for a
+        `name-regex(...)` that cannot be used.
         """
+        filters = _Filters(graph, op_type, None if source is None else SourcePlace(source))
+        if name is None:
+            return self._executions(step, rank, include_skipped, filters.take)
+        named = self._named(name, step, rank, include_skipped, filters)
+        if named is None and self._named(name, step, rank, include_skipped, _Filters()) is None:
+            self.op(name, step, rank)  # says which names are near
+        return iter(()) if named is None else named
+
+    executions = ops
+    """The older name of `ops`."""
+
+    def _named(
+        self, name: str, step: int | None, rank: int | None, include_skipped: bool, filters: _Filters
+    ) -> Iterator[Execution] | None:
+        """The executions that the likeliest meaning of a name has; None where none has any."""
+        choice = OperatorChoice.parse(name)
+        for skipped in (True,) if include_skipped else (False, True):
+            for meant in choice.readings():
+                found = filter(meant, self._executions(step, rank, skipped, filters.take))
+                first = next(found, None)
+                if first is not None:
+                    return itertools.chain([first], found)
+        return None
+
+    def _executions(
+        self, step: int | None, rank: int | None, include_skipped: bool, take: Callable[[OpRecord], bool]
+    ) -> Iterator[Execution]:
         for content in self._contents(step, rank):
             tensors: dict[int, list[TensorRecord]] = {}
             for record in content.tensors:
                 if include_skipped or not record.skip:
                     tensors.setdefault(id(record.op), []).append(record)
             for op in content.ops:
-                if (
-                    (include_skipped or not op.skip)
-                    and (graph is None or op.graph_id == graph)
-                    and (op_type is None or op.op_type == op_type)
-                ):
+                if (include_skipped or not op.skip) and take(op):
                     yield Execution(op, tuple(tensors.get(id(op), ())))
 
     def counted(self, step: int, rank: int | None = None) -> Mapping[SkipReason, int]:
@@ -168,36 +211,23 @@ class Catalog:
         (content,) = self._contents(step, self._tree(rank).rank_id)
         return content.counted
 
-    def ops(
-        self,
-        *,
-        step: int | None = None,
-        rank: int | None = None,
-        graph: int | None = None,
-        op_type: str | None = None,
-        include_skipped: bool = False,
-    ) -> Iterator[OpRecord]:
-        """The operators of `executions`, without their tensors."""
-        found = self.executions(step=step, rank=rank, graph=graph, op_type=op_type, include_skipped=include_skipped)
-        return (execution.op for execution in found)
-
     def tensors(
         self,
+        name: str | None = None,
         *,
         step: int | None = None,
         rank: int | None = None,
         graph: int | None = None,
         op_type: str | None = None,
+        source: str | None = None,
         io: IO | None = None,
         include_skipped: bool = False,
     ) -> Iterator[TensorRecord]:
-        """The tensors of `executions`."""
-        for execution in self.executions(
-            step=step, rank=rank, graph=graph, op_type=op_type, include_skipped=include_skipped
-        ):
-            for record in execution.tensors:
-                if io is None or record.io == io:
-                    yield record
+        """The tensors of `ops`; `io`: inputs alone, or outputs alone."""
+        found = self.ops(
+            name, step=step, rank=rank, graph=graph, op_type=op_type, source=source, include_skipped=include_skipped
+        )
+        return (record for execution in found for record in execution.tensors if io is None or record.io == io)
 
     def find(
         self,
@@ -255,21 +285,9 @@ class Catalog:
 
     def at_source(
         self, place: str, *, step: int | None = None, rank: int | None = None, include_skipped: bool = False
-    ) -> Iterator[OpRecord]:
-        """The operators that a line of the program became: those with the line anywhere on their stack.
-
-        `place` is `FILE:LINE` or `FILE`; the file may be given by its last components (`train.py`, `net/model.py`).
-        """
-        file, line = _source_place(place)
-        # Very many operators share a few stacks. What is held keeps its identity from being given to another.
-        by_identity: dict[int, tuple[tuple[Frame, ...], bool]] = {}
-        for op in self.ops(step=step, rank=rank, include_skipped=include_skipped):
-            known = by_identity.get(id(op.stack))
-            if known is None:
-                found = any(_is_file(frame.file, file) and line in (None, frame.line) for frame in op.stack)
-                known = by_identity[id(op.stack)] = op.stack, found
-            if known[1]:
-                yield op
+    ) -> Iterator[Execution]:
+        """The older name of `ops(source=...)`."""
+        return self.ops(source=place, step=step, rank=rank, include_skipped=include_skipped)
 
     def _without_kernel(self, name: str, rank: int | None) -> str | None:
         """The full name of the operator of that name (full, or its last component) that runs no kernel; None if none does."""
@@ -282,12 +300,16 @@ class Catalog:
 
     def _contents(self, step: int | None, rank: int | None) -> Iterator[StepContent]:
         for number in self.ranks if rank is None else (self._tree(rank).rank_id,):
-            tree = self._trees[number]
-            for one in tree.steps if step is None else (step,):
-                # The one that was read last is often asked for again.
-                if self._last is None or self._last[0] != (number, one):
-                    self._last = ((number, one), tree.step(one))
-                yield self._last[1]
+            for one in self._trees[number].steps if step is None else (step,):
+                yield self._content(number, one)
+
+    def _content(self, rank: int, step: int) -> StepContent:
+        # The one that was read last is often asked for again.
+        if self._last is None or self._last[0] != (rank, step):
+            content = self._trees[rank].step(step)
+            self._last = ((rank, step), content)
+            self._lengths[rank, step] = sum(not record.skip and not record.op.skip for record in content.tensors)
+        return self._last[1]
 
     def _tree(self, rank: int | None) -> Rank:
         number = self.ranks[0] if rank is None else rank
@@ -296,16 +318,18 @@ class Catalog:
         return self._trees[number]
 
 
-def _source_place(place: str) -> tuple[str, int | None]:
-    file, colon, line = place.rpartition(":")
-    if colon and line.isascii() and line.isdigit():
-        return file, int(line)
-    return place, None
+@dataclass(frozen=True, slots=True)
+class _Filters:
+    graph: int | None = None
+    op_type: str | None = None
+    place: SourcePlace | None = None
 
-
-def _is_file(path: str, wanted: str) -> bool:
-    parts, tail = Path(path).parts, Path(wanted).parts
-    return bool(tail) and parts[-len(tail) :] == tail
+    def take(self, op: OpRecord) -> bool:
+        return (
+            (self.graph is None or op.graph_id == self.graph)
+            and (self.op_type is None or op.op_type == self.op_type)
+            and (self.place is None or self.place.is_on(op.stack))
+        )
 
 
 def _where(step: int | None, rank: int | None) -> str:

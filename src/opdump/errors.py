@@ -47,6 +47,10 @@ class NotInDumpError(OpdumpError, LookupError):
     """A dump was asked for something that it does not hold."""
 
 
+class NoElementsError(OpdumpError):
+    """The elements of a tensor were asked for, and the dump does not have them."""
+
+
 class NativeCoreMissingError(OpdumpError):
     """OPDUMP_REQUIRE_NATIVE=1 is set and the compiled kernels cannot be imported."""
 
@@ -69,6 +73,10 @@ class UnsupportedDtypeError(OpdumpError):
 
 class FrameworkMissingError(OpdumpError):
     """A capture needs a framework that is not installed."""
+
+
+class PackageMissingError(OpdumpError, ImportError):
+    """What was asked for needs an optional package that is not installed."""
 
 
 class ModelInputError(OpdumpError):

@@ -11,12 +11,21 @@ They are frozen: a record that was filed is the record that is read.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, overload, runtime_checkable
+
+from opdump.amounts import one_line, repr_of
+from opdump.errors import NoElementsError
+from opdump.html_table import html_facts
+from opdump.tensor_elements import empty_elements, torch_tensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from opdump.tensor_elements import Tensor
 
 IO = Literal["input", "output"]
 SkipReason = Literal[
@@ -52,6 +61,55 @@ Phase = Literal["forward", "recomputation", "backward", "optimizer"]
 StatisticValue = float | int | str
 
 
+class Statistics(Mapping[str, StatisticValue]):
+    """Statistics by the config's spelling, with the type of each: what `TensorRecord.statistics` is to a type checker.
+
+    Those that were read from a table are a plain dict.
+    """
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, name: Literal["max", "min", "avg", "l2norm"], /) -> float: ...
+    @overload
+    def __getitem__(
+        self,
+        name: Literal[
+            "count",
+            "negative zero count",
+            "positive zero count",
+            "nan count",
+            "negative inf count",
+            "positive inf count",
+            "zero count",
+        ],
+        /,
+    ) -> int: ...
+    @overload
+    def __getitem__(self, name: Literal["md5", "hash", "hash:md5", "hash:sha1"], /) -> str: ...
+    @overload
+    def __getitem__(self, name: str, /) -> StatisticValue: ...
+    def __getitem__(self, name: str, /) -> StatisticValue:
+        raise KeyError(name)
+
+
+def format_statistic(value: StatisticValue) -> str:
+    """A value as statistic.csv shows it: 6 significant digits (`0.449951`, `1e-09`), `nan`, `inf`, `-inf`.
+
+    Counts are whole numbers and digests stay as they are.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return str(int(value))
+    return "nan" if math.isnan(value) else f"{value:g}"
+
+
+def shown_shape(shape: tuple[int, ...]) -> str:
+    """`(2,384,13,13)`; `()` of a scalar."""
+    return f"({','.join(map(str, shape))})"
+
+
 def escaped(name: str) -> str:
     r"""`name` with each half of a surrogate pair (a byte that was no text, as Python holds it) as an escape: `\udc80`, `\ud800`.
 
@@ -61,6 +119,8 @@ def escaped(name: str) -> str:
 
 
 Record = TypeVar("Record")
+_LONGEST_SHOWN: Final = 400
+"""Characters of arguments in a notebook: a list of a network may have thousands of numbers."""
 
 
 def _fills_slots_directly(record: type[Record]) -> type[Record]:
@@ -101,7 +161,7 @@ class Frame:
 
 
 @_fills_slots_directly
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class OpRecord:
     """One execution of one operator.
 
@@ -134,6 +194,35 @@ class OpRecord:
     skip: SkipReason = ""
     """Why the operator left no data; empty where it was captured."""
 
+    @property
+    def line(self) -> str:
+        """The innermost line of the program, as `train.py:175`; empty where none is known."""
+        return f"{os.path.basename(self.stack[0].file)}:{self.stack[0].line}" if self.stack else ""
+
+    def __repr__(self) -> str:
+        return repr_of("OpRecord", self.op_name, self.place, self.line)
+
+    @property
+    def place(self) -> str:
+        """Where in a run it stands, as `step 2, rank 0, backward`."""
+        times = f", execution {self.occurrence + 1}" if self.occurrence else ""
+        return f"step {self.step}, rank {self.rank_id}, {self.phase}{times}" + (
+            f", left out: {self.skip}" if self.skip else ""
+        )
+
+    def _repr_html_(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return html_facts(
+            [
+                ("operator", self.op_name),
+                ("kernel", self.kernel or self.op_type),
+                ("ran in", self.place),
+                ("gradient of", self.forward_op),
+                *((f"{frame.file}:{frame.line}", frame.code or " ") for frame in self.stack),
+                ("arguments", arguments if len(arguments) < _LONGEST_SHOWN else f"{arguments[:_LONGEST_SHOWN]}…"),
+            ]
+        )
+
 
 @runtime_checkable
 class Payload(Protocol):
@@ -157,8 +246,17 @@ class HostPayload:
         return self.array
 
 
+if TYPE_CHECKING:
+
+    class _Given:
+        """The field `statistics`: any mapping is given, and who reads it knows the type of each value."""
+
+        def __get__(self, record: object, kind: type, /) -> Statistics: ...
+        def __set__(self, record: object, statistics: Mapping[str, StatisticValue], /) -> None: ...
+
+
 @_fills_slots_directly
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TensorRecord:
     """One input or output of an operator.
 
@@ -175,7 +273,7 @@ class TensorRecord:
     shape: tuple[int, ...]
     format: str = "DefaultFormat"
     payload: Payload | None = field(default=None, compare=False)
-    statistics: Mapping[str, StatisticValue] = field(default_factory=dict)
+    statistics: _Given = field(default_factory=dict)  # type: ignore[assignment]
     argument: str = ""
     """Name of the argument or result in the operator's schema (`weight`, `grad_output`); empty where unknown."""
     source: str = ""
@@ -197,6 +295,72 @@ class TensorRecord:
     def name(self) -> str:
         """`{op_name}:{io}:{slot}`, unique within one execution."""
         return f"{self.op.op_name}:{self.io}:{self.slot}"
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The elements as a read-only numpy array: of `shape`, or of a sample the first ones in a row (`payload_shape`).
+
+        Types that numpy lacks are widened: bfloat16 and the floats of 8 bits and fewer to float32, integers of fewer than 8 bits
+        to int8 or uint8, complex32 to complex64; quantised types of PyTorch come as the numbers that they stand for, in float32.
+        NaN keeps its bits. A tensor of no elements is an empty array, though no file holds it. A large file is mapped, not read.
+
+        Raises NoElementsError where the dump holds no elements of it, and CorruptDumpError or UndecodableTensorError where its
+        file cannot be read.
+        """
+        if self.payload is not None:
+            return self.payload.to_host()
+        if 0 in self.shape:
+            return empty_elements(self.dtype, self.shape)
+        raise NoElementsError(f"{self.name} in step {self.op.step}: {self._why_without_elements()}")
+
+    def torch(self) -> Tensor:
+        """The elements as a tensor of PyTorch on the CPU with memory of its own, of the type that was dumped.
+
+        bfloat16, the 8-bit floats and complex32 are these types of PyTorch, bit for bit, where it has them; what it has not
+        (int4, HiFloat8, quantised types) comes widened, as `numpy` gives it.
+
+        Raises as `numpy` does, and PackageMissingError where PyTorch is not installed.
+        """
+        return torch_tensor(self.numpy(), self.dtype)
+
+    def _why_without_elements(self) -> str:
+        if self.skip or self.op.skip:
+            return f"it left no data ({self.skip or self.op.skip})"
+        if self.statistics:
+            return (
+                'the dump has its statistics alone; to have elements, dump with saved_data "full" (opdump run --full)'
+            )
+        return "its file is not in the dump: it was never written, or it was deleted"
+
+    def __repr__(self) -> str:
+        counts = [
+            ("nan", self.statistics.get("nan count", 0)),
+            ("inf", _infinities(self.statistics)),
+        ]
+        found = [(name, self.statistics[name]) for name in ("max", "min") if name in self.statistics]
+        facts = " ".join(f"{name} {format_statistic(value)}" for name, value in (*found, *(c for c in counts if c[1])))
+        what = f"{self.dtype} {one_line(shown_shape(self.shape), 24)}"
+        return repr_of(
+            "TensorRecord", self.name, what, f"step {self.op.step}", facts or (self.skip and f"left out: {self.skip}")
+        )
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("tensor", self.name),
+            ("ran in", self.op.place),
+            ("line", f"{self.op.line}  {self.op.stack[0].code}" if self.op.stack else ""),
+            ("argument", self.argument),
+            ("dtype", self.dtype),
+            ("shape", shown_shape(self.shape)),
+            ("format", "" if self.format == "DefaultFormat" else self.format),
+            ("made by", self.source),
+            ("elements", f"a sample, the first {self.sample:,}" if self.sample else ""),
+            ("left out", self.skip),
+        ]
+        return html_facts([*facts, *((name, format_statistic(value)) for name, value in self.statistics.items())])
+
+
+def _infinities(statistics: Statistics) -> int:
+    return sum(statistics[name] for name in ("negative inf count", "positive inf count") if name in statistics)
 
 
 class FiledTensor(Protocol):

@@ -163,7 +163,7 @@ def test_lenet_finds_a_line_of_the_program(lenet: Path) -> None:
     conv = catalog.op("Default/network-WithLossCell/_backbone-LeNet/conv1-Conv2d/Conv2D-op0")
     frame = conv.op.stack[0]
     found = list(catalog.at_source(f"{Path(frame.file).name}:{frame.line}", step=0))
-    assert conv.op in found
+    assert conv in found
     assert len(found) < 20
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opdump.reports import amounts
+from opdump import amounts
 
 
 @pytest.mark.parametrize(

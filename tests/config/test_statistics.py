@@ -59,7 +59,7 @@ def test_statistics_equal_float64_numpy(array: npt.NDArray[Any]) -> None:
         "zero count": int((wide == 0).sum()),
     }
     for name, value in expected.items():
-        np.testing.assert_allclose(statistics[name], value, rtol=1e-12, err_msg=name)  # type: ignore[arg-type]
+        np.testing.assert_allclose(statistics[name], value, rtol=1e-12, err_msg=name)
     for name, count in counts.items():
         assert statistics[name] == count, name
         assert isinstance(statistics[name], int), name

@@ -68,7 +68,7 @@ class _Device(LayoutTests):
 
     def read(self, root: Path) -> tuple[list[OpRecord], list[TensorRecord]]:
         catalog = open_dump(root)
-        found = list(catalog.ops(include_skipped=True)), list(catalog.tensors(include_skipped=True))
+        found = [each.op for each in catalog.ops(include_skipped=True)], list(catalog.tensors(include_skipped=True))
         assert not catalog.problems
         return found
 
@@ -333,7 +333,7 @@ def _overflow(root: Path, settings: Mapping[str, Any], step: SampleStep, status:
     writer.write_overflow(step.ops[0], status)
     writer.write_step(step.step, step.ops, step.tensors, files, {})
     writer.close({})
-    return list(open_dump(root).ops())
+    return [each.op for each in open_dump(root).ops()]
 
 
 @pytest.mark.parametrize("settings", [BIN, OPERATOR_BY_OPERATOR, ACL])

@@ -68,7 +68,7 @@ def test_after_kill_9_every_finished_step_is_whole(delay: float, tmp_path: Path)
     assert not catalog.runs[0].complete
     assert set(range(finished + 1)) <= set(catalog.steps)
     for step in range(finished + 1):
-        assert list(catalog.ops(step=step, include_skipped=True)) == list(sample_step(step).ops)
+        assert [each.op for each in catalog.ops(step=step, include_skipped=True)] == list(sample_step(step).ops)
     for record in catalog:
         if record.payload is not None:
             record.payload.to_host()
@@ -84,7 +84,9 @@ def test_a_dump_that_is_being_written_can_be_read(tmp_path: Path) -> None:
                 assert not catalog.problems
                 whole = catalog.steps[:-1]
                 for step in whole[-2:]:
-                    assert list(catalog.ops(step=step, include_skipped=True)) == list(sample_step(step).ops)
+                    assert [each.op for each in catalog.ops(step=step, include_skipped=True)] == list(
+                        sample_step(step).ops
+                    )
                 before = int(process.stdout.readline())
         finally:
             process.kill()
@@ -126,7 +128,7 @@ def test_a_transaction_that_was_killed_is_rolled_back_without_touching_the_dump(
     _with_hot_journal(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     catalog = open_dump(tmp_path)
-    assert list(catalog.ops(include_skipped=True)) == list(sample_step(0).ops)
+    assert [each.op for each in catalog.ops(include_skipped=True)] == list(sample_step(0).ops)
     assert not catalog.problems
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -137,7 +139,7 @@ def test_the_next_run_repairs_an_index_that_was_killed(tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path), [sample_step(1)])
     catalog = open_dump(tmp_path)
     assert catalog.steps == (0, 1)
-    assert list(catalog.ops(include_skipped=True)) == [*sample_step(0).ops, *sample_step(1).ops]
+    assert [each.op for each in catalog.ops(include_skipped=True)] == [*sample_step(0).ops, *sample_step(1).ops]
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs to mount a directory read-only")
@@ -190,7 +192,7 @@ def test_two_runs_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
         catalog = open_dump(tmp_path, run=number)
         assert catalog.steps == steps
         expected = [op for step in steps for op in sample_step(step).ops]
-        assert list(catalog.ops(include_skipped=True)) == expected
+        assert [each.op for each in catalog.ops(include_skipped=True)] == expected
 
 
 def _ask(root: Path, query: str) -> list[tuple[Any, ...]]:
@@ -215,7 +217,7 @@ def test_a_step_that_repeats_another_is_one_row(tmp_path: Path) -> None:
     assert _ask(tmp_path, "SELECT step, pattern FROM batches") == [(step, 1) for step in range(4)]
     catalog = open_dump(tmp_path)
     for step in range(4):
-        assert list(catalog.ops(step=step, include_skipped=True)) == list(sample_step(step).ops)
+        assert [each.op for each in catalog.ops(step=step, include_skipped=True)] == list(sample_step(step).ops)
 
 
 def test_what_is_only_counted_comes_back_as_numbers(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_another_step_makes_another_pattern(tmp_path: Path) -> None:
     assert _ask(tmp_path, "SELECT pattern FROM batches") == [(1,), (2,), (3,), (4,), (1,)]
     catalog = open_dump(tmp_path)
     for step in steps:
-        assert list(catalog.ops(step=step.step, include_skipped=True)) == list(step.ops)
+        assert [each.op for each in catalog.ops(step=step.step, include_skipped=True)] == list(step.ops)
         names = sorted((record.name, record.op.timestamp) for record in step.tensors)
         found = catalog.tensors(step=step.step, include_skipped=True)
         assert sorted((record.name, record.op.timestamp) for record in found) == names
@@ -276,7 +278,7 @@ def test_what_a_failed_step_would_have_stored_is_stored_by_the_next(tmp_path: Pa
         database.execute("DROP TRIGGER full")
     file_step(writer, sample_step(1))
     catalog = open_dump(tmp_path)
-    assert list(catalog.ops(step=1, include_skipped=True)) == list(sample_step(1).ops)
+    assert [each.op for each in catalog.ops(step=1, include_skipped=True)] == list(sample_step(1).ops)
     assert not catalog.problems
 
 
@@ -329,7 +331,7 @@ def test_constants_are_kept_apart_from_the_steps(tmp_path: Path) -> None:
     writer.close({})
     catalog = open_dump(tmp_path)
     assert catalog.steps == (0,)
-    assert list(catalog.ops(include_skipped=True)) == list(step.ops)
+    assert [each.op for each in catalog.ops(include_skipped=True)] == list(step.ops)
     assert [constant.op.op_name for constant in catalog.constants()] == ["data-7", "data-8"]
     assert [constant.statistics for constant in catalog.constants()] == [record.statistics, {}]
     for constant in catalog.constants():

@@ -24,7 +24,7 @@ from tests.torch.programs import ConvNet, train_convnet
 def ops_by_type(path: Path, step: int | None = None) -> dict[str, list[OpRecord]]:
     found: dict[str, list[OpRecord]] = {}
     for op in opdump.open(path).ops(step=step):
-        found.setdefault(op.op_type, []).append(op)
+        found.setdefault(op.op_type, []).append(op.op)
     return found
 
 
@@ -403,7 +403,7 @@ def test_an_operator_without_a_kernel_is_listed_once_and_counted_from_then_on(tm
     total = sum(map(len, listed)) + sum(sum(step.values()) for step in counted)
     assert sum(dump.report.skipped.values()) == total
     (view, *_) = [op for op in listed[0] if op.skip == "view"]
-    assert catalog.op(view.op_name).op == view
+    assert catalog.op(view.op_name).op == view.op
     with pytest.raises(
         NotInDumpError, match=r"runs no kernel .* the first step that ran it lists it, step 3 only counts"
     ):

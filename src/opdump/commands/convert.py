@@ -190,7 +190,7 @@ def _hint(done: Conversion) -> str:
 
 
 def _summary(done: Conversion) -> str:
-    from opdump.reports import amounts
+    from opdump import amounts
 
     words = [
         f"{amounts.count(done.converted, 'file')} converted",
@@ -228,7 +228,7 @@ def _next(done: Conversion) -> str:
 
 
 def _print_failures(failures: list[Failure]) -> None:
-    from opdump.reports import amounts
+    from opdump import amounts
     from opdump.reports.table import Column, Printer
 
     printer = Printer()

@@ -51,7 +51,7 @@ def overflow(*, directories: tuple[str, ...], as_json: bool) -> None:
 
 
 def _print(search: OverflowSearch) -> None:
-    from opdump.reports import amounts
+    from opdump import amounts
     from opdump.reports.table import Column, Printer, printable
 
     if not search.overflows:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from opdump.reports import amounts
+from opdump import amounts
 
 _POLL = 0.25
 _BETWEEN_LINES = 1.0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from opdump import amounts
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph
+from opdump.html_table import html_facts
 from opdump.records import OpRecord, SkipReason, TensorRecord
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 RunChoice = int | Literal["latest", "all"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
     """One capture into a rank's directory. Times are microseconds since the Unix epoch.
 
@@ -43,6 +46,29 @@ class Run:
     def complete(self) -> bool:
         """Whether it ended in good order: every file that it lists is on disk."""
         return self.ended is not None
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """What people ask of a run first, by name; an empty text where the dump does not tell."""
+        captured = self.totals.get("captured")
+        ended = "ended" if self.complete else self.end_untold or "cut off, or still runs"
+        return (
+            ("run", str(self.id)),
+            ("rank", str(self.rank_id)),
+            ("framework", f"{self.framework} {self.framework_version}".strip()),
+            ("captured", amounts.count(captured, "operator") if captured is not None else ""),
+            ("started", datetime.fromtimestamp(self.started / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")),
+            ("end", ended if self.opdump_version else ""),
+            ("command", " ".join(self.command)),
+        )
+
+    def __repr__(self) -> str:
+        facts = dict(self.facts)
+        told = (f"rank {self.rank_id}", facts["framework"], facts["captured"], facts["started"], facts["end"])
+        return f"Run({', '.join((str(self.id), *filter(None, told)))})"
+
+    def _repr_html_(self) -> str:
+        return html_facts(self.facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from opdump.reports import amounts
+from opdump import amounts
 
 if TYPE_CHECKING:
     from opdump.capture_report import CaptureReport

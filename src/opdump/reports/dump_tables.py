@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from opdump import amounts
 from opdump.catalog import Catalog, Execution, Run
 from opdump.checks.not_finite import not_finite
 from opdump.checks.origins import PARAMETER, Origins
 from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.records import OpRecord, TensorRecord
-from opdump.reports import amounts
 from opdump.reports.computational_graph import GraphSearch, search_lines
 from opdump.reports.selection import file_of
 from opdump.reports.statistics_shown import SHOWN, shown_statistics, statistics_of

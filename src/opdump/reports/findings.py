@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from opdump import amounts
 from opdump.catalog import Catalog, Execution
 from opdump.checks import Checks, Finding, Thresholds
 from opdump.checks.facts import Facts, facts_of, facts_of_summary
@@ -21,7 +22,6 @@ from opdump.kernels import DTYPE_CODES, summarise
 from opdump.layouts.ascend.payload import DamagedPayload
 from opdump.layouts.ascend.records import OVERFLOW_FILE, OVERFLOW_FILES
 from opdump.records import OpRecord, TensorRecord
-from opdump.reports import amounts
 from opdump.reports.damage import damage_of
 from opdump.reports.table import Column, Printer, printable
 

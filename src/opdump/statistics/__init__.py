@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from opdump.records import format_statistic
 from opdump.statistics.categories import (
     CATEGORIES,
     DEFAULT_CATEGORIES,
     Category,
     canonical_category,
     category_of_heading,
-    format_statistic,
 )
 from opdump.statistics.device_extremes import Extremes, device_extremes, has_device_extremes
 from opdump.statistics.digests import digest, digests_of

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
-
-from opdump.records import StatisticValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +59,3 @@ def category_of_heading(heading: str) -> str | None:
         if category.heading.lower() == wanted:
             return category.name
     return None
-
-
-def format_statistic(value: StatisticValue) -> str:
-    """A value as statistic.csv shows it: 6 significant digits (`0.449951`, `1e-09`), `nan`, `inf`, `-inf`.
-
-    Counts are whole numbers and digests stay as they are.
-    """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return str(int(value))
-    return "nan" if math.isnan(value) else f"{value:g}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from opdump.records import StatisticValue
+from opdump.records import Statistics, StatisticValue, format_statistic
 from opdump.statistics.categories import canonical_category
 from opdump.statistics.device_extremes import Extremes
 
@@ -39,10 +39,12 @@ _FROM_SUMMARY: Final[Mapping[str, Callable[[Summary], StatisticValue]]] = Mappin
     }
 )
 
+_SHOWN: Final = ("max", "min", "avg", "l2norm", "count")
+_SHOWN_IF_ANY: Final = ("nan count", "negative inf count", "positive inf count")
 _NO_DIGESTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class SummaryStatistics(Mapping[str, StatisticValue]):
+class SummaryStatistics(Statistics):
     """Every statistic that a summary (and the digests, if any) can give, by the config's spelling.
 
     Nothing is computed before it is asked for. `avg` and `l2norm` are in double precision and let NaN and Inf through;
@@ -62,7 +64,7 @@ class SummaryStatistics(Mapping[str, StatisticValue]):
             {canonical_category(name): value for name, value in digests.items()} if digests else _NO_DIGESTS
         )
 
-    def __getitem__(self, name: str) -> StatisticValue:
+    def __getitem__(self, name: str, /) -> Any:
         kind = canonical_category(name)
         compute = _FROM_SUMMARY.get(kind)
         return self.digests[kind] if compute is None else compute(self.summary)
@@ -82,7 +84,9 @@ class SummaryStatistics(Mapping[str, StatisticValue]):
     __hash__ = None  # type: ignore[assignment]  # equal mappings of other types have no hash to agree with
 
     def __repr__(self) -> str:
-        return f"SummaryStatistics({dict(self)})"
+        names = [*_SHOWN, *(name for name in _SHOWN_IF_ANY if self[name])]
+        shown = ", ".join(f"{name} {format_statistic(self[name])}" for name in names)
+        return f"SummaryStatistics({shown})"
 
 
 def _same(one: StatisticValue, other: StatisticValue) -> bool:

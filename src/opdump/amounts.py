@@ -1,4 +1,4 @@
-"""Counts, bytes and seconds in the form that people read."""
+"""Counts, bytes, seconds and long names in the form that people read."""
 
 from __future__ import annotations
 
@@ -48,3 +48,19 @@ def steps(numbers: Sequence[int]) -> str:
             runs.append([number, number])
     text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
     return f"step {text}" if len(ordered) == 1 else f"steps {text}"
+
+
+def one_line(text: str, most: int) -> str:
+    """The end of a text that is longer than `most` characters, behind an ellipsis; what is not printable as an escape.
+
+    >>> one_line("Default/network-Net/conv1-Conv2d/convolution-op7", 30)
+    '…conv1-Conv2d/convolution-op7'
+    """
+    shown = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return shown if len(shown) <= most else "…" + shown[len(shown) - most + 1 :]
+
+
+def repr_of(kind: str, name: str, *facts: str) -> str:
+    """`Kind(name, fact, fact)` in about 100 characters, of which the name has what the facts leave, and 24 at least."""
+    rest = "".join(f", {one_line(fact, 64)}" for fact in facts if fact)
+    return f"{kind}({one_line(name, max(24, 97 - len(kind) - len(rest)))}{rest})"

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from opdump.catalog import Execution
+from opdump.executions.execution import Execution
 from opdump.plan import KernelPattern
 
 _TENSOR = re.compile(r"(.+?)(?::(?:input|output))?:[0-9]+")
