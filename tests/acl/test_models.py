@@ -240,20 +240,6 @@ def test_what_is_no_array_of_numbers_has_no_address() -> None:
     assert acl.util.ptr_to_numpy(ok(acl.rt.malloc(8, 0)), (1,), 17).size == 0, "numpy's number of objects"
 
 
-def test_tensor_descriptions_tell_what_they_were_made_of() -> None:
-    desc = acl.create_tensor_desc(9, [2, -1, 3], 2)
-    assert acl.get_tensor_desc_type(desc) == 9
-    assert acl.get_tensor_desc_format(desc) == 2
-    assert acl.get_tensor_desc_num_dims(desc) == 3
-    assert [acl.get_tensor_desc_dim_v2(desc, index) for index in range(4)] == [(2, 0), (-1, 0), (3, 0), (0, 100000)]
-    assert acl.get_tensor_desc_element_count(desc) == acl.get_tensor_desc_size(desc) == 0
-    full = acl.create_tensor_desc(9, [2, 3], 2)
-    assert (acl.get_tensor_desc_element_count(full), acl.get_tensor_desc_size(full)) == (6, 48)
-    ok(acl.destroy_tensor_desc(full))
-    assert acl.destroy_tensor_desc(full) == Code.INVALID_PARAM
-    assert [acl.data_type_size(number) for number in (0, 1, 9, 12, 13, 27, 99)] == [4, 2, 8, 1, 0, 2, 0]
-
-
 def test_there_is_one_device_and_a_context_of_it() -> None:
     assert acl.rt.get_device_count() == (1, 0)
     ok(acl.rt.set_device(0))

@@ -15,6 +15,7 @@ from opdump.acl.delivery import APPEND, Callback, DumpChunk
 from opdump.acl.failures import CallError, returns_code
 from opdump.acl.own_dumps import exception_root, save_tensors
 from opdump.acl.process import process
+from opdump.acl.unknown_names import refuse
 from opdump.onnx.recording import Recording
 from opdump.sink import make_directory
 
@@ -91,3 +92,6 @@ def save_exception_info(file: str | None, tag: str, tensors: Sequence[tuple[int,
 
 def _time(recording: Recording) -> str:
     return str(getattr(recording.writer, "time", ""))
+
+
+__getattr__ = refuse(__name__, __all__)

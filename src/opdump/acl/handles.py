@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opdump.acl.codes import Code
 from opdump.acl.failures import CallError
+
+if TYPE_CHECKING:
+    from opdump.acl.model_facts import ModelFacts
 
 _FIRST = 0x5A000000
 _BETWEEN = 0x10
@@ -35,17 +38,34 @@ class TensorDesc:
 
 @dataclass(slots=True)
 class Dataset:
-    """Buffers of the inputs or outputs of a model, in its order, with the descriptions that were set for them."""
+    """Buffers of the inputs or outputs of a model, in its order, with the descriptions and the gear that were set for them."""
 
     buffers: list[int] = field(default_factory=list)
     descs: dict[int, int] = field(default_factory=dict)
+    gear: tuple[int, int] | None = None
+    """Number of the model, and of its gear."""
 
 
 @dataclass(slots=True)
 class ModelDesc:
-    """Which model is described; None before `get_desc`."""
+    """What is described, None before `get_desc`; the model's number where it is a loaded one."""
 
     model_id: int | None = None
+    facts: ModelFacts | None = None
+
+
+@dataclass(slots=True)
+class LoadConfig:
+    """How a model is to be loaded: values by the number of aclmdlConfigAttr."""
+
+    values: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ExecConfig:
+    """How a model is to be run: values by the number of aclmdlExecConfigAttr."""
+
+    values: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

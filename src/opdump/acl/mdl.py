@@ -3,20 +3,131 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+import numpy as np
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import DTYPES, FORMAT_ND, NUMBERS, UNDEFINED_TYPE, storage
-from opdump.acl.failures import CallError, returns_code, returns_plain, returns_value
-from opdump.acl.handles import DataBuffer, Dataset, ModelDesc, TensorDesc
+from opdump.acl.data_types import DTYPES, NUMBERS, storage
+from opdump.acl.datasets import (
+    add_dataset_buffer,
+    create_dataset,
+    destroy_dataset,
+    get_dataset_buffer,
+    get_dataset_num_buffers,
+    get_dataset_tensor_desc,
+    of_slot,
+    set_dataset_tensor_desc,
+)
+from opdump.acl.failures import CallError, returns_code
+from opdump.acl.gears import KINDS, Kind
+from opdump.acl.handles import DataBuffer, Dataset, ExecConfig, TensorDesc
+from opdump.acl.model_descs import (
+    create_desc,
+    destroy_desc,
+    get_cur_output_dims,
+    get_desc,
+    get_desc_from_file,
+    get_desc_from_mem,
+    get_dynamic_batch,
+    get_dynamic_hw,
+    get_input_data_type,
+    get_input_dims,
+    get_input_dims_v2,
+    get_input_dynamic_dims,
+    get_input_dynamic_gear_count,
+    get_input_format,
+    get_input_index_by_name,
+    get_input_name_by_index,
+    get_input_size_by_index,
+    get_num_inputs,
+    get_num_outputs,
+    get_output_data_type,
+    get_output_dims,
+    get_output_format,
+    get_output_index_by_name,
+    get_output_name_by_index,
+    get_output_size_by_index,
+    get_tensor_real_name,
+)
+from opdump.acl.model_loading import (
+    create_config_handle,
+    destroy_config_handle,
+    load_from_file,
+    load_from_file_with_mem,
+    load_from_mem,
+    load_from_mem_with_mem,
+    load_with_config,
+    query_size,
+    query_size_from_mem,
+    set_config_opt,
+    unload,
+)
 from opdump.acl.process import LoadedModel, process
 from opdump.acl.streams import check_stream
 from opdump.acl.tensors import TensorFacts, array_over, check_outputs, dims_of, write_outputs
-from opdump.errors import ModelFileError, OpdumpError
+from opdump.acl.unknown_names import refuse
+from opdump.errors import OpdumpError
 from opdump.onnx.recording import adapter_module
 
-Side = Literal["input", "output"]
+__all__ = [
+    "add_dataset_buffer",
+    "create_config_handle",
+    "create_dataset",
+    "create_desc",
+    "create_exec_config_handle",
+    "destroy_config_handle",
+    "destroy_dataset",
+    "destroy_desc",
+    "destroy_exec_config_handle",
+    "execute",
+    "execute_async",
+    "execute_v2",
+    "finalize_dump",
+    "get_cur_output_dims",
+    "get_dataset_buffer",
+    "get_dataset_num_buffers",
+    "get_dataset_tensor_desc",
+    "get_desc",
+    "get_desc_from_file",
+    "get_desc_from_mem",
+    "get_dynamic_batch",
+    "get_dynamic_hw",
+    "get_input_data_type",
+    "get_input_dims",
+    "get_input_dims_v2",
+    "get_input_dynamic_dims",
+    "get_input_dynamic_gear_count",
+    "get_input_format",
+    "get_input_index_by_name",
+    "get_input_name_by_index",
+    "get_input_size_by_index",
+    "get_num_inputs",
+    "get_num_outputs",
+    "get_output_data_type",
+    "get_output_dims",
+    "get_output_format",
+    "get_output_index_by_name",
+    "get_output_name_by_index",
+    "get_output_size_by_index",
+    "get_tensor_real_name",
+    "init_dump",
+    "load_from_file",
+    "load_from_file_with_mem",
+    "load_from_mem",
+    "load_from_mem_with_mem",
+    "load_with_config",
+    "query_size",
+    "query_size_from_mem",
+    "set_config_opt",
+    "set_dataset_tensor_desc",
+    "set_dump",
+    "set_dynamic_batch_size",
+    "set_dynamic_hw_size",
+    "set_exec_config_opt",
+    "set_input_dynamic_dims",
+    "unload",
+]
 
 # ---------------------------------------------------------------------------------------------------------------- dump
 
@@ -28,7 +139,7 @@ def init_dump() -> None:
 
 
 @returns_code
-def set_dump(config_path: str | os.PathLike[str] | None) -> None:
+def set_dump(config_path: str | os.PathLike[str] | None = None) -> None:
     """From now on models are loaded under this acl.json, and under no earlier one. Models that are loaded keep theirs.
 
     Checked in this order: 100001 before `acl.init`, 100045 before `init_dump`, 100000 for None, 100003 and 100006 for the
@@ -46,71 +157,126 @@ def finalize_dump() -> None:
     process().finalize_dump()
 
 
-# -------------------------------------------------------------------------------------------------------------- models
-
-
-@returns_value(0)
-def load_from_file(path: str | os.PathLike[str]) -> int:
-    """Loads an ONNX file. Its model is called by the stem of the file, its number counts from 1.
-
-    100003 for a file that is not there, 100006 for one that holds no model, 500000 for one that ONNX Runtime refuses.
-    """
-    return _load(Path(path), "acl.mdl.load_from_file")
-
-
-@returns_value(0)
-def load_from_mem(address: int, size: int) -> int:
-    """Loads an ONNX file from memory. Its model is called by the name of its graph."""
-    where = "acl.mdl.load_from_mem"
-    return _load(process().memory.at(address, size, where=where).tobytes(), where)
-
-
-@returns_value(0)
-def load_from_file_with_mem(
-    path: str | os.PathLike[str], work: int, work_size: int, weights: int, weights_size: int
-) -> int:
-    """The same as `load_from_file`: ONNX Runtime has memory of its own."""
-    del work, work_size, weights, weights_size
-    return _load(Path(path), "acl.mdl.load_from_file_with_mem")
-
-
-def query_size(path: str | os.PathLike[str]) -> tuple[int, int, int]:
-    """Bytes of working memory and of weights, and the code. 1 and the size of the file: nobody has to allocate them."""
-    try:
-        return 1, max(os.stat(path).st_size, 1), Code.SUCCESS.value
-    except OSError:
-        return 0, 0, Code.INVALID_FILE.value
+# ---------------------------------------------------------------------------------------------------------------- gears
 
 
 @returns_code
-def unload(model_id: int) -> None:
-    """100011 for a model that is not loaded."""
-    process().unload(model_id)
+def set_dynamic_batch_size(model_id: int, dataset: int, index: int, batch_size: int) -> None:
+    """Says which batch the next runs on this data set have. `index` is that of the input `ascend_mbatch_shape_data`.
+
+    100000 for 0, for no buffer and for one without memory, 145012 for one of less than 4 bytes, 145013 for what is no gear.
+    """
+    _set_gear(model_id, dataset, index, "dynamic_batch_size", [batch_size], "acl.mdl.set_dynamic_batch_size")
+
+
+@returns_code
+def set_dynamic_hw_size(model_id: int, dataset: int, index: int, height: int, width: int) -> None:
+    """The same of height and width. The codes are those of `set_dynamic_batch_size`; the buffer has 8 bytes at least."""
+    _set_gear(model_id, dataset, index, "dynamic_image_size", [height, width], "acl.mdl.set_dynamic_hw_size")
+
+
+@returns_code
+def set_input_dynamic_dims(model_id: int, dataset: int, index: int, dims: Any) -> None:
+    """The same of the shapes of all inputs behind each other: `{"dimCount": 5, "dims": [2, 20, 1, 20, 1]}`, as `get_input_dynamic_dims`
+    gives them. The codes are those of `set_dynamic_batch_size`; the buffer has 4 bytes for each number of the gear.
+    """
+    where = "acl.mdl.set_input_dynamic_dims"
+    count = dims.get("dimCount") if isinstance(dims, dict) else None
+    numbers = dims.get("dims") if isinstance(dims, dict) else None
+    if not isinstance(count, int) or not isinstance(numbers, list) or not 0 < count <= len(numbers):
+        raise CallError(
+            Code.INVALID_PARAM, f'{where}: found {dims!r}, expected {{"name": "", "dimCount": 5, "dims": [...]}}'
+        )
+    _set_gear(model_id, dataset, index, "dynamic_dims", numbers[:count], where)
+
+
+def _set_gear(model_id: int, dataset: int, index: int, kind: Kind, said: list[Any], where: str) -> None:
+    state = process()
+    found = state.handles.get(dataset, Dataset, where)
+    if not all(isinstance(number, int) and number > 0 for number in said):
+        raise CallError(Code.INVALID_PARAM, f"{where}: found {said}, expected whole numbers from 1 on")
+    buffer = state.handles.get(of_slot(found.buffers, index, where), DataBuffer, where)
+    model = state.model(model_id, where)
+    gears = model.facts.gears
+    if gears is None or gears.kind != kind:
+        other = (
+            f"it has {gears.kind}"
+            if gears is not None
+            else f"say them in its metadata ({', '.join(KINDS)}), docs/acl.md"
+        )
+        raise CallError(Code.DYNAMIC_BATCH_SIZE, f"{where}: model {model_id} has no gears of {kind}; {other}")
+    selector = len(model.facts.own_inputs)
+    if index != selector:
+        raise CallError(
+            Code.INVALID_PARAM,
+            f"{where}: found index {index!r}, expected {selector}, that of acl.mdl.get_input_index_by_name(desc, {gears.selector.name!r})",
+        )
+    known = [
+        gears.whole(gear) if kind == "dynamic_dims" else list(gears.choices[gear]) for gear in range(len(gears.choices))
+    ]
+    if said not in known:
+        raise CallError(Code.DYNAMIC_BATCH_SIZE, f"{where}: {said} is no gear of model {model_id}; it has {known}")
+    gear = known.index(said)
+    values = np.array(gears.choices[gear], np.int64)
+    if buffer.size < values.size * 4:
+        raise CallError(
+            Code.DYNAMIC_INPUT_LENGTH,
+            f"{where}: the buffer of {gears.selector.name!r} has {buffer.size} bytes, expected {values.size * 4}: "
+            "acl.mdl.get_input_size_by_index",
+        )
+    written = values if buffer.size >= values.nbytes else values.astype(np.int32)
+    state.memory.at(buffer.address, written.nbytes, where=where, write=True)[:] = written.view(np.uint8)
+    found.gear, model.gear = (model_id, gear), gear
+
+
+# ----------------------------------------------------------------------------------------------------------------- runs
 
 
 @returns_code
 def execute(model_id: int, inputs: int, outputs: int) -> None:
-    """Runs a model on the buffers of two data sets. 100017 and 100018 where they do not fit, 500000 where the run fails."""
+    """Runs a model on the buffers of two data sets.
+
+    100017 and 100018 where they do not fit, 145013 where the model has gears and none was set, 500000 where the run fails.
+    """
     _execute(model_id, inputs, outputs, "acl.mdl.execute")
 
 
 @returns_code
 def execute_async(model_id: int, inputs: int, outputs: int, stream: int) -> None:
-    """The same; it is done when this returns, so that the stream has nothing to wait for."""
+    """The same; it is done when this returns, so that the stream waits for callbacks alone."""
     check_stream(stream, "acl.mdl.execute_async")
     _execute(model_id, inputs, outputs, "acl.mdl.execute_async")
 
 
-def _load(source: Path | bytes, where: str) -> int:
-    try:
-        return process().load(source, where)
-    except ModelFileError as error:
-        there = isinstance(source, bytes) or source.is_file()
-        raise CallError(Code.PARSE_FILE if there else Code.INVALID_FILE, f"{where}: {error}") from error
-    except (CallError, OpdumpError):
-        raise
-    except Exception as error:  # the runtime's errors have no class of their own
-        raise CallError(Code.INTERNAL_ERROR, f"{where}: ONNX Runtime refuses the model: {error}") from error
+@returns_code
+def execute_v2(model_id: int, inputs: int, outputs: int, stream: int, handle: int) -> None:
+    """The same as `execute`; the times of the handle have no meaning."""
+    check_stream(stream, "acl.mdl.execute_v2")
+    process().handles.get(handle, ExecConfig, "acl.mdl.execute_v2")
+    _execute(model_id, inputs, outputs, "acl.mdl.execute_v2")
+
+
+def create_exec_config_handle() -> int:
+    """How a model is to be run, nothing yet."""
+    return process().handles.add(ExecConfig())
+
+
+@returns_code
+def destroy_exec_config_handle(handle: int) -> None:
+    process().handles.remove(handle, ExecConfig, "acl.mdl.destroy_exec_config_handle")
+
+
+@returns_code
+def set_exec_config_opt(handle: int, attribute: int, value: Any) -> None:
+    """How long a run waits for its stream (0) and for events (1), in milliseconds; -1 for ever. Without an effect here."""
+    where = "acl.mdl.set_exec_config_opt"
+    found = process().handles.get(handle, ExecConfig, where)
+    if attribute not in (0, 1) or not isinstance(value, int) or value < -1:
+        raise CallError(
+            Code.INVALID_PARAM,
+            f"{where}: found attribute {attribute!r} and {value!r}, expected 0 or 1, and milliseconds",
+        )
+    found.values[attribute] = value
 
 
 def _execute(model_id: int, inputs: int, outputs: int, where: str) -> None:
@@ -118,7 +284,9 @@ def _execute(model_id: int, inputs: int, outputs: int, where: str) -> None:
     with state.lock:
         state.must_be_initialised(where)
         model = state.model(model_id, where)
-        feeds = _feeds(model, state.handles.get(inputs, Dataset, where), where)
+        given = state.handles.get(inputs, Dataset, where)
+        gear = _gear(model, given, where)
+        feeds = _feeds(model, given, gear, where)
         buffers = _buffers(model, state.handles.get(outputs, Dataset, where), where)
         try:
             arrays = model.run(feeds)
@@ -128,11 +296,32 @@ def _execute(model_id: int, inputs: int, outputs: int, where: str) -> None:
             raise CallError(Code.INTERNAL_ERROR, f"{where}: the run of model {model_id} failed: {error}") from error
         check_outputs(buffers, arrays, where, Code.MODEL_OUTPUT_NOT_MATCH)
         write_outputs(state.memory, buffers, arrays, where)
-        model.output_dims = [array.shape for array in arrays]
+        model.output_dims, model.gear_of_run = [array.shape for array in arrays], gear
 
 
-def _feeds(model: LoadedModel, dataset: Dataset, where: str) -> dict[str, Any]:
-    state, wanted = process(), facts_of(model, "input")
+def _gear(model: LoadedModel, dataset: Dataset, where: str) -> int | None:
+    """The gear that was set for a run; None for a model without gears."""
+    gears = model.facts.gears
+    if gears is None:
+        return None
+    if dataset.gear is None or dataset.gear[0] != model.model_id:
+        raise CallError(
+            Code.DYNAMIC_BATCH_SIZE,
+            f"{where}: model {model.model_id} has gears of {gears.kind}, {[list(each) for each in gears.choices]}, and none was set for "
+            f"this data set; call acl.mdl.{_SETTERS[gears.kind]}",
+        )
+    return dataset.gear[1]
+
+
+_SETTERS: dict[Kind, str] = {
+    "dynamic_batch_size": "set_dynamic_batch_size",
+    "dynamic_image_size": "set_dynamic_hw_size",
+    "dynamic_dims": "set_input_dynamic_dims",
+}
+
+
+def _feeds(model: LoadedModel, dataset: Dataset, gear: int | None, where: str) -> dict[str, Any]:
+    state, facts, wanted = process(), model.facts, model.facts.inputs
     if len(dataset.buffers) != len(wanted):
         raise CallError(
             Code.MODEL_INPUT_NOT_MATCH,
@@ -141,12 +330,15 @@ def _feeds(model: LoadedModel, dataset: Dataset, where: str) -> dict[str, Any]:
         )
     feed_of = adapter_module("feeds").feed_of
     feeds = {}
-    for slot, (facts, handle) in enumerate(zip(wanted, dataset.buffers, strict=True)):
+    for slot, (each, handle) in enumerate(zip(facts.own_inputs, dataset.buffers, strict=False)):
         buffer = state.handles.get(handle, DataBuffer, where)
-        dims = _described_dims(dataset, slot, facts, where)
+        if gear is not None and facts.gears is not None:
+            dims: tuple[int, ...] | None = facts.gears.shapes[gear][slot]
+        else:
+            dims = _described_dims(dataset, slot, each, where)
         if dims is None:
-            dims = dims_of(facts, buffer.size, where)
-        feeds[facts.name] = feed_of(array_over(state.memory, buffer, facts, dims, where), facts.dtype)
+            dims = dims_of(each, buffer.size, where)
+        feeds[each.name] = feed_of(array_over(state.memory, buffer, each, dims, where), each.dtype)
     return feeds
 
 
@@ -167,7 +359,7 @@ def _described_dims(dataset: Dataset, slot: int, facts: TensorFacts, where: str)
 
 
 def _buffers(model: LoadedModel, dataset: Dataset, where: str) -> list[DataBuffer]:
-    wanted = facts_of(model, "output")
+    wanted = model.facts.outputs
     if len(dataset.buffers) != len(wanted):
         raise CallError(
             Code.MODEL_OUTPUT_NOT_MATCH,
@@ -184,202 +376,4 @@ def _buffers(model: LoadedModel, dataset: Dataset, where: str) -> list[DataBuffe
     return [process().handles.get(handle, DataBuffer, where) for handle in dataset.buffers]
 
 
-# -------------------------------------------------------------------------------------------------------- descriptions
-
-
-def facts_of(model: LoadedModel, side: Side) -> tuple[TensorFacts, ...]:
-    """The inputs or outputs of a model."""
-    values = model.session.inputs if side == "input" else model.session.outputs
-    known = adapter_module("feeds").dtype_and_dims
-    return tuple(TensorFacts(value.name, *known(value)) for value in values)
-
-
-def create_desc() -> int:
-    """A description of a model, empty until `get_desc`."""
-    return process().handles.add(ModelDesc())
-
-
-@returns_code
-def destroy_desc(desc: int) -> None:
-    process().handles.remove(desc, ModelDesc, "acl.mdl.destroy_desc")
-
-
-@returns_code
-def get_desc(desc: int, model_id: int) -> None:
-    """Fills a description from a loaded model."""
-    found = process().handles.get(desc, ModelDesc, "acl.mdl.get_desc")
-    process().model(model_id, "acl.mdl.get_desc")
-    found.model_id = model_id
-
-
-@returns_plain(0)
-def get_num_inputs(desc: int) -> int:
-    return len(facts_of(_described(desc, "acl.mdl.get_num_inputs"), "input"))
-
-
-@returns_plain(0)
-def get_num_outputs(desc: int) -> int:
-    return len(facts_of(_described(desc, "acl.mdl.get_num_outputs"), "output"))
-
-
-@returns_plain(0)
-def get_input_size_by_index(desc: int, index: int) -> int:
-    """Bytes of an input, where every dimension that is not known is 1."""
-    return _facts(desc, "input", index, "acl.mdl.get_input_size_by_index").least_size
-
-
-@returns_plain(0)
-def get_output_size_by_index(desc: int, index: int) -> int:
-    """Bytes of an output, where every dimension that is not known is 1."""
-    return _facts(desc, "output", index, "acl.mdl.get_output_size_by_index").least_size
-
-
-@returns_value({})
-def get_input_dims(desc: int, index: int) -> dict[str, Any]:
-    """`{"name": ..., "dimCount": ..., "dims": [...]}`; a dimension of -1 is not known."""
-    return _dims(_facts(desc, "input", index, "acl.mdl.get_input_dims"))
-
-
-get_input_dims_v2 = get_input_dims
-
-
-@returns_value({})
-def get_output_dims(desc: int, index: int) -> dict[str, Any]:
-    return _dims(_facts(desc, "output", index, "acl.mdl.get_output_dims"))
-
-
-@returns_value({})
-def get_cur_output_dims(desc: int, index: int) -> dict[str, Any]:
-    """The same with the shape of the last run, where there was one."""
-    where = "acl.mdl.get_cur_output_dims"
-    facts = _facts(desc, "output", index, where)
-    last = _described(desc, where).output_dims
-    return _dims(facts if last is None else TensorFacts(facts.name, facts.dtype, last[index]))
-
-
-@returns_plain("")
-def get_input_name_by_index(desc: int, index: int) -> str:
-    return _facts(desc, "input", index, "acl.mdl.get_input_name_by_index").name
-
-
-@returns_plain("")
-def get_output_name_by_index(desc: int, index: int) -> str:
-    return _facts(desc, "output", index, "acl.mdl.get_output_name_by_index").name
-
-
-@returns_value(0)
-def get_input_index_by_name(desc: int, name: str) -> int:
-    return _index(desc, "input", name, "acl.mdl.get_input_index_by_name")
-
-
-@returns_value(0)
-def get_output_index_by_name(desc: int, name: str) -> int:
-    return _index(desc, "output", name, "acl.mdl.get_output_index_by_name")
-
-
-@returns_plain(UNDEFINED_TYPE)
-def get_input_data_type(desc: int, index: int) -> int:
-    """Number of aclDataType; -1 for what has none."""
-    return _facts(desc, "input", index, "acl.mdl.get_input_data_type").data_type
-
-
-@returns_plain(UNDEFINED_TYPE)
-def get_output_data_type(desc: int, index: int) -> int:
-    return _facts(desc, "output", index, "acl.mdl.get_output_data_type").data_type
-
-
-@returns_plain(-1)
-def get_input_format(desc: int, index: int) -> int:
-    """ONNX knows no formats: ND."""
-    _facts(desc, "input", index, "acl.mdl.get_input_format")
-    return FORMAT_ND
-
-
-@returns_plain(-1)
-def get_output_format(desc: int, index: int) -> int:
-    _facts(desc, "output", index, "acl.mdl.get_output_format")
-    return FORMAT_ND
-
-
-def _described(desc: int, where: str) -> LoadedModel:
-    found = process().handles.get(desc, ModelDesc, where)
-    if found.model_id is None:
-        raise CallError(Code.INVALID_PARAM, f"{where}: the description is empty; call acl.mdl.get_desc first")
-    return process().model(found.model_id, where)
-
-
-def _facts(desc: int, side: Side, index: Any, where: str) -> TensorFacts:
-    known = facts_of(_described(desc, where), side)
-    if not isinstance(index, int) or not 0 <= index < len(known):
-        raise CallError(Code.INVALID_PARAM, f"{where}: there is no {side} {index!r}; the model has {len(known)}")
-    return known[index]
-
-
-def _index(desc: int, side: Side, name: str, where: str) -> int:
-    names = [facts.name for facts in facts_of(_described(desc, where), side)]
-    if name not in names:
-        raise CallError(Code.INVALID_PARAM, f"{where}: there is no {side} {name!r}; the model has {', '.join(names)}")
-    return names.index(name)
-
-
-def _dims(facts: TensorFacts) -> dict[str, Any]:
-    return {"name": facts.name, "dimCount": len(facts.dims), "dims": list(facts.dims)}
-
-
-# ----------------------------------------------------------------------------------------------------------- data sets
-
-
-def create_dataset() -> int:
-    """A data set: the buffers of a model's inputs, or of its outputs."""
-    return process().handles.add(Dataset())
-
-
-@returns_code
-def destroy_dataset(dataset: int) -> None:
-    """Forgets a data set; its buffers stay."""
-    process().handles.remove(dataset, Dataset, "acl.mdl.destroy_dataset")
-
-
-@returns_value(0)
-def add_dataset_buffer(dataset: int, buffer: int) -> int:
-    """Adds the buffer of the next input or output; the data set, and the code."""
-    where = "acl.mdl.add_dataset_buffer"
-    found = process().handles.get(dataset, Dataset, where)
-    process().handles.get(buffer, DataBuffer, where)
-    found.buffers.append(buffer)
-    return dataset
-
-
-@returns_plain(0)
-def get_dataset_num_buffers(dataset: int) -> int:
-    return len(process().handles.get(dataset, Dataset, "acl.mdl.get_dataset_num_buffers").buffers)
-
-
-@returns_plain(0)
-def get_dataset_buffer(dataset: int, index: int) -> int:
-    """The buffer of a slot; 0 where there is none."""
-    buffers = process().handles.get(dataset, Dataset, "acl.mdl.get_dataset_buffer").buffers
-    return _of_slot(buffers, index, "acl.mdl.get_dataset_buffer")
-
-
-@returns_value(0)
-def set_dataset_tensor_desc(dataset: int, desc: int, index: int) -> int:
-    """Says what shape an input has in the next runs; the data set, and the code."""
-    where = "acl.mdl.set_dataset_tensor_desc"
-    found = process().handles.get(dataset, Dataset, where)
-    process().handles.get(desc, TensorDesc, where)
-    _of_slot(found.buffers, index, where)
-    found.descs[index] = desc
-    return dataset
-
-
-@returns_plain(0)
-def get_dataset_tensor_desc(dataset: int, index: int) -> int:
-    """The description that was set for a slot; 0 where none was."""
-    return process().handles.get(dataset, Dataset, "acl.mdl.get_dataset_tensor_desc").descs.get(index, 0)
-
-
-def _of_slot(buffers: list[int], index: Any, where: str) -> int:
-    if not isinstance(index, int) or not 0 <= index < len(buffers):
-        raise CallError(Code.INVALID_PARAM, f"{where}: there is no slot {index!r}; the data set has {len(buffers)}")
-    return buffers[index]
+__getattr__ = refuse(__name__, __all__)

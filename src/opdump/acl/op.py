@@ -14,8 +14,28 @@ from opdump.acl.handles import DataBuffer, OpAttr, TensorDesc
 from opdump.acl.process import LoadedModel, process
 from opdump.acl.streams import check_stream
 from opdump.acl.tensors import TensorFacts, array_over, check_outputs, write_outputs
+from opdump.acl.unknown_names import refuse
 from opdump.errors import ModelFileError, OpdumpError
 from opdump.onnx.recording import adapter_module
+
+__all__ = [
+    "create_attr",
+    "destroy_attr",
+    "execute_v2",
+    "load",
+    "set_attr_bool",
+    "set_attr_float",
+    "set_attr_int",
+    "set_attr_list_bool",
+    "set_attr_list_float",
+    "set_attr_list_int",
+    "set_attr_list_string",
+    "set_attr_string",
+    "set_model_dir",
+    "start_dump_args",
+    "stop_dump_args",
+    "update_params",
+]
 
 _DUMPS_ARGS = 0x1
 
@@ -234,3 +254,6 @@ def _add(source: Path | bytes, where: str) -> None:
         process().library.append(adapter_module("single_operator").load_one_node_model(source))
     except ModelFileError as error:
         raise CallError(Code.PARSE_FILE, f"{where}: {error}") from error
+
+
+__getattr__ = refuse(__name__, __all__)

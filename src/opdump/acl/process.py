@@ -20,6 +20,7 @@ from opdump.acl.delivery import DeliveringWriter, Delivery
 from opdump.acl.failures import LOG, CallError
 from opdump.acl.handles import Handles
 from opdump.acl.memory import Memory
+from opdump.acl.model_facts import ModelFacts
 from opdump.acl.reports import Reports
 from opdump.configs.acl import plan_from_acl_text, plan_from_environment
 from opdump.configs.acl_file import read_acl_file
@@ -38,8 +39,18 @@ class LoadedModel:
     model_id: int
     session: OnnxSession
     recording: Recording
+    _facts: ModelFacts | None = None
+    gear: int | None = None
+    """That was set last."""
     output_dims: list[tuple[int, ...]] | None = None
     """Of the last run."""
+    gear_of_run: int | None = None
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Inputs, outputs and gears; single operators have none."""
+        assert self._facts is not None, "it was loaded as a model"
+        return self._facts
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         """The outputs of one inference; dumped as long as the dump was not finalized."""
@@ -141,7 +152,12 @@ class Process:
             recording = self._recording_in_force()
             model_id: int = next(self._ids)
             session = recording.load(source, model_id)
-            self.models[model_id] = LoadedModel(model_id, session, recording)
+            try:
+                facts = ModelFacts(session.model, session.inputs, session.outputs, where)
+            except CallError:
+                recording.unload(model_id)
+                raise
+            self.models[model_id] = LoadedModel(model_id, session, recording, facts)
             return model_id
 
     def model(self, model_id: Any, where: str) -> LoadedModel:

@@ -37,6 +37,7 @@ from opdump.acl.streams import (
     synchronize_stream_with_timeout,
     unsubscribe_report,
 )
+from opdump.acl.unknown_names import refuse
 
 __all__ = [
     "create_context",
@@ -243,3 +244,6 @@ def _copy(destination: int, destination_size: int, source: int, count: Any, kind
     memory = process().memory
     taken = memory.at(source, count, where=where)
     memory.at(destination, count, where=where, write=True)[:] = taken
+
+
+__getattr__ = refuse(__name__, __all__)

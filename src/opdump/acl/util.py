@@ -13,6 +13,7 @@ from opdump.acl.data_types import numpy_type
 from opdump.acl.failures import CallError, returns_plain
 from opdump.acl.process import process
 from opdump.acl.threads import THREADS
+from opdump.acl.unknown_names import refuse
 
 __all__ = [
     "bytes_to_ptr",
@@ -86,3 +87,6 @@ def start_thread(function: Callable[..., object], data: Any) -> tuple[int, int]:
 def stop_thread(thread: int) -> int:
     """Waits until a thread is over. 3 for one that `start_thread` did not start. Raises RuntimeError where it ended by an error."""
     return THREADS.join(thread)
+
+
+__getattr__ = refuse(__name__, __all__)

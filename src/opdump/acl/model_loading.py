@@ -1,0 +1,202 @@
+"""Loading models, also by a configuration handle (`acl.mdl`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from opdump.acl.codes import Code
+from opdump.acl.failures import CallError, returns_code, returns_value
+from opdump.acl.handles import LoadConfig
+from opdump.acl.model_facts import ModelFacts
+from opdump.acl.model_paths import onnx_file
+from opdump.acl.process import process
+from opdump.errors import ModelFileError, OpdumpError
+from opdump.onnx.recording import adapter_module
+
+# aclmdlConfigAttr
+_PRIORITY: Final = 0
+_LOAD_TYPE: Final = 1
+_PATH: Final = 2
+_MEMORY: Final = 3
+_MEMORY_SIZE: Final = 4
+_WITHOUT_MEANING: Final = frozenset({5, 6, 7, 8, 13})
+"""Memory of weights and of the workspace, their sizes, and how the workspace is used: ONNX Runtime has memory of its own."""
+_QUEUES: Final = frozenset({9, 10, 11, 12})
+_WEIGHT_PATH: Final = 14
+# aclmdlLoadType
+_FROM_FILE: Final = (1, 2)
+_FROM_MEMORY: Final = (3, 4)
+_FROM_QUEUES: Final = (5, 6)
+
+
+@returns_value(0)
+def load_from_file(path: str | os.PathLike[str]) -> int:
+    """Loads an ONNX file. Its model is called by the stem of the file, its number counts from 1.
+
+    For `resnet.om` the file `resnet.onnx` beside it is loaded, unless there is an ONNX file by that name. 100003 for a file that is
+    not there, 100006 for one that holds no model, 500000 for one that ONNX Runtime refuses.
+    """
+    return _load(Path(path), "acl.mdl.load_from_file")
+
+
+@returns_value(0)
+def load_from_mem(address: int, size: int) -> int:
+    """Loads an ONNX file from memory. Its model is called by the name of its graph."""
+    return _load(_bytes(address, size, "acl.mdl.load_from_mem"), "acl.mdl.load_from_mem")
+
+
+@returns_value(0)
+def load_from_file_with_mem(
+    path: str | os.PathLike[str], work: int, work_size: int, weights: int, weights_size: int
+) -> int:
+    """The same as `load_from_file`: ONNX Runtime has memory of its own."""
+    del work, work_size, weights, weights_size
+    return _load(Path(path), "acl.mdl.load_from_file_with_mem")
+
+
+@returns_value(0)
+def load_from_mem_with_mem(address: int, size: int, work: int, work_size: int, weights: int, weights_size: int) -> int:
+    """The same as `load_from_mem`."""
+    del work, work_size, weights, weights_size
+    return _load(_bytes(address, size, "acl.mdl.load_from_mem_with_mem"), "acl.mdl.load_from_mem_with_mem")
+
+
+@returns_code
+def unload(model_id: int) -> None:
+    """100011 for a model that is not loaded."""
+    process().unload(model_id)
+
+
+def query_size(path: str | os.PathLike[str]) -> tuple[int, int, int]:
+    """Bytes of working memory and of weights, and the code. 1 and the size of the file: nobody has to allocate them."""
+    size, code = _file_size(path)
+    return int(size > 0), size, code
+
+
+def query_size_from_mem(address: int, size: int) -> tuple[int, int, int]:
+    """The same of a model in memory."""
+    found, code = _memory_size(address, size)
+    return int(found > 0), found, code
+
+
+@returns_value(0)
+def _file_size(path: str | os.PathLike[str]) -> int:
+    where = "acl.mdl.query_size"
+    found = onnx_file(Path(path), where)
+    try:
+        return max(found.stat().st_size, 1)
+    except OSError as error:
+        raise CallError(Code.INVALID_FILE, f"{where}: {found}: {error.strerror}; expected an ONNX file") from error
+
+
+@returns_value(0)
+def _memory_size(address: int, size: int) -> int:
+    return len(process().memory.at(address, size, where="acl.mdl.query_size_from_mem"))
+
+
+# ------------------------------------------------------------------------------------------------ configuration handles
+
+
+def create_config_handle() -> int:
+    """How a model is to be loaded, nothing yet."""
+    return process().handles.add(LoadConfig())
+
+
+@returns_code
+def destroy_config_handle(handle: int) -> None:
+    process().handles.remove(handle, LoadConfig, "acl.mdl.destroy_config_handle")
+
+
+@returns_code
+def set_config_opt(handle: int, attribute: int, value: Any) -> None:
+    """Says something of how a model is to be loaded.
+
+    0 the priority, 1 from where (1, 2 file; 3, 4 memory), 2 the path, 3 and 4 address and size in memory. Memory for weights
+    and working (5 to 8, 13) has no meaning here. 100000 for what is none, and for queues and weights in a file of their own.
+    """
+    where = "acl.mdl.set_config_opt"
+    found = process().handles.get(handle, LoadConfig, where)
+    if attribute in _QUEUES or attribute == _WEIGHT_PATH:
+        what = "queues are" if attribute in _QUEUES else "a path of weights is"
+        raise CallError(
+            Code.INVALID_PARAM, f"{where}: {what} not simulated; ONNX Runtime finds external weights beside the model"
+        )
+    if attribute not in {_PRIORITY, _LOAD_TYPE, _PATH, _MEMORY, _MEMORY_SIZE} | _WITHOUT_MEANING:
+        raise CallError(
+            Code.INVALID_PARAM,
+            f"{where}: found attribute {attribute!r}, expected a number of aclmdlConfigAttr (0 to 13)",
+        )
+    if attribute == _PATH:
+        is_right, expected = isinstance(value, str | os.PathLike) and bool(os.fspath(value)), "a path"
+    elif attribute == _LOAD_TYPE:
+        is_right, expected = value in (*_FROM_FILE, *_FROM_MEMORY, *_FROM_QUEUES), "1, 2 (file), 3 or 4 (memory)"
+    else:
+        is_right, expected = (
+            isinstance(value, int) and not (attribute == _MEMORY and value == 0),
+            "a number, no null address",
+        )
+    if not is_right:
+        raise CallError(Code.INVALID_PARAM, f"{where}: found {value!r} for attribute {attribute}, expected {expected}")
+    found.values[attribute] = value
+
+
+@returns_value(0)
+def load_with_config(handle: int) -> int:
+    """Loads a model as the handle says. 100000 where something is missing in it; else the codes of `load_from_file`."""
+    where = "acl.mdl.load_with_config"
+    values = process().handles.get(handle, LoadConfig, where).values
+    kind = values.get(_LOAD_TYPE)
+    if kind in _FROM_QUEUES:
+        raise CallError(
+            Code.INVALID_PARAM, f"{where}: queues are not simulated; load from a file (1) or from memory (3)"
+        )
+    needed = {_PATH: "a path (2)"} if kind in _FROM_FILE else {_MEMORY: "an address (3)", _MEMORY_SIZE: "a size (4)"}
+    missing = [name for attribute, name in needed.items() if attribute not in values]
+    if kind is None:
+        missing = ["from where: attribute 1 is 1 (file) or 3 (memory)"]
+    if missing:
+        raise CallError(Code.INVALID_PARAM, f"{where}: acl.mdl.set_config_opt did not say {' and '.join(missing)}")
+    if kind in _FROM_FILE:
+        return _load(Path(values[_PATH]), where)
+    return _load(_bytes(values[_MEMORY], values[_MEMORY_SIZE], where), where)
+
+
+# ---------------------------------------------------------------------------------------------------------- what it does
+
+
+def facts_of_source(source: Path | bytes, where: str) -> ModelFacts:
+    """What is told of a model that is not loaded: a session of it is opened, and closed."""
+    with _refusals(source, where):
+        found = onnx_file(source, where) if isinstance(source, Path) else source
+        adapter = adapter_module("model_file")
+        model = adapter.load_model(found)
+        options = adapter.onnxruntime.SessionOptions()
+        session = adapter.open_session(model, model.source, "disable", options, ["CPUExecutionProvider"])
+        return ModelFacts(model, session.get_inputs(), session.get_outputs(), where)
+
+
+def _load(source: Path | bytes, where: str) -> int:
+    with _refusals(source, where):
+        return process().load(onnx_file(source, where) if isinstance(source, Path) else source, where)
+
+
+@contextmanager
+def _refusals(source: Path | bytes, where: str) -> Iterator[None]:
+    """Turns what is wrong with a model into a return code."""
+    try:
+        yield
+    except ModelFileError as error:
+        there = isinstance(source, bytes) or source.is_file()
+        raise CallError(Code.PARSE_FILE if there else Code.INVALID_FILE, f"{where}: {error}") from error
+    except (CallError, OpdumpError):
+        raise
+    except Exception as error:  # the runtime's errors have no class of their own
+        raise CallError(Code.INTERNAL_ERROR, f"{where}: ONNX Runtime refuses the model: {error}") from error
+
+
+def _bytes(address: int, size: int, where: str) -> bytes:
+    return process().memory.at(address, size, where=where).tobytes()

@@ -1,0 +1,198 @@
+"""Data buffers and descriptions of tensors, as `acl` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opdump.acl.codes import Code
+from opdump.acl.data_types import DTYPES, FORMATS, storage
+from opdump.acl.failures import CallError, returns_code, returns_plain, returns_value
+from opdump.acl.handles import DataBuffer, TensorDesc
+from opdump.acl.process import process
+from opdump.acl.tensors import size_of
+
+# --------------------------------------------------------------------------------------------------------- data buffers
+
+
+@returns_plain(0)
+def create_data_buffer(address: int, size: int) -> int:
+    """A buffer of `size` bytes from an address on; 0 for what is no memory. Address 0 and size 0: a run allocates it."""
+    if address or size:
+        process().memory.at(address, size, where="acl.create_data_buffer")
+    return process().handles.add(DataBuffer(address, size))
+
+
+@returns_code
+def destroy_data_buffer(buffer: int) -> None:
+    """Forgets a buffer; its memory stays."""
+    process().handles.remove(buffer, DataBuffer, "acl.destroy_data_buffer")
+
+
+@returns_code
+def update_data_buffer(buffer: int, address: int, size: int) -> None:
+    """Gives a buffer other memory."""
+    found = process().handles.get(buffer, DataBuffer, "acl.update_data_buffer")
+    process().memory.at(address, size, where="acl.update_data_buffer")
+    found.address, found.size = address, size
+
+
+@returns_plain(0)
+def get_data_buffer_addr(buffer: int) -> int:
+    """The address of a buffer's memory; 0 for no buffer."""
+    return process().handles.get(buffer, DataBuffer, "acl.get_data_buffer_addr").address
+
+
+@returns_plain(0)
+def get_data_buffer_size(buffer: int) -> int:
+    """The bytes of a buffer; 0 for no buffer."""
+    return process().handles.get(buffer, DataBuffer, "acl.get_data_buffer_size").size
+
+
+get_data_buffer_size_v2 = get_data_buffer_size
+
+# --------------------------------------------------------------------------------------------------------- descriptions
+
+
+@returns_plain(0)
+def create_tensor_desc(data_type: int, dims: Sequence[Any], tensor_format: int = 2) -> int:
+    """A description of a tensor; 0 for a type or a format that there is not. A dimension of -1 is not known."""
+    if data_type not in DTYPES or tensor_format not in FORMATS:
+        raise CallError(
+            Code.INVALID_PARAM,
+            f"acl.create_tensor_desc: found type {data_type!r} and format {tensor_format!r}, expected numbers of aclDataType "
+            "(0 float, 1 float16, 3 int32, 9 int64) and aclFormat (2 ND)",
+        )
+    return process().handles.add(TensorDesc(data_type, _checked(dims, "acl.create_tensor_desc"), tensor_format))
+
+
+@returns_plain(None)
+def destroy_tensor_desc(desc: int) -> None:
+    """Nothing is returned, as in pyACL: `acl.get_recent_err_msg()` tells of a description that is none."""
+    process().handles.remove(desc, TensorDesc, "acl.destroy_tensor_desc")
+
+
+@returns_plain(None)
+def set_tensor_desc_name(desc: int, name: str) -> None:
+    """Nothing is returned, as in pyACL."""
+    process().handles.get(desc, TensorDesc, "acl.set_tensor_desc_name").name = str(name)
+
+
+@returns_plain("")
+def get_tensor_desc_name(desc: int) -> str:
+    """The name that was set; empty where none was."""
+    return process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_name").name
+
+
+@returns_plain(-1)
+def get_tensor_desc_type(desc: int) -> int:
+    """Number of aclDataType; -1 for no description."""
+    return process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_type").data_type
+
+
+@returns_plain(-1)
+def get_tensor_desc_format(desc: int) -> int:
+    """Number of aclFormat; -1 for no description."""
+    return process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_format").format
+
+
+@returns_plain(0)
+def get_tensor_desc_num_dims(desc: int) -> int:
+    return len(process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_num_dims").dims)
+
+
+@returns_value(0)
+def get_tensor_desc_dim_v2(desc: int, index: int) -> int:
+    """One dimension, and the code."""
+    return _dim(desc, index, "acl.get_tensor_desc_dim_v2")
+
+
+@returns_plain(-1)
+def get_tensor_desc_dim(desc: int, index: int) -> int:
+    """One dimension; -1 where there is none."""
+    return _dim(desc, index, "acl.get_tensor_desc_dim")
+
+
+@returns_plain(0)
+def get_tensor_desc_element_count(desc: int) -> int:
+    """Elements, where every dimension that is not known is 0."""
+    count = 1
+    for dim in process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_element_count").dims:
+        count *= max(dim, 0)
+    return count
+
+
+@returns_plain(0)
+def get_tensor_desc_size(desc: int) -> int:
+    """Bytes of the tensor."""
+    found = process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_size")
+    return size_of(DTYPES[found.data_type], [max(dim, 0) for dim in found.dims])
+
+
+@returns_code
+def set_tensor_shape(desc: int, dims: Sequence[Any]) -> None:
+    """Another shape of the tensor."""
+    where = "acl.set_tensor_shape"
+    process().handles.get(desc, TensorDesc, where).dims = _checked(dims, where)
+
+
+@returns_code
+def set_tensor_format(desc: int, tensor_format: int) -> None:
+    """Another format of the tensor, which has no meaning for a run."""
+    where = "acl.set_tensor_format"
+    process().handles.get(desc, TensorDesc, where).format = _known_format(tensor_format, where)
+
+
+@returns_code
+def set_tensor_origin_shape(desc: int, dims: Sequence[Any]) -> None:
+    """Checked, without an effect: tensors of the host have one shape."""
+    process().handles.get(desc, TensorDesc, "acl.set_tensor_origin_shape")
+    _checked(dims, "acl.set_tensor_origin_shape")
+
+
+@returns_code
+def set_tensor_storage_shape(desc: int, dims: Sequence[Any]) -> None:
+    """Checked, without an effect: tensors of the host have one shape."""
+    process().handles.get(desc, TensorDesc, "acl.set_tensor_storage_shape")
+    _checked(dims, "acl.set_tensor_storage_shape")
+
+
+@returns_code
+def set_tensor_origin_format(desc: int, tensor_format: int) -> None:
+    """Checked, without an effect: tensors of the host have one format."""
+    process().handles.get(desc, TensorDesc, "acl.set_tensor_origin_format")
+    _known_format(tensor_format, "acl.set_tensor_origin_format")
+
+
+@returns_code
+def set_tensor_storage_format(desc: int, tensor_format: int) -> None:
+    """Checked, without an effect: tensors of the host have one format."""
+    process().handles.get(desc, TensorDesc, "acl.set_tensor_storage_format")
+    _known_format(tensor_format, "acl.set_tensor_storage_format")
+
+
+def data_type_size(data_type: int) -> int:
+    """Bytes of an element; 0 for text, for what is packed, and for a number that stands for nothing."""
+    kind = storage(DTYPES.get(data_type, "string"))
+    return 0 if kind is None else kind.itemsize
+
+
+def _dim(desc: int, index: Any, where: str) -> int:
+    dims = process().handles.get(desc, TensorDesc, where).dims
+    if not isinstance(index, int) or not 0 <= index < len(dims):
+        raise CallError(Code.INVALID_PARAM, f"{where}: there is no dimension {index!r} in {dims}")
+    return dims[index]
+
+
+def _checked(dims: Sequence[Any], where: str) -> list[int]:
+    if not all(isinstance(dim, int) and dim >= -1 for dim in dims):
+        raise CallError(Code.INVALID_PARAM, f"{where}: the shape is {dims!r}, expected numbers from -1 on")
+    return list(dims)
+
+
+def _known_format(tensor_format: Any, where: str) -> int:
+    if tensor_format not in FORMATS:
+        raise CallError(
+            Code.INVALID_PARAM, f"{where}: found format {tensor_format!r}, expected a number of aclFormat (2 ND)"
+        )
+    return int(tensor_format)

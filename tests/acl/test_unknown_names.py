@@ -1,0 +1,77 @@
+"""Names of pyACL that are not here: why, what to do, which name was meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from opdump import acl
+
+_PARTS = {"": acl, "mdl": acl.mdl, "rt": acl.rt, "op": acl.op, "util": acl.util, "dump": acl.dump}
+_ABSENT = {
+    "media": "OpenCV",
+    "himpi": "OpenCV",
+    "blas": "acl.op.execute_v2",
+    "prof": "profiling is not simulated",
+    "mdl.set_input_aipp": "AIPP",
+    "mdl.create_aipp": "numpy",
+    "mdl.load_from_file_with_q": "queues are not simulated",
+    "mdl.bundle_load_from_file": "acl.mdl.load_from_file",
+    "op.compile_and_execute": "acl.op.execute_v2",
+    "op.create_handle": "acl.op.execute_v2",
+    "op.cast": "Cast of ONNX",
+    "rt.set_exception_info_callback": "dump_scene",
+    "rt.memcpy2d": "acl.rt.memcpy",
+}
+_MEANT = {
+    "int": "'init'",
+    "get_tensor_desc_dims": "'get_tensor_desc_dim'",
+    "mdl.set_dynamic_batchsize": "'set_dynamic_batch_size'",
+    "mdl.load_form_file": "'load_from_file'",
+    "rt.memcopy": "'memcpy'",
+    "rt.sync_stream": "'synchronize_stream'",
+    "util.bytes_to_pointer": "'bytes_to_ptr'",
+    "op.execute_v3": "'execute_v2'",
+    "dump.get_paths": "'get_path'",
+}
+
+
+def _message(name: str) -> str:
+    part, _, own = name.rpartition(".")
+    with pytest.raises(AttributeError) as caught:
+        getattr(_PARTS[part], own)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", _ABSENT)
+def test_what_is_not_simulated_is_named_with_what_to_do_instead(name: str) -> None:
+    message = _message(name)
+    assert message.startswith(f"acl.{name} is not here: ")
+    assert _ABSENT[name] in message
+    assert message.endswith("docs/acl.md lists every call")
+
+
+@pytest.mark.parametrize("name", _MEANT)
+def test_a_wrong_name_is_answered_with_the_nearest(name: str) -> None:
+    message = _message(name)
+    assert f"acl.{name} is not here" in message
+    assert f"nearest: {_MEANT[name]}" in message
+    assert "docs/acl.md" in message
+
+
+def test_programs_may_ask_what_there_is() -> None:
+    assert hasattr(acl.mdl, "set_dynamic_batch_size")
+    assert not hasattr(acl, "media")
+    assert not hasattr(acl.util, "vector_to_ptr")
+    assert "bytes_to_ptr" in dir(acl.util)
+
+
+@pytest.mark.parametrize("part", _PARTS)
+def test_every_name_that_is_told_is_there(part: str) -> None:
+    module: Any = _PARTS[part]
+    assert sorted(set(module.__all__)) == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute '__path_of_nobody__'"):
+        module.__path_of_nobody__  # noqa: B018
