@@ -31,7 +31,7 @@ settings.register_profile("opdump", deadline=None, derandomize=True)
 settings.load_profile("opdump")
 
 ROOT = Path(__file__).parents[1]
-_OPTIONAL = ("torch", "transformers", "sklearn", "onnx", "onnxruntime")
+_OPTIONAL = ("torch", "transformers", "sklearn", "onnx", "onnxruntime", "pandas", "polars", "nbclient")
 _MISSING = tuple(name for name in _OPTIONAL if importlib.util.find_spec(name) is None)
 _NEEDS_MISSING = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(_MISSING)})\b", re.MULTILINE) if _MISSING else None
 _OF_TESTS = re.compile(r"^from (tests(?:\.\w+)+) import", re.MULTILINE)
@@ -40,7 +40,7 @@ _OF_ADAPTERS = re.compile(r"^from opdump\.adapters\.(torch|onnxruntime)\b", re.M
 
 @cache
 def _needs_missing(file: Path) -> bool:
-    """Whether a test file imports a framework that is not installed: itself, or through what tests share, or an adapter."""
+    """Whether a test file imports a package that is not installed: itself, or through what tests share, or an adapter."""
     assert _NEEDS_MISSING is not None
     text = file.read_text(encoding="utf-8")
     if _NEEDS_MISSING.search(text) or any(name in _MISSING for name in _OF_ADAPTERS.findall(text)):
@@ -71,7 +71,7 @@ _DUMP_VARIABLES = (
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out the files that import a framework that is not installed (`make test-core`)."""
+    """Leave out the files that import a package that is not installed (`make test-core`)."""
     if collection_path.name == "onnx" and collection_path.is_dir():
         return True if "onnxruntime" in _MISSING else None  # all of its files do, by what they share
     if _NEEDS_MISSING is None or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):

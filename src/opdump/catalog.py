@@ -27,6 +27,7 @@ from opdump import amounts
 from opdump.amounts import repr_of
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.executions import Execution, OperatorChoice, SourcePlace
+from opdump.executions.data_frames import pandas_frame, polars_frame
 from opdump.graph import Graph
 from opdump.html_table import html_table
 from opdump.layouts.opening import read_ranks
@@ -35,6 +36,9 @@ from opdump.plan import KernelPattern
 from opdump.records import IO, OpRecord, SkipReason, TensorRecord
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
     from opdump.layouts.ascend.places import DevicePlaces
 
 __all__ = ["Catalog", "Execution", "Run", "open_dump"]
@@ -228,6 +232,62 @@ class Catalog:
             name, step=step, rank=rank, graph=graph, op_type=op_type, source=source, include_skipped=include_skipped
         )
         return (record for execution in found for record in execution.tensors if io is None or record.io == io)
+
+    def to_pandas(
+        self,
+        name: str | None = None,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        graph: int | None = None,
+        op_type: str | None = None,
+        source: str | None = None,
+        io: IO | None = None,
+        include_skipped: bool = False,
+    ) -> pd.DataFrame:
+        """The tensors that `tensors` gives for these arguments, as a DataFrame of pandas: one row for each, with its operator, module,
+        line, dtype, shape and every statistic. docs/python.md lists the columns. No elements are read.
+
+        Raises PackageMissingError where pandas is not installed (`pip install 'opdump[pandas]'`), else as `ops` does.
+        """
+        return pandas_frame(
+            self.tensors(
+                name,
+                step=step,
+                rank=rank,
+                graph=graph,
+                op_type=op_type,
+                source=source,
+                io=io,
+                include_skipped=include_skipped,
+            )
+        )
+
+    def to_polars(
+        self,
+        name: str | None = None,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        graph: int | None = None,
+        op_type: str | None = None,
+        source: str | None = None,
+        io: IO | None = None,
+        include_skipped: bool = False,
+    ) -> pl.DataFrame:
+        """The same as a DataFrame of polars."""
+        return polars_frame(
+            self.tensors(
+                name,
+                step=step,
+                rank=rank,
+                graph=graph,
+                op_type=op_type,
+                source=source,
+                io=io,
+                include_skipped=include_skipped,
+            )
+        )
 
     def find(
         self,
