@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,3 +77,15 @@ def test_every_name_that_is_told_is_there(part: str) -> None:
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="has no attribute '__path_of_nobody__'"):
         module.__path_of_nobody__  # noqa: B018
+
+
+@pytest.mark.parametrize("part", _PARTS)
+def test_the_page_of_calls_has_every_name_and_no_other(part: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "acl.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith(f"| `acl{'.' if part else ''}{part}` |"))
+    _, _, same, other, missing, _ = (cell.strip() for cell in row.split("|"))
+    here = {name for name in _PARTS[part].__all__ if name not in (*_PARTS, "Code", "DumpChunk", "APPEND")}
+    told = set(re.findall(r"`([a-z][a-z0-9_]*)`", f"{same} {other}"))
+    assert told == here
+    absent = set(re.findall(r"`([a-z][a-z0-9_]*)`", missing))
+    assert not [name for name in absent if hasattr(_PARTS[part], name)]

@@ -34,6 +34,7 @@ class Contexts:
             raise CallError(
                 Code.CONTEXT_NULL,
                 f"{where}: this thread has no context; call acl.rt.set_device, or acl.rt.set_context with that of another thread",
+                is_answer=True,
             )
         return context
 

@@ -22,11 +22,12 @@ Value = TypeVar("Value")
 
 
 class CallError(Exception):
-    """A call cannot be done; `code` is what it returns."""
+    """A call cannot be done; `code` is what it returns. `is_answer`: programs ask by it, and nothing is wrong."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, *, is_answer: bool = False) -> None:
         super().__init__(message)
         self.code = int(code)
+        self.is_answer = is_answer
 
 
 class Messages:
@@ -107,5 +108,6 @@ def returns_plain(nothing: Value) -> Callable[[Callable[Given, Value]], Callable
 def _told(name: str, error: Exception) -> int:
     code = code_of(error)
     MESSAGES.keep(str(error))
-    LOG.error("%s returns %d: %s", name, code, error)
+    level = logging.DEBUG if isinstance(error, CallError) and error.is_answer else logging.ERROR
+    LOG.log(level, "%s returns %d: %s", name, code, error)
     return code

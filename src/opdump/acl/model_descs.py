@@ -241,7 +241,7 @@ def _index(desc: int, side: Side, name: str, where: str) -> int:
         text = f"{where}: there is no {side} {name!r}; the model has {', '.join(names)}"
         if name == SELECTOR:
             text += f". It has no gears: say them in its metadata ({', '.join(KINDS)}), docs/acl.md"
-        raise CallError(Code.INVALID_PARAM, text)
+        raise CallError(Code.INVALID_PARAM, text, is_answer=name == SELECTOR)
     return names.index(name)
 
 

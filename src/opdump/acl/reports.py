@@ -86,10 +86,13 @@ class Reports:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     if own in self._waiting:
-                        raise CallError(Code.REPORT_TIMEOUT, f"{where}: no callback came in {timeout} ms")
+                        raise CallError(
+                            Code.REPORT_TIMEOUT, f"{where}: no callback came in {timeout} ms", is_answer=True
+                        )
                     raise CallError(
                         Code.THREAD_SUBSCRIBE,
                         f"{where}: this thread ({own}) has subscribed to no stream; call acl.rt.subscribe_report with its number",
+                        is_answer=True,
                     )
                 self._changed.wait(left)
             callbacks = self._waiting[own]

@@ -18,7 +18,7 @@ _WAIT_NOT_READY: Final = 0xFFFF
 
 def check_stream(stream: int, where: str) -> None:
     """Raises CallError for what is no stream. The stream 0 is the default one."""
-    if stream:
+    if stream != 0:
         process().handles.get(stream, Stream, where)
 
 
