@@ -121,6 +121,7 @@ def test_short_lived_arrays_at_the_same_address_are_each_found() -> None:
 
 @linux
 def test_memory_of_which_nothing_is_known_is_used_where_it_is_mapped() -> None:
+    protect = ctypes.CDLL(None).mprotect
     size = 3 * mmap.PAGESIZE
     with mmap.mmap(-1, size) as memory:
         place = ctypes.c_char.from_buffer(memory)
@@ -131,7 +132,12 @@ def test_memory_of_which_nothing_is_known_is_used_where_it_is_mapped() -> None:
         other = numbers(1)
         ok(acl.rt.memcpy(address + 8, 4, other.ctypes.data, 4, 0))
         assert memory[8:12] == other.tobytes()
-    assert _copied(address, 4)[0] == Code.INVALID_PARAM, "it is no longer mapped"
+        assert protect(ctypes.c_void_p(address + mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
+        assert _copied(address + mmap.PAGESIZE, 4)[0] == Code.INVALID_PARAM, "nobody may read it"
+        assert _copied(address + mmap.PAGESIZE - 2, 4)[0] == Code.INVALID_PARAM
+        assert protect(ctypes.c_void_p(address), size, mmap.PROT_READ) == 0
+        assert _copied(address + mmap.PAGESIZE, 4)[0] == 0
+        assert acl.rt.memcpy(address, 4, other.ctypes.data, 4, 0) == Code.INVALID_PARAM, "it may be read alone"
 
 
 @linux
@@ -208,3 +214,23 @@ def test_tensors_without_memory_of_the_host_do_not_disturb(caplog: pytest.LogCap
     assert _copied(turned.data_ptr(), 24)[0] == 0
     assert "do not lie in C order" in caplog.text
     assert _copied(around[2].data_ptr(), 9)[0] == Code.INVALID_PARAM
+
+
+@pytest.mark.torch
+def test_modes_of_the_program_do_not_see_who_looks_for_a_tensor() -> None:
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    calls: list[Any] = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(function)
+            return function(*args, **(kwargs or {}))
+
+    tensor = torch.ones(4)
+    address = tensor.data_ptr()
+    with Mode():
+        assert _copied(address, 16)[0] == 0
+        assert _copied(address, 17)[0] == Code.INVALID_PARAM
+    assert calls == []

@@ -141,17 +141,20 @@ def _owner_of_array(array: npt.NDArray[Any], address: int) -> Owner | None:
 
 
 def _owner_of_tensor(tensor: Any, address: int) -> Owner | None:
-    # A tensor of a device, of a compiler or without memory has no address that the host reads.
-    if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided" or tensor.is_quantized:
-        return None
-    try:
-        storage = tensor.untyped_storage()
-        start, size = int(storage.data_ptr()), int(storage.nbytes())
-    except (RuntimeError, NotImplementedError):
-        return None
-    if not start <= address < start + size:
-        return None
-    return Owner(tensor, start, size, True, address == tensor.data_ptr() and not tensor.is_contiguous())
+    from opdump.adapters.torch.unseen import unseen  # PyTorch is there: the program has a tensor
+
+    with unseen():
+        # A tensor of a device, of a compiler or without memory has no address that the host reads.
+        if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided" or tensor.is_quantized:
+            return None
+        try:
+            storage = tensor.untyped_storage()
+            start, size = int(storage.data_ptr()), int(storage.nbytes())
+        except (RuntimeError, NotImplementedError):
+            return None
+        if not start <= address < start + size:
+            return None
+        return Owner(tensor, start, size, True, address == tensor.data_ptr() and not tensor.is_contiguous())
 
 
 def _first(array: npt.NDArray[Any]) -> int:
