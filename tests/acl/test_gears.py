@@ -247,6 +247,46 @@ def test_a_run_without_a_choice_is_refused(tmp_path: Path) -> None:
     assert acl.mdl.execute(model_id, other, outputs) == 145013, "each data set has its own"
 
 
+def test_a_gear_and_a_description_are_two_ways_to_say_a_shape(tmp_path: Path) -> None:
+    model_id = load(write_batches(tmp_path))
+    inputs, outputs = datasets(described(model_id))
+    ok(acl.mdl.set_dynamic_batch_size(model_id, inputs, 1, 2))
+    ok(acl.mdl.set_dataset_tensor_desc(inputs, acl.create_tensor_desc(0, [2, 3], 2), 0))
+    assert acl.mdl.execute(model_id, inputs, outputs) == Code.MODEL_INPUT_NOT_MATCH
+    assert "leave out" in acl.get_recent_err_msg()
+
+
+def test_weights_and_small_constants_say_the_shapes_of_outputs(tmp_path: Path) -> None:
+    """A reshape by a constant, an initialiser that may be fed, and weights in a file of their own."""
+    path = tmp_path / "reshape.onnx"
+    weight = numbers(3, 2000)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["p"], "product"),
+            helper.make_node("Reshape", ["p", "shape"], ["y"], "reshape"),
+        ],
+        "graph",
+        [helper.make_tensor_value_info("x", FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info("y", FLOAT, ["A", "B", "C"])],
+        [
+            onnx.numpy_helper.from_array(weight, "w"),
+            onnx.numpy_helper.from_array(np.array([-1, 20, 100]), "shape"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    helper.set_model_props(model, {"dynamic_batch_size": "1,4"})
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=1000)
+    model_id = load(path)
+    desc = described(model_id)
+    inputs, outputs = datasets(desc)
+    assert ok(acl.mdl.get_output_dims(desc, 0))["dims"] == [4, 20, 100]
+    ok(acl.mdl.set_dynamic_batch_size(model_id, inputs, 1, 1))
+    x = numbers(1, 3)
+    fill(inputs, 0, x)
+    ok(acl.mdl.execute(model_id, inputs, outputs))
+    assert np.array_equal(result(desc, outputs, 0), plain(path, x=x)[0])
+
+
 def test_what_is_no_gear_is_refused(tmp_path: Path) -> None:
     model_id = load(write_batches(tmp_path))
     desc = described(model_id)

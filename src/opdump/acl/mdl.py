@@ -310,6 +310,11 @@ def _gear(model: LoadedModel, dataset: Dataset, where: str) -> int | None:
             f"{where}: model {model.model_id} has gears of {gears.kind}, {[list(each) for each in gears.choices]}, and none was set for "
             f"this data set; call acl.mdl.{_SETTERS[gears.kind]}",
         )
+    if dataset.descs:
+        raise CallError(
+            Code.MODEL_INPUT_NOT_MATCH,
+            f"{where}: the shapes of model {model.model_id} follow from its gear; leave out acl.mdl.set_dataset_tensor_desc",
+        )
     return dataset.gear[1]
 
 

@@ -9,6 +9,8 @@ from typing import Final
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
+from opdump.errors import ModelFileError
+
 from .model_file import ModelFile
 
 _SMALL: Final = 1024
@@ -18,7 +20,7 @@ _SMALL: Final = 1024
 def output_shapes(model: ModelFile, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """The shapes of the outputs by name; -1 for a dimension that only a run tells. An output of which nothing is known is not among them.
 
-    Raises onnx's own errors for a graph that cannot have inputs of these shapes.
+    Raises ModelFileError for a graph that cannot have inputs of these shapes, as far as that is seen.
     """
     proto = ModelProto(ir_version=max(model.proto.ir_version, 4))
     proto.opset_import.extend(model.proto.opset_import)
@@ -36,7 +38,10 @@ def output_shapes(model: ModelFile, inputs: Mapping[str, tuple[int, ...]]) -> di
             proto.graph.input.append(helper.make_tensor_value_info(value.name, element, inputs.get(value.name)))
     for tensor in graph.initializer:
         _add(proto, tensor)
-    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise ModelFileError(f"{model.name}: inputs of {dict(inputs)} do not fit the graph: {error}") from error
     found = {}
     for output in inferred.graph.output:
         if output.type.tensor_type.HasField("shape"):
