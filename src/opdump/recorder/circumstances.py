@@ -25,6 +25,8 @@ class Circumstances:
 
     framework: str = ""
     """What the program is written for, as people call it."""
+    unable: str = ""
+    """Why no operator can be recorded with what is installed."""
     is_framework_used: bool = True
     """Whether the program imported it at all."""
     first_step: int = 0
@@ -75,6 +77,10 @@ def _nothing_enabled(case: _Case) -> Nothing | None:
         return None
     words = words_of(case.plan.dialect)
     return Nothing(f"the {words.file} is valid and enables nothing: it chooses no model and no operator", True)
+
+
+def _unable(case: _Case) -> Nothing | None:
+    return Nothing(case.around.unable, True) if case.around.unable else None
 
 
 def _not_imported(case: _Case) -> Nothing | None:
@@ -234,6 +240,7 @@ def _any_in(steps: StepSet, first: int, last: int) -> bool:
 # In this order: a reason is told only where those before it do not hold.
 _REASONS: Final[tuple[Callable[[_Case], Nothing | None], ...]] = (
     _nothing_enabled,
+    _unable,
     _children,
     _not_imported,
     _steps_not_reached,

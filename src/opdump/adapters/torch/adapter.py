@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump import kernels
 from opdump.adapters.settings import DumpComplete, Settings
@@ -37,7 +36,9 @@ from .failures import FunctionFailures
 from .future_callbacks import FutureCallbacks
 from .mode_stack import put_on, recording_here, take_off
 from .models import Models
+from .names_by_release import is_lost, reason_of, reasons
 from .operator_names import OperatorNames
+from .private_names import CALLS, OPERATORS, without_modes
 from .reader import TensorReader
 from .rpc_calls import RpcCalls, worker_number
 from .training import TrainingObserver
@@ -133,7 +134,7 @@ class _Capture(SilentListener):
         self._calls: CallMode | None = None
         records = self._models is not None and plan.dump_level != "kernel"
         fails = plan.captures == "exception"
-        if records or fails:
+        if (records or fails) and not is_lost(CALLS):
             self._calls = CallMode(self._mode, recorder, records=records, fails=fails)
         self._functions = FunctionFailures(self._mode.record_failure) if fails else None
         self._regions = CompiledRegions(self._run_compiled, eager=settings.eager)
@@ -223,7 +224,7 @@ class _Capture(SilentListener):
         else:
             self._recorder.discard()
         self._recorder.matched_kernels |= self._mode.naming.matched_kernels
-        self._recorder.warnings += [*self._mode.graphs.warnings(), *self._rpc.warnings()]
+        self._recorder.warnings += [*reasons(), *self._mode.graphs.warnings(), *self._rpc.warnings()]
         if isinstance(self._recorder.reader, TensorReader):
             self._recorder.warnings += self._recorder.reader.warnings
 
@@ -272,6 +273,7 @@ class _Capture(SilentListener):
         around, models = self._recorder.circumstances, self._models
         around.framework = "PyTorch"
         around.elsewhere = self._elsewhere
+        around.unable = reason_of(OPERATORS)
         around.first_step, around.next_step = self._plan.initial_iteration, self.observer.step
         around.counts_every_step = models is not None
         if models is not None:
@@ -354,7 +356,7 @@ class _Capture(SilentListener):
             self._networks.clear()
             self._updated.clear()
         self._networks[graph_id] = module
-        with _disable_current_modes():
+        with without_modes():
             self._mode.values.seed_parameters(module, graph_id, scopes)
             for reference in self._optimizers.values():
                 optimizer = reference()
@@ -386,7 +388,7 @@ class _Capture(SilentListener):
             some = bool(self._updated)
             self._record_parameters(lambda p: id(p) not in self._updated and not (some and p.grad is not None))
             self._between = True
-        with _disable_current_modes():
+        with without_modes():
             self._mode.collectives.file_arrived(step_ends=True)
             self._recorder.end_step(step)
         self._mode.next_step()
@@ -394,7 +396,7 @@ class _Capture(SilentListener):
             self._marks.next_step()
 
     def _record_parameters(self, wanted: Callable[[nn.Parameter], bool]) -> None:
-        with _disable_current_modes():
+        with without_modes():
             for graph_id, module in self._networks.items():
                 for name, parameter in module.named_parameters():
                     if wanted(parameter):

@@ -6,19 +6,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from .private_names import dispatch_depth, no_function_modes, without_keys, without_modes, without_transforms
 
-def _keys_of_modes() -> torch._C.DispatchKeySet:
-    """What autograd (backward and forward mode), version counters and autocast hang on."""
-    names = [name for name in torch._C.DispatchKey.__members__ if name.startswith(("Autograd", "Autocast"))]
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-    for name in names:
-        keys = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
-    return keys
-
-
-_KEYS = _keys_of_modes()
+# What autograd (backward and forward mode), version counters and autocast hang on.
+_without_kernels = without_keys(("Autograd", "Autocast"), "ADInplaceOrView")
 
 
 @contextmanager
@@ -29,12 +21,11 @@ def apart() -> Iterator[None]:
     among them; autograd, forward-mode differentiation and autocast; `vmap` and its like. The default dtype stays: give dtypes.
     """
     with ExitStack() as stack:
-        stack.enter_context(torch._C.DisableTorchFunction())
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            stack.enter_context(torch._C._DisableFuncTorch())
+        stack.enter_context(no_function_modes())
+        if dispatch_depth():
+            stack.enter_context(without_modes())
+        stack.enter_context(without_transforms())
         # Before the keys: it sets them anew.
-        stack.enter_context(torch._C._InferenceMode(False))
-        stack.enter_context(torch._C._ExcludeDispatchKeyGuard(_KEYS))
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(_without_kernels())
         yield

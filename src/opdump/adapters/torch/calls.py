@@ -18,10 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump.adapters.replacements import Replacements
 from opdump.recorder import LiveTensor, Recorder, beside_the_program
@@ -32,7 +30,21 @@ from .dispatch import CaptureMode
 from .dynamo_frames import never_compile
 from .failures import records_failures, was_recorded
 from .mode_stack import recording_here
+from .names_by_release import is_lost
 from .places import Places
+from .private_names import (
+    CALLS,
+    SET_EVALUATION,
+    children_of,
+    frame_evaluation,
+    function_depth,
+    has_hooks,
+    pop_function_mode,
+    push_function_mode,
+    set_evaluation,
+    without_modes,
+    wrappers_of_compiled,
+)
 from .schemas import nested_tensors
 from .shards import shard_of
 from .unseen import unseen
@@ -69,8 +81,6 @@ _NO_OPERATORS = frozenset(
     }
 )
 """Functions of the interface that compute nothing, or run what others recorded."""
-_COMPILED = "compile_wrapper"
-"""The function that stands in for one that was given to `torch.compile`."""
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.DataParallel, nn.parallel.DistributedDataParallel)
 _ASK_FOR_MODES = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 """Modules that compute in another way while any function mode is on, and so do those that the program derives from them."""
@@ -92,14 +102,14 @@ class CallMode(TorchFunctionMode):
 
     def attach(self) -> None:
         """On in the calling thread, and off wherever compiled code runs, until `detach`."""
-        from torch._dynamo import eval_frame
-
-        original = eval_frame._maybe_set_eval_frame
+        original, wrappers = set_evaluation(), wrappers_of_compiled()
+        if is_lost(CALLS):
+            return  # it could not leave for what is compiled
 
         def switching(callback: Any) -> Any:
             # The wrapper of a compiled function calls it with a compiler on the way in, and with what was before on the way out.
             # Others call it too, on the way in and out of what is not to be compiled inside.
-            if sys._getframe(1).f_code.co_name != _COMPILED:
+            if sys._getframe(1).f_code not in wrappers:
                 return original(callback)
             if callable(callback):
                 self._leave_for_compiled()
@@ -109,8 +119,8 @@ class CallMode(TorchFunctionMode):
             return previous
 
         never_compile(switching.__code__)
-        self._replacements.replace(eval_frame, "_maybe_set_eval_frame", switching)
-        _push(self)
+        self._replacements.replace(frame_evaluation(), SET_EVALUATION, switching)
+        push_function_mode(self)
 
     def detach(self) -> None:
         self._replacements.restore()
@@ -119,7 +129,10 @@ class CallMode(TorchFunctionMode):
     @contextmanager
     def on(self) -> Iterator[None]:
         """On in the calling thread for the length of the block."""
-        _push(self)
+        if is_lost(CALLS):
+            yield
+            return
+        push_function_mode(self)
         try:
             yield
         finally:
@@ -191,7 +204,7 @@ class CallMode(TorchFunctionMode):
         try:
             result = call()
         except BaseException as error:
-            with _disable_current_modes(), unseen():
+            with without_modes(), unseen():
                 if isinstance(error, Exception):
                     recorder.failed_op(op, error, ())
                 else:
@@ -204,7 +217,7 @@ class CallMode(TorchFunctionMode):
 
     @beside_the_program
     def _opened(self, op_type: str, op_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpRecord:
-        with _disable_current_modes(), unseen():
+        with without_modes(), unseen():
             op = self._mode.naming.name_call(op_type, op_name, args, kwargs)
             if not op.skip:
                 found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
@@ -213,7 +226,7 @@ class CallMode(TorchFunctionMode):
 
     @beside_the_program
     def _returned(self, op: OpRecord, launched: int, returned: tuple[Any, ...]) -> None:
-        with _disable_current_modes(), unseen():
+        with without_modes(), unseen():
             if op.skip or getattr(self._mode.launched, "count", 0) == launched:
                 self._recorder.abandoned_op(op)  # it looked at tensors, and ran nothing
             else:
@@ -242,39 +255,39 @@ def take_off(mode: TorchFunctionMode) -> int | None:
     place = next((place for place, other in enumerate(above) if other is mode), None)
     for other in above:
         if other is not mode:
-            _push(other)
+            push_function_mode(other)
     return place
 
 
 def _put_back(mode: TorchFunctionMode, place: int) -> None:
     """Switch `mode` on where it stood: the program counts on its own modes to be on top when it takes them off."""
     above = _modes_above(place)
-    _push(mode)
+    push_function_mode(mode)
     for other in above:
-        _push(other)
+        push_function_mode(other)
 
 
 def _modes_above(place: int) -> list[TorchFunctionMode]:
     """The modes of the calling thread from `place` upward, lowest first, now off."""
-    count = torch._C._len_torch_function_stack() - place
-    return [torch._C._pop_torch_function_stack() for _ in range(count)][::-1]
-
-
-def _push(mode: TorchFunctionMode) -> None:
-    torch._C._push_on_torch_function_stack(mode)
+    count = function_depth() - place
+    return [pop_function_mode() for _ in range(count)][::-1]
 
 
 def _is_of_library(module: nn.Module) -> bool:
     """Whether all that runs in a module is PyTorch's code."""
     if isinstance(module, _CONTAINERS) or not _is_plain(module):
         return False
-    return all(_is_plain(part) for part in module.modules()) if module._modules else True
+    return all(_is_plain(part) for part in module.modules()) if children_of(module) else True
 
 
 def _is_plain(module: nn.Module) -> bool:
     home = getattr(getattr(type(module), "forward", None), "__module__", "") or ""
-    hooks = module._forward_hooks or module._forward_pre_hooks  # code of the program
-    return home.startswith("torch.") and not home.startswith(_WRAPPERS) and "forward" not in vars(module) and not hooks
+    return (
+        home.startswith("torch.")
+        and not home.startswith(_WRAPPERS)
+        and "forward" not in vars(module)
+        and not has_hooks(module)
+    )
 
 
 for _method in (CallMode.__torch_function__, CallMode._run, CallMode._recorded):

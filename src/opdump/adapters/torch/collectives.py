@@ -64,7 +64,7 @@ class Collectives:
         """Looks on where the program waits: some works do not know by themselves that they are done."""
         if not torch.distributed.is_available():
             return
-        kind: Any = torch._C._distributed_c10d.Work
+        kind: Any = torch.distributed.Work
         wait = kind.wait
 
         def wait_and_file(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,7 @@ class Collectives:
             return result
 
         self._replacements.replace(kind, "wait", wait_and_file)
-        future: Any = torch._C.Future
+        future: Any = torch.Future
         wait_for_future = future.wait
 
         def wait_for_future_and_file(waited: Any) -> Any:
@@ -185,5 +185,5 @@ def _work_of(result: Any) -> Any:
     """The work among what an operator of c10d returned; None for a functional collective."""
     last = result[-1] if isinstance(result, tuple) and result else result
     if isinstance(last, torch.ScriptObject):
-        return torch._C._distributed_c10d.Work.unbox(last)
+        return torch.distributed.Work.unbox(last)
     return None

@@ -19,6 +19,7 @@ one that is missing in another release is left alone, and then the operators ins
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType
@@ -30,6 +31,22 @@ from opdump.adapters.replacements import Replacements
 
 from .dynamo_frames import never_compile, never_compile_package
 from .mode_stack import recording_here, suspended
+from .private_names import (
+    BOXED,
+    CALL_AT_RUN_TIME,
+    backward_compiler,
+    cache_entries,
+    cleanup_hook,
+    cleanup_manager,
+    compiled_inputs,
+    dispatch_depth,
+    exporters,
+    graph_task,
+    library_wrappers,
+    original_of,
+    run_time_wrappers,
+    stance,
+)
 from .tracing import SuspendedTracing, run_suspended
 from .versions import version_of
 
@@ -109,10 +126,8 @@ class CompiledRegions:
     def detach(self) -> None:
         """End: everything is as it was before `attach`. A second `detach` does nothing."""
         if self._stance is not None:
-            from torch._dynamo import eval_frame
-
             # The program may have chosen another stance since; then it is the program's.
-            if eval_frame._stance is self._stance.stance:
+            if stance() in (None, self._stance.stance):
                 self._stance.__exit__(None, None, None)
             self._stance = None
         self._replacements.restore()
@@ -125,22 +140,14 @@ class CompiledRegions:
         self._attached = False
 
     def _attach_export(self) -> None:
-        from torch._dynamo import eval_frame
-
-        original = run_suspended(eval_frame.export)
-
-        def export(*args: Any, **kwargs: Any) -> Any:
-            # Given the function alone, it returns a function that exports; given its arguments too, the result, a tuple.
-            result = original(*args, **kwargs)
-            return result if isinstance(result, tuple) else run_suspended(result)
-
-        for owner in (torch._dynamo, eval_frame):
-            self._replacements.replace(owner, "export", export)
+        for owner, name in exporters():
+            self._replacements.replace(owner, name, _suspended_export(getattr(owner, name)))
 
     def _attach_forward(self) -> None:
-        from torch._dynamo.utils import CleanupHook
-
-        original = CleanupHook.create
+        hooks_of_names = cleanup_hook()
+        if hooks_of_names is None or cleanup_manager() is None:
+            return
+        original = hooks_of_names.create
 
         def create(scope: dict[str, Any], name: str, value: Any) -> Any:
             hook = original(scope, name, value)
@@ -148,7 +155,7 @@ class CompiledRegions:
                 self._wrap_graph(scope, name)
             return hook
 
-        self._replacements.replace(CleanupHook, "create", staticmethod(create))
+        self._replacements.replace(hooks_of_names, "create", staticmethod(create))
         for _, hooks in _compiled_codes():
             for hook in hooks:
                 if hook.name.startswith(_GRAPH) and hook.name in hook.scope:
@@ -156,7 +163,7 @@ class CompiledRegions:
 
     def _wrap_graph(self, scope: dict[str, Any], name: str) -> None:
         graph = scope[name]
-        depth = torch._C._len_torch_dispatch_stack
+        depth = dispatch_depth
 
         def compiled_graph(*args: Any, **kwargs: Any) -> Any:
             # The first question is the cheap one: in steps that are not dumped there is seldom a mode at all.
@@ -172,10 +179,9 @@ class CompiledRegions:
         self._graphs.append((scope, name, graph, compiled_graph))
 
     def _attach_backward(self) -> None:
-        from torch._functorch._aot_autograd import runtime_wrappers
-
-        compiler = getattr(runtime_wrappers, "_AutogradBackwardCompiler", None)
+        compiler = backward_compiler()
         if compiler is None:
+            self._attach_calls_at_run_time()
             return
         original = compiler.get_or_compile
 
@@ -188,9 +194,23 @@ class CompiledRegions:
 
         self._replacements.replace(compiler, "get_or_compile", get_or_compile)
 
+    def _attach_calls_at_run_time(self) -> None:
+        """The same in older releases, where the function that calls compiled code is the place: in a backward it calls no forward."""
+        wrappers = run_time_wrappers()
+        original = getattr(wrappers, CALL_AT_RUN_TIME, None)
+        if original is None:
+            return
+
+        def call(graph: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if graph_task() != -1 and recording_here():
+                graph = self._backward(graph, None)
+            return original(graph, *args, **kwargs)
+
+        self._replacements.replace(wrappers, CALL_AT_RUN_TIME, call)
+
     def _backward(self, graph: Callable[..., Any], compile_id: str | None) -> Callable[..., Any]:
         # A boxed callable takes one list, which it empties so that its elements can be freed while it runs.
-        boxed = bool(getattr(graph, "_boxed_call", False))
+        boxed = bool(getattr(graph, BOXED, False))
 
         def compiled_backward(*args: Any) -> Any:
             values = tuple(args[0]) if boxed else args
@@ -200,7 +220,8 @@ class CompiledRegions:
             with suspended():
                 return self._run_as_one(f"{self._forward_label(compile_id)}_backward", call, values, {})
 
-        compiled_backward._boxed_call = boxed  # type: ignore[attr-defined]
+        if boxed:
+            setattr(compiled_backward, BOXED, True)
         return compiled_backward
 
     def _label(self, graph_name: str) -> str:
@@ -232,9 +253,8 @@ def label_of(code: CodeType) -> str:
 
     Just `compiled` where the function is PyTorch's own (`torch.compile(torch.nn.Sequential(...))`).
     """
-    from torch._dynamo import external_utils
-
-    if code.co_filename == external_utils.__file__:
+    library = library_wrappers()
+    if library is not None and code.co_filename == library.__file__:
         return "compiled"
     resumed = _RESUMED.match(code.co_name)
     return "compiled_" + re.sub(r"\W", "", resumed[1] if resumed else code.co_name)
@@ -242,9 +262,7 @@ def label_of(code: CodeType) -> str:
 
 def _compiled_codes() -> Iterator[tuple[CodeType, Iterable[Any]]]:
     """Each code object that dynamo made, with the hooks that name the globals made for it."""
-    from torch._dynamo.utils import CleanupManager
-
-    manager = CleanupManager.instance
+    manager = cleanup_manager().instance
     for key, hooks in list(manager.values.items()):
         code = manager.refs[key]()
         if code is not None:
@@ -252,19 +270,29 @@ def _compiled_codes() -> Iterator[tuple[CodeType, Iterable[Any]]]:
 
 
 def _cache_entries() -> Iterator[Any]:
-    from torch._dynamo.convert_frame import input_codes
-    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
-
-    for reference in list(input_codes.seen):
+    codes, entries = compiled_inputs(), cache_entries()
+    for reference in [] if codes is None or entries is None else list(codes.seen):
         code = reference()
         if code is not None:
-            yield from _debug_get_cache_entry_list(code)
+            yield from entries(code)
+
+
+def _suspended_export(original: Callable[..., Any]) -> Callable[..., Any]:
+    traces = run_suspended(original)
+
+    @functools.wraps(original)
+    def export(*args: Any, **kwargs: Any) -> Any:
+        # Given the function alone, it returns a function that exports; given its arguments too, the result, a tuple.
+        result = traces(*args, **kwargs)
+        return result if isinstance(result, tuple) else run_suspended(result)
+
+    return export
 
 
 def _held_tensors(graph: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
     """What a graph reads and writes without being given it: the parameters and states of a compiled optimizer."""
     # The backend "eager" returns a method of the graph's module; AOTAutograd gives its function these two methods of it.
-    holder = getattr(getattr(graph, "_torchdynamo_orig_callable", graph), "__self__", graph)
+    holder = getattr(original_of(graph), "__self__", graph)
     return tuple(
         tensor
         for method in ("named_parameters", "named_buffers")

@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
-from torch.autograd import forward_ad
 
 from .hazards import (
     COMPOSITE,
@@ -42,14 +41,33 @@ from .hazards import (
     find,
 )
 from .mode_stack import RecordingMode, suspended
+from .names_by_release import is_lost
+from .private_names import (
+    KEY_OF_MODES,
+    KEY_OF_THREADS_WITH_MODES,
+    OPERATORS,
+    SAVED,
+    all_operators,
+    autograd_node,
+    base_of,
+    destroy_library,
+    dispatch_depth,
+    dispatch_mode_at,
+    dual_level,
+    exclude_key,
+    fallthrough_kernel,
+    has_kernel,
+    is_key_excluded,
+    is_subclass_like,
+    saved_tensor_hooks,
+)
 from .unseen import unseen
 
 FOLDED_MATMUL = "under a mode a batch times one matrix without gradient runs mm, otherwise bmm"
 
 
 _KEY = "PythonTLSSnapshot"
-_SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
-_PYTHON = torch._C.DispatchKey.Python
+_KeySet = Any  # torch._C.DispatchKeySet
 
 
 class ObservingMode(Protocol):
@@ -87,6 +105,8 @@ class ExactOperators:
 
     def attach(self) -> None:
         """Starts. A name of the tables that this release of PyTorch lacks is left out."""
+        if is_lost(OPERATORS):
+            return
         self._register(ONE_OPERATOR, self._one_operator)
         for namespace, names in counted_inside().items():
             self._register(names, self._one_operator, namespace)
@@ -98,22 +118,24 @@ class ExactOperators:
         self._register(("linear",), self._linear)
         library = self._library("aten")
         for name in composites():
-            library.impl(name, torch.library.fallthrough_kernel, "Python")
+            library.impl(name, fallthrough_kernel, "Python")
         self.adopt()
 
     def adopt(self) -> None:
         """Takes in operators of other libraries that were defined since; about a millisecond."""
-        new = [name for name in torch._C._dispatch_get_all_op_names() if name not in self._adopted]
+        if is_lost(OPERATORS):
+            return
+        new = [name for name in all_operators() if name not in self._adopted]
         self._adopted.update(new)
         for name in new:
             namespace, _, rest = name.partition("::")
-            if namespace not in OWN_NAMESPACES and not torch._C._dispatch_has_kernel_for_dispatch_key(name, COMPOSITE):
+            if namespace not in OWN_NAMESPACES and not has_kernel(name, COMPOSITE):
                 self._register((rest,), self._one_operator, namespace)
 
     def detach(self) -> None:
         """Ends. Hooks on autograd nodes that are still alive do nothing from now on."""
         while self._libraries:
-            self._libraries.pop()._destroy()
+            destroy_library(self._libraries.pop())
         self._adopted.clear()
 
     def _register(
@@ -132,23 +154,19 @@ class ExactOperators:
 
     def _is_on(self) -> bool:
         """Whether the mode is the one and only dispatch mode of this thread, and not excluded."""
-        return (
-            torch._C._len_torch_dispatch_stack() == 1
-            and torch._C._get_dispatch_stack_at(0) is self._mode
-            and not torch._C._dispatch_tls_is_dispatch_key_excluded(_PYTHON)
-        )
+        return dispatch_depth() == 1 and dispatch_mode_at(0) is self._mode and not is_key_excluded(KEY_OF_MODES)
 
     def _one_operator(self, operator: Operator) -> Callable[..., Any]:
-        composite = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), COMPOSITE)
+        composite = has_kernel(operator.name(), COMPOSITE)
 
-        def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-            rest = keyset.remove(_SNAPSHOT)
+        def kernel(keyset: _KeySet, *args: Any, **kwargs: Any) -> Any:
+            rest = keyset.remove(KEY_OF_THREADS_WITH_MODES)
             if self._is_on():
                 with suspended():
                     with unseen():
                         anyway = _dispatches_anyway((*args, *kwargs.values()), composite=composite)
                     if not anyway:
-                        plain = rest.remove(_PYTHON)
+                        plain = rest.remove(KEY_OF_MODES)
                         if not self._mode.recording:
                             return operator.redispatch(plain, *args, **kwargs)
                         return self._observer.run_operator(
@@ -161,62 +179,60 @@ class ExactOperators:
     def _matmul(self, operator: Operator) -> Callable[..., Any]:
         exact = self._one_operator(operator)
 
-        def kernel(keyset: torch._C.DispatchKeySet, left: torch.Tensor, right: torch.Tensor) -> Any:
+        def kernel(keyset: _KeySet, left: torch.Tensor, right: torch.Tensor) -> Any:
             # Every product of matrices passes here; only this shape folds under a mode and not otherwise.
             with unseen():
                 folds = right.dim() == 3 and left.dim() == 3 and right.size(0) == 1 and not right.requires_grad
             if folds:
                 return exact(keyset, left, right)
-            return operator.redispatch(keyset.remove(_SNAPSHOT), left, right)
+            return operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), left, right)
 
         return kernel
 
     def _linear(self, operator: Operator) -> Callable[..., Any]:
         exact = self._one_operator(operator)
 
-        def kernel(
-            keyset: torch._C.DispatchKeySet, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any
-        ) -> Any:
+        def kernel(keyset: _KeySet, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             # It folds a batch that is not contiguous where the weight requires a gradient. In inference mode it runs below autograd
             # under a mode, and the view of the weight that it makes there requires none.
             with unseen():
                 asks = torch.is_inference_mode_enabled() and weight.requires_grad and not x.is_contiguous()
             if asks:
                 return exact(keyset, x, weight, *args, **kwargs)
-            return operator.redispatch(keyset.remove(_SNAPSHOT), x, weight, *args, **kwargs)
+            return operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), x, weight, *args, **kwargs)
 
         return kernel
 
     def _max_pool1d(self, operator: Operator) -> Callable[..., Any]:
         exact = self._one_operator(operator)
 
-        def kernel(keyset: torch._C.DispatchKeySet, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def kernel(keyset: _KeySet, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             # Without gradient it has a kernel of its own; under a mode it runs max_pool2d, whose result is a view.
             with unseen():
                 differentiates = x.requires_grad and torch.is_grad_enabled()
             if not differentiates:
                 return exact(keyset, x, *args, **kwargs)
-            return operator.redispatch(keyset.remove(_SNAPSHOT), x, *args, **kwargs)
+            return operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), x, *args, **kwargs)
 
         return kernel
 
     def _exact_tangent(self, operator: Operator) -> Callable[..., Any]:
         exact = self._one_operator(operator)
 
-        def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        def kernel(keyset: _KeySet, *args: Any, **kwargs: Any) -> Any:
             # Tangents are computed with the operator itself, by what makes its node.
-            if forward_ad._current_level >= 0:
+            if dual_level() >= 0:
                 return exact(keyset, *args, **kwargs)
-            return operator.redispatch(keyset.remove(_SNAPSHOT), *args, **kwargs)
+            return operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), *args, **kwargs)
 
         return kernel
 
     def _exact_gradient(self, operator: Operator) -> Callable[..., Any]:
         run = self._exact_tangent(operator) if _is_among(operator, TANGENTS) else None
 
-        def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        def kernel(keyset: _KeySet, *args: Any, **kwargs: Any) -> Any:
             if run is None:
-                result = operator.redispatch(keyset.remove(_SNAPSHOT), *args, **kwargs)
+                result = operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), *args, **kwargs)
             else:
                 result = run(keyset, *args, **kwargs)
             # All results of an operator come from one node.
@@ -231,27 +247,28 @@ class ExactOperators:
     def _guard(self, result: torch.Tensor) -> None:
         """Has the gradient of the operator that made `result` run outside the mode."""
         node = result.grad_fn
-        if result._base is not None and result._base.grad_fn is not None:
-            node = result._base.grad_fn  # written through a view: the gradient belongs to the base
+        base = base_of(result)
+        if base is not None and base.grad_fn is not None:
+            node = base.grad_fn  # written through a view: the gradient belongs to the base
         if node is None:
             return
         # Unpacking what was saved can run code of the program, which may count on being called once.
-        saves_plainly = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        saves_plainly = saved_tensor_hooks(True) is None
         running = False
 
         def before(_: tuple[torch.Tensor | None, ...]) -> None:
             nonlocal running
             running = bool(self._libraries) and self._is_on()
             if running:
-                torch._C._dispatch_tls_set_dispatch_key_excluded(_PYTHON, True)
+                exclude_key(KEY_OF_MODES, True)
 
         def after(results: tuple[torch.Tensor | None, ...], gradients: tuple[torch.Tensor | None, ...]) -> None:
             nonlocal running
             if not running:
                 return
             running = False
-            torch._C._dispatch_tls_set_dispatch_key_excluded(_PYTHON, False)
-            current = torch._C._current_autograd_node()  # not `node`: it would hold itself in memory
+            exclude_key(KEY_OF_MODES, False)
+            current = autograd_node()  # not `node`: it would hold itself in memory
             if not self._mode.recording:
                 return
             inputs: dict[str, Any] = {"grad": gradients[0]} if len(gradients) == 1 else {"grads": gradients}
@@ -279,17 +296,17 @@ def _saved(node: torch.autograd.graph.Node) -> dict[str, torch.Tensor]:
     """The tensors that the forward operator kept for its gradient, by their names in the formula."""
     found = {}
     for attribute in dir(node):
-        if attribute.startswith("_saved_"):
+        if attribute.startswith(SAVED):
             value = getattr(node, attribute)
             if isinstance(value, torch.Tensor):
-                found[attribute.removeprefix("_saved_")] = value
+                found[attribute.removeprefix(SAVED)] = value
     return found
 
 
 def _dispatches_anyway(values: Iterable[Any], *, composite: bool) -> bool:
     """Whether an argument takes the roads for tracing by itself: a subclass, a meta tensor, one of vmap; in composites a sparse one."""
     return any(
-        torch._C._dispatch_isTensorSubclassLike(value) and (composite or value.layout is torch.strided)
+        is_subclass_like(value) and (composite or value.layout is torch.strided)
         if isinstance(value, torch.Tensor)
         else isinstance(value, (list, tuple)) and _dispatches_anyway(value, composite=composite)
         for value in values

@@ -23,6 +23,7 @@ from .accelerators import Accelerator, Accelerators
 from .apart import apart
 from .device_rows import NARROW, WIDTH, blocks_of, is_dense, queue_row, summary_of
 from .memory import CODES, NAMES, elements_of, widened
+from .private_names import negated_view
 
 _CHUNK = 1024
 _PENDING_LIMIT = 2**30
@@ -183,7 +184,7 @@ class DeviceSummaries:
                 if tensor.layout is torch.strided and (conjugated or negated):
                     # What is in memory, and the rest on the host.
                     tensor = tensor.conj() if conjugated else tensor
-                    host = self._copied(torch._neg_view(tensor) if negated else tensor, lane).host
+                    host = self._copied(negated_view(tensor) if negated else tensor, lane).host
                 else:
                     conjugated = negated = False
                     host = tensor.to("cpu", copy=True)
@@ -192,7 +193,7 @@ class DeviceSummaries:
             lane.accelerator.wait(lane.stream)
             self.waits += 1
             host = host.conj() if conjugated else host
-            return torch._neg_view(host) if negated else host
+            return negated_view(host) if negated else host
 
     @property
     def must_finish(self) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump.plan import DumpPlan
 from opdump.recorder import GatheringRecorder, Live, LiveTensor, Recorder, beside_the_program
@@ -30,6 +29,7 @@ from .mode_stack import RecordingMode, put_on, take_off
 from .models import Models
 from .naming import Link, Naming, holds_tensors
 from .operator_names import OperatorNames
+from .private_names import autograd_node, dispatch_depth, graph_task, operator_schema, sequence_number, without_modes
 from .provenance import Provenance
 from .schemas import Found, OperatorSchema, nested_tensors, schema_of, tensors_among, tensors_returned
 from .sites import Site
@@ -40,9 +40,9 @@ from .values import ProgramValues
 from .watching import Watches
 
 # Found once: every operator asks them.
-_modes_below = torch._C._len_torch_dispatch_stack
-_graph_task = torch._C._current_graph_task_id
-_autograd_node = torch._C._current_autograd_node
+_modes_below = dispatch_depth
+_graph_task = graph_task
+_autograd_node = autograd_node
 
 
 class _Running:
@@ -131,7 +131,7 @@ class CaptureMode(RecordingMode):
             with unseen():
                 return func(*args, **kwargs)
         known = self._schemas.get(id(func))
-        if known is None and isinstance(func, torch._ops.HigherOrderOperator):
+        if known is None and operator_schema(func) is None:
             return self.run_as_one(func.name(), func, args, kwargs)
         if types and self._any_foreign(types):
             # A subclass that dispatches by itself goes first; what it then runs on plain tensors comes here again.
@@ -221,7 +221,7 @@ class CaptureMode(RecordingMode):
             self.graphs.passes()  # to file it means to wait for the device, which would end the graph
             return
         schema = OperatorSchema(name, kernel, "", (), (), ())
-        with _disable_current_modes(), unseen():
+        with without_modes(), unseen():
             op, _, _ = self.naming.identify(schema, (), {})
             assert op is not None
             others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
@@ -316,7 +316,7 @@ class CaptureMode(RecordingMode):
         if self._calls_only:
             self._launches()
             return call()
-        first = torch._C._autograd._get_sequence_nr()
+        first = sequence_number()
         with unseen():
             running = self._begin(schema, args, kwargs, tensors)
         if running is None:
@@ -506,8 +506,7 @@ class CaptureMode(RecordingMode):
             foreign = self._foreign.get(cls)
             if foreign is None:
                 dispatch = getattr(cls, "__torch_dispatch__", None)
-                foreign = dispatch is not None and dispatch is not torch._C._disabled_torch_dispatch_impl
-                foreign = foreign and dispatch is not torch.Tensor.__dict__.get("__torch_dispatch__")
+                foreign = dispatch is not None and dispatch is not torch.Tensor.__dict__.get("__torch_dispatch__")
                 foreign = self._foreign[cls] = foreign and cls is not torch.Tensor and cls is not torch.nn.Parameter
             if foreign:
                 return True

@@ -17,10 +17,12 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from .private_names import never_compiled
+
 
 def never_compile(code: CodeType) -> None:
     """Let frames of `code`, and all that they call, run as plain Python."""
-    _set_strategy(code, everything_below=True)
+    never_compiled(code, everything_below=True)
 
 
 def never_compile_package(name: str) -> None:
@@ -31,14 +33,7 @@ def never_compile_package(name: str) -> None:
     for module_name, module in list(sys.modules.items()):
         if f"{module_name}.".startswith(f"{name}."):
             for code in _codes_of(module):
-                _set_strategy(code, everything_below=False)
-
-
-def _set_strategy(code: CodeType, *, everything_below: bool) -> None:
-    from torch._C._dynamo import eval_frame
-
-    skip, default = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
-    eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip if everything_below else default))
+                never_compiled(code, everything_below=False)
 
 
 def _codes_of(module: ModuleType) -> Iterator[CodeType]:

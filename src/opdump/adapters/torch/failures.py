@@ -55,14 +55,14 @@ class FunctionFailures:
         self._replacements = Replacements()
 
     def attach(self) -> None:
-        apply = torch.autograd.Function.__dict__["apply"].__func__
+        apply = torch.autograd.Function.__dict__["apply"]  # a method of classes: written in Python, or in C
         backward = torch.autograd.function.BackwardCFunction.__dict__["apply"]
         record = self._record
 
         @records_failures
         def watched_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             try:
-                return apply(cls, *args, **kwargs)
+                return apply.__get__(None, cls)(*args, **kwargs)
             except Exception as error:
                 if recording_here() and not was_recorded(error):
                     record(cls.__name__, args, kwargs, error)
@@ -78,7 +78,9 @@ class FunctionFailures:
                 raise
 
         replace = self._replacements.replace
-        replace(torch.autograd.Function, "apply", classmethod(functools.wraps(apply)(watched_apply)))
+        replace(
+            torch.autograd.Function, "apply", classmethod(functools.wraps(torch.autograd.Function.apply)(watched_apply))
+        )
         replace(torch.autograd.function.BackwardCFunction, "apply", functools.wraps(backward)(watched_backward))
 
         boxed = torch.autograd.function.BackwardCFunction.__dict__.get("apply_boxed")

@@ -15,7 +15,8 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
-_sequence_number = torch._C._autograd._get_sequence_nr
+from .private_names import number_of, sequence_number
+
 _MOST_NODES = 16
 """Nodes that one operator makes at the most: more are new only where nobody was looking."""
 
@@ -61,7 +62,7 @@ class ForwardLinks(Generic[Link]):
     def begins(self, link: Link) -> None:
         """To be called by each operator that autograd may have made nodes for, when it is dispatched."""
         nodes = self._mine()
-        sequence = _sequence_number()
+        sequence = sequence_number()
         last = nodes.last
         if sequence != last:
             before = nodes.link
@@ -75,7 +76,7 @@ class ForwardLinks(Generic[Link]):
     def made(self, first: int, link: Link) -> None:
         """All nodes of this thread from number `first` on belong to an operator that ran above autograd."""
         nodes = self._mine()
-        nodes.last = torch._C._autograd._get_sequence_nr()
+        nodes.last = sequence_number()
         nodes.link = link
         for number in range(first, nodes.last):
             nodes.recent[number] = (link, link)
@@ -85,7 +86,7 @@ class ForwardLinks(Generic[Link]):
 
         `task` is the number of the running backward.
         """
-        sequence = node._sequence_nr()
+        sequence = number_of(node)
         mine = self._mine()
         copies = type(node).__name__ == "CopySlices"
         if len(self._threads) == 1:

@@ -29,7 +29,7 @@ class FutureCallbacks:
         self._replacements = Replacements()
 
     def attach(self) -> None:
-        future: Any = torch._C.Future
+        future: Any = torch.Future
         for name in ("then", "add_done_callback"):
             self._replacements.replace(future, name, self._with_callback_inside(getattr(future, name)))
 

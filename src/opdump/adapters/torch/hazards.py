@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .operator_kinds import kind_of
+from .private_names import all_operators, has_kernel, named_schema
 
 Operator = Any  # torch._ops.OpOverload, which is generic in some releases and not in others
 
@@ -122,10 +123,10 @@ _KERNEL_KEYS = (
 @cache
 def composites() -> tuple[str, ...]:
     """Operators of `aten` that come down to others for every kind of tensor."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = has_kernel
     return tuple(
         name.removeprefix("aten::")
-        for name in torch._C._dispatch_get_all_op_names()
+        for name in all_operators()
         if name.startswith("aten::") and has(name, COMPOSITE) and not any(has(name, key) for key in _KERNEL_KEYS)
     )
 
@@ -138,7 +139,7 @@ def counted_inside() -> Mapping[str, tuple[str, ...]]:
     there leaves it to the operators that its own kernel calls, and for those the key is switched off under a mode.
     """
     found: dict[str, list[str]] = {}
-    for qualified in torch._C._dispatch_get_all_op_names():
+    for qualified in all_operators():
         namespace, _, name = qualified.partition("::")
         if namespace in OWN_NAMESPACES and _counts_inside(qualified):
             operator = find(namespace, name)
@@ -148,14 +149,14 @@ def counted_inside() -> Mapping[str, tuple[str, ...]]:
 
 
 def _counts_inside(qualified: str) -> bool:
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = has_kernel
     if qualified.startswith("aten::_foreach_"):
         return True
     if qualified.startswith(_COLLECTIVES):
         return not has(qualified, COMPOSITE)
     if has(qualified, COMPOSITE) or has(qualified, _COUNTS_WRITES):
         return False
-    schema = torch._C._get_schema(*_packet_and_overload(qualified))
+    schema = named_schema(*_packet_and_overload(qualified))
     return any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
 
 

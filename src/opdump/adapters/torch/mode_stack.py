@@ -16,9 +16,20 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .dynamo_frames import never_compile
+from .names_by_release import is_lost
+from .private_names import (
+    FRAMES,
+    OPERATORS,
+    TorchDispatchMode,
+    dispatch_depth,
+    dispatch_mode_at,
+    is_own_mode,
+    let_higher_order_in,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
 
 
 class RecordingMode(TorchDispatchMode):
@@ -44,6 +55,9 @@ class RecordingMode(TorchDispatchMode):
         handler = cls.__dict__.get("__torch_dispatch__")
         if isinstance(handler, FunctionType):
             never_compile(handler.__code__)
+            if is_lost(FRAMES):
+                cls.__torch_dispatch__ = torch.compiler.disable(handler)  # type: ignore[method-assign]
+            let_higher_order_in(cls, handler)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -57,11 +71,11 @@ class RecordingMode(TorchDispatchMode):
 
 
 def put_on(mode: RecordingMode) -> bool:
-    """Switch `mode` on in the calling thread, under the modes of the user's program; False where it is on already."""
-    if is_on(mode):
+    """Switch `mode` on in the calling thread, under the modes of the user's program; False where it is on already, or cannot be."""
+    if is_lost(OPERATORS) or is_on(mode):
         return False
     above = _take_off_users(_first_users())
-    torch._C._push_on_torch_dispatch_stack(mode)
+    push_dispatch_mode(mode)
     _put_back(above)
     return True
 
@@ -102,21 +116,23 @@ def suspended() -> Iterator[None]:
 
 def _stack() -> list[TorchDispatchMode]:
     """The modes of the calling thread, lowest first."""
-    return [torch._C._get_dispatch_stack_at(place) for place in range(torch._C._len_torch_dispatch_stack())]
+    if is_lost(OPERATORS):
+        return []
+    return [dispatch_mode_at(place) for place in range(dispatch_depth())]
 
 
 def _first_users() -> int:
     """The place of the lowest mode that is not PyTorch's own."""
     stack = _stack()
-    return next((place for place, mode in enumerate(stack) if getattr(mode, "_mode_key", None) is None), len(stack))
+    return next((place for place, mode in enumerate(stack) if not is_own_mode(mode)), len(stack))
 
 
 def _take_off_users(place: int) -> list[TorchDispatchMode]:
     """The modes from `place` upward, lowest first, now off. All of them are the program's: PyTorch's are below."""
-    count = torch._C._len_torch_dispatch_stack() - place
-    return [torch._C._pop_torch_dispatch_stack(None) for _ in range(count)][::-1]
+    count = dispatch_depth() - place
+    return [pop_dispatch_mode(None) for _ in range(count)][::-1]
 
 
 def _put_back(modes: Iterable[TorchDispatchMode]) -> None:
     for mode in modes:
-        torch._C._push_on_torch_dispatch_stack(mode)
+        push_dispatch_mode(mode)

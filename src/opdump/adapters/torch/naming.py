@@ -23,6 +23,7 @@ from opdump.records import Frame, OpRecord, Phase
 from .arguments import arguments_of, json_value, numbers_for_tensors
 from .forward_links import ForwardLinks
 from .models import Models
+from .private_names import autograd_node, graph_task
 from .schemas import OperatorSchema, nested_tensors
 from .sites import GRADIENTS, Site, Sites
 from .stacks import StackReader, is_recomputing
@@ -32,8 +33,8 @@ from .training_position import Position
 
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 # Found once: every operator asks them.
-_graph_task = torch._C._current_graph_task_id
-_autograd_node = torch._C._current_autograd_node
+_graph_task = graph_task
+_autograd_node = autograd_node
 _grad_enabled = torch.is_grad_enabled
 _nanoseconds = time.time_ns
 _frame = sys._getframe

@@ -17,6 +17,8 @@ import torch
 
 from opdump.records import SkipReason
 
+from .private_names import operator_schema
+
 _NATIVE_NAMESPACES = frozenset({"aten", "prims"})
 
 _ALLOCATIONS = frozenset(
@@ -162,7 +164,7 @@ _AFTER_THE_WAIT = frozenset({"wait_tensor", "_wrap_tensor_autograd", "barrier", 
 
 def kind_of(op: Any) -> SkipReason:
     """Why an operator launches no kernel; empty where it launches one, or may."""
-    schema = getattr(op, "_schema", None)
+    schema = operator_schema(op)
     if schema is None:
         return ""  # a higher-order operator: it runs functions
     namespace, _, name = schema.name.partition("::")
@@ -188,7 +190,7 @@ def writes_of(op: Any) -> tuple[str, ...]:
 
     A view whose shape is changed in place (`squeeze_`) counts as written: its description changes, its elements do not.
     """
-    schema = getattr(op, "_schema", None)
+    schema = operator_schema(op)
     if schema is None:
         return ()
     undeclared = _UNDECLARED_WRITES.get(schema.name.partition("::")[2], ())
@@ -201,7 +203,7 @@ def writes_of(op: Any) -> tuple[str, ...]:
 
 def true_name(op: Any) -> tuple[str, str]:
     """The type of an operator and its full name: ("add", "aten::add.Tensor"), ("convolution", "aten::convolution")."""
-    schema = getattr(op, "_schema", None)
+    schema = operator_schema(op)
     if schema is None:
         name = str(getattr(op, "__name__", op))
         return name, f"higher_order::{name}"
@@ -214,7 +216,7 @@ def is_asynchronous(op: Any) -> bool:
 
     Its inputs can be read before it runs; its outputs not before the program has waited for them.
     """
-    schema = getattr(op, "_schema", None)
+    schema = operator_schema(op)
     if schema is None:
         return False
     namespace, _, name = schema.name.partition("::")

@@ -19,12 +19,13 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from .private_names import WRAPPED, WRAPPED_BY_OTHERS, children_of
 from .sites import GRADIENTS
 from .training_scopes import WRAPPERS, RootScopes, compiled_original
 
 _ROOT = 2
 """Components above the modules of a network: `Default/network-LeNet`."""
-_ADDED = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_ADDED = WRAPPED_BY_OTHERS | {WRAPPED}
 """What wrappers call the module that they wrap."""
 _MOST_PATHS = 200_000
 """Modules that are shared within shared modules have very many paths."""
@@ -86,15 +87,15 @@ def _spelled(parts: list[str]) -> Iterator[str]:
 def _all_paths(root: nn.Module) -> Iterator[tuple[nn.Module, set[str]]]:
     """Every module below `root`, once for each place where it is registered, with the ways to spell that place."""
     original = compiled_original(root)
-    first = {""} if original is root else {"", "_orig_mod"}
+    first = {""} if original is root else {"", WRAPPED}
     pending: list[tuple[nn.Module, set[str], tuple[int, ...]]] = [(original, first, (id(original),))]
     number = 0
     while pending and number < _MOST_PATHS:
         module, paths, above = pending.pop()
         number += 1
-        yield module, paths - {"", "_orig_mod"}
+        yield module, paths - {"", WRAPPED}
         is_wrapper = type(module).__name__ in WRAPPERS
-        for name, child in reversed(list(module._modules.items())):
+        for name, child in reversed(list(children_of(module).items())):
             if child is None or id(child) in above:
                 continue
             spelled = {f"{path}.{name}" if path else name for path in paths}

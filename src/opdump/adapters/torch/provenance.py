@@ -16,9 +16,12 @@ import torch
 
 from opdump.recorder import LiveTensor
 
+from .names_by_release import is_lost
+from .private_names import SOURCES, hold_weakly, identity_of, release_memory
 from .schemas import Found
 
 _STRIDED = torch.strided
+_UNTOLD = is_lost(SOURCES)
 _MOST_PARTS = 64
 """Beyond this many parts of one storage, the last writer stands for all of it."""
 _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -37,9 +40,9 @@ class Provenance:
         storage = storage_of(tensor)
         if storage is None:
             return
-        key = storage._cdata
+        key = identity_of(storage)
         if key not in self._weak:
-            self._weak[key] = storage._weak_ref()
+            self._weak[key] = hold_weakly(storage)
         elif tensor.numel() * tensor.element_size() < storage.nbytes() and self._note_part(key, tensor, source):
             return
         self._sources[key] = source
@@ -48,7 +51,7 @@ class Provenance:
     def source(self, tensor: torch.Tensor) -> str:
         """What the memory of `tensor` holds; empty where nobody was seen to write it. Of several writers, the last."""
         storage = storage_of(tensor)
-        return "" if storage is None else self._source(storage._cdata, tensor)
+        return "" if storage is None else self._source(identity_of(storage), tensor)
 
     def lives(
         self,
@@ -68,10 +71,10 @@ class Provenance:
             if storage is None:
                 source = ""
             elif parts:
-                source = self._source(storage._cdata, tensor)
+                source = self._source(identity_of(storage), tensor)
             else:
-                source = sources.get(storage._cdata, "")
-            if not source and constant is not None:
+                source = sources.get(identity_of(storage), "")
+            if not source and constant is not None and not _UNTOLD:
                 source = constant(slot, argument, tensor)
                 self.note(tensor, source)
             lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))
@@ -92,7 +95,7 @@ class Provenance:
         self._parts.clear()
         while self._weak:
             _, weak = self._weak.popitem()
-            torch.UntypedStorage._free_weak_ref(weak)
+            release_memory(weak)
 
     def _note_part(self, key: int, tensor: torch.Tensor, source: str) -> bool:
         parts = self._parts.setdefault(key, {})
@@ -138,6 +141,6 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     try:
-        return tensor.untyped_storage()
+        return None if _UNTOLD else tensor.untyped_storage()
     except (RuntimeError, NotImplementedError, ValueError):  # ValueError: a parameter of a lazy module
         return None

@@ -20,6 +20,7 @@ from opdump.statistics import SummaryStatistics, canonical_category, device_extr
 from .accelerators import Accelerators
 from .device import DeviceSummaries, PendingCopy
 from .memory import CODES, NAMES, copy_of_elements, elements_of, widened
+from .private_names import is_functorch, no_subclass_functions
 from .unseen import never_seen
 
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
@@ -83,7 +84,7 @@ class TensorReader:
         if tensor.__class__ in _PLAIN_CLASSES:
             return self._take_any(tensor)
         # The properties of a subclass may be overridden; what is in memory is asked of torch itself.
-        with torch._C.DisableTorchFunctionSubclass():
+        with no_subclass_functions():
             return self._take_any(tensor)
 
     def skip(self, tensor: torch.Tensor, reason: SkipReason) -> Taken:
@@ -158,7 +159,7 @@ class TensorReader:
         if tensor.is_nested:
             return Taken(dtype, shape, 0, "unsupported layout")
         taken = Taken(dtype, shape, _size(tensor))
-        if tensor.is_meta or _is_functorch(tensor) or _has_no_storage(tensor):
+        if tensor.is_meta or is_functorch(tensor) or _has_no_storage(tensor):
             taken.skip = "no storage"
             return taken
         if tensor.numel() == 0:
@@ -236,10 +237,6 @@ class TensorReader:
 
 def _size(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _is_functorch(tensor: torch.Tensor) -> bool:
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _has_no_storage(tensor: torch.Tensor) -> bool:

@@ -19,14 +19,10 @@ import torch
 from opdump.adapters.replacements import Replacements
 
 from .mode_stack import RecordingMode, is_on
+from .private_names import has_rpc_agent, rpc_agent, rpc_invocations, rpc_pickler, run_rpc_function
 
-_UNSEEN = {
-    "_invoke_rpc_builtin": "operators of PyTorch",
-    "_invoke_remote_builtin": "operators of PyTorch",
-    "_invoke_rpc_torchscript": "functions of TorchScript",
-    "_invoke_remote_torchscript": "functions of TorchScript",
-}
-_SEEN = ("_invoke_rpc_python_udf", "_invoke_remote_python_udf")
+_UNSEEN = {"builtin": "operators of PyTorch", "torchscript": "functions of TorchScript"}
+"""What runs without Python, by the last word of the function that asks for it."""
 
 
 class RpcCalls:
@@ -49,8 +45,9 @@ class RpcCalls:
         from torch.distributed import autograd
         from torch.distributed.rpc import api, internal
 
-        pickler: Any = internal._internal_rpc_pickler
-        run: Callable[[Any], Any] = internal._run_function
+        pickler, run = rpc_pickler(), run_rpc_function()
+        if pickler is None or run is None:
+            return
         deserialize, kind, backward = pickler.deserialize, internal.PythonUDF, vars(autograd)["backward"]
 
         def run_inside(call: Any) -> Any:
@@ -66,10 +63,8 @@ class RpcCalls:
             return kind(run_inside, (value,), {}) if isinstance(value, kind) else value
 
         self._replacements.replace(pickler, "deserialize", received)
-        for name in _SEEN:
-            self._replacements.replace(api, name, self._asking(getattr(api, name), ""))
-        for name, what in _UNSEEN.items():
-            self._replacements.replace(api, name, self._asking(getattr(api, name), what))
+        for name, call in rpc_invocations():
+            self._replacements.replace(api, name, self._asking(call, _UNSEEN.get(name.rpartition("_")[2], "")))
         self._replacements.replace(autograd, "backward", self._asking(backward, "gradients"))
 
     def detach(self) -> None:
@@ -104,9 +99,8 @@ def worker_number() -> int | None:
     """The number of this process among the workers of RPC; None where it is none of them, or not any more."""
     if not _is_available():
         return None
-    from torch._C._distributed_rpc import _get_current_rpc_agent, _is_current_rpc_agent_set
-
-    return int(_get_current_rpc_agent().get_worker_info().id) if _is_current_rpc_agent_set() else None
+    agent, is_set = rpc_agent(), has_rpc_agent()
+    return int(agent().get_worker_info().id) if agent is not None and is_set is not None and is_set() else None
 
 
 def _is_available() -> bool:

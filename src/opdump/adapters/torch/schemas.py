@@ -12,6 +12,7 @@ import torch
 from opdump.records import SkipReason
 
 from .operator_kinds import is_asynchronous, kind_of, true_name, writes_of
+from .private_names import operator_schema
 
 _Tensor = torch.Tensor
 Found = tuple[int, str, torch.Tensor]
@@ -60,7 +61,7 @@ class OperatorSchema:
 
 def schema_of(func: Any) -> OperatorSchema:
     """Works out what the mode needs to know of an operator from its schema."""
-    arguments = func._schema.arguments
+    arguments = operator_schema(func).arguments
     tensors: list[tuple[int, str]] = []
     others: list[tuple[int, str]] = []
     for index, argument in enumerate(arguments):
@@ -68,7 +69,9 @@ def schema_of(func: Any) -> OperatorSchema:
         (tensors if is_tensor else others).append((index, argument.name))
     op_type, kernel = true_name(func)
     names = {argument.name: index for index, argument in enumerate(arguments)}
-    returned = sum(1 for value in func._schema.returns if value.alias_info is not None and value.alias_info.is_write)
+    returned = sum(
+        1 for value in operator_schema(func).returns if value.alias_info is not None and value.alias_info.is_write
+    )
     writes = writes_of(func)
     written = tuple((names[name], name) for name in writes) if not returned else _unreturned(func, names)
     return OperatorSchema(
@@ -96,12 +99,12 @@ def _picker(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...
 def _unreturned(func: Any, names: Mapping[str, int]) -> tuple[tuple[int, str], ...]:
     """Written arguments that no return value aliases."""
     aliased: set[str] = set()
-    for value in func._schema.returns:
+    for value in operator_schema(func).returns:
         if value.alias_info is not None:
             aliased |= set(value.alias_info.before_set)
     kept = []
     for name in writes_of(func):
-        info = func._schema.arguments[names[name]].alias_info
+        info = operator_schema(func).arguments[names[name]].alias_info
         if info is None or aliased.isdisjoint(info.before_set):
             kept.append((names[name], name))
     return tuple(kept)

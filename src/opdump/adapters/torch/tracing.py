@@ -12,27 +12,13 @@ among them: below them a dispatch mode sees plain tensors, so they are recorded 
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from opdump.adapters.replacements import Replacements
 
 from .mode_stack import suspended
-
-_TRACERS = (
-    ("torch.jit._trace", "_trace_impl"),  # all of torch.jit.trace
-    ("torch.jit._trace", "trace_module"),
-    ("torch.jit", "trace_module"),
-    ("torch.jit._trace", "_get_trace_graph"),
-    ("torch.jit", "_get_trace_graph"),
-    ("torch.export._trace", "_export"),
-    ("torch.export._trace", "_export_for_training"),
-    ("torch.export.exported_program", "_decompose_exported_program"),
-    ("torch.fx.experimental.proxy_tensor", "_MakefxTracer.trace"),
-    ("torch.fx._symbolic_trace", "Tracer.trace"),
-    ("torch.onnx", "export"),
-)
+from .private_names import tracers
 
 
 class SuspendedTracing:
@@ -42,14 +28,8 @@ class SuspendedTracing:
         self._replacements = Replacements()
 
     def attach(self) -> None:
-        for module, path in _TRACERS:
-            *outer, name = path.split(".")
-            owner: Any = importlib.import_module(module)
-            for part in outer:
-                owner = getattr(owner, part, None)
-            # Releases of PyTorch differ in which of these they have; a tracer that is missing traces nothing.
-            if hasattr(owner, name):
-                self._replacements.replace(owner, name, run_suspended(getattr(owner, name)))
+        for owner, name in tracers():
+            self._replacements.replace(owner, name, run_suspended(getattr(owner, name)))
 
     def detach(self) -> None:
         self._replacements.restore()

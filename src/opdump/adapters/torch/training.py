@@ -23,13 +23,13 @@ from typing import Any, Literal, final
 
 import torch
 from torch import nn
-from torch._guards import TracingContext
 from torch.fx import GraphModule
 from torch.optim import Optimizer
 
 from opdump.errors import CaptureStateError
 
 from .call_depth import NESTED, CallDepth
+from .private_names import REPLICA, graph_task, tracing_context
 from .training_hooks import Watch, install
 from .training_listener import SilentListener, TrainingListener
 from .training_marks import Enclosing, Marks
@@ -274,11 +274,11 @@ class TrainingObserver:
         try:
             if self._marks is not None:
                 position.enclosing = Enclosing(module, None, position.enclosing)
-            if torch._C._current_graph_task_id() != -1:
+            if graph_task() != -1:
                 return self._recompute(position, module, run)
             scopes = self.networks.find(module)
             if scopes is None or not scopes.network:
-                replica = "_is_replica" in module.__dict__
+                replica = REPLICA in module.__dict__
                 whole = None if replica or position.top is not None else self.networks.around(module)
                 if replica or not is_network(module):
                     self._enter_other(position, module, whole)
@@ -326,7 +326,7 @@ class TrainingObserver:
 
         def again(*args: Any, **kwargs: Any) -> Any:
             position = self.current()
-            if not alive[0] or position.suspended or torch._C._current_graph_task_id() == -1:
+            if not alive[0] or position.suspended or graph_task() == -1:
                 return function(*args, **kwargs)
             if position.recomputing and position.root is root and position.scope == scope:
                 return function(*args, **kwargs)  # the first run of a checkpoint inside one that is run again
@@ -368,7 +368,7 @@ class TrainingObserver:
         elif position.top is not None:
             inner = position.top.registered.get(id(module))
             position.scope = inner or position.top.enter_unregistered(module, position.scope, walked=False)
-        elif "_is_replica" in module.__dict__:
+        elif REPLICA in module.__dict__:
             position.top = self.networks.add_replica(module, self._latest[0])
             position.scope = position.top.scope
         elif not isinstance(module, GraphModule):
@@ -424,6 +424,6 @@ class TrainingObserver:
         return (
             position.suspended > 0
             or os.getpid() != self._process
-            or torch._C._get_tracing_state() is not None
-            or TracingContext.try_get() is not None
+            or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+            or tracing_context() is not None
         )

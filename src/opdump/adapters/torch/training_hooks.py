@@ -23,6 +23,8 @@ from torch.utils import checkpoint
 
 from opdump.adapters.replacements import Replacements
 
+from .private_names import CHECKPOINT, RUN_BACKWARD, checkpoint_generator, run_backward
+
 
 @dataclass(frozen=True, slots=True)
 class Watch:
@@ -76,20 +78,22 @@ def install(watch: Watch) -> Callable[[], None]:
 
 def _watch_backward(watch: Watch, alive: list[bool], replaced: Replacements) -> None:
     # `backward` and `grad` may have been imported by name long ago; both look this function up when they run.
-    original = torch.autograd.__dict__["_engine_run_backward"]
+    original = run_backward()
+    if original is None:
+        return
 
     @functools.wraps(original)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
+    def run_and_tell(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not alive[0]:
             return original(*args, **kwargs)
         return watch.backward(original, args, kwargs)
 
-    replaced.replace(torch.autograd, "_engine_run_backward", run_backward)
+    replaced.replace(torch.autograd, RUN_BACKWARD, run_and_tell)
 
 
 def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) -> None:
     # Not `checkpoint` itself: it may have been imported by name, and compilers know it by its identity.
-    kept = checkpoint.__dict__["_checkpoint_without_reentrant_generator"]
+    kept = checkpoint_generator()
     apply: Callable[..., Any] = checkpoint.CheckpointFunction.apply
 
     @functools.wraps(kept)
@@ -99,7 +103,8 @@ def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) 
     def apply_function(function: Callable[..., Any], *args: Any) -> Any:
         return apply(watch.remember(function, alive) if alive[0] else function, *args)
 
-    replaced.replace(checkpoint, "_checkpoint_without_reentrant_generator", generator)
+    if kept is not None:
+        replaced.replace(checkpoint, CHECKPOINT, generator)
     replaced.replace(checkpoint.CheckpointFunction, "apply", staticmethod(apply_function))
 
 

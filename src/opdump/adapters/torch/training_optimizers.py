@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
+from .private_names import graph_task
 from .training_position import Position, Running, RunningOptimizer
 from .training_scopes import OUTSIDE
 from .training_steps import StepCounter
@@ -74,7 +74,7 @@ class Optimizers:
                 break
         if not position.optimizers:
             self._ended(optimizer)
-            self._counter.optimizer_ends(running.counts, in_backward=torch._C._current_graph_task_id() != -1)
+            self._counter.optimizer_ends(running.counts, in_backward=graph_task() != -1)
 
     def abandon_failed(self, position: Position) -> None:
         """Leave optimizers that failed: PyTorch calls the hook after `step` only where `step` returned.

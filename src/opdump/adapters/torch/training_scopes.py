@@ -19,6 +19,8 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
+from .private_names import WRAPPED, children_of
+
 OUTSIDE = "Default"
 WRAPPERS = ("DistributedDataParallel", "DataParallel")
 """Classes that run the one model that they have as `module`."""
@@ -27,8 +29,8 @@ WRAPPERS = ("DistributedDataParallel", "DataParallel")
 def compiled_original(module: nn.Module) -> nn.Module:
     """The module itself, or the one that `torch.compile(module)` wraps: compiling a model renames nothing."""
     # Importing torch._dynamo to ask isinstance costs a second; its wrapper is known by the one child that it registers.
-    while type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules:
-        original = module._modules["_orig_mod"]
+    while type(module).__name__ == "OptimizedModule" and WRAPPED in children_of(module):
+        original = children_of(module)[WRAPPED]
         if original is None:
             break
         module = original
@@ -38,7 +40,7 @@ def compiled_original(module: nn.Module) -> nn.Module:
 def unwrapped(module: nn.Module) -> list[nn.Module]:
     """A root module and what it wraps, outermost first: `torch.compile` is looked through, `DistributedDataParallel` has one inside."""
     found = [compiled_original(module)]
-    while type(found[-1]).__name__ in WRAPPERS and (inner := found[-1]._modules.get("module")) is not None:
+    while type(found[-1]).__name__ in WRAPPERS and (inner := children_of(found[-1]).get("module")) is not None:
         found.append(compiled_original(inner))
     return found
 
@@ -188,7 +190,7 @@ class RootScopes:
                 pending.append((original, scope, module))
                 continue
             # Reversed, so that the stack gives them in the order of registration.
-            for name, child in reversed(list(module._modules.items())):
+            for name, child in reversed(list(children_of(module).items())):
                 if child is not None:
                     shown = compiled_original(child)
                     pending.append((child, f"{scope}/{part_name(name, shown, self._class_names)}", module))

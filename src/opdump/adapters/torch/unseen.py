@@ -15,12 +15,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-import torch
+from .private_names import no_function_modes
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-unseen = torch._C.DisableTorchFunction
+unseen = no_function_modes
 
 
 def never_seen(function: Callable[Given, Result]) -> Callable[Given, Result]:

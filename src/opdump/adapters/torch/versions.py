@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
+from .private_names import writes_into
 from .unseen import unseen
 
 
 def version_of(value: Any) -> int:
     """The version counter of a tensor; -1 for what has none: tensors that were made in inference mode, and whatever is no tensor."""
     with unseen():
-        return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else -1
+        return writes_into(value) if isinstance(value, torch.Tensor) and not value.is_inference() else -1

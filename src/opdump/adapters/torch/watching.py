@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from opdump.plan import DumpPlan, ModelSelection
 from opdump.plan.nearest import with_nearest
@@ -21,6 +20,7 @@ from opdump.recorder import GatheringRecorder, LiveTensor
 from opdump.records import OpRecord
 
 from .operator_names import OperatorNames
+from .private_names import without_modes
 from .schemas import Found
 
 _MOST_SEEN = 100_000
@@ -85,7 +85,7 @@ class Watches:
 
     def add_tensors(self, tensors: Mapping[str, torch.Tensor], op: OpRecord) -> None:
         """Watches tensors of the program from now on; `op` says where they are."""
-        with self._lock, _disable_current_modes():
+        with self._lock, without_modes():
             for name, tensor in tensors.items():
                 watched = _Watched(TENSOR, name, name, ((0, "", _Held(tensor)),))
                 self._tensors[name] = watched
@@ -104,7 +104,7 @@ class Watches:
         names = self._names.of(op.op_name)
         if len(self._seen) < _MOST_SEEN:
             self._seen[op.op_name] = None
-        with self._lock, _disable_current_modes():
+        with self._lock, without_modes():
             mine = {node for entry in self._entries for node in entry.watcher_nodes if node in names}
             if mine:
                 self.matched |= mine

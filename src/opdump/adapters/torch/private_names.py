@@ -1,0 +1,402 @@
+"""Every private name of PyTorch that the adapter uses, which ability hangs on it, and what stands in for it.
+
+    graph_task = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=_gives(-1))
+
+A release without a name takes the next one of its row, the older ones behind; where it has none of them, `instead` is used, and the
+ability is lost: the program runs on as it is, and the report says which name is missing and what that costs (`reasons`). Where
+`by` says what does the same, nothing is lost. docs/torch-versions.md has the table by release.
+
+No other file of the adapter uses a private name of PyTorch (tests/torch/test_private_names.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .names_by_release import Ability, PrivateName, first, gives, later, look_up, row, taken
+
+OPERATORS = Ability(
+    "operators", "no operator is recorded, since it could not be done without changing the program's numbers"
+)
+BACKWARD = Ability("backward", "what a backward runs is recorded as a part of the forward")
+LINKS = Ability("links", "gradients are recorded without the forward operators that they belong to")
+SOURCES = Ability("sources", "records do not say which operator made an input")
+CALLS = Ability(
+    "calls", "calls of the program are not recorded (dump_level op), and errors above operators are not seen"
+)
+STEPS = Ability("steps", "no iteration ends with a backward; optimizers and networks alone end one")
+RECOMPUTATION = Ability("recomputation", "what a checkpoint runs again has no scope")
+COMPILED = Ability("compiled", "compiled regions are recorded only as far as they run operators")
+FRAMES = Ability("frames", "where a program compiles functions, each operator that is recorded takes longer")
+TRACING = Ability("tracing", "what is run to be traced or exported is recorded as if the program ran it")
+COLLECTIVES = Ability("collectives", "results of collectives are recorded when the step ends, or listed as in flight")
+WRITES = Ability("writes", "what a compiled region writes into is not recorded as its result")
+DEVICES = Ability("devices", "modes of the program are in force while a device sums up its tensors")
+RPC = Ability("rpc", "what RPC runs for other processes is not recorded, or its rank is not known")
+
+# The stack of dispatch modes, and what keeps operators exact that a mode would change
+
+dispatch_depth: Callable[[], int] = taken("torch._C._len_torch_dispatch_stack", of=OPERATORS, instead=gives(0))
+dispatch_mode_at = taken("torch._C._get_dispatch_stack_at", of=OPERATORS)
+push_dispatch_mode = taken("torch._C._push_on_torch_dispatch_stack", of=OPERATORS)
+pop_dispatch_mode = taken("torch._C._pop_torch_dispatch_stack", of=OPERATORS)
+
+
+class _NoMode:
+    """Stands where the class of dispatch modes stood. It is put on nowhere."""
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    modes = [pop_dispatch_mode(None) for _ in range(dispatch_depth())]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            push_dispatch_mode(mode)
+
+
+if TYPE_CHECKING:
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # noqa: PLC0414  for mypy
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    without_modes = _disable_current_modes
+else:
+    TorchDispatchMode = taken("torch.utils._python_dispatch.TorchDispatchMode", of=OPERATORS, instead=_NoMode)
+    without_modes = taken(
+        "torch.utils._python_dispatch._disable_current_modes",
+        of=OPERATORS,
+        instead=_without_modes,
+        by="the modes are taken off one by one",
+    )
+
+KEY_OF_MODES = taken("torch._C.DispatchKey.Python", of=OPERATORS)
+KEY_OF_THREADS_WITH_MODES = taken("torch._C.DispatchKey.PythonTLSSnapshot", of=OPERATORS)
+DispatchKeySet = taken("torch._C.DispatchKeySet", of=OPERATORS)
+all_operators: Callable[[], list[str]] = taken("torch._C._dispatch_get_all_op_names", of=OPERATORS, instead=list)
+has_kernel: Callable[[str, str], bool] = taken(
+    "torch._C._dispatch_has_kernel_for_dispatch_key", of=OPERATORS, instead=gives(value=False)
+)
+is_key_excluded = taken("torch._C._dispatch_tls_is_dispatch_key_excluded", of=OPERATORS)
+exclude_key = taken("torch._C._dispatch_tls_set_dispatch_key_excluded", of=OPERATORS)
+fallthrough_kernel = taken("torch.library.fallthrough_kernel", of=OPERATORS)
+destroy_library = taken("torch.library.Library._destroy", of=OPERATORS)
+_base = taken("torch.Tensor._base", of=OPERATORS)
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that another is a view of."""
+    base: torch.Tensor | None = _base.__get__(tensor)
+    return base
+
+
+def _is_subclass_like(tensor: torch.Tensor) -> bool:
+    return type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta or is_functorch(tensor)
+
+
+is_subclass_like: Callable[[torch.Tensor], bool] = taken(
+    "torch._C._dispatch_isTensorSubclassLike", of=OPERATORS, instead=_is_subclass_like, by="class, device and functorch"
+)
+_get_schema = taken("torch._C._get_schema", of=OPERATORS, by="the schema of torch.ops")
+
+
+def named_schema(packet: str, overload: str) -> Any:
+    """The schema of an operator by its name: `aten::add`, `Tensor`."""
+    if _get_schema is not None:
+        return _get_schema(packet, overload)
+    namespace, _, name = packet.partition("::")
+    found = getattr(getattr(torch.ops, namespace), name)
+    return operator_schema(getattr(found, overload or "default"))
+
+
+def operator_schema(operator: Any) -> Any:
+    """The schema of an operator of `torch.ops`; None where it is one of a higher order, which runs functions."""
+    return getattr(operator, "_schema", None)
+
+
+def is_own_mode(mode: Any) -> bool:
+    """Whether a dispatch mode is PyTorch's own (fake tensors, tracing)."""
+    return getattr(mode, "_mode_key", None) is not None
+
+
+def dual_level() -> int:
+    """How deep forward-mode AD is nested; -1 outside of it. Where PyTorch does not tell: as if it were on, which changes no number."""
+    from torch.autograd import forward_ad
+
+    return int(getattr(forward_ad, "_current_level", 0))
+
+
+_FORWARD_AD = row(
+    "torch.autograd.forward_ad._current_level", of=OPERATORS, by="operators with a tangent always run apart"
+)
+
+saved_tensor_hooks = taken(
+    "torch._C._autograd._top_saved_tensors_default_hooks",
+    of=OPERATORS,
+    instead=gives(value=True),
+    by="the tensors that a gradient run apart has saved are left out of its inputs",
+)
+SAVED = "_saved_"
+"""How the tensors are called that a node of autograd keeps."""
+
+# Operators of a higher order: before PyTorch 2.10 each of them has a table of the modes that it may meet.
+
+mode_tables = taken("torch._ops._higher_order_ops", of=OPERATORS, instead={}, by="modes that say they take them")
+
+
+def let_higher_order_in(mode: type, handler: Callable[..., Any]) -> None:
+    """Has operators of a higher order handed to `handler(operator, mode, args, kwargs)` in releases that do not ask the mode."""
+    if hasattr(TorchDispatchMode, "supports_higher_order_operators"):
+        return
+    for operator in list(mode_tables.values()):
+        table = getattr(operator, "python_key_table", None)
+        if table is not None and mode not in table:
+            table[mode] = functools.partial(_handed_over, handler, operator)
+
+
+def _handed_over(handler: Callable[..., Any], operator: Any, mode: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return handler(mode, operator, (), args, kwargs)
+
+
+# Autograd
+
+graph_task: Callable[[], int] = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
+autograd_node: Callable[[], Any] = taken("torch._C._current_autograd_node", of=LINKS, instead=gives(None))
+sequence_number: Callable[[], int] = taken("torch._C._autograd._get_sequence_nr", of=LINKS, instead=gives(-1))
+_node_number = taken("torch.autograd.graph.Node._sequence_nr", of=LINKS)
+
+
+def number_of(node: Any) -> int:
+    """The number that autograd gave a node; no number of any where it gives none."""
+    return -2 if _node_number is None else int(node._sequence_nr())
+
+
+RUN_BACKWARD = "_engine_run_backward"
+run_backward = later(f"torch.autograd.{RUN_BACKWARD}", of=STEPS)
+CHECKPOINT = "_checkpoint_without_reentrant_generator"
+checkpoint_generator = later(f"torch.utils.checkpoint.{CHECKPOINT}", of=RECOMPUTATION)
+
+# Tensors and their memory
+
+_version = taken("torch.Tensor._version", of=WRITES)
+
+
+def writes_into(tensor: torch.Tensor) -> int:
+    """How often a tensor was written into; -1 where PyTorch does not tell."""
+    return -1 if _version is None else int(tensor._version)
+
+
+_memory = taken("torch.UntypedStorage._cdata", of=SOURCES)
+_weak_memory = taken("torch.UntypedStorage._weak_ref", of=SOURCES)
+release_memory = taken("torch.UntypedStorage._free_weak_ref", of=SOURCES)
+
+
+def identity_of(storage: torch.UntypedStorage) -> int:
+    """What tells a storage from every other one that is alive."""
+    return int(storage._cdata)
+
+
+def hold_weakly(storage: torch.UntypedStorage) -> Any:
+    """Keeps the identity of a storage from being given to another one, until `release_memory`."""
+    return storage._weak_ref()
+
+
+_neg_view = taken("torch._neg_view", of=DEVICES, instead=torch.neg, by="a negative that is computed")
+
+
+def negated_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The negative of a tensor, which shares its memory."""
+    found: torch.Tensor = _neg_view(tensor)
+    return found
+
+
+is_functorch: Callable[[torch.Tensor], bool] = taken(
+    "torch._C._functorch.is_functorch_wrapped_tensor",
+    of=DEVICES,
+    instead=gives(value=False),
+    by="such a tensor has no address, which is asked too",
+)
+
+# Modes of the program
+
+no_function_modes: Callable[[], AbstractContextManager[Any]] = taken(
+    "torch._C.DisableTorchFunction", of=CALLS, instead=torch._C.DisableTorchFunctionSubclass
+)
+no_subclass_functions: Callable[[], AbstractContextManager[Any]] = taken(
+    "torch._C.DisableTorchFunctionSubclass", of=CALLS, instead=no_function_modes, by="no mode sees it either"
+)
+function_depth: Callable[[], int] = taken("torch._C._len_torch_function_stack", of=CALLS, instead=gives(0))
+push_function_mode = taken("torch._C._push_on_torch_function_stack", of=CALLS)
+pop_function_mode = taken("torch._C._pop_torch_function_stack", of=CALLS)
+
+_DispatchKey = taken("torch._C.DispatchKey", of=OPERATORS)
+_key_guard = taken("torch._C._ExcludeDispatchKeyGuard", of=DEVICES)
+_transforms = taken("torch._C._functorch.peek_interpreter_stack", of=DEVICES)
+_no_transforms = taken("torch._C._DisableFuncTorch", of=DEVICES)
+
+
+def without_keys(prefixes: tuple[str, ...], *names: str) -> Callable[[], AbstractContextManager[Any]]:
+    """What makes contexts in which no kernel runs of the dispatch keys of these names, or that begin so."""
+    if _key_guard is None or _DispatchKey is None or DispatchKeySet is None:
+        return torch.no_grad
+    members: Mapping[str, Any] = _DispatchKey.__members__
+    keys = DispatchKeySet(members[names[0]])
+    for name, key in members.items():
+        if name in names or name.startswith(prefixes):
+            keys = keys | DispatchKeySet(key)
+    return functools.partial(_key_guard, keys)
+
+
+def without_transforms() -> AbstractContextManager[Any]:
+    """A context in which `vmap` and its like are not in force."""
+    if _transforms is None or _no_transforms is None or _transforms() is None:
+        return nullcontext()
+    found: AbstractContextManager[Any] = _no_transforms()
+    return found
+
+
+tracing_context: Callable[[], Any] = taken("torch._guards.TracingContext.try_get", of=TRACING, instead=gives(None))
+
+_TRACERS = tuple(
+    row(path, of=TRACING, by=by)
+    for path, by in (
+        ("torch.jit._trace._trace_impl", ""),  # all of torch.jit.trace
+        ("torch.jit._trace.trace_module", ""),
+        ("torch.jit.trace_module", ""),
+        ("torch.jit._trace._get_trace_graph", ""),
+        ("torch.jit._get_trace_graph", ""),
+        ("torch.export._trace._export", ""),
+        ("torch.export._trace._export_for_training", "_export"),
+        ("torch.export.exported_program._decompose_exported_program", ""),
+        ("torch.fx.experimental.proxy_tensor._MakefxTracer.trace", ""),
+        ("torch.fx._symbolic_trace.Tracer.trace", ""),
+        ("torch.onnx.export", ""),
+    )
+)
+
+
+_EXPORTERS = tuple(row(path, of=TRACING, by="") for path in ("torch._dynamo.export", "torch._dynamo.eval_frame.export"))
+
+
+def tracers() -> Iterator[tuple[Any, str]]:
+    """Owner and name of the functions that trace or export, which the public ones look up each time that they are called."""
+    return _owners(_TRACERS)
+
+
+def exporters() -> Iterator[tuple[Any, str]]:
+    """The same for the export of dynamo, which returns what exports."""
+    return _owners(_EXPORTERS)
+
+
+def _owners(rows: tuple[PrivateName, ...]) -> Iterator[tuple[Any, str]]:
+    for each in rows:
+        if first(each, None) is not None:
+            owner, _, name = each.paths[0].rpartition(".")
+            yield look_up(owner), name
+
+
+# Modules and collectives
+
+WRAPPED = "_orig_mod"
+"""What a module that `torch.compile` made calls the one inside."""
+WRAPPED_BY_OTHERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+REPLICA = "_is_replica"
+"""What a copy of a module has that `DataParallel` made."""
+
+
+def children_of(module: torch.nn.Module) -> Mapping[str, Any]:
+    """The modules that one is made of, by name; None among them. A module may replace them while one looks."""
+    return module._modules
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether code of the program runs before or after a module."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def local_part_of(tensor: Any) -> Any:
+    """What this process has of a `DTensor`."""
+    return getattr(tensor, "_local_tensor", None)
+
+
+# Compiled code
+
+cleanup_hook = later("torch._dynamo.utils.CleanupHook", of=COMPILED)
+cleanup_manager = later("torch._dynamo.utils.CleanupManager", of=COMPILED)
+compiled_inputs = later(
+    "torch._dynamo.convert_frame.input_codes", of=COMPILED, by="gradients are called compiled_backward"
+)
+cache_entries = later(
+    "torch._dynamo.eval_frame._debug_get_cache_entry_list", of=COMPILED, by="gradients are called compiled_backward"
+)
+library_wrappers = later("torch._dynamo.external_utils", of=COMPILED, by="they are called by their own names")
+backward_compiler = later(
+    "torch._functorch._aot_autograd.runtime_wrappers._AutogradBackwardCompiler", of=COMPILED, by="calls at run time"
+)
+CALL_AT_RUN_TIME = "call_func_at_runtime_with_args"
+run_time_wrappers = later("torch._functorch._aot_autograd.runtime_wrappers", of=COMPILED)
+stance = later(
+    "torch._dynamo.eval_frame._stance", of=COMPILED, by="the stance of before is put back whatever the program chose"
+)
+frame_evaluation = later("torch._dynamo.eval_frame", of=CALLS)
+SET_EVALUATION = "_maybe_set_eval_frame"
+set_evaluation = later(f"torch._dynamo.eval_frame.{SET_EVALUATION}", of=CALLS)
+_compiler = later("torch._dynamo.eval_frame._TorchDynamoContext.__call__", of=CALLS)
+_WRAPPERS_OF_COMPILED = ("compile_wrapper", "_fn")  # the second one before PyTorch 2.9
+BOXED = "_boxed_call"
+"""What a callable has that takes its arguments as one list, which it empties."""
+
+_SKIP = "torch._C._dynamo.eval_frame.skip_code"  # before PyTorch 2.7
+_frame_rule = taken("torch._C._dynamo.eval_frame.set_code_exec_strategy", _SKIP, of=FRAMES)
+_frame_action = taken("torch._C._dynamo.eval_frame._FrameAction", _SKIP, of=FRAMES)
+_frame_strategy = taken("torch._C._dynamo.eval_frame._FrameExecStrategy", _SKIP, of=FRAMES)
+
+
+def never_compiled(code: CodeType, *, everything_below: bool) -> None:
+    """Lets frames of `code` run as plain Python, and what they call too; older releases know the frames alone."""
+    if None in (_frame_rule, _frame_action, _frame_strategy):
+        return
+    if _frame_action is _frame_rule:
+        _frame_rule(code)
+        return
+    skip, default = _frame_action.SKIP, _frame_action.DEFAULT
+    _frame_rule(code, _frame_strategy(skip, skip if everything_below else default))
+
+
+def wrappers_of_compiled() -> frozenset[CodeType]:
+    """The code of the functions that stand in for those that were given to `torch.compile`."""
+    code = getattr(_compiler(), "__code__", None)
+    inner = () if code is None else code.co_consts
+    return frozenset(each for each in inner if isinstance(each, CodeType) and each.co_name in _WRAPPERS_OF_COMPILED)
+
+
+def original_of(function: Any) -> Any:
+    """What a function of a compiler stands in for; itself where it stands for none."""
+    return getattr(function, "_torchdynamo_orig_callable", function)
+
+
+# RPC
+
+rpc_pickler = later("torch.distributed.rpc.internal._internal_rpc_pickler", of=RPC)
+run_rpc_function = later("torch.distributed.rpc.internal._run_function", of=RPC)
+rpc_agent = later("torch._C._distributed_rpc._get_current_rpc_agent", of=RPC)
+has_rpc_agent = later("torch._C._distributed_rpc._is_current_rpc_agent_set", of=RPC)
+_RPC_INVOCATIONS = tuple(
+    row(f"torch.distributed.rpc.api._invoke_{how}_{what}", of=RPC)
+    for how in ("rpc", "remote")
+    for what in ("builtin", "torchscript", "python_udf")
+)
+
+
+def rpc_invocations() -> Iterator[tuple[str, Any]]:
+    """Name and function of what asks another process to run something."""
+    for each in _RPC_INVOCATIONS:
+        found = first(each, None)
+        if found is not None:
+            yield each.paths[0].rpartition(".")[2], found
