@@ -348,9 +348,9 @@ class Recorder:
 
     def why_nothing(self) -> Nothing | None:
         """Why nothing was captured; None where something was."""
-        if self.captured or self.tensors:
-            return None
         around = self.circumstances
+        if self.captured or (self.tensors and not around.unable):
+            return None
         if self.plan.selection == "kernels" and not self.matched_kernels and self.executed:
             around.chose_nothing = "names"
         return why_nothing(self.plan, around, executed=self.executed, skipped=self.skipped)

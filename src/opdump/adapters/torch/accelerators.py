@@ -134,8 +134,7 @@ class Accelerators:
 
 
 def _built_for() -> str | None:
-    accelerators = getattr(torch, "accelerator", None)
-    if accelerators is None:  # before PyTorch 2.6
-        return "cuda" if torch.version.cuda or torch.version.hip else None
-    device: torch.device | None = accelerators.current_accelerator()
+    if torch.version.cuda or torch.version.hip:
+        return "cuda"  # before PyTorch 2.7 the question below is an error where a build for CUDA finds no device
+    device: torch.device | None = torch.accelerator.current_accelerator()
     return None if device is None else device.type

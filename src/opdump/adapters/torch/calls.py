@@ -36,9 +36,9 @@ from .private_names import (
     CALLS,
     SET_EVALUATION,
     children_of,
-    frame_evaluation,
     function_depth,
     has_hooks,
+    module_of_evaluation,
     pop_function_mode,
     push_function_mode,
     set_evaluation,
@@ -119,7 +119,7 @@ class CallMode(TorchFunctionMode):
             return previous
 
         never_compile(switching.__code__)
-        self._replacements.replace(frame_evaluation(), SET_EVALUATION, switching)
+        self._replacements.replace(module_of_evaluation(), SET_EVALUATION, switching)
         push_function_mode(self)
 
     def detach(self) -> None:

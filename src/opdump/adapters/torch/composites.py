@@ -254,6 +254,7 @@ class ExactOperators:
             return
         # Unpacking what was saved can run code of the program, which may count on being called once.
         saves_plainly = saved_tensor_hooks(True) is None
+        name = _gradient_name(node)
         running = False
 
         def before(_: tuple[torch.Tensor | None, ...]) -> None:
@@ -273,9 +274,9 @@ class ExactOperators:
                 return
             inputs: dict[str, Any] = {"grad": gradients[0]} if len(gradients) == 1 else {"grads": gradients}
             with suspended(), unseen():
-                if saves_plainly:
+                if saves_plainly and current is not None:
                     inputs.update(_saved(current))
-                self._observer.run_as_one(_gradient_name(current), lambda **_: results, (), inputs)
+                self._observer.run_as_one(name, lambda **_: results, (), inputs)
 
         node.register_prehook(before)
         node.register_hook(after)

@@ -1,6 +1,6 @@
 """Every private name of PyTorch that the adapter uses, which ability hangs on it, and what stands in for it.
 
-    graph_task = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=_gives(-1))
+    graph_task = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
 
 A release without a name takes the next one of its row, the older ones behind; where it has none of them, `instead` is used, and the
 ability is lost: the program runs on as it is, and the report says which name is missing and what that costs (`reasons`). Where
@@ -169,7 +169,7 @@ def _handed_over(handler: Callable[..., Any], operator: Any, mode: Any, /, *args
 graph_task: Callable[[], int] = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
 autograd_node: Callable[[], Any] = taken("torch._C._current_autograd_node", of=LINKS, instead=gives(None))
 sequence_number: Callable[[], int] = taken("torch._C._autograd._get_sequence_nr", of=LINKS, instead=gives(-1))
-_node_number = taken("torch.autograd.graph.Node._sequence_nr", of=LINKS)
+_node_number = taken("torch._C._functions.AccumulateGrad._sequence_nr", of=LINKS)
 
 
 def number_of(node: Any) -> int:
@@ -344,7 +344,6 @@ run_time_wrappers = later("torch._functorch._aot_autograd.runtime_wrappers", of=
 stance = later(
     "torch._dynamo.eval_frame._stance", of=COMPILED, by="the stance of before is put back whatever the program chose"
 )
-frame_evaluation = later("torch._dynamo.eval_frame", of=CALLS)
 SET_EVALUATION = "_maybe_set_eval_frame"
 set_evaluation = later(f"torch._dynamo.eval_frame.{SET_EVALUATION}", of=CALLS)
 _compiler = later("torch._dynamo.eval_frame._TorchDynamoContext.__call__", of=CALLS)
@@ -367,6 +366,11 @@ def never_compiled(code: CodeType, *, everything_below: bool) -> None:
         return
     skip, default = _frame_action.SKIP, _frame_action.DEFAULT
     _frame_rule(code, _frame_strategy(skip, skip if everything_below else default))
+
+
+def module_of_evaluation() -> Any:
+    """The module that asks for `SET_EVALUATION` by its name each time."""
+    return look_up("torch._dynamo.eval_frame")
 
 
 def wrappers_of_compiled() -> frozenset[CodeType]:

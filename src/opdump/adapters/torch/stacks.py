@@ -9,6 +9,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
+from torch.utils import checkpoint
 
 from opdump.records import Frame
 
@@ -23,7 +24,7 @@ _LAUNCHER = f"{_PACKAGE / 'commands'}/"
 _PRECALL: int | None = dis.opmap.get("PRECALL")
 _PRECALL_BYTES = 4
 """The instruction and its cache."""
-_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
+_CHECKPOINT_FILE = checkpoint.__file__
 _STDLIB = tuple(f"{Path(sysconfig.get_path(name))}/" for name in ("stdlib", "platstdlib"))
 
 

@@ -1,0 +1,128 @@
+"""Private names of PyTorch: one file has them all, and a release that lacks one loses one ability and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opdump.adapters.torch import private_names
+from opdump.adapters.torch.names_by_release import NAMES
+
+ADAPTER = Path(private_names.__file__).parent
+ROOT = Path(__file__).parents[2]
+TREES = {file.name: ast.parse(file.read_text(encoding="utf-8")) for file in sorted(ADAPTER.glob("*.py"))}
+OF_PYTHON = {"_getframe", "_make", "_replace"}
+"""Of `sys` and of named tuples."""
+
+
+def _own_names() -> set[str]:
+    """Attributes that the adapter itself defines."""
+    own = set(OF_PYTHON)
+    for node in (node for tree in TREES.values() for node in ast.walk(tree)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            own.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            own.add(node.target.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            own.add(node.attr)
+    return own
+
+
+def _is_private(path: str) -> bool:
+    return any(part.startswith("_") and not part.endswith("__") for part in path.split("."))
+
+
+def _attributes_by_text(node: ast.AST) -> Iterator[ast.Constant]:
+    """Texts that may name an attribute: `getattr(module, "_orig_mod")`, `"_orig_mod" in vars(module)`; not those of tables."""
+    places: list[ast.expr] = []
+    if isinstance(node, ast.Call) and ast.unparse(node.func) != "frozenset":
+        places = node.args
+    elif isinstance(node, ast.Compare):
+        places = [node.left]
+    elif isinstance(node, ast.Subscript):
+        places = [node.slice]
+    yield from (place for place in places if isinstance(place, ast.Constant))
+
+
+def _foreign_names(tree: ast.Module, own: set[str]) -> list[str]:
+    found = []
+    listed = {part for row in NAMES for path in row.paths for part in path.split(".") if _is_private(part)}
+    listed |= {private_names.WRAPPED, private_names.REPLICA, private_names.BOXED, *private_names.WRAPPED_BY_OTHERS}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            of_self = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+            below_torch = ast.unparse(node).startswith("torch._") and not node.attr.endswith("__")
+            if below_torch or (_is_private(node.attr) and node.attr not in own and not of_self):
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.Import):
+            found += [name.name for name in node.names if name.name.startswith("torch.") and _is_private(name.name)]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+            found += [f"{node.module}.{name.name}" for name in node.names if _is_private(f"{node.module}.{name.name}")]
+        else:
+            found += [ast.unparse(text) for text in _attributes_by_text(node) if text.value in listed]
+    return found
+
+
+@pytest.mark.parametrize("file", [name for name in TREES if name != "private_names.py"])
+def test_no_other_file_of_the_adapter_uses_a_private_name_of_pytorch(file: str) -> None:
+    assert _foreign_names(TREES[file], _own_names()) == []
+
+
+def test_the_search_finds_private_names() -> None:
+    text = """
+import torch._dynamo
+from torch.utils._python_dispatch import TorchDispatchMode
+torch._C._current_graph_task_id()
+storage._cdata
+getattr(module, "_orig_mod")
+"""
+    assert set(_foreign_names(ast.parse(text), _own_names())) == {
+        "torch._dynamo",
+        "torch.utils._python_dispatch.TorchDispatchMode",
+        "torch._C._current_graph_task_id",
+        "torch._C",
+        "storage._cdata",
+        "'_orig_mod'",
+    }
+
+
+ONLY_WITHOUT_OTHERS = {
+    "torch._functorch._aot_autograd.runtime_wrappers",  # where there is no _AutogradBackwardCompiler
+    "torch._dynamo.eval_frame._stance",  # with compile=eager
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_missing_name_costs_one_ability_and_never_the_program(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.torch.missing_names", str(tmp_path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    outcomes = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [outcome["path"] for outcome in outcomes] == [row.paths[0] for row in NAMES]
+    told = {}
+    for row, outcome in zip(NAMES, outcomes, strict=True):
+        assert outcome["error"] == "", outcome
+        assert outcome["same"], f"{row.paths[0]}: the answer is another one"
+        reasons = [warning for warning in outcome["warnings"] if "docs/torch-versions.md" in warning]
+        if row.by:
+            assert reasons == [], "something stands in for it"
+            assert outcome["captured"] > 0 or row.of is private_names.CALLS
+            continue
+        told[row.paths[0]] = reasons
+        if row.paths[0] in ONLY_WITHOUT_OTHERS:
+            continue
+        assert len(reasons) == 1, outcome
+        assert row.paths[0] in reasons[0]
+        assert row.of.lost in reasons[0]
+        if row.of is private_names.OPERATORS:
+            assert outcome["nothing"] == reasons[0]
+        else:
+            assert outcome["captured"] > 0 or row.of is private_names.CALLS
+    assert told, "some names have nothing that stands in for them"
