@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -219,13 +220,14 @@ def test_detach_puts_everything_back() -> None:
 
     network = compiled_with(Network(), backend="eager")
     network(torch.ones(2, 4))
-    graphs = {name: value for name, value in globals().items() if name.startswith("__compiled_fn")}
+    scope = vars(sys.modules[Network.__module__])
+    graphs = {name: value for name, value in scope.items() if name.startswith("__compiled_fn")}
     before = public()
     with recording(), recording(eager=True):
         assert public() != before
     assert public() == before
     assert graphs
-    assert {name: value for name, value in globals().items() if name.startswith("__compiled_fn")} == graphs
+    assert {name: value for name, value in scope.items() if name.startswith("__compiled_fn")} == graphs
 
 
 def test_a_region_outlives_the_capture_that_it_was_compiled_in() -> None:

@@ -8,6 +8,7 @@ Joins the parts: the observer that knows steps and scopes switches the dispatch 
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 import weakref
@@ -87,6 +88,9 @@ class TorchAdapter:
     @contextmanager
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[_Capture]:
         """Captures while the block runs; what was begun is filed at its end, and nothing is left behind in torch."""
+        importlib.import_module(
+            "torch._dynamo"
+        )  # what it runs when it is imported fails in `open`, where nothing is seen
         capture = _Capture(recorder, settings, self._accelerators)
         capture.open()
         try:

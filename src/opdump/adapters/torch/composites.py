@@ -61,6 +61,7 @@ from .private_names import (
     is_subclass_like,
     saved_tensor_hooks,
 )
+from .redispatch import Redispatch
 from .unseen import unseen
 
 FOLDED_MATMUL = "under a mode a batch times one matrix without gradient runs mm, otherwise bmm"
@@ -102,11 +103,13 @@ class ExactOperators:
         self._observer = observer
         self._libraries: list[torch.library.Library] = []
         self._adopted: set[str] = set()
+        self._redispatch = Redispatch()
 
     def attach(self) -> None:
         """Starts. A name of the tables that this release of PyTorch lacks is left out."""
         if is_lost(OPERATORS):
             return
+        self._redispatch.attach()
         self._register(ONE_OPERATOR, self._one_operator)
         for namespace, names in counted_inside().items():
             self._register(names, self._one_operator, namespace)
@@ -136,6 +139,7 @@ class ExactOperators:
         """Ends. Hooks on autograd nodes that are still alive do nothing from now on."""
         while self._libraries:
             destroy_library(self._libraries.pop())
+        self._redispatch.detach()
         self._adopted.clear()
 
     def _register(
@@ -160,19 +164,18 @@ class ExactOperators:
         composite = has_kernel(operator.name(), COMPOSITE)
 
         def kernel(keyset: _KeySet, *args: Any, **kwargs: Any) -> Any:
-            rest = keyset.remove(KEY_OF_THREADS_WITH_MODES)
             if self._is_on():
                 with suspended():
                     with unseen():
                         anyway = _dispatches_anyway((*args, *kwargs.values()), composite=composite)
                     if not anyway:
-                        plain = rest.remove(KEY_OF_MODES)
+                        plain = keyset.remove(KEY_OF_THREADS_WITH_MODES).remove(KEY_OF_MODES)
                         if not self._mode.recording:
                             return operator.redispatch(plain, *args, **kwargs)
                         return self._observer.run_operator(
                             operator, lambda: operator.redispatch(plain, *args, **kwargs), args, kwargs
                         )
-            return operator.redispatch(rest, *args, **kwargs)
+            return self._redispatch.onward(operator, keyset, args, kwargs)
 
         return kernel
 
@@ -185,7 +188,7 @@ class ExactOperators:
                 folds = right.dim() == 3 and left.dim() == 3 and right.size(0) == 1 and not right.requires_grad
             if folds:
                 return exact(keyset, left, right)
-            return operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), left, right)
+            return self._redispatch.onward(operator, keyset, (left, right), {})
 
         return kernel
 
@@ -199,7 +202,7 @@ class ExactOperators:
                 asks = torch.is_inference_mode_enabled() and weight.requires_grad and not x.is_contiguous()
             if asks:
                 return exact(keyset, x, weight, *args, **kwargs)
-            return operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), x, weight, *args, **kwargs)
+            return self._redispatch.onward(operator, keyset, (x, weight, *args), kwargs)
 
         return kernel
 
@@ -212,7 +215,7 @@ class ExactOperators:
                 differentiates = x.requires_grad and torch.is_grad_enabled()
             if not differentiates:
                 return exact(keyset, x, *args, **kwargs)
-            return operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), x, *args, **kwargs)
+            return self._redispatch.onward(operator, keyset, (x, *args), kwargs)
 
         return kernel
 
@@ -223,7 +226,7 @@ class ExactOperators:
             # Tangents are computed with the operator itself, by what makes its node.
             if dual_level() >= 0:
                 return exact(keyset, *args, **kwargs)
-            return operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), *args, **kwargs)
+            return self._redispatch.onward(operator, keyset, args, kwargs)
 
         return kernel
 
@@ -232,7 +235,7 @@ class ExactOperators:
 
         def kernel(keyset: _KeySet, *args: Any, **kwargs: Any) -> Any:
             if run is None:
-                result = operator.redispatch(keyset.remove(KEY_OF_THREADS_WITH_MODES), *args, **kwargs)
+                result = self._redispatch.onward(operator, keyset, args, kwargs)
             else:
                 result = run(keyset, *args, **kwargs)
             # All results of an operator come from one node.
