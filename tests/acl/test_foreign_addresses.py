@@ -64,6 +64,15 @@ def test_a_view_has_the_bounds_of_the_array_whose_memory_it_is() -> None:
     assert _copied(batch[3].ctypes.data, 28)[0] == Code.INVALID_PARAM
 
 
+def test_of_two_arrays_at_an_address_that_one_counts_which_has_the_bytes() -> None:
+    content = bytearray(numbers(25).tobytes())
+    header, body = np.frombuffer(content, np.uint8, 16), np.frombuffer(content, np.uint8)
+    assert header.ctypes.data == body.ctypes.data
+    assert _copied(header.ctypes.data, 16) == (0, bytes(content[:16]))
+    assert _copied(body.ctypes.data, 100) == (0, bytes(content))
+    assert _copied(body.ctypes.data, 101)[0] == Code.INVALID_PARAM
+
+
 def test_bounds_go_from_the_lowest_to_the_highest_element() -> None:
     whole = numbers(4, 6)
     start = whole.ctypes.data

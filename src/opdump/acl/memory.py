@@ -41,6 +41,8 @@ class _Block:
     view: Callable[[], Bytes | None]
     is_ours: bool
     """Allocated here, so that `free` may be called for it."""
+    is_found: bool = False
+    """Nobody told of it: an array that a caller holds."""
 
 
 class Memory:
@@ -115,9 +117,9 @@ class Memory:
         if not isinstance(address, int) or not isinstance(size, int) or size < 0:
             raise CallError(Code.INVALID_PARAM, f"{where}: {address!r} and {size!r} are no address and size")
         with self._lock:
-            found, most = self._known(address, size)
-            if found is None and most < 0:
-                owner = owner_of(address) if 0 < address < 2**63 else None
+            found, most, is_told = self._known(address, size)
+            if found is None and not is_told and 0 < address < 2**63:
+                owner = owner_of(address, size)
                 if owner is not None:
                     if owner.starts_in_another_order:
                         LOG.warning(
@@ -126,8 +128,8 @@ class Memory:
                             where,
                         )
                     self._forget_the_dead()
-                    self._add(_block_of(owner))
-                    found, most = self._known(address, size)
+                    self._add(_block_of(owner, is_found=True))
+                    found, most, _ = self._known(address, size)
             if found is None and most < 0 and self._is_free_for_others(address, size, write=write):
                 found = _at(address, size, None, writeable=write)
         if found is None and most >= 0:
@@ -143,9 +145,9 @@ class Memory:
             raise CallError(Code.INVALID_PARAM, f"{where}: this memory is constant; write into memory of acl.rt.malloc")
         return found
 
-    def _known(self, address: int, size: int) -> tuple[Bytes | None, int]:
-        """The bytes, where a live block has them all, and else how many there are at most: -1 for no live block."""
-        most = -1
+    def _known(self, address: int, size: int) -> tuple[Bytes | None, int, bool]:
+        """The bytes, where a live block has them all; how many there are at most, -1 for no live block; whether that was told of."""
+        most, is_told = -1, False
         for place in range(bisect_right(self._starts, address) - 1, -1, -1):
             block = self._blocks[self._starts[place]]
             start = address - block.address
@@ -155,9 +157,10 @@ class Memory:
             if view is None:
                 continue
             if start + size <= block.size:
-                return view[start : start + size], 0
+                return view[start : start + size], 0, True
             most = max(most, block.size - start)
-        return None, most
+            is_told = is_told or not block.is_found
+        return None, most, is_told
 
     def _is_free_for_others(self, address: int, size: int, *, write: bool) -> bool:
         """Whether memory of which nothing is known may be used: it is mapped, and is not what we had, nor beside what we have."""
@@ -200,7 +203,7 @@ class Memory:
                 self._remove(address)
 
 
-def _block_of(owner: Owner) -> _Block:
+def _block_of(owner: Owner, *, is_found: bool = False) -> _Block:
     reference = weakref.ref(owner.holder)
     address, size, writeable = owner.address, owner.size, owner.is_writeable
 
@@ -208,7 +211,7 @@ def _block_of(owner: Owner) -> _Block:
         holder = reference()
         return None if holder is None else _at(address, size, holder, writeable=writeable)
 
-    return _Block(address, size, view, is_ours=False)
+    return _Block(address, size, view, is_ours=False, is_found=is_found)
 
 
 def _at(address: int, size: int, holder: object, *, writeable: bool) -> Bytes:

@@ -40,15 +40,22 @@ class Owner:
     """The address is that of its first element, and the elements do not follow one after the other in C order."""
 
 
-def owner_of(address: int) -> Owner | None:
-    """The largest array or tensor around an address that the callers outside of this package hold."""
+def owner_of(address: int, size: int) -> Owner | None:
+    """The array or tensor, among those that callers outside of this package hold, that has `size` bytes from an address on.
+
+    The largest around the address where none has so many.
+    """
     found: Owner | None = None
     for value in _held_by_callers():
         try:
             owner = _as_owner(value, address)
         except Exception:  # noqa: BLE001, S112  an object of the program that stands for another and answers no questions
             continue
-        if owner is not None and (found is None or _rank(owner) > _rank(found)):
+        if owner is None:
+            continue
+        if address + size <= owner.address + owner.size and not owner.starts_in_another_order:
+            return owner
+        if found is None or _rank(owner) > _rank(found):
             found = owner
     return found
 
