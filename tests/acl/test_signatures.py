@@ -142,6 +142,7 @@ _FACTS: dict[str, tuple[int, str]] = {
     "op.set_attr_string": (3, "code"),
     "op.set_attr_list_int": (3, "code"),
     "op.set_attr_list_float": (3, "code"),
+    "op.execute": (7, "code"),
     "op.execute_v2": (7, "code"),
     "op.update_params": (4, "code"),
     "util.bytes_to_ptr": (1, "value"),
@@ -166,6 +167,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "op.set_model_dir": ("nowhere",),
     "op.set_attr_list_int": (_NOWHERE, "name", [1]),
     "op.set_attr_list_float": (_NOWHERE, "name", [1.0]),
+    "op.execute": ("Add", [_NOWHERE], [_NOWHERE], [], [], 0, 0),
     "op.execute_v2": ("Add", [_NOWHERE], [_NOWHERE], [], [], 0, 0),
     "op.update_params": ("Add", [_NOWHERE], [], 0),
 }

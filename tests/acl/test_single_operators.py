@@ -54,6 +54,17 @@ def test_the_description_of_an_output_gets_the_shape_that_came_out() -> None:
     assert np.array_equal(y[:12].reshape(4, 3), x.T)
 
 
+def test_the_older_call_leaves_the_description_of_an_output_as_it_is() -> None:
+    ok(acl.init())
+    x, y = numbers(3, 4), np.zeros(20, np.float32)
+    (into, data), (out, result) = _tensor(x), _tensor(y)
+    ok(acl.op.execute("Transpose", [into], [data], [out], [result], 0, 0))
+    assert np.array_equal(y[:12].reshape(4, 3), x.T)
+    assert acl.get_tensor_desc_num_dims(out) == 1
+    assert acl.op.execute("NoSuchOperator", [into], [data], [out], [result], 0, 0) == Code.OP_NOT_FOUND
+    assert acl.get_recent_err_msg().startswith("acl.op.execute: ")
+
+
 def test_an_operator_is_dumped_below_the_device_alone(dump: Path, tmp_path: Path) -> None:
     ok(acl.init())
     ok(acl.mdl.init_dump())

@@ -21,6 +21,7 @@ from opdump.onnx.recording import adapter_module
 __all__ = [
     "create_attr",
     "destroy_attr",
+    "execute",
     "execute_v2",
     "load",
     "set_attr_bool",
@@ -58,7 +59,55 @@ def execute_v2(
     A model of it that `load` or `set_model_dir` found is taken where its inputs fit; else one is made. 100024 where ONNX has no such
     operator or does not take the attributes, 100021 and 100022 where buffers do not fit, 500000 where the run fails.
     """
-    where = "acl.op.execute_v2"
+    _execute(
+        op_type,
+        input_descs,
+        inputs,
+        output_descs,
+        outputs,
+        attr,
+        stream,
+        tells_shapes=True,
+        where="acl.op.execute_v2",
+    )
+
+
+@returns_code
+def execute(
+    op_type: str,
+    input_descs: Sequence[int],
+    inputs: Sequence[int],
+    output_descs: Sequence[int],
+    outputs: Sequence[int],
+    attr: int,
+    stream: int,
+) -> None:
+    """The same; the descriptions of the outputs stay as they are."""
+    _execute(
+        op_type,
+        input_descs,
+        inputs,
+        output_descs,
+        outputs,
+        attr,
+        stream,
+        tells_shapes=False,
+        where="acl.op.execute",
+    )
+
+
+def _execute(
+    op_type: str,
+    input_descs: Sequence[int],
+    inputs: Sequence[int],
+    output_descs: Sequence[int],
+    outputs: Sequence[int],
+    attr: int,
+    stream: int,
+    *,
+    tells_shapes: bool,
+    where: str,
+) -> None:
     check_stream(stream, where)
     state = process()
     with state.lock:
@@ -92,7 +141,7 @@ def execute_v2(
             raise CallError(Code.OP_OUTPUT_NOT_MATCH, f"{where}: {op_type} has {len(arrays)} outputs, not {len(out)}")
         check_outputs(out, arrays, where, Code.OP_OUTPUT_NOT_MATCH)
         write_outputs(state.memory, out, arrays, where)
-        for desc, array in zip(results, arrays, strict=True):
+        for desc, array in zip(results if tells_shapes else (), arrays, strict=False):
             desc.data_type = NUMBERS.get(array.dtype.name, desc.data_type)
             desc.dims = list(array.shape)
 
