@@ -3,8 +3,8 @@
     with opdump.capture("data_dump.json"):
         train()
 
-    for tensor in opdump.open("/data/dump"):
-        print(tensor.name, tensor.statistics["max"])
+    for op in opdump.open("/data/dump").ops("Conv2D", step=2):
+        print(op.op_name, op.outputs[0].statistics["max"])
 
 Importing opdump imports no framework and patches nothing; every name below is imported when it is first used.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from . import acl, onnx, tensorflow
     from .adapters.settings import DumpComplete
     from .capture_report import CaptureReport
-    from .catalog import Catalog
+    from .catalog import Catalog, Execution, Run
     from .catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
     from .dump_file import DumpFile, DumpTensor, read_dump_file, write_dump_file
     from .errors import OpdumpError
@@ -36,8 +36,10 @@ _HOMES = {
     "DumpFile": ("dump_file", "DumpFile"),
     "DumpPlan": ("plan", "DumpPlan"),
     "DumpTensor": ("dump_file", "DumpTensor"),
+    "Execution": ("catalog", "Execution"),
     "OpRecord": ("records", "OpRecord"),
     "OpdumpError": ("errors", "OpdumpError"),
+    "Run": ("catalog", "Run"),
     "TensorRecord": ("records", "TensorRecord"),
     "capture": ("session", "capture"),
     "name_model": ("session", "name_model"),
@@ -50,6 +52,9 @@ _HOMES = {
     "write_dump_file": ("dump_file", "write_dump_file"),
 }
 
+_IPYTHON = {"load_ipython_extension": ("commands.notebook", "load_ipython_extension")}
+"""What IPython looks for; nobody else needs the name."""
+
 _MODULES = ("acl", "onnx", "tensorflow")
 
 __all__ = [
@@ -60,8 +65,10 @@ __all__ = [
     "DumpFile",
     "DumpPlan",
     "DumpTensor",
+    "Execution",
     "OpRecord",
     "OpdumpError",
+    "Run",
     "TensorRecord",
     "__version__",
     "acl",
@@ -82,9 +89,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _IPYTHON:
         raise AttributeError(f"module 'opdump' has no attribute {name!r}")
-    module, attribute = _HOMES[name]
+    module, attribute = _HOMES.get(name) or _IPYTHON[name]
     value = getattr(importlib.import_module(f".{module}", __name__), attribute)
     globals()[name] = value
     return value

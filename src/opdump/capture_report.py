@@ -8,16 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opdump import amounts
+from opdump.amounts import repr_of
 from opdump.children import ChildReport, Family
 from opdump.children.place import failure_of, warnings_of, warnings_of_starts
 from opdump.errors import IncompleteCaptureError
+from opdump.html_table import html_facts
 from opdump.plan import DumpPlan
 from opdump.recorder import GAPS, Nothing, Recorder, failure_text
 from opdump.recorder.circumstances import Circumstances, why_nothing
 from opdump.sink import DirectorySink
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CaptureReport:
     """What a capture did. `skipped` counts operators by reason, `tensors_skipped` single inputs and outputs.
 
@@ -43,6 +46,32 @@ class CaptureReport:
     files_lost: int = 0
     children: tuple[ChildReport, ...] = ()
     """What processes did that this one started, directly or not."""
+
+    def __repr__(self) -> str:
+        ran = f"{self.captured:,} of {amounts.count(self.executed, 'operator')} captured"
+        end = f"failed: {self.failure}" if self.failure else amounts.seconds(self.seconds)
+        return repr_of("CaptureReport", str(self.path), ran, amounts.size(self.bytes), amounts.steps(self.steps), end)
+
+    def _repr_html_(self) -> str:
+        skipped = [(f"skipped: {reason}", f"{number:,}") for reason, number in self.skipped.items()]
+        left_out = [(f"tensors left out: {reason}", f"{number:,}") for reason, number in self.tensors_skipped.items()]
+        return html_facts(
+            [
+                ("dump", self.path),
+                ("steps", amounts.steps(self.steps)),
+                ("operators that ran", f"{self.executed:,}"),
+                ("captured", f"{self.captured:,}"),
+                *skipped,
+                ("tensors", f"{self.tensors:,}"),
+                *left_out,
+                ("on disk", f"{amounts.count(self.files, 'file')}, {amounts.size(self.bytes)}"),
+                ("time", amounts.seconds(self.seconds)),
+                ("nothing captured", "" if self.nothing is None else self.nothing.reason),
+                ("failure", self.failure),
+                ("child processes", str(len(self.children) or "")),
+                *(("warning", text) for text in self.warnings),
+            ]
+        )
 
     @classmethod
     def of(

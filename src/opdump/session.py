@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
+from . import amounts
 from .adapters.framework_use import is_used_by_program
 from .adapters.program_marks import ModelNames, ProgramMarks
 from .adapters.settings import (
@@ -29,6 +30,7 @@ from .adapters.settings import (
     SupportsMarks,
     SupportsWatch,
 )
+from .amounts import repr_of
 from .capture_report import CaptureReport
 from .children import FAMILY_VARIABLE, Family, role_here
 from .children.ends import call_at_end, when_it_has_its_work
@@ -42,6 +44,7 @@ from .configs.plan_fields import with_fields
 from .configs.program_directory import program_directory
 from .errors import CaptureStateError, ConfigError, FrameworkMissingError, OpdumpError
 from .first_import import stand_down
+from .html_table import html_line
 from .layouts.late_writer import LateWriter
 from .layouts.mindspore_sync.index_writer import RunFacts, own_version
 from .layouts.writing import RankWriter
@@ -91,6 +94,21 @@ class Dump:
         self.may_wait = False
         """Whoever tells the report does that when the interpreter has waited for the processes of the program, and asks `look_again`."""
         self._own_report: CaptureReport | None = None
+
+    def __repr__(self) -> str:
+        if self.report is not None:
+            return f"Dump(ended: {self.report!r})"
+        done = amounts.count(self.operators, "operator")
+        return repr_of(
+            "Dump",
+            str(self.plan.path),
+            f"in step {self.current_step}",
+            f"{done} so far",
+            amounts.size(self.bytes_written),
+        )
+
+    def _repr_html_(self) -> str:
+        return html_line(repr(self)) if self.report is None else self.report._repr_html_()
 
     @property
     def rank_id(self) -> int:

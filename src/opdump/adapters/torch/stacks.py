@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import linecache
+import os
 import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
@@ -21,6 +22,8 @@ _OPDUMP = f"{_PACKAGE}/"
 _FOREIGN = (f"{Path(torch.__file__).parent}/", _OPDUMP)
 _LAUNCHER = f"{_PACKAGE / 'commands'}/"
 """What runs a program under capture: the frames above it are the command line's, not the program's."""
+_CELL_RUNNER = os.path.join("IPython", "core", "interactiveshell.py")
+"""The same of the cell of a notebook."""
 _PRECALL: int | None = dis.opmap.get("PRECALL")
 _PRECALL_BYTES = 4
 """The instruction and its cache."""
@@ -75,7 +78,7 @@ class StackReader:
             code = frame.f_code
             users = mine.get(id(code))
             if users is None:
-                if code.co_filename.startswith(_LAUNCHER):
+                if code.co_filename.startswith(_LAUNCHER) or code.co_filename.endswith(_CELL_RUNNER):
                     break
                 self._codes[id(code)] = code
                 users = mine[id(code)] = is_users(code)

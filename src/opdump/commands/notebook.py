@@ -1,0 +1,178 @@
+"""`%%opdump`: a cell of a notebook under capture. `%load_ext opdump` brings it.
+
+%%opdump --path dump --full
+loss = model(batch).mean()
+loss.backward()
+
+Below what the cell shows stands the line that `opdump run` ends with, and `_opdump` is the catalog of the dump. An error of the
+cell is shown as without opdump.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opdump.errors import OpdumpError
+
+if TYPE_CHECKING:
+    from opdump.capture_report import CaptureReport
+
+_MARK = "# %%opdump\n"
+"""Stands in the place of the magic's own line, so that lines have the numbers that the notebook shows."""
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by `%load_ext opdump`, with IPython's shell."""
+
+    def opdump(line: str, cell: str) -> None:
+        run_cell(shell, line, cell)
+
+    opdump.__doc__ = _command().get_help(click.Context(_command(), info_name="%%opdump"))
+    shell.register_magic_function(opdump, magic_kind="cell", magic_name="opdump")
+
+
+def run_cell(shell: Any, line: str, cell: str) -> None:
+    """Runs a cell under capture, as `line` asks for it. Raises what the cell raises, and IPython's UsageError for a wrong line."""
+    from opdump.catalog import open_dump
+    from opdump.commands.ending import print_reports
+
+    asked = _asked(line)
+    if asked is None:
+        return
+    name = asked.pop("name")
+    shell.user_ns.pop(name, None)  # not the dump of an earlier cell
+    report, error, raised_at = _captured(shell, cell, asked)
+    if report is not None:
+        with redirect_stderr(sys.stdout):  # what is no error is not shown in red
+            print_reports([report], rank=None, as_json=False)
+        if report.captured or any(child.captured for child in report.children):
+            shell.user_ns[name] = open_dump(report.path)
+    if error is not None:
+        raise _shown_as_the_cells_own(shell, error, raised_at)
+
+
+def _captured(
+    shell: Any, cell: str, asked: dict[str, Any]
+) -> tuple[CaptureReport | None, BaseException | None, TracebackType | None]:
+    """The report, and the error of the cell with where it was raised."""
+    from opdump.session import capture, told_elsewhere
+
+    dumps = []
+    error: BaseException | None = None
+    raised_at: TracebackType | None = None
+    try:
+        with capture(asked.pop("config"), **asked) as dump, _without_traceback(shell):
+            dumps.append(dump)
+            dump.when_ended = told_elsewhere
+            error = shell.run_cell(cell if cell.startswith("%%") else _MARK + cell).error_in_exec
+            if error is not None:
+                raised_at = error.__traceback__
+                raise error
+    except OpdumpError as mistake:
+        if mistake is not error:
+            raise _usage_error(str(mistake)) from mistake
+    except BaseException as other:
+        if other is not error:
+            raise
+    return dumps[0].report if dumps else None, error, raised_at
+
+
+@contextmanager
+def _without_traceback(shell: Any) -> Iterator[None]:
+    """IPython shows no error of the cell in the block: it is raised after the report, once."""
+    shell.showtraceback = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del shell.showtraceback  # the class's own is behind it
+
+
+def _shown_as_the_cells_own(shell: Any, error: BaseException, raised_at: TracebackType | None) -> BaseException:
+    """The error, which IPython shows with the lines of the cell and of what it called, and with none of opdump's."""
+    from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
+
+    error.__traceback__ = raised_at
+    if not comes_from_opdump(error):
+        without_opdump_frames(error)
+    own = error.__traceback__
+    lines = shell.InteractiveTB.structured_traceback(type(error), error, own, tb_offset=1)  # below IPython's own frame
+    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython asks for it
+    return error
+
+
+def _asked(line: str) -> dict[str, Any] | None:
+    """What a line asks `capture` for, and `name`; None where it asked for help."""
+    try:
+        arguments = shlex.split(line)
+    except ValueError as error:
+        raise _usage_error(f"%%opdump {line}: {error}") from error
+    command = _command()
+    if {"-h", "--help"} & set(arguments):
+        print(command.get_help(click.Context(command, info_name="%%opdump")))  # noqa: T201
+        return None
+    try:
+        options: dict[str, Any] = command.make_context("%%opdump", arguments).params
+    except click.ClickException as error:
+        raise _usage_error(f"%%opdump: {error.format_message()} (%%opdump --help)") from error
+    settings: dict[str, Any] = {"name": options["name"], "config": options["config"], "eager": options["eager"]}
+    kernels: Sequence[str] = options["kernels"]
+    if options["path"] is not None or options["config"] is None:
+        settings["path"] = options["path"] or _new_directory()
+    if options["full"] or options["config"] is None:
+        settings["saved_data"] = "full" if options["full"] else "statistic"
+    if options["config"] is None:
+        settings["statistic_category"] = ["max", "min", "avg", "l2norm", "nan count"]
+    if options["steps"] is not None:
+        settings["iteration"] = options["steps"]
+    if kernels:
+        settings["kernels"] = list(kernels)
+    if not options["name"].isidentifier():
+        raise _usage_error(f"%%opdump: {options['name']!r} is no name of a variable, expected one for the catalog")
+    return settings
+
+
+def _command() -> click.Command:
+    return click.Command(
+        "%%opdump",
+        params=[
+            click.Option(["--path"], metavar="DIR", help="Dump into DIR; without it into a new directory here."),
+            click.Option(["--full"], is_flag=True, help="Elements too, and not statistics alone."),
+            click.Option(["--steps"], metavar="STEPS", help='These steps of the cell: "0|5-8" or "all".'),
+            click.Option(
+                ["--kernels"],
+                metavar="NAME",
+                multiple=True,
+                help="Operators of this type or name alone, or name-regex(...); may be given several times.",
+            ),
+            click.Option(
+                ["-c", "--config"], metavar="FILE", help="A data_dump.json or acl.json that says what to record."
+            ),
+            click.Option(["--eager"], is_flag=True, help="Run compiled regions eagerly and capture inside them."),
+            click.Argument(["name"], default="_opdump", required=False),
+        ],
+        help="Run the cell and record what its operators read and write; NAME is the variable that the catalog of the dump is put in (_opdump).",
+    )
+
+
+def _new_directory() -> str:
+    """`opdump-cell-1`: a directory here that is not there yet."""
+    return next(
+        path for number in itertools.count(1) if not os.path.lexists(path := f"{Path.cwd()}/opdump-cell-{number}")
+    )
+
+
+def _usage_error(text: str) -> Exception:
+    from IPython.core.error import UsageError
+
+    error: Exception = UsageError(text)
+    return error
