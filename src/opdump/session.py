@@ -13,8 +13,9 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from . import amounts
 from .adapters.framework_use import is_used_by_program
@@ -38,6 +39,7 @@ from .children.place import Place, are_awaited, family_of, new_token
 from .configs.acl import plan_from_environment
 from .configs.acl_path import exception_directory
 from .configs.dialects import load_plan
+from .configs.keywords import CaptureKeywords, PlanKeywords, show_keywords
 from .configs.mindspore import CONFIG_VARIABLE, plan_from_keywords
 from .configs.modes import chosen_mode, plan_in_mode, plan_on_error
 from .configs.plan_fields import with_fields
@@ -54,6 +56,9 @@ from .plan.field_types import check_values, is_a, shown
 from .process_starts import Start, watch_starts
 from .recorder import Recorder, make_recorder
 from .sink import DirectorySink
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _LOG = logging.getLogger("opdump")
 
@@ -249,7 +254,7 @@ def capture(
     device_id: int | None = None,
     on_error: OnError | None = None,
     children: bool = True,
-    **settings: Any,
+    **settings: Unpack[PlanKeywords],
 ) -> Iterator[Dump]:
     """Records what every operator reads and writes while the block runs.
 
@@ -337,7 +342,13 @@ def capture(
         raise ended
 
 
-_ARGUMENTS: Final = get_type_hints(capture)
+# The keywords of a plan are checked where they become one.
+_ARGUMENTS: Final = {
+    name: hint
+    for name, hint in get_type_hints(capture, localns={"Unpack": type}).items()
+    if name not in ("settings", "return")
+}
+show_keywords(capture, PlanKeywords)
 
 
 @contextmanager
@@ -354,7 +365,7 @@ def _running(adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) 
             yield dump
 
 
-def start(config: str | os.PathLike[str] | DumpPlan | None = None, **settings: Any) -> Dump:
+def start(config: str | os.PathLike[str] | DumpPlan | None = None, **settings: Unpack[CaptureKeywords]) -> Dump:
     """Begins a capture that `stop` ends, or the end of the process. Takes what `capture` takes."""
     manager = capture(config, **settings)
     dump = manager.__enter__()
@@ -363,6 +374,9 @@ def start(config: str | os.PathLike[str] | DumpPlan | None = None, **settings: A
     atexit.unregister(_stop_at_exit)
     atexit.register(_stop_at_exit)
     return dump
+
+
+start.__signature__ = signature(capture).replace(return_annotation=Dump)  # type: ignore[attr-defined]
 
 
 def stop() -> CaptureReport:

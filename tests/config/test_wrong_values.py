@@ -110,7 +110,7 @@ def test_a_wrong_argument_of_capture_is_refused(name: str, tmp_path: Path) -> No
 
 
 def test_the_table_has_every_argument() -> None:
-    assert {*ARGUMENTS, "settings"} == set(inspect.signature(opdump.capture).parameters)
+    assert {*ARGUMENTS, "settings"} == set(inspect.signature(inspect.unwrap(opdump.capture)).parameters)
 
 
 @pytest.mark.parametrize("name", FIELDS)

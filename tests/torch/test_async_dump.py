@@ -17,6 +17,7 @@ import torch
 import opdump
 from opdump.dump_file.opdebug import decode_opdebug
 from opdump.layouts.mindspore_sync.metadata import METADATA
+from opdump.plan import FileFormat
 from opdump.records import TensorRecord
 from opdump.testing.layout_tests import assert_same_bits
 from tests.cli.programs import opdump as run_opdump
@@ -153,7 +154,7 @@ def test_statistics_are_those_of_the_synchronous_dump(tmp_path: Path, saved_data
 
 @pytest.mark.parametrize("program", sorted(PROGRAMS))
 @pytest.mark.parametrize("file_format", ["npy", "bin"])
-def test_training_is_bit_identical(program: str, file_format: str, tmp_path: Path) -> None:
+def test_training_is_bit_identical(program: str, file_format: FileFormat, tmp_path: Path) -> None:
     train = PROGRAMS[program]
     plain = train()
     with opdump.capture(path=tmp_path, file_format=file_format) as dump:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import opdump
+from opdump.plan import SavedData
 from tests.torch.programs import PROGRAMS, Trained
 
 
@@ -26,7 +27,9 @@ def _bits(tensor: torch.Tensor) -> bytes:
 
 @pytest.mark.parametrize("saved_data", ["tensor", "statistic", "full"])
 @pytest.mark.parametrize("program", sorted(PROGRAMS))
-def test_training_is_bit_identical_with_and_without_capture(program: str, saved_data: str, tmp_path: Path) -> None:
+def test_training_is_bit_identical_with_and_without_capture(
+    program: str, saved_data: SavedData, tmp_path: Path
+) -> None:
     train = PROGRAMS[program]
     plain = train()
     with opdump.capture(path=tmp_path, saved_data=saved_data) as dump:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import opdump
+from opdump.plan import SavedData
 
 
 def test_a_graph_that_outlives_its_step_keeps_its_forward_operators(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_inference_in_threads_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("saved_data", ["tensor", "statistic", "full"])
-def test_lazy_modules_are_captured_from_their_first_call(saved_data: str, tmp_path: Path) -> None:
+def test_lazy_modules_are_captured_from_their_first_call(saved_data: SavedData, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Lazy modules")
         model = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(1))
@@ -118,7 +119,9 @@ def test_lazy_modules_are_captured_from_their_first_call(saved_data: str, tmp_pa
 
 
 @pytest.mark.parametrize("saved_data", ["tensor", "statistic", "full"])
-def test_nested_batched_and_zero_tensors_are_counted_where_they_have_no_memory(saved_data: str, tmp_path: Path) -> None:
+def test_nested_batched_and_zero_tensors_are_counted_where_they_have_no_memory(
+    saved_data: SavedData, tmp_path: Path
+) -> None:
     from torch.func import grad, hessian, vmap
 
     def curve(value: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import opdump
 from opdump.adapters.torch.mode_stack import put_on, take_off
 from opdump.adapters.torch.reader import TensorReader
+from opdump.plan import SavedData
 from tests.torch.compiled_programs import assert_same, formula, jit, layers, onnx, second_derivatives
 from tests.torch.recording import Operators, recording
 
@@ -162,7 +163,7 @@ def test_fake_tensors_arrive_as_fake_tensors() -> None:
 
 
 @pytest.mark.parametrize("saved_data", ["statistic", "full"])
-def test_nobody_asks_fake_tensors_of_a_network_for_their_address(saved_data: str, tmp_path: Path) -> None:
+def test_nobody_asks_fake_tensors_of_a_network_for_their_address(saved_data: SavedData, tmp_path: Path) -> None:
     with warnings.catch_warnings(), opdump.capture(path=tmp_path, saved_data=saved_data):
         warnings.simplefilter("error")
         with FakeTensorMode():

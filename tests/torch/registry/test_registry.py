@@ -22,6 +22,7 @@ import pytest
 import torch
 
 import opdump
+from opdump.plan import SavedData
 
 ROOT = Path(__file__).parents[3]
 DIFFERING = {
@@ -77,7 +78,7 @@ def test_a_saved_tensor_that_a_foreach_operator_overwrites_is_refused_under_capt
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 @pytest.mark.parametrize("saved_data", ["statistic", "full"])
 def test_optimizers_count_their_writes_as_without_capture(
-    kind: Callable[..., torch.optim.Optimizer], ways: dict[str, Any], saved_data: str, tmp_path: Path
+    kind: Callable[..., torch.optim.Optimizer], ways: dict[str, Any], saved_data: SavedData, tmp_path: Path
 ) -> None:
     def run() -> list[int]:
         torch.manual_seed(0)

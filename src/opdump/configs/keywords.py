@@ -1,0 +1,105 @@
+"""The keyword arguments of `opdump.capture` and `opdump.start`, with the type of each: what editors offer and type checkers check.
+
+The keys of data_dump.json, of any section, and the fields of `DumpPlan` that no key stands for. What a key means: docs/config.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from inspect import Parameter, signature
+from typing import Any, Literal, TypedDict, get_type_hints
+
+from opdump.plan import (
+    FileFormat,
+    KernelPattern,
+    LayoutName,
+    OnError,
+    SavedData,
+    Selection,
+    StatCalcMode,
+    StatPrecision,
+    StepSet,
+)
+
+StatisticName = Literal[
+    "max",
+    "min",
+    "avg",
+    "count",
+    "negative zero count",
+    "positive zero count",
+    "nan count",
+    "negative inf count",
+    "positive inf count",
+    "zero count",
+    "md5",
+    "l2norm",
+    "hash",
+    "hash:sha1",
+    "hash:md5",
+]
+
+
+class PlanKeywords(TypedDict, total=False):
+    """What to record, where and how."""
+
+    path: str | os.PathLike[str]
+    net_name: str
+    iteration: str | StepSet
+    saved_data: SavedData
+    kernels: Iterable[str | KernelPattern]
+    statistic_category: Iterable[StatisticName] | Iterable[str]
+    inputs: bool
+    outputs: bool
+    input_output: Literal[0, 1, 2]
+    dump_mode: Literal[0, 1, 2]
+    selection: Selection
+    support_device: Iterable[int]
+    devices: Iterable[int]
+    op_debug_mode: Literal[0, 1, 2, 3, 4]
+    overflow_number: int
+    initial_iteration: int
+    sample_mode: Literal[0, 1]
+    sample_num: int
+    layout: LayoutName
+    file_format: FileFormat
+    class_names_in_scope: bool
+    trailing_comma: bool
+    trans_flag: bool
+    save_kernel_args: bool
+    stat_calc_mode: StatCalcMode
+    device_stat_precision_mode: StatPrecision
+    enable: bool
+    step_level: bool
+    kernel_by_kernel: bool
+    jit_level: Literal["O0", "O1", "O2"]
+
+
+class CaptureKeywords(PlanKeywords, total=False):
+    """The same, and how the program is watched."""
+
+    eager: bool
+    stop_after_dump: bool
+    strict: bool
+    steps: Literal["auto", "manual"]
+    overflow: bool
+    on_exception: bool
+    watch: Any
+    framework: Literal["auto", "torch", "tensorflow"]
+    device_id: int | None
+    on_error: OnError | None
+    children: bool
+
+
+def show_keywords(function: Any, keywords: type) -> None:
+    """Gives a function that takes `**keywords` a signature that names them: `help` prints it, and notebooks complete it."""
+    own = signature(function)
+    named = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    known = {each.name for each in named}
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in get_type_hints(keywords).items()
+        if name not in known
+    ]
+    function.__signature__ = own.replace(parameters=[*named, *added])
