@@ -78,7 +78,7 @@ def test_a_cell_is_captured_and_ends_with_the_closing_line(notebook: dict[str, A
     assert re.search(r"opdump: \d+ operators ran: \d+ captured.*next: opdump show \S+/dump", _printed(outputs))
     assert _printed(outputs, "stderr") == ""
     assert len(_shown(notebook["catalog"])) < 200
-    assert "<table>" in _shown(notebook["catalog"], "text/html")
+    assert "<td>a notebook</td>" in _shown(notebook["catalog"], "text/html")
 
 
 def test_lines_of_the_cell_are_recorded_with_their_text(notebook: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 What a fenced block means is in the word after its fence:
 
     python                 runs; the blocks down to the next console block share their names
+    python cell            is a cell of a notebook; the cells down to the next console block are one notebook, run in a kernel of Jupyter
     python file=train.py   is written to that file (any language), for the blocks that follow
     console                each line after `$ ` runs in bash, and must print what stands below it;
                            `...` stands for any text in a line, and alone in a line for any number of lines
@@ -37,6 +38,9 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changes/*.md"), *ROOT.glob("examples/**/*.md")]
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+_PACKAGES = {"python.md": ("pandas", "polars", "nbclient")}
+"""What the code of a page needs beside PyTorch."""
 
 
 class Block(NamedTuple):
@@ -111,25 +115,33 @@ def temporary() -> Iterator[str]:
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path, temporary: str) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.xfail("notimpl: the pages show PyTorch, which this environment leaves out")
+    missing = [name for name in _PACKAGES.get(page.name, ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.xfail(f"notimpl: the page shows {', '.join(missing)}, which this environment leaves out")
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     command = tmp_path / "bin" / "opdump"  # the installed command of this very Python
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m opdump "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     program: list[str] = []
+    cells: list[str] = []
     for block in (each.with_own(temporary) for each in _blocks(page)):
         file = next((option[5:] for option in block.options if option.startswith("file=")), None)
         if file is not None:
             (tmp_path / file).write_text(block.text, encoding="utf-8")
+        elif "cell" in block.options:
+            cells.append(block.text)
         elif block.language == "python":
             program.append("\n" * (block.line - 1 - "".join(program).count("\n")) + block.text)
         elif block.language == "console":
             _run_python(program, page, tmp_path)
-            program = []
+            _run_cells(cells, tmp_path)
+            program, cells = [], []
             _run_console(block, page, tmp_path)
         elif block.language == "json":
             json.loads(block.text)
     _run_python(program, page, tmp_path)
+    _run_cells(cells, tmp_path)
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -146,6 +158,19 @@ def _run_python(program: list[str], page: Path, folder: Path) -> None:
         [sys.executable, source.name], cwd=folder, env=_environment(folder), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{page}:\n{done.stderr}"
+
+
+def _run_cells(cells: list[str], folder: Path) -> None:
+    if not cells:
+        return
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    places = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+    own = {name: str(folder / name.lower()) for name in places}
+    client = NotebookClient(notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": str(folder)}})
+    client.execute(env={**_environment(folder), **own})
 
 
 def _run_console(block: Block, page: Path, folder: Path) -> None:

@@ -59,7 +59,7 @@ class Run:
             ("captured", amounts.count(captured, "operator") if captured is not None else ""),
             ("started", datetime.fromtimestamp(self.started / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")),
             ("end", ended if self.opdump_version else ""),
-            ("command", " ".join(self.command)),
+            ("command", _command(self.command)),
         )
 
     def __repr__(self) -> str:
@@ -69,6 +69,12 @@ class Run:
 
     def _repr_html_(self) -> str:
         return html_facts(self.facts)
+
+
+def _command(words: Sequence[str]) -> str:
+    if words and words[0].endswith("ipykernel_launcher.py"):
+        return "a notebook"  # what its kernel was started with says nothing of it
+    return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
