@@ -603,6 +603,7 @@ def awaiting_children(plan: DumpPlan, *, framework: str, eager: bool, children: 
             _SESSION.awaiting = None
 
 
+_OTHERS: Final = frozenset({"torch", "tensorflow", "onnxruntime"})
 _OTHER: Final = "other"
 """The token of the note of a process that has imported another framework so far."""
 
@@ -615,13 +616,20 @@ class _Child:
         self._place = place
         self._manager = manager
         self._process = os.getpid()
+        self._loaded = frozenset(_OTHERS & sys.modules.keys())
+        """What the process had imported before: a forked one has that of its parent."""
 
     def end(self) -> None:
         """Files what was begun, and says so. Once, and in no process that was forked from this one."""
         if _SESSION.child is not self or os.getpid() != self._process:
             return
         _SESSION.child = None
+        dump = _SESSION.dump
         self._manager.__exit__(None, None, None)
+        others = (_OTHERS & sys.modules.keys()) - self._loaded - {self._place.framework}
+        if others and dump is not None and dump.report is not None and not dump.report.executed:
+            reason = f"they import {' and '.join(sorted(others))} and ran nothing of {self._place.framework}, which this run captures"
+            self._place.leave_out(reason)
 
 
 def begin_child(family: Family, framework: str) -> None:

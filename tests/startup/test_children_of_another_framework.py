@@ -24,3 +24,20 @@ def test_children_of_another_framework_are_counted_and_told(tmp_path: Path) -> N
     assert report["warnings"] == [
         "1 child process not captured: they import tensorflow, and this run captures torch: --framework chooses"
     ]
+
+
+def test_forked_children_that_import_another_framework_and_run_nothing_of_this_one_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime.py").write_text("__version__ = '1.31.1'\n")
+    body = """
+    train(0)
+    for work in ('import onnxruntime', 'import onnxruntime; train(1)', 'pass'):
+        if (process := os.fork()) == 0:
+            exec(work)
+            os._exit(0)
+        os.waitpid(process, 0)
+    """
+    _, report = run(tmp_path, body)
+    assert sorted(child["end"] for child in report["children"]) == ["ended", "ended", "not captured"]
+    assert report["warnings"] == [
+        "1 child process not captured: they import onnxruntime and ran nothing of torch, which this run captures"
+    ]

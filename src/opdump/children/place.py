@@ -146,6 +146,10 @@ class Place:
             failure=report.failure or failure_of(children),
         )
 
+    def leave_out(self, reason: str) -> None:
+        """This child, which left nothing, did what is not captured."""
+        self.family.note(self._token, {"end": "not captured", "reason": reason})
+
     def filed(self, recorder: Recorder, sink: DirectorySink) -> None:
         """A child says what it has filed so far: whoever is killed says nothing more."""
         if self._settled and recorder.failure is None:
