@@ -110,9 +110,11 @@ def unwaited(rank):
         if step == 0:
             if rank == 1: store.wait(["the step of rank 0 is over"])
             work = dist.all_reduce(x, async_op=True)
+            if rank == 1: work.wait()
         optimizer.step()
-    if rank == 0: store.set("the step of rank 0 is over", "1")
-    work.wait()
+    if rank == 0:
+        store.set("the step of rank 0 is over", "1")
+        work.wait()
     return {"x": [x]}
 
 def failing(rank):
