@@ -133,6 +133,8 @@ def test_a_wrong_line_is_one_line(notebook: dict[str, Any]) -> None:
     ):
         assert re.search(message, _printed(notebook[name], "stderr")), name
     assert "SyntaxError" in _error(notebook["syntax"])
+    assert "UsageError: %%opdump: nothing ran" in _printed(notebook["syntax"], "stderr")
+    assert _printed(notebook["syntax"]) == ""
     assert "--kernels NAME" in _printed(notebook["help"])
 
 

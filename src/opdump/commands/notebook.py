@@ -74,7 +74,10 @@ def _captured(
         with capture(asked.pop("config"), **asked) as dump, _without_traceback(shell):
             dumps.append(dump)
             dump.when_ended = told_elsewhere
-            error = shell.run_cell(cell if cell.startswith("%%") else _MARK + cell).error_in_exec
+            result = shell.run_cell(cell if cell.startswith("%%") else _MARK + cell)
+            if result.error_before_exec is not None:
+                raise _usage_error("%%opdump: nothing ran; the mistake in the cell is shown above")
+            error = result.error_in_exec
             if error is not None:
                 raised_at = error.__traceback__
                 raise error
