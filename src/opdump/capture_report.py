@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from opdump import amounts
 from opdump.amounts import repr_of
+from opdump.checks.verdict import Verdict
 from opdump.children import ChildReport, Family
 from opdump.children.place import failure_of, warnings_of, warnings_of_starts
 from opdump.errors import IncompleteCaptureError
@@ -44,6 +45,8 @@ class CaptureReport:
     """Why nothing was captured; None where something was."""
     failure: str = ""
     files_lost: int = 0
+    verdict: Verdict = field(default_factory=lambda: Verdict(kind="not looked"))
+    """The first NaN, infinity, overflow or failure of this process."""
     children: tuple[ChildReport, ...] = ()
     """What processes did that this one started, directly or not."""
 
@@ -94,6 +97,7 @@ class CaptureReport:
             nothing=recorder.why_nothing() if recorder.failure is None else None,
             failure=failure_text(recorder.failure),
             files_lost=sink.files_lost,
+            verdict=recorder.lookout.verdict,
         )
 
     def raise_for_gaps(self) -> None:

@@ -24,3 +24,10 @@ def not_finite(statistics: Mapping[str, StatisticValue]) -> int | None:
     if any(isinstance(value, float) and not math.isfinite(value) for value in values):
         return max(1, sum(counts))
     return sum(counts) or None
+
+
+def holds_nan(statistics: Mapping[str, StatisticValue]) -> bool:
+    """Whether an element is NaN; without a count, whether one of the measures is."""
+    if "nan count" in statistics:
+        return bool(statistics["nan count"])
+    return any(isinstance(value := statistics.get(name), float) and math.isnan(value) for name in ("max", "min"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from opdump.checks.not_finite import not_finite
+from opdump.checks.not_finite import holds_nan, not_finite
 from opdump.checks.operator_classes import class_of, reads_variable, writes_variable
 from opdump.checks.overflow import has_only_finite_arguments
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
@@ -77,6 +77,8 @@ class Origins:
         read = [record for record in bad if record.io == "input"]
         self._recorded.add(op.op_name)
         if read:
+            if self._makes_nan(bad, read):
+                self._made = op.op_name  # of infinities that were meant: a row that is masked out as a whole
             self._note_source(op.op_name, read, writes=writes_variable(op.op_type))
         elif gives and reads_variable(op.op_type):
             if not (self._made or self._other or self._meant or self._read or self._poisoned):
@@ -88,6 +90,12 @@ class Origins:
             self._meant = self._meant or op.op_name  # a mask of -Inf is meant
         elif gives and not self._other:
             self._made = self._made or op.op_name
+
+    def _makes_nan(self, bad: Sequence[SeenTensor], read: Sequence[SeenTensor]) -> bool:
+        if not self._meant or self._made or self._other or self._read:
+            return False
+        gives_nan = any(record.io == "output" and holds_nan(record.statistics) for record in bad)
+        return gives_nan and not any(holds_nan(record.statistics) for record in read)
 
     def told(self) -> str:
         """The operator that made the first NaN or infinity of the step; empty where there is none."""

@@ -164,6 +164,7 @@ class Place:
             "tensors": figures.tensors,
             "tensors_skipped": dict(figures.tensors_skipped),
             "last_step": steps[-1] if steps else None,
+            "verdict": figures.verdict.as_json(),
         }
         self.family.note(self._token, {**note, **more})
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from opdump.checks.verdict import Verdict
+
 End = Literal["ended", "lost", "running", "not captured"]
 _FIGURES: Final = ("executed", "captured", "tensors", "files", "bytes")
 
@@ -34,6 +36,8 @@ class ChildReport:
     """Why it is not captured."""
     failure: str = ""
     """What kept its part of the dump from being written to its end."""
+    verdict: Verdict | None = None
+    """What was found first in it; None where it did not end in good order."""
 
     @property
     def left_data(self) -> bool:
@@ -54,6 +58,7 @@ class ChildReport:
             last_step=note.get("last_step"),
             reason=note.get("reason", ""),
             failure=note.get("failure", ""),
+            verdict=Verdict.of_json(note["verdict"]) if note.get("verdict") else None,
             **{name: int(note.get(name, 0)) for name in _FIGURES},
         )
 
@@ -67,4 +72,5 @@ class ChildReport:
             **{name: getattr(self, name) for name in _FIGURES},
             "skipped": dict(self.skipped),
             "tensors_skipped": dict(self.tensors_skipped),
+            "verdict": None if self.verdict is None else self.verdict.as_json(),
         }

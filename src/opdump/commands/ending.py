@@ -21,8 +21,9 @@ ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None]
 
 
 def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json: bool, told: str = "") -> None:
-    """Print a line for each report, its warnings, and what kept its dump from being whole; `told` is an error that was printed before."""
+    """Print of each report its warnings, the verdict, the line of figures, and what kept its dump from being whole; `told` is an error that was printed before."""
     from opdump.reports.completeness import completeness_json, completeness_line, failure_line
+    from opdump.reports.verdict_line import verdict_line
 
     if sys.stdout is not None:
         sys.stdout.flush()  # what the script printed comes first, also where both go to one file
@@ -31,8 +32,13 @@ def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json
             click.echo(f"opdump: warning: {warning}", err=True)
         if report.failure:
             click.echo(failure_line(report, with_cause=report.failure != told), err=True)
-        line = completeness_json(report, rank=rank) if as_json else completeness_line(report, rank=rank)
-        click.echo(line, err=True)
+        if as_json:
+            click.echo(completeness_json(report, rank=rank), err=True)
+            continue
+        verdict = verdict_line(report, rank=rank)
+        if verdict:
+            click.echo(verdict, err=True)
+        click.echo(completeness_line(report, rank=rank), err=True)
 
 
 def print_error(error: BaseException, hook: ExceptHook) -> None:

@@ -183,6 +183,7 @@ def _feeds(
 def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
     """Say what was dumped, where the model ran at all."""
     from opdump.reports.completeness import completeness_json, completeness_line, failure_line
+    from opdump.reports.verdict_line import verdict_line
 
     if dump is None or dump.report is None or dump.runs == 0:
         return
@@ -203,6 +204,9 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
     if report.captured == 0 and verb is not None and not report.failure:
         click.echo(f"opdump: {dump.name} ran and no operator {verb}, so nothing was written", err=True)
         return
+    verdict = verdict_line(report)
+    if verdict:
+        click.echo(verdict, err=True)
     click.echo(completeness_line(report), err=True)
 
 

@@ -174,6 +174,11 @@ class DumpPlan:
         return self.saved_data != "tensor"
 
     @property
+    def takes_statistics(self) -> bool:
+        """Whether numbers are looked at, whatever is written of them: for overflows, for the verdict of a run, for the index."""
+        return self.saves_statistics or self.captures in ("data", "overflow")
+
+    @property
     def enables_nothing(self) -> bool:
         """Whether nothing will ever be dumped: no model and no single operator is chosen, or no output is watched."""
         if self.models is None:

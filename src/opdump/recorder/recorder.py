@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from opdump.checks.verdict import Lookout
 from opdump.errors import OpdumpError
 from opdump.graph import GraphBuilder, GraphValue
 from opdump.plan import DumpPlan
@@ -82,6 +83,8 @@ class Recorder:
         """Nothing is recorded any more: the dump could not be written, and the program goes on without it."""
         self.when_over: Callable[[], None] = _nothing
         """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
+        self.lookout: Final = Lookout(plan.captures)
+        """Looks for what the run is to be judged by."""
         self.writer: Final = writer
         """What files the records."""
         self._writer = writer = guarded(writer, self._failed)
@@ -314,14 +317,17 @@ class Recorder:
         counted: Counter[SkipReason],
     ) -> None:
         if steps == {step}:
+            self.lookout.end_step(step, ops, entries)
             self._writer.write_step(step, ops, entries, [entry.file for entry in entries], counted)
         else:
             # Threads share one count of steps: what another thread ran belongs to the step that it was in.
             for number in sorted(steps):
                 kept = [entry for entry in entries if entry.op.step == number]
+                ran = [op for op in ops if op.step == number]
+                self.lookout.end_step(number, ran, kept)
                 self._writer.write_step(
                     number,
-                    [op for op in ops if op.step == number],
+                    ran,
                     kept,
                     [entry.file for entry in kept],
                     counted if number == step else {},

@@ -97,6 +97,7 @@ def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
             "reason": "" if report.nothing is None else report.nothing.reason,
             "failure": report.failure,
             "files_lost": report.files_lost,
+            "verdict": report.verdict.as_json(),
             "children": [child.as_json() for child in report.children],
         }
     )

@@ -64,8 +64,7 @@ class NumpyReader:
     def of_plan(cls, plan: DumpPlan) -> NumpyReader:
         """A reader that takes what the plan wants of a tensor."""
         return cls(
-            # Whether an operator overflowed is told from statistics, whatever is written of it.
-            statistics=plan.saves_statistics or plan.captures == "overflow",
+            statistics=plan.takes_statistics,
             elements=plan.saves_tensors,
             digests=plan.statistic_category if plan.saves_statistics else (),
             sample=plan.sample_taken,

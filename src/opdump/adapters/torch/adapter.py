@@ -76,7 +76,7 @@ class TorchAdapter:
     def reader(self, plan: DumpPlan) -> TensorReader:
         """A reader that takes what the plan wants of a tensor."""
         return TensorReader(
-            statistics=plan.saves_statistics or plan.captures == "overflow",
+            statistics=plan.takes_statistics,
             elements=plan.saves_tensors,
             digests=_digests(plan),
             sample=plan.sample_taken,

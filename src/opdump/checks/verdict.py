@@ -1,0 +1,181 @@
+"""The verdict of a run: where the first NaN, infinity, overflow or failure was, while the run goes on.
+
+    lookout = Lookout("data")
+    lookout.end_step(0, ops, tensors)        # of each step, in order
+    lookout.verdict
+
+What a step without NaN and infinities costs is one look at the counts of each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Literal, Protocol
+
+from opdump.checks.not_finite import holds_nan, not_finite
+from opdump.checks.operator_classes import writes_variable
+from opdump.checks.origins import PARAMETER, Origins, SeenTensor
+from opdump.records import OpRecord
+from opdump.statistics import SummaryStatistics
+
+VerdictKind = Literal["none", "nan", "infinity", "overflow", "failure", "not looked"]
+_FLOATING: Final = ("float", "bfloat", "complex")
+
+
+class OwnedTensor(SeenTensor, Protocol):
+    """A tensor that knows its operator."""
+
+    @property
+    def op(self) -> OpRecord: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What was found first. `kind` is "none" where nothing was, and "not looked" where nothing was looked at.
+
+    `mode` says what was looked for: "data": NaN and infinities, "overflow", "exception": failures; "watch": nothing.
+    `file` and `line` are those of the program, empty and 0 where they are not known. `how` says in words what the operator gave, of kind "none" which
+    operator wrote infinities into a mask.
+    `tensors` counts what was looked at, `not_looked` tensors of floating-point numbers without counts (complex ones).
+    """
+
+    kind: VerdictKind
+    mode: str = "data"
+    step: int = 0
+    op_name: str = ""
+    op_type: str = ""
+    phase: str = ""
+    file: str = ""
+    line: int = 0
+    code: str = ""
+    how: str = ""
+    tensors: int = 0
+    not_looked: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field, by its name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Verdict:
+        """What `as_json` gave."""
+        return cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values})
+
+
+class Lookout:
+    """Looks at each step of one rank until something is found. `captures` is the plan's."""
+
+    def __init__(self, captures: str) -> None:
+        self._captures = captures
+        self._found: Verdict | None = None
+        self._meant = ""
+        """The first operator that wrote infinities on purpose, into a mask."""
+        self._tensors = 0
+        self._not_looked = 0
+        self._origins = Origins()
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found so far."""
+        if self._found is not None:
+            return replace(self._found, mode=self._captures, tensors=self._tensors, not_looked=self._not_looked)
+        if self._captures == "watch" or (self._captures == "data" and not self._tensors):
+            return Verdict(kind="not looked", mode=self._captures, not_looked=self._not_looked)
+        return Verdict(
+            kind="none", mode=self._captures, how=self._meant, tensors=self._tensors, not_looked=self._not_looked
+        )
+
+    def end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[OwnedTensor]) -> None:
+        """The operators of a step, or of a part of it, in execution order, with all their tensors and statistics."""
+        if self._found is not None:
+            return
+        if self._captures != "data":
+            self._look_at_files(step, ops)
+            return
+        is_clean = self._count(tensors)
+        if is_clean and not any(map(writes_variable, {op.op_type for op in ops})):
+            return
+        of_op: dict[int, list[OwnedTensor]] = {}
+        for tensor in tensors:
+            of_op.setdefault(id(tensor.op), []).append(tensor)
+        for op in ops:
+            self._origins.see(op, of_op.get(id(op), ()))
+        kind, name = self._origins.found()
+        if kind == "meant":
+            self._meant = self._meant or name
+        elif kind:
+            self._found = _found(step, name, ops, of_op, is_made=kind == "made")
+        self._origins.end_step(step)
+
+    def _count(self, tensors: Iterable[OwnedTensor]) -> bool:
+        """Counts what can be looked at; whether all of it is finite."""
+        is_clean = True
+        for tensor in tensors:
+            statistics = tensor.statistics
+            if type(statistics) is SummaryStatistics:  # isinstance asks the abstract base class: slow
+                self._tensors += 1
+                summary = statistics.summary
+                if summary.nan or summary.positive_inf or summary.negative_inf:
+                    is_clean = False
+            elif not tensor.skip:
+                count = not_finite(statistics)
+                if count:
+                    is_clean = False
+                if count is not None or "max" in statistics:
+                    self._tensors += 1
+                elif tensor.dtype.startswith(_FLOATING):
+                    self._not_looked += 1
+        return is_clean
+
+    def _look_at_files(self, step: int, ops: Iterable[OpRecord]) -> None:
+        """What is filed in these modes is what they look for."""
+        kind: VerdictKind | None = {"overflow": "overflow", "exception": "failure"}.get(self._captures)  # type: ignore[assignment]  # both are kinds
+        op = next((op for op in ops if not op.skip and op.op_type != PARAMETER), None)
+        if kind is not None and op is not None:
+            self._found = _of_op(kind, step, op, "")
+
+
+def _found(
+    step: int, name: str, ops: Sequence[OpRecord], of_op: Mapping[int, Sequence[OwnedTensor]], *, is_made: bool
+) -> Verdict:
+    """The verdict on the operator of that name, or, where none of the step has it, on the first that read what `name` says in words."""
+    bad = [(op, tensor) for op in ops for tensor in of_op.get(id(op), ()) if not_finite(tensor.statistics)]
+    given = [(op, tensor) for op, tensor in bad if op.op_name == name and tensor.io == "output"]
+    op, tensor = (given or bad)[0]
+    kind: VerdictKind = "nan" if holds_nan(tensor.statistics) else "infinity"
+    amount = _amount(tensor)
+    if given and is_made:
+        return _of_op(kind, step, op, amount)
+    maker = next((op for op in ops if op.op_name == name), None)
+    if maker is not None and is_made:
+        return _of_op(kind, step, maker, f"not recorded there; {amount} of {op.op_name}, which read it")
+    return _of_op(
+        kind, step, op, f"{amount}; made by {name}" if is_made else f"{amount}, which was there before: {name}"
+    )
+
+
+def _amount(tensor: OwnedTensor) -> str:
+    """`3 of 32 elements of output.0`."""
+    count, total = not_finite(tensor.statistics) or 0, tensor.statistics.get("count")
+    place = f"{tensor.io}.{tensor.slot}"
+    return f"{count:,} of {int(total):,} elements of {place}" if total is not None else place
+
+
+def _of_op(kind: VerdictKind, step: int, op: OpRecord, how: str) -> Verdict:
+    frame = op.stack[0] if op.stack else None
+    return Verdict(
+        kind=kind,
+        step=step,
+        op_name=op.op_name,
+        op_type=op.kernel or op.op_type,
+        phase=op.phase,
+        file="" if frame is None else frame.file,
+        line=0 if frame is None else frame.line,
+        code="" if frame is None else frame.code,
+        how=how,
+    )
