@@ -97,8 +97,13 @@ class CaptureReport:
             nothing=recorder.why_nothing() if recorder.failure is None else None,
             failure=failure_text(recorder.failure),
             files_lost=sink.files_lost,
-            verdict=recorder.lookout.verdict,
+            verdict=recorder.verdict,
         )
+
+    @property
+    def left_data(self) -> bool:
+        """Whether anything of the program is in the dump's directory, or would be but for a failure."""
+        return bool(self.executed or self.failure or any(child.left_data for child in self.children))
 
     def raise_for_gaps(self) -> None:
         """Raises IncompleteCaptureError where nothing was captured that should have been, operators or tensors left no data that should

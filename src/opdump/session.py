@@ -333,6 +333,7 @@ def capture(
             try:
                 yield dump
             except SystemExit as error:
+                dump._recorder.circumstances.exited = True
                 if error.code:
                     raise
                 ended = error  # `sys.exit()` at the end of a program is no failure

@@ -38,14 +38,3 @@ def test_a_program_that_asks_for_dumps_ends_as_it_would(tmp_path: Path) -> None:
     assert "No module named 'tensorflow'" in result.stderr
     assert "npu_bridge" not in result.stderr, "the drop-in was found"
     assert list(tmp_path.iterdir()) == [program]
-
-
-def test_a_program_that_asks_for_none_needs_a_config(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text("print('trained')\n")
-    result = subprocess.run(
-        [sys.executable, "-m", "opdump", "run", str(program)], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert result.returncode == 2
-    assert "no config" in result.stderr
-    assert "NpuOptimizer" in result.stderr

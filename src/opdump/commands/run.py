@@ -1,5 +1,6 @@
 """`opdump run`: a script or module, in this process, under capture.
 
+opdump run train.py --lr 0.1
 opdump run -c data_dump.json train.py --lr 0.1
 opdump run -c data_dump.json -m package.train --lr 0.1
 opdump run train_for_npu.py                 a TensorFlow program that asks for a dump itself
@@ -9,6 +10,7 @@ torchrun --nproc-per-node 2 -m opdump run -c data_dump.json train.py
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
+  opdump run train.py --lr 0.1              statistics of all it does, all steps
+  opdump run --path dump --full --steps "0|100-102" train.py
+  opdump run --kernels conv --kernels "name-regex(.*/attn/.*)" train.py
   opdump run -c data_dump.json train.py --lr 0.1
   opdump run -c data_dump.json -m package.train --lr 0.1
   opdump run -c acl.json infer.py
@@ -55,11 +60,21 @@ written to its end, gives 3.""",
     "-c",
     "--config",
     metavar="FILE",
-    help="The data_dump.json, acl.json or npu_dump.json; without it, what MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names, or what a TensorFlow "
-    "program asks for in its DumpConfig or NpuOptimizer.",
+    help="A data_dump.json, acl.json or npu_dump.json. Without it: what MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names, what a "
+    "TensorFlow program asks for in its DumpConfig or NpuOptimizer, or else statistics of everything.",
 )
 @click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT names a module, as in python -m.")
-@click.option("--path", metavar="DIR", help="Dump into DIR instead of the config's path.")
+@click.option(
+    "--path", metavar="DIR", help="Dump into DIR instead of the config's path; without both into a new directory here."
+)
+@click.option("--full", is_flag=True, help="Elements too, and not statistics alone.")
+@click.option("--steps", metavar="STEPS", help='These steps: "0|5-8|100-120" or "all"; instead of the config\'s.')
+@click.option(
+    "--kernels",
+    metavar="NAME",
+    multiple=True,
+    help="Operators of this type or name alone, or name-regex(...); may be given several times.",
+)
 @click.option("--eager", is_flag=True, help="Run compiled regions eagerly and capture inside them.")
 @click.option("--stop-after-dump", is_flag=True, help="End the script once the last wanted step is on disk.")
 @first_option()
@@ -117,7 +132,7 @@ def run(
         names = options.stream_in_names
         with prepared_for(facts, path=target, stream_in_names=names, streams=options.streams, on_error=on_error):
             sys.exit(_run_by_itself(program, rank=rank, options=options))
-    plan = options.plan(file, os.environ, directory=program.import_path)
+    plan = options.plan(file, os.environ, program=script, directory=program.import_path)
     if rank in (None, 0):
         for warning in plan.warnings:
             click.echo(f"opdump: warning: {warning}", err=True)
@@ -125,7 +140,8 @@ def run(
     if options.framework == "auto":
         options = replace(options, framework=facts.framework)
     with prepared_for(facts, records=False):
-        sys.exit(_run(program, plan, last_word, rank=rank, options=options))
+        is_new = file is None and options.path is None and plan.captures == "data"
+        sys.exit(_run(program, plan, last_word, rank=rank, options=options, is_new=is_new))
 
 
 def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Program:
@@ -139,9 +155,9 @@ def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Progra
 
 
 def _run(
-    program: Program, plan: DumpPlan, last_word: LastWord, *, rank: int | None, options: RunOptions
+    program: Program, plan: DumpPlan, last_word: LastWord, *, rank: int | None, options: RunOptions, is_new: bool
 ) -> int | str | None:
-    """Run the program under capture; what `sys.exit` is to be called with."""
+    """Run the program under capture; what `sys.exit` is to be called with. `is_new`: the dump's directory was made for this run."""
     from opdump.commands.progress import progress_lines
     from opdump.session import capture, told_elsewhere
 
@@ -167,6 +183,8 @@ def _run(
         return outcome.result
     reports = [dump.report for dump in dumps if dump.report is not None]
     print_reports(reports, rank=rank, as_json=options.as_json, told=outcome.told)
+    if is_new and rank is None and not any(report.left_data for report in reports):
+        shutil.rmtree(plan.path, ignore_errors=True)  # nobody asked for this directory, and nothing is in it
     return _result_of(outcome.result, reports)
 
 

@@ -1,12 +1,15 @@
-"""What `opdump run` was asked for, beside the program: by its options, or by a variable in place of them."""
+"""What `opdump run` was asked for, beside the program: by its options, or by a variable in place of them.
+
+Without a config the options say what is recorded: statistics of everything, from the first step on, into a new directory.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -15,6 +18,8 @@ from opdump.commands.first_overflow import with_first
 if TYPE_CHECKING:
     from opdump.plan import DumpPlan
 
+_CATEGORIES: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -22,6 +27,9 @@ class RunOptions:
 
     config: str | None = None
     path: str | None = None
+    full: bool = False
+    steps: str | None = None
+    kernels: tuple[str, ...] = ()
     eager: bool = False
     stop_after_dump: bool = False
     first: bool = False
@@ -36,9 +44,9 @@ class RunOptions:
     no_children: bool = False
 
     def file(self, environ: Mapping[str, str], *, asks_itself: bool) -> str | None:
-        """The config that the options or the environment name; None where variables ask for failures without one, or the program asks.
+        """The config that the options or the environment name; None where there is none, or the program asks for its dumps itself.
 
-        Raises ConfigError where the environment names two, UsageError where nothing does.
+        Raises ConfigError where the environment names two.
         """
         from opdump.configs.mindspore import ACL_VARIABLE, CONFIG_VARIABLE, named_file
 
@@ -46,39 +54,59 @@ class RunOptions:
             return self.config
         if environ.get(CONFIG_VARIABLE) or environ.get(ACL_VARIABLE):
             return named_file(environ)
-        if asks_itself or environ.get("ASCEND_DUMP_SCENE") or environ.get("NPU_COLLECT_PATH"):
-            return None
-        raise click.UsageError(
-            "no config: give -c data_dump.json or set MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH. "
-            "To write one: opdump config new data_dump.json. (A TensorFlow program that imports npu_bridge or npu_device, or names "
-            "NpuOptimizer, needs none.)"
-        )
+        return None
 
-    def plan(self, file: str | None, environ: Mapping[str, str], *, directory: str | None) -> DumpPlan:
-        """Read the config and make its directory; the first thing that may touch the disk. `directory` is the program's."""
+    def plan(self, file: str | None, environ: Mapping[str, str], *, program: str, directory: str | None) -> DumpPlan:
+        """Read the config and make its directory; the first thing that may touch the disk. `directory` is that of `program`."""
         from opdump.configs.acl import plan_from_environment
         from opdump.configs.dialects import load_plan
+        from opdump.configs.mindspore import plan_from_keywords
+        from opdump.configs.plan_fields import with_fields
 
         overrides: dict[str, Any] = {}
         if self.path is not None:
             overrides["path"] = self.path
+        if self.full:
+            overrides["saved_data"] = "full"
+        if self.steps is not None:
+            overrides["steps"] = self.steps
+        if self.kernels:
+            overrides["kernels"] = list(self.kernels)
         if self.layout is not None:
             overrides["layout"] = self.layout
         if self.short_names:
             overrides["class_names_in_scope"] = False
         asked = plan_from_environment(environ) if file is None else None
         if asked is not None:
-            plan = replace(asked, **{**overrides, **({"path": Path(self.path)} if self.path is not None else {})})
+            plan = with_fields(asked, overrides)
+        elif file is None:
+            plan = plan_from_keywords(
+                environ=environ, strict=self.strict, **self._statistics_of(program, environ), **overrides
+            )
         else:
             plan = load_plan(file, environ=environ, strict=self.strict, program_directory=directory, **overrides)
             plan = replace(plan, warnings=(*plan.warnings, *self._passed_over(environ)))
         return with_first(plan, first=self.first)
 
+    def _statistics_of(self, program: str, environ: Mapping[str, str]) -> dict[str, Any]:
+        """What is recorded where no config says it."""
+        settings: dict[str, Any] = {} if self.full else {"saved_data": "statistic"}
+        if self.path is None:
+            settings["path"] = new_directory(program, environ)
+        return {**settings, "statistic_category": _CATEGORIES}
+
     def refuse_unfit(self, program: str) -> None:
         """Raises UsageError for options that need a config, where the program asks for its dumps itself."""
         unfit = [
             name
-            for name, value in (("--eager", self.eager), ("--first", self.first), ("--layout", self.layout))
+            for name, value in (
+                ("--eager", self.eager),
+                ("--first", self.first),
+                ("--full", self.full),
+                ("--kernels", self.kernels),
+                ("--layout", self.layout),
+                ("--steps", self.steps),
+            )
             if value
         ]
         if unfit:
@@ -109,6 +137,20 @@ class RunOptions:
             if (named := environ.get(variable, "")) not in ("", "1")
             and os.path.realpath(named) != os.path.realpath(self.config)
         ]
+
+
+def new_directory(program: str, environ: Mapping[str, str]) -> str:
+    """`opdump-train-4711`: a directory here that is not there yet, of the program and its process; of several ranks the launcher's."""
+    rank = rank_among_several(environ)
+    stem = os.path.basename(program.rstrip("/")).removesuffix(".py")
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in stem)
+    path = os.path.abspath(f"opdump-{name}-{os.getpid() if rank is None else os.getppid()}")
+    taken = path
+    for number in itertools.count(2):
+        if rank is not None or not os.path.lexists(taken):
+            break
+        taken = f"{path}-{number}"
+    return taken
 
 
 def rank_among_several(environ: Mapping[str, str]) -> int | None:

@@ -44,6 +44,8 @@ class Circumstances:
     """The configuration names operators, and none that ran has any of the names, or lies in any of the ranges."""
     models_seen: tuple[str, ...] = ()
     """Names of the models that ran."""
+    exited: bool = False
+    """The program ended by `sys.exit`, as one does that was asked for its help."""
     in_children: int = 0
     """Processes that the program started and nobody looks into."""
 
@@ -120,6 +122,8 @@ def _steps_not_reached(case: _Case) -> Nothing | None:
     if _any_in(steps, around.first_step, around.next_step):
         return None
     if around.next_step == around.first_step:
+        if around.exited:
+            return Nothing("the program exited before a step had ended", True)
         return Nothing(
             f"no wanted step was reached: the program ended no step and was in step {around.first_step} to the end, and {asked}; "
             "opdump.capture's dump.step() ends one by hand",
@@ -149,7 +153,7 @@ def _nothing_ran(case: _Case) -> Nothing | None:
     if case.executed or case.around.executions:
         return None
     framework = f" of {case.around.framework}" if case.around.framework else ""
-    where = "" if case.plan.steps.ranges is None else " in a wanted step"
+    where = "" if case.plan.steps.ranges is None or case.around.exited else " in a wanted step"
     return Nothing(f"no operator{framework} ran{where}", True)
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from opdump.checks.verdict import Lookout
+from opdump.checks.verdict import Lookout, Verdict
 from opdump.errors import OpdumpError
 from opdump.graph import GraphBuilder, GraphValue
 from opdump.plan import DumpPlan
@@ -83,8 +83,7 @@ class Recorder:
         """Nothing is recorded any more: the dump could not be written, and the program goes on without it."""
         self.when_over: Callable[[], None] = _nothing
         """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
-        self.lookout: Final = Lookout(plan.captures)
-        """Looks for what the run is to be judged by."""
+        self._lookout = Lookout(plan.captures)
         self.writer: Final = writer
         """What files the records."""
         self._writer = writer = guarded(writer, self._failed)
@@ -130,6 +129,11 @@ class Recorder:
             if not self.holding:
                 self._held_bytes = 0
                 self._write_ready()
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found first in the steps that were filed."""
+        return self._lookout.verdict
 
     def graph(self, graph_id: int, root_name: str = "") -> GraphBuilder:
         """The graph under construction with that number."""
@@ -317,14 +321,14 @@ class Recorder:
         counted: Counter[SkipReason],
     ) -> None:
         if steps == {step}:
-            self.lookout.end_step(step, ops, entries)
+            self._lookout.end_step(step, ops, entries)
             self._writer.write_step(step, ops, entries, [entry.file for entry in entries], counted)
         else:
             # Threads share one count of steps: what another thread ran belongs to the step that it was in.
             for number in sorted(steps):
                 kept = [entry for entry in entries if entry.op.step == number]
                 ran = [op for op in ops if op.step == number]
-                self.lookout.end_step(number, ran, kept)
+                self._lookout.end_step(number, ran, kept)
                 self._writer.write_step(
                     number,
                     ran,

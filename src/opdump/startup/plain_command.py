@@ -180,7 +180,8 @@ class _PlainCommand:
             self._by_itself = True
         else:
             directory = program_directory()
-            self._plan = options.plan(file, os.environ, directory=None if directory is None else str(directory))
+            where = None if directory is None else str(directory)
+            self._plan = options.plan(file, os.environ, program=sys.argv[0] or "python", directory=where)
         self._options, self._facts = options, facts
 
     def _is_wanted(self, name: str, options: RunOptions, facts: ScriptFacts) -> bool:
