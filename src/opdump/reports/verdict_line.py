@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from opdump import amounts
 from opdump.checks.verdict import Verdict
-from opdump.reports import amounts
 
 if TYPE_CHECKING:
     from opdump.capture_report import CaptureReport
