@@ -44,7 +44,8 @@ def test_the_script_prints_what_it_prints_without_opdump(
 
 def test_the_last_line_accounts_for_every_operator(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = trained
-    (line,) = done.stderr.splitlines()
+    verdict, line = done.stderr.splitlines()
+    assert verdict.startswith("opdump: no NaN, no infinity in ")
     found = LINE.match(line)
     assert found is not None, line
     ran, captured, skipped = (int(number.replace(",", "")) for number in found.groups()[:3])

@@ -131,7 +131,6 @@ def test_to_look_for_a_framework_is_not_to_import_it(script: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "code", "said"),
     [
-        ({}, 2, "opdump config new"),
         ({"MINDSPORE_DUMP_CONFIG": "absent.json"}, 1, "absent.json"),
         ({"MINDSPORE_DUMP_CONFIG": "wrong.json"}, 1, "dump_mode"),
         ({"MINDSPORE_DUMP_CONFIG": "data_dump.json", "MS_ACL_DUMP_CFG_PATH": "wrong.json"}, 1, "the same file"),
@@ -199,7 +198,7 @@ def test_strict_decides_how_the_program_ends(script: Path) -> None:
 def test_opdump_run_is_not_captured_twice(script: Path) -> None:
     done = opdump("run", "-c", "data_dump.json", "train.py", cwd=script, OPDUMP_START="-c data_dump.json --path twice")
     assert done.returncode == 0, done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.count(" operators ran: ") == 1
     assert not (script / "twice").exists()
 
 
