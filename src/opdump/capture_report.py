@@ -10,7 +10,6 @@ from pathlib import Path
 
 from opdump import amounts
 from opdump.amounts import repr_of
-from opdump.checks.verdict import Verdict
 from opdump.children import ChildReport, Family
 from opdump.children.place import failure_of, warnings_of, warnings_of_starts
 from opdump.errors import IncompleteCaptureError
@@ -18,6 +17,7 @@ from opdump.html_table import html_facts
 from opdump.plan import DumpPlan
 from opdump.recorder import GAPS, Nothing, Recorder, failure_text
 from opdump.recorder.circumstances import Circumstances, why_nothing
+from opdump.recorder.verdict import Verdict
 from opdump.sink import DirectorySink
 
 

@@ -162,7 +162,6 @@ def test_a_config_that_cannot_be_used_ends_it_before_the_script_starts(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("train.py",), "opdump config new"),
         (("-c", "data_dump.json", "absent.py"), "cannot open the script 'absent.py'"),
         (("-c", "data_dump.json", "-m", "absent"), "no module named 'absent'"),
         (("-c", "data_dump.json"), "Missing argument"),
