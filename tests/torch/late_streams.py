@@ -80,7 +80,7 @@ class _Hidden:
     @property
     def is_gone(self) -> bool:
         """Whether the memory was freed, or the storage has another (`resize_`); somebody else may have the address."""
-        storage = torch.UntypedStorage._new_with_weak_ptr(self._memory.cdata)
+        storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self._memory.cdata)
         if (
             storage is None
         ):  # asked first whether it is there, it may be freed by another thread before the answer is used
