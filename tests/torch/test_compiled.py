@@ -22,6 +22,7 @@ from tests.torch.compiled_programs import (
     train,
 )
 from tests.torch.recording import recording
+from tests.torch.releases import NAMES_COMPILED_GRADIENTS, RECORDS_BETWEEN_GRAPHS
 
 # PyTorch's own: parts of it use what it declares outdated, and dynamo asks each tensor for its gradient.
 pytestmark = [
@@ -67,6 +68,7 @@ def test_a_function_compiled_before_capture_is_one_operator_with_inputs_and_outp
     assert found.shape == expected.shape
 
 
+@NAMES_COMPILED_GRADIENTS
 @pytest.mark.parametrize(
     "backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.compiler])]
 )
@@ -98,6 +100,7 @@ def test_the_backend_eager_has_a_backward_of_single_operators() -> None:
     assert "aten.cos.default" in mode.names
 
 
+@RECORDS_BETWEEN_GRAPHS
 def test_what_runs_eagerly_between_two_graphs_is_recorded_as_operators() -> None:
     between: Any = torch.compiler.disable(torch.tan)
 
@@ -113,6 +116,7 @@ def test_what_runs_eagerly_between_two_graphs_is_recorded_as_operators() -> None
         assert_same(found, function(x))
 
 
+@RECORDS_BETWEEN_GRAPHS
 def test_dynamo_does_not_compile_the_mode_itself() -> None:
     def function(x: torch.Tensor) -> Any:
         x = x.sin()
@@ -203,6 +207,7 @@ def test_a_failing_compiled_function_raises_as_before_and_leaves_the_mode_on() -
     assert mode.names[-1] == "aten.sin.default"
 
 
+@NAMES_COMPILED_GRADIENTS
 def test_detach_puts_everything_back() -> None:
     from torch._dynamo.utils import CleanupHook
     from torch._functorch._aot_autograd.runtime_wrappers import _AutogradBackwardCompiler
@@ -230,6 +235,7 @@ def test_detach_puts_everything_back() -> None:
     assert {name: value for name, value in scope.items() if name.startswith("__compiled_fn")} == graphs
 
 
+@NAMES_COMPILED_GRADIENTS
 def test_a_region_outlives_the_capture_that_it_was_compiled_in() -> None:
     network = compiled_with(Network(), backend="aot_eager")
     with recording() as mode:
@@ -242,6 +248,7 @@ def test_a_region_outlives_the_capture_that_it_was_compiled_in() -> None:
     assert compiled_names(second) == ["compiled_forward", "compiled_forward_backward"]
 
 
+@RECORDS_BETWEEN_GRAPHS
 def test_compiled_autograd_is_one_operator() -> None:
     w = torch.randn(4, 4, requires_grad=True)
 

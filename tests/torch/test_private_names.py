@@ -57,7 +57,7 @@ def _foreign_names(tree: ast.Module, own: set[str]) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             of_self = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
-            below_torch = ast.unparse(node).startswith("torch._") and not node.attr.endswith("__")
+            below_torch = ast.unparse(node).startswith("torch._") and not ast.unparse(node).startswith("torch.__")
             if below_torch or (_is_private(node.attr) and node.attr not in own and not of_self):
                 found.append(ast.unparse(node))
         elif isinstance(node, ast.Import):

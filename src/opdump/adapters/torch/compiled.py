@@ -29,6 +29,7 @@ import torch
 
 from opdump.adapters.replacements import Replacements
 
+from .compiled_calls import CompiledCalls
 from .dynamo_frames import never_compile, never_compile_package
 from .mode_stack import recording_here, suspended
 from .private_names import (
@@ -104,6 +105,7 @@ class CompiledRegions:
         self._eager = eager
         self._replacements = Replacements()
         self._tracing = SuspendedTracing()
+        self._calls = CompiledCalls()
         self._graphs: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._labels: dict[str, str] = {}
         self._stance: Any = None
@@ -120,6 +122,7 @@ class CompiledRegions:
         if self._eager:
             self._stance = torch.compiler.set_stance("force_eager")
         else:
+            self._calls.attach()
             self._attach_forward()
             self._attach_backward()
 
@@ -131,6 +134,7 @@ class CompiledRegions:
                 self._stance.__exit__(None, None, None)
             self._stance = None
         self._replacements.restore()
+        self._calls.detach()
         self._tracing.detach()
         while self._graphs:
             scope, name, graph, wrapper = self._graphs.pop()
@@ -167,11 +171,15 @@ class CompiledRegions:
 
         def compiled_graph(*args: Any, **kwargs: Any) -> Any:
             # The first question is the cheap one: in steps that are not dumped there is seldom a mode at all.
-            if not depth() or not (self._attached and recording_here()):
+            if not (self._attached and ((depth() and recording_here()) or self._calls.records())):
                 return graph(*args, **kwargs)
-            with suspended():
-                held = _held_tensors(graph)
-                return self._run_as_one(self._label(name), CompiledCall(graph, len(held)), (*args, *held), kwargs)
+            evaluated_by = self._calls.pause()
+            try:
+                with suspended():
+                    held = _held_tensors(graph)
+                    return self._run_as_one(self._label(name), CompiledCall(graph, len(held)), (*args, *held), kwargs)
+            finally:
+                self._calls.go_on(evaluated_by)
 
         # Dynamo looks at the frames that the code that it made calls.
         never_compile(compiled_graph.__code__)

@@ -19,6 +19,10 @@ ONE_OPERATOR: Mapping[str, str] = {
     "linalg_eigvals": "under a mode it computes the eigenvectors too; the eigenvalues come in another order",
     "linalg_pinv.atol_rtol_tensor": "its kernel calls matmul (autocast) and reads conjugated views",
     "linalg_lstsq": "its kernel reads conjugated views",
+    **dict.fromkeys(("linalg_polar", "linalg_polar.out"), "its kernel reads conjugated views"),  # PyTorch 2.15
+    **dict.fromkeys(
+        ("linalg_matrix_sqrth", "linalg_matrix_sqrth.out"), "its kernel reads conjugated views"
+    ),  # PyTorch 2.15
     "bilinear": "its kernel calls matmul (autocast)",
     "_euclidean_dist": "its kernel calls matmul (autocast)",
     "_euclidean_dist.out": "its kernel calls matmul (autocast)",

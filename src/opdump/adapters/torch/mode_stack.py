@@ -100,10 +100,15 @@ def recording_here() -> bool:
     return any(isinstance(mode, RecordingMode) and mode.recording for mode in _stack())
 
 
+def recording_modes() -> list[RecordingMode]:
+    """The modes of opdump that are on in the calling thread, lowest first."""
+    return [mode for mode in _stack() if isinstance(mode, RecordingMode)]
+
+
 @contextmanager
 def suspended() -> Iterator[None]:
     """No recording in the calling thread for the length of the block; the modes of others stay on."""
-    modes = [mode for mode in _stack() if isinstance(mode, RecordingMode)]
+    modes = recording_modes()
     for mode in modes:
         take_off(mode)
     try:

@@ -94,7 +94,9 @@ def look_up(path: str, default: Any = ABSENT) -> Any:
             continue
         try:
             found = importlib.import_module(module)
-        except ImportError:
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise
             return default
     return found
 

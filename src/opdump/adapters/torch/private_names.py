@@ -145,6 +145,9 @@ saved_tensor_hooks = taken(
 SAVED = "_saved_"
 """How the tensors are called that a node of autograd keeps."""
 
+GUARDS_SEE_MODES = not hasattr(TorchDispatchMode, "ignore_compile_internals")
+"""Whether guards of compiled functions fail while a mode is on."""
+
 # Operators of a higher order: before PyTorch 2.10 each of them has a table of the modes that it may meet.
 
 mode_tables = taken("torch._ops._higher_order_ops", of=OPERATORS, instead={}, by="modes that say they take them")
@@ -355,6 +358,15 @@ _SKIP = "torch._C._dynamo.eval_frame.skip_code"  # before PyTorch 2.7
 _frame_rule = taken("torch._C._dynamo.eval_frame.set_code_exec_strategy", _SKIP, of=FRAMES)
 _frame_action = taken("torch._C._dynamo.eval_frame._FrameAction", _SKIP, of=FRAMES)
 _frame_strategy = taken("torch._C._dynamo.eval_frame._FrameExecStrategy", _SKIP, of=FRAMES)
+
+is_autograd_compiled = later(
+    "torch._dynamo.compiled_autograd.compiled_autograd_enabled",
+    "torch._dynamo.compiled_autograd.in_compiled_autograd_region",
+    of=COMPILED,
+    instead=False,
+    by="a backward that is not compiled",
+)
+evaluate_frames_by = taken("torch._C._dynamo.eval_frame.set_eval_frame", of=FRAMES)
 
 
 def never_compiled(code: CodeType, *, everything_below: bool) -> None:
