@@ -10,18 +10,17 @@ cell is shown as without opdump.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from opdump.commands.run_options import RunOptions
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
@@ -49,9 +48,9 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
     asked = _asked(line)
     if asked is None:
         return
-    name = asked.pop("name")
+    name, options = asked
     shell.user_ns.pop(name, None)  # not the dump of an earlier cell
-    report, error, raised_at = _captured(shell, cell, asked)
+    report, error, raised_at = _captured(shell, cell, options)
     if report is not None:
         with redirect_stderr(sys.stdout):  # what is no error is not shown in red
             print_reports([report], rank=None, as_json=False)
@@ -62,7 +61,7 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
 
 
 def _captured(
-    shell: Any, cell: str, asked: dict[str, Any]
+    shell: Any, cell: str, options: RunOptions
 ) -> tuple[CaptureReport | None, BaseException | None, TracebackType | None]:
     """The report, and the error of the cell with where it was raised."""
     from opdump.session import capture, told_elsewhere
@@ -71,7 +70,9 @@ def _captured(
     error: BaseException | None = None
     raised_at: TracebackType | None = None
     try:
-        with capture(asked.pop("config"), **asked) as dump, _without_traceback(shell):
+        file = options.file(os.environ, asks_itself=False)
+        plan = options.plan(file, os.environ, program="cell", directory=os.getcwd())
+        with capture(plan, **options.settings) as dump, _without_traceback(shell):
             dumps.append(dump)
             dump.when_ended = told_elsewhere
             result = shell.run_cell(cell if cell.startswith("%%") else _MARK + cell)
@@ -81,7 +82,7 @@ def _captured(
             if error is not None:
                 raised_at = error.__traceback__
                 raise error
-    except OpdumpError as mistake:
+    except (OpdumpError, click.UsageError) as mistake:
         if mistake is not error:
             raise _usage_error(str(mistake)) from mistake
     except BaseException as other:
@@ -113,8 +114,8 @@ def _shown_as_the_cells_own(shell: Any, error: BaseException, raised_at: Traceba
     return error
 
 
-def _asked(line: str) -> dict[str, Any] | None:
-    """What a line asks `capture` for, and `name`; None where it asked for help."""
+def _asked(line: str) -> tuple[str, RunOptions] | None:
+    """The variable for the catalog, and the options; None where a line asked for help."""
     try:
         arguments = shlex.split(line)
     except ValueError as error:
@@ -127,21 +128,10 @@ def _asked(line: str) -> dict[str, Any] | None:
         options: dict[str, Any] = command.make_context("%%opdump", arguments).params
     except click.ClickException as error:
         raise _usage_error(f"%%opdump: {error.format_message()} (%%opdump --help)") from error
-    settings: dict[str, Any] = {"name": options["name"], "config": options["config"], "eager": options["eager"]}
-    kernels: Sequence[str] = options["kernels"]
-    if options["path"] is not None or options["config"] is None:
-        settings["path"] = options["path"] or _new_directory()
-    if options["full"] or options["config"] is None:
-        settings["saved_data"] = "full" if options["full"] else "statistic"
-    if options["config"] is None:
-        settings["statistic_category"] = ["max", "min", "avg", "l2norm", "nan count"]
-    if options["steps"] is not None:
-        settings["iteration"] = options["steps"]
-    if kernels:
-        settings["kernels"] = list(kernels)
-    if not options["name"].isidentifier():
-        raise _usage_error(f"%%opdump: {options['name']!r} is no name of a variable, expected one for the catalog")
-    return settings
+    name = options.pop("name")
+    if not name.isidentifier():
+        raise _usage_error(f"%%opdump: {name!r} is no name of a variable, expected one for the catalog")
+    return name, RunOptions(**options)
 
 
 def _command() -> click.Command:
@@ -164,13 +154,6 @@ def _command() -> click.Command:
             click.Argument(["name"], default="_opdump", required=False),
         ],
         help="Run the cell and record what its operators read and write; NAME is the variable that the catalog of the dump is put in (_opdump).",
-    )
-
-
-def _new_directory() -> str:
-    """`opdump-cell-1`: a directory here that is not there yet."""
-    return next(
-        path for number in itertools.count(1) if not os.path.lexists(path := f"{Path.cwd()}/opdump-cell-{number}")
     )
 
 
