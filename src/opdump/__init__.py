@@ -4,7 +4,7 @@
         train()
 
     for op in opdump.open("/data/dump").ops("Conv2D", step=2):
-        print(op.op_name, op.outputs[0].statistics["max"])
+        print(op.op_name, {slot: output.statistics["max"] for slot, output in op.outputs.items()})
 
 Importing opdump imports no framework and patches nothing; every name below is imported when it is first used.
 """

@@ -2,7 +2,7 @@
 
     catalog = opdump.open("/data/dump")
     for op in catalog.ops("Conv2D", step=2):                 # every execution of an operator, with its tensors
-        print(op.op_name, op.inputs[0].shape, op.outputs[0].statistics["max"])
+        print(op.op_name, op.line, {slot: output.statistics["max"] for slot, output in op.outputs.items()})
     for tensor in catalog:                                   # every tensor, in execution order
         print(tensor.name, tensor.numpy().mean())
     catalog.ops(source="train.py:175")                       # the operators that a line of the script became
