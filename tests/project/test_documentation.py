@@ -17,6 +17,7 @@ at once, for several users.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import itertools
 import json
@@ -163,13 +164,15 @@ def _run_python(program: list[str], page: Path, folder: Path) -> None:
 def _run_cells(cells: list[str], folder: Path) -> None:
     if not cells:
         return
-    import nbformat
-    from nbclient import NotebookClient
-
+    nbformat, nbclient = (
+        importlib.import_module(name) for name in ("nbformat", "nbclient")
+    )  # one page alone needs them
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
     places = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
     own = {name: str(folder / name.lower()) for name in places}
-    client = NotebookClient(notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": str(folder)}})
+    client = nbclient.NotebookClient(
+        notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": str(folder)}}
+    )
     client.execute(env={**_environment(folder), **own})
 
 
