@@ -92,6 +92,12 @@ getattr(module, "_orig_mod")
     }
 
 
+def test_the_page_of_releases_has_every_ability() -> None:
+    page = (ROOT / "docs" / "torch-versions.md").read_text(encoding="utf-8")
+    named = {line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")}
+    assert {row.of.name for row in NAMES} <= named
+
+
 ONLY_WITHOUT_OTHERS = {
     "torch._functorch._aot_autograd.runtime_wrappers",  # where there is no _AutogradBackwardCompiler
     "torch._dynamo.eval_frame._stance",  # with compile=eager

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 import opdump
 from opdump.plan import DumpPlan
+from tests.torch.releases import KEEPS_PLACES_OF_WARNINGS
 
 WAYS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
     "elements": lambda path: opdump.capture(path=path, saved_data="full"),
@@ -45,6 +46,7 @@ def told(action: Any) -> list[tuple[str, str, str, int]]:
     return [(one.category.__name__, str(one.message), os.path.basename(one.filename), one.lineno) for one in seen]
 
 
+@KEEPS_PLACES_OF_WARNINGS
 @pytest.mark.parametrize("action", ["always", "default"])
 @pytest.mark.parametrize("way", WAYS)
 def test_warnings_name_the_lines_of_the_program_under_capture(way: str, action: str, tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ RECOMPUTATION = Ability("recomputation", "what a checkpoint runs again has no sc
 COMPILED = Ability("compiled", "compiled regions are recorded only as far as they run operators")
 FRAMES = Ability("frames", "where a program compiles functions, each operator that is recorded takes longer")
 TRACING = Ability("tracing", "what is run to be traced or exported is recorded as if the program ran it")
-COLLECTIVES = Ability("collectives", "results of collectives are recorded when the step ends, or listed as in flight")
 WRITES = Ability("writes", "what a compiled region writes into is not recorded as its result")
 DEVICES = Ability("devices", "modes of the program are in force while a device sums up its tensors")
 RPC = Ability("rpc", "what RPC runs for other processes is not recorded, or its rank is not known")
@@ -182,8 +181,11 @@ def number_of(node: Any) -> int:
 
 RUN_BACKWARD = "_engine_run_backward"
 run_backward = later(f"torch.autograd.{RUN_BACKWARD}", of=STEPS)
-CHECKPOINT = "_checkpoint_without_reentrant_generator"
-checkpoint_generator = later(f"torch.utils.checkpoint.{CHECKPOINT}", of=RECOMPUTATION)
+CHECKPOINTS = (
+    "_checkpoint_without_reentrant_generator_impl",
+    "_checkpoint_without_reentrant_generator",
+)  # before PyTorch 2.15
+checkpoint_generator = later(*(f"torch.utils.checkpoint.{name}" for name in CHECKPOINTS), of=RECOMPUTATION)
 
 # Tensors and their memory
 

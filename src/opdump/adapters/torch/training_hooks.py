@@ -23,7 +23,7 @@ from torch.utils import checkpoint
 
 from opdump.adapters.replacements import Replacements
 
-from .private_names import CHECKPOINT, RUN_BACKWARD, checkpoint_generator, run_backward
+from .private_names import RUN_BACKWARD, checkpoint_generator, run_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) 
         return apply(watch.remember(function, alive) if alive[0] else function, *args)
 
     if kept is not None:
-        replaced.replace(checkpoint, CHECKPOINT, generator)
+        replaced.replace(checkpoint, kept.__name__, generator)
     replaced.replace(checkpoint.CheckpointFunction, "apply", staticmethod(apply_function))
 
 
