@@ -56,6 +56,9 @@ a file is damaged or the configuration cannot be written.""",
 @click.option(
     "--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Rows to show; 0 for all."
 )
+@click.option(
+    "--wide", is_flag=True, help="Cut and fold nothing, however narrow the terminal is; a pipe gets all of it anyway."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(
     *,
@@ -67,13 +70,14 @@ def check(
     step: int | None,
     extreme: float,
     limit: int,
+    wide: bool,
     as_json: bool,
 ) -> None:
     """Say what in the dump in PATH looks wrong."""
     if emit_config is None and (dialect is not None or directory is not None):
         raise click.UsageError("--dialect and --path say what --emit-config writes; add --emit-config FILE")
     try:
-        code = _check(path, emit_config, dialect, directory, rank, step, extreme, limit, as_json)
+        code = _check(path, emit_config, dialect, directory, rank, step, extreme, limit, wide, as_json)
     except OpdumpError as error:
         click.echo(f"opdump: error: {error}", err=True)
         code = EXIT_NOT_CHECKED
@@ -89,6 +93,7 @@ def _check(
     step: int | None,
     extreme: float,
     limit: int,
+    wide: bool,
     as_json: bool,
 ) -> int:
     from opdump.catalog import open_dump
@@ -105,7 +110,7 @@ def _check(
     if as_json:
         click.echo(findings_json(catalog, checked))
     else:
-        print_findings(Printer(), checked, limit=limit)
+        print_findings(Printer(wide=wide), checked, limit=limit)
     for problem in checked.problems:
         click.echo(f"opdump: problem: {problem}", err=True)
     if emit_config is not None:

@@ -30,8 +30,9 @@ operator by task and stream. Ends with 0, also where nothing overflowed; with 1
 where a file is damaged or DIR cannot be read; with 2 for a wrong command line.""",
 )
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
+@click.option("--wide", is_flag=True, help="Cut nothing, however narrow the terminal is; a pipe gets all of it anyway.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; NaN and infinities as strings.")
-def overflow(*, directories: tuple[str, ...], as_json: bool) -> None:
+def overflow(*, directories: tuple[str, ...], wide: bool, as_json: bool) -> None:
     """Show what overflowed in the dumps in DIR."""
     from opdump.conversion.overflow import find_overflows
 
@@ -39,7 +40,7 @@ def overflow(*, directories: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         click.echo(_json(search))
     else:
-        _print(search)
+        _print(search, wide=wide)
     if search.failures:
         if not as_json:
             from opdump.reports.table import printable
@@ -50,27 +51,27 @@ def overflow(*, directories: tuple[str, ...], as_json: bool) -> None:
         sys.exit(EXIT_ERROR)
 
 
-def _print(search: OverflowSearch) -> None:
+def _print(search: OverflowSearch, *, wide: bool) -> None:
     from opdump import amounts
     from opdump.reports.table import Column, Printer, printable
 
     if not search.overflows:
         click.echo(f"nothing overflowed ({amounts.count(search.files, 'overflow file')} found)")
         return
-    printer = Printer()
+    printer = Printer(wide=wide)
     printer.table(
         [
             Column("#", right=True),
-            Column("time"),
+            Column("time", spare=4),
             Column("operator", gives_way=True),
-            Column("type"),
-            Column("unit"),
-            Column("task", right=True),
-            Column("stream", right=True),
-            Column("context", right=True),
-            Column("thread", right=True),
+            Column("type", spare=2),
+            Column("unit", spare=3),
+            Column("task", right=True, spare=5),
+            Column("stream", right=True, spare=6),
+            Column("context", right=True, spare=8),
+            Column("thread", right=True, spare=7),
             Column("status", right=True),
-            Column("what happened"),
+            Column("what happened", gives_way=True),
         ],
         [
             (
@@ -109,6 +110,7 @@ def _print(search: OverflowSearch) -> None:
             if path
         ],
     )
+    printer.tell_left_out()
 
 
 def _tensor_cells(tensor: TensorValues) -> tuple[str, ...]:

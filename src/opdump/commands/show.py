@@ -70,6 +70,9 @@ rank is not in it, or a file of it is damaged; with 2 for a wrong command line."
     metavar="N",
     help="Rows to show; 0 for all. Without it 20 in tables, and all with --json.",
 )
+@click.option(
+    "--wide", is_flag=True, help="Cut and fold nothing, however narrow the terminal is; a pipe gets all of it anyway."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; NaN and infinities as strings.")
 def show(
     *,
@@ -83,6 +86,7 @@ def show(
     watch: bool,
     graph_file: str | None,
     limit: int | None,
+    wide: bool,
     as_json: bool,
 ) -> None:
     """Show what the dump in PATH holds."""
@@ -104,7 +108,7 @@ def show(
     if limit is None:
         limit = 0 if as_json else _ROWS
     if watch:
-        _show_watch(catalog, step=step, rank=rank, limit=limit, as_json=as_json)
+        _show_watch(catalog, step=step, rank=rank, limit=limit, wide=wide, as_json=as_json)
         _tell_problems(catalog)
         return
     named = op is not None or source is not None
@@ -119,9 +123,10 @@ def show(
         return
     executions = selected(catalog, selection)
     if named:
-        print_details(Printer(), executions, damaged, limit=limit)
+        printer = Printer(wide=wide)
+        print_details(printer, executions, damaged, limit=limit)
     else:
-        printer = Printer()
+        printer = Printer(wide=wide)
         print_runs(printer, catalog)
         if chosen == "latest":
             print_earlier_runs(printer, catalog)
@@ -132,6 +137,7 @@ def show(
             print_steps(printer, catalog, rank=rank, limit=limit, marked=marked)
             printer.text()
         print_operators(printer, executions, damaged, limit=limit)
+    printer.tell_left_out()
     _tell_problems(catalog, damaged)
 
 
@@ -145,7 +151,7 @@ def _search_graphs(catalog: Catalog, graph_file: str | None) -> GraphSearch | No
     return search
 
 
-def _show_watch(catalog: Catalog, *, step: int | None, rank: int | None, limit: int, as_json: bool) -> None:
+def _show_watch(catalog: Catalog, *, step: int | None, rank: int | None, limit: int, wide: bool, as_json: bool) -> None:
     from opdump.errors import NotInDumpError
     from opdump.reports.table import Printer
     from opdump.reports.watch import print_watch, watch_json, watched_outputs
@@ -164,7 +170,7 @@ def _show_watch(catalog: Catalog, *, step: int | None, rank: int | None, limit: 
         for line in dump_json(catalog, (), limit=limit, watched=watch_json(shown), more=more, damaged=[]):
             click.echo(line)
     else:
-        print_watch(Printer(), outputs, limit=limit)
+        print_watch(Printer(wide=wide), outputs, limit=limit)
 
 
 def _tell_problems(catalog: Catalog, damaged: Sequence[str] = ()) -> None:

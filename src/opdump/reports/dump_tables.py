@@ -19,7 +19,8 @@ from opdump.reports.selection import file_of
 from opdump.reports.statistics_shown import SHOWN, shown_statistics, statistics_of
 from opdump.reports.table import Column, Printer
 
-_STATISTICS = tuple(Column(name, right=True) for name in (*SHOWN, "nan/inf"))
+_SPARE = {"avg": 10, "l2norm": 9}
+_STATISTICS = tuple(Column(name, right=True, spare=_SPARE.get(name, 0)) for name in (*SHOWN, "nan/inf"))
 
 
 def print_runs(printer: Printer, catalog: Catalog) -> None:
@@ -28,10 +29,10 @@ def print_runs(printer: Printer, catalog: Catalog) -> None:
         Column("rank", right=True),
         Column("run", right=True),
         Column("started"),
-        Column("ended"),
-        Column("framework"),
-        Column("operators", right=True),
-        Column("captured", right=True),
+        Column("ended", spare=1),
+        Column("framework", spare=3),
+        Column("operators", right=True, spare=4),
+        Column("captured", right=True, spare=2),
         Column("command", gives_way=True),
     )
     printer.table(columns, [_run_row(run) for run in catalog.runs])
@@ -76,12 +77,12 @@ def print_steps(
     columns = (
         Column("rank", right=True),
         Column("step", right=True),
-        Column("graphs"),
+        Column("graphs", spare=2),
         Column("operators", right=True),
-        Column("tensors", right=True),
+        Column("tensors", right=True, spare=1),
         Column("nan/inf", right=True),
         Column("first with nan/inf", gives_way=True),
-        Column("left out", gives_way=True),
+        Column("left out", gives_way=True, spare=3),
     )
     printer.table(columns, rows)
     if left:
@@ -98,17 +99,17 @@ def print_operators(printer: Printer, executions: Sequence[Execution], damaged: 
     columns = (
         Column("rank", right=True),
         Column("step", right=True),
-        Column("graph", right=True),
+        Column("graph", right=True, spare=7),
         Column("operator"),
         Column("scope", gives_way=True),
-        Column("phase"),
+        Column("phase", spare=5),
         Column("source"),
-        Column("tensor"),
-        Column("dtype"),
-        Column("shape"),
-        Column("format"),
+        Column("tensor", spare=8),
+        Column("dtype", spare=4),
+        Column("shape", spare=2),
+        Column("format", spare=6),
         *_STATISTICS,
-        Column("left out"),
+        Column("left out", spare=1),
     )
     printer.table(columns, [_operator_row(execution, damaged, one_place=len(several) == 1) for execution in shown])
     _print_more(printer, executions, limit)
@@ -240,13 +241,13 @@ def _print_execution(printer: Printer, execution: Execution, damaged: list[str])
         return
     columns = (
         Column("tensor"),
-        Column("argument"),
-        Column("dtype"),
+        Column("argument", spare=3),
+        Column("dtype", spare=2),
         Column("shape"),
-        Column("format"),
+        Column("format", spare=4),
         *_STATISTICS,
         Column("made by", gives_way=True),
-        Column("left out"),
+        Column("left out", spare=1),
     )
     printer.table(columns, [_tensor_row(record, damaged) for record in execution.tensors], indent="  ")
     files = (file_of(record) for record in execution.tensors)

@@ -135,26 +135,36 @@ def _overflow_finding(overflow: Overflow, op: OpRecord | None) -> Finding:
 
 
 def print_findings(printer: Printer, checked: Checked, *, limit: int) -> None:
-    """One row for each finding, `limit` at most (0 for all), and how many there are of each kind."""
-    shown = checked.findings[:limit] if limit else checked.findings
+    """One row for each finding, `limit` at most (0 for all), and how many there are of each kind.
+
+    On a terminal what was inherited is counted alone.
+    """
+    findings = checked.findings
+    if printer.width is not None:
+        findings = [finding for finding in findings if not finding.inherited] or findings
+    folded = len(checked.findings) - len(findings)
+    shown = findings[:limit] if limit else findings
     if shown:
         columns = (
             Column("rank", right=True),
             Column("step", right=True),
             Column("operator", gives_way=True),
-            Column("type"),
+            Column("type", spare=3),
             Column("source"),
-            Column("tensor"),
-            Column("dtype"),
-            Column("shape"),
+            Column("tensor", spare=1),
+            Column("dtype", spare=4),
+            Column("shape", spare=5),
             Column("check"),
-            Column("what was found"),
-            Column(""),
+            Column("what was found", gives_way=True),
+            Column("", spare=2),
         )
         printer.table(columns, [_row(finding) for finding in shown])
-        left = len(checked.findings) - len(shown)
+        left = len(findings) - len(shown)
         if left:
             printer.text(f"... and {amounts.count(left, 'finding')} more (--limit 0 shows all)")
+        if folded:
+            printer.text(f"{amounts.count(folded, 'row')} of operators that inherited it not shown (--wide shows all)")
+        printer.tell_left_out()
         printer.text()
     printer.text(_summary(checked))
 

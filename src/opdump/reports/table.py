@@ -1,7 +1,8 @@
 """Tables for a terminal and for a pipe.
 
-On a terminal a table fits its width: the one column that may give way loses the beginnings of its texts, because the end of
-a scope or a path says most. In a pipe nothing is cut, drawn or coloured, so that grep and awk work on it.
+On a terminal a table fits its width: columns that say least are left out, and counted at the end; columns that may give way lose the
+beginnings of their texts, because the end of a scope or a path says most. In a pipe nothing is left out, cut, drawn or coloured, so
+that grep and awk work on it; `--wide` gives the same on a terminal.
 """
 
 from __future__ import annotations
@@ -15,27 +16,38 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from opdump import amounts
+
 _GAP = "  "
 _LEAST = 12
+_READABLE = 28
+"""As long as there are columns to leave out, one that gives way keeps this width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading and how its cells are laid out. `gives_way` marks the column that is cut where the width does not do."""
+    """A heading and how its cells are laid out. `gives_way` marks a column that is cut where the width does not do.
+
+    Where that is not enough, columns with the highest `spare` are left out first, those with 0 never.
+    """
 
     heading: str
     right: bool = False
     gives_way: bool = False
+    spare: int = 0
 
 
 class Printer:
-    """Writes text and tables to a stream. `width` is what a line may hold; None for as much as it needs."""
+    """Writes text and tables to a stream. `width` is what a line of a table may hold; without it that of a terminal, and in a pipe, or
+    if `wide`, as much as it needs.
+    """
 
-    def __init__(self, stream: TextIO | None = None, *, width: int | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, *, width: int | None = None, wide: bool = False) -> None:
         stream = stream or sys.stdout
         self._terminal = stream.isatty()
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self.width = width if width is not None else self._console.width if self._terminal else None
+        self.width = width if width is not None else self._console.width if self._terminal and not wide else None
+        self._left_out = 0
 
     def text(self, text: str = "", *, style: str = "") -> None:
         self._console.print(Text(text, style=style))
@@ -50,18 +62,53 @@ class Printer:
             max([cell_len(column.heading), *(cell_len(row[number]) for row in cells)])
             for number, column in enumerate(columns)
         ]
-        self._fit(columns, widths, len(indent))
+        fitting = self._fit(columns, widths, len(indent))
+        columns, widths = [columns[number] for number in fitting], [widths[number] for number in fitting]
+        cells = [[row[number] for number in fitting] for row in cells]
         self.text(indent + _line([column.heading for column in columns], columns, widths), style="bold")
         for row in cells:
             self.text(indent + _line(row, columns, widths))
 
-    def _fit(self, columns: Sequence[Column], widths: list[int], indent: int) -> None:
+    def tell_left_out(self) -> None:
+        """Say how many columns were left out of the tables since this was called last."""
+        if self._left_out:
+            self.text(f"not shown for want of width: {amounts.count(self._left_out, 'column')} (--wide shows all)")
+        self._left_out = 0
+
+    def _fit(self, columns: Sequence[Column], widths: list[int], indent: int) -> list[int]:
+        """Narrows `widths`; the numbers of the columns that stay."""
+        kept = list(range(len(columns)))
         if self.width is None:
-            return
-        excess = indent + sum(widths) + len(_GAP) * (len(widths) - 1) - self.width
-        for number, column in enumerate(columns):
-            if column.gives_way and excess > 0:
-                widths[number] = max(min(_LEAST, widths[number]), widths[number] - excess)
+            return kept
+        room = self.width - indent
+        while _least(columns, widths, kept, _READABLE) > room:
+            spare = max(kept, key=lambda number: columns[number].spare)
+            if columns[spare].spare == 0:
+                break
+            kept.remove(spare)
+            self._left_out += 1
+        giving = [number for number in kept if columns[number].gives_way]
+        for least in (_READABLE, _LEAST):
+            for number in sorted(giving, key=lambda number: -widths[number]):
+                excess = _least(columns, widths, kept, None) - room
+                if excess > 0:
+                    widths[number] = max(min(_floor(columns[number], least), widths[number]), widths[number] - excess)
+        return kept
+
+
+def _floor(column: Column, least: int) -> int:
+    return max(least, cell_len(column.heading))
+
+
+def _least(columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], least: int | None) -> int:
+    """The width of the columns that are kept, where those that give way are cut to `least`, or are as they are for None."""
+    needed = sum(
+        min(widths[number], _floor(columns[number], least))
+        if columns[number].gives_way and least is not None
+        else widths[number]
+        for number in kept
+    )
+    return needed + len(_GAP) * (len(kept) - 1)
 
 
 def printable(text: str) -> str:

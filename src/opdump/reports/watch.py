@@ -98,13 +98,13 @@ def print_watch(printer: Printer, outputs: list[WatchedOutput], *, limit: int) -
     columns = (
         Column("rank", right=True),
         Column("step", right=True),
-        Column("watched"),
+        Column("watched", gives_way=True),
         Column("output", right=True),
         Column("first changed after", gives_way=True),
-        Column("kernel"),
+        Column("kernel", spare=2),
         Column("source"),
-        Column("changes", right=True),
-        Column("looks", right=True),
+        Column("changes", right=True, spare=1),
+        Column("looks", right=True, spare=3),
     )
     if changed:
         printer.table(columns, [_row(output) for output in (changed[:limit] if limit else changed)])
