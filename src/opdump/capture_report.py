@@ -17,8 +17,8 @@ from opdump.html_table import html_facts
 from opdump.plan import DumpPlan
 from opdump.recorder import GAPS, Nothing, Recorder, failure_text
 from opdump.recorder.circumstances import Circumstances, why_nothing
-from opdump.recorder.verdict import Verdict
 from opdump.sink import DirectorySink
+from opdump.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -80,6 +80,13 @@ def test_show_says_what_is_a_sample(tmp_path: Path) -> None:
     assert [tensor["sample"] for tensor in operator["tensors"] if tensor["slot"] == 0] == [5, 5]
 
 
+@pytest.fixture
+def without_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dumps of tensors alone, as earlier releases made them."""
+    monkeypatch.setattr(DumpPlan, "takes_statistics", property(lambda plan: plan.saves_statistics))
+
+
+@pytest.mark.usefixtures("without_statistics")
 def test_numbers_of_a_sample_are_called_so_where_there_are_no_statistics(tmp_path: Path) -> None:
     _multiply(tmp_path, saved_data="tensor")
     shown = typed("show", tmp_path, "--op", "mul")
@@ -87,6 +94,7 @@ def test_numbers_of_a_sample_are_called_so_where_there_are_no_statistics(tmp_pat
     assert "of 2 the first elements alone" in typed("check", tmp_path)
 
 
+@pytest.mark.usefixtures("without_statistics")
 def test_a_finding_in_a_sample_says_of_how_many_elements(tmp_path: Path) -> None:
     zeros = torch.zeros(50)
     zeros[1] = math.inf

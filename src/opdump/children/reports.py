@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from opdump.recorder.verdict import Verdict
+from opdump.verdict import Verdict
 
 End = Literal["ended", "lost", "running", "not captured"]
 _FIGURES: Final = ("executed", "captured", "tensors", "files", "bytes")

@@ -33,10 +33,11 @@ from opdump.recorder.circumstances import Circumstances, Nothing, why_nothing
 from opdump.recorder.guarded import guarded
 from opdump.recorder.own_errors import cut_short, stopped_by, told_where_it_stops
 from opdump.recorder.taken import Live, LiveTensor, Reader, SupportsSides, Taken
-from opdump.recorder.verdict import Lookout, Verdict
+from opdump.recorder.verdict import Lookout
 from opdump.recorder.writers import StepWriter, SupportsTensorFiles
 from opdump.records import IO, HostPayload, OpRecord, SkipReason, record_of
 from opdump.statistics import SummaryStatistics
+from opdump.verdict import Verdict
 
 _LOG = logging.getLogger("opdump")
 

@@ -1,4 +1,4 @@
-"""The verdict of a run: where the first NaN, infinity, overflow or failure was, while the run goes on.
+"""Looks for the verdict of a run: where the first NaN, infinity, overflow or failure was, while the run goes on.
 
     lookout = Lookout("data")
     lookout.end_step(0, ops, tensors)        # of each step, in order
@@ -10,16 +10,16 @@ What a step without NaN and infinities costs is one look at the counts of each t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal, Protocol
+from dataclasses import replace
+from typing import Final, Protocol
 
 from opdump.checks.not_finite import holds_nan, not_finite
 from opdump.checks.operator_classes import writes_variable
 from opdump.checks.origins import PARAMETER, Origins, SeenTensor
 from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics
+from opdump.verdict import Verdict, VerdictKind
 
-VerdictKind = Literal["none", "nan", "infinity", "overflow", "failure", "not looked"]
 _FLOATING: Final = ("float", "bfloat", "complex")
 
 
@@ -32,39 +32,6 @@ class OwnedTensor(SeenTensor, Protocol):
     def slot(self) -> int: ...
     @property
     def dtype(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What was found first. `kind` is "none" where nothing was, and "not looked" where nothing was looked at.
-
-    `mode` says what was looked for: "data": NaN and infinities, "overflow", "exception": failures; "watch": nothing.
-    `file` and `line` are those of the program, empty and 0 where they are not known. `how` says in words what the operator gave, of kind "none" which
-    operator wrote infinities into a mask.
-    `tensors` counts what was looked at, `not_looked` tensors of floating-point numbers without counts (complex ones).
-    """
-
-    kind: VerdictKind
-    mode: str = "data"
-    step: int = 0
-    op_name: str = ""
-    op_type: str = ""
-    phase: str = ""
-    file: str = ""
-    line: int = 0
-    code: str = ""
-    how: str = ""
-    tensors: int = 0
-    not_looked: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """Every field, by its name."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
-    @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Verdict:
-        """What `as_json` gave."""
-        return cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values})
 
 
 class Lookout:

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from opdump import amounts
-from opdump.recorder.verdict import Verdict
+from opdump.verdict import Verdict
 
 if TYPE_CHECKING:
     from opdump.capture_report import CaptureReport
