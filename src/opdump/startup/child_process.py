@@ -30,10 +30,15 @@ def await_work_of_ancestors(asked: str) -> bool:
     import os
     import tempfile
 
+    from opdump.leftovers import ancestors, named_process
+
     try:
-        if not any(name.startswith("opdump-family.") for name in os.listdir(tempfile.gettempdir())):
-            return False
+        names = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("opdump-family.")]
     except OSError:
+        return False
+    # Runs of others are no matter: until here nothing is imported that is slow, or that may not be there.
+    begun = tuple(f"opdump-family.{named_process(process)}." for process in (ancestors() if names else ()))
+    if not any(name.startswith(begun) for name in names):
         return False
     from opdump.children import Family
 
