@@ -357,9 +357,9 @@ BOXED = "_boxed_call"
 """What a callable has that takes its arguments as one list, which it empties."""
 
 _SKIP = "torch._C._dynamo.eval_frame.skip_code"  # before PyTorch 2.7
-_frame_rule = taken("torch._C._dynamo.eval_frame.set_code_exec_strategy", _SKIP, of=FRAMES)
-_frame_action = taken("torch._C._dynamo.eval_frame._FrameAction", _SKIP, of=FRAMES)
-_frame_strategy = taken("torch._C._dynamo.eval_frame._FrameExecStrategy", _SKIP, of=FRAMES)
+_frame_rule = taken("torch._C._dynamo.eval_frame.set_code_exec_strategy", _SKIP, of=OPERATORS)
+_frame_action = taken("torch._C._dynamo.eval_frame._FrameAction", _SKIP, of=OPERATORS)
+_frame_strategy = taken("torch._C._dynamo.eval_frame._FrameExecStrategy", _SKIP, of=OPERATORS)
 
 is_autograd_compiled = later(
     "torch._dynamo.compiled_autograd.compiled_autograd_enabled",
