@@ -78,7 +78,9 @@ class Catalog:
     def _repr_html_(self) -> str:
         runs = [run.facts for run in self.runs]
         headings = [name for name, _ in runs[0]] if runs else []
-        return html_table(headings, [[value for _, value in run] for run in runs], caption=f"{self.path}, {amounts.steps(self.steps)}")
+        return html_table(
+            headings, [[value for _, value in run] for run in runs], caption=f"{self.path}, {amounts.steps(self.steps)}"
+        )
 
     def __iter__(self) -> Iterator[TensorRecord]:
         return self.tensors()
