@@ -18,7 +18,7 @@ import opdump
 from opdump.adapters.tensorflow.capture import XlaError
 from opdump.adapters.tensorflow.functions_twin import without_suffix
 from opdump.catalog import open_dump
-from opdump.errors import ConfigError
+from opdump.errors import ConfigError, DumpPathError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 from opdump.testing import CollectingWriter
 from tests.parity.scripts.tf_functions_cases import CASES, case, main
@@ -103,7 +103,7 @@ def an_error_of_the_recorder_is_raised_where_the_function_was_called() -> None:
     ones = tf.ones([3])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CollectingWriter, "write_payload", _full)
-        with pytest.raises(OSError, match="no space for Exp"), recorded(on_error="stop"):
+        with pytest.raises(DumpPathError, match="no space for Exp"), recorded(on_error="stop"):
             run(ones)
 
 
