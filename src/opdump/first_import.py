@@ -4,8 +4,8 @@ wait_for(("torch", "tensorflow"), before=check, after=begin)
 import torch                             check("torch"), the import itself, begin("torch")
 stand_down()                             nobody of `wait_for` is called any more
 
-after_import("tensorflow", prepare)
-import tensorflow                        the import itself, prepare(tensorflow), once
+forget = after_import("tensorflow", prepare)
+import tensorflow                        the import itself, prepare(tensorflow), once; forget() takes it back
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -20,6 +21,7 @@ from typing import Any
 
 Call = Callable[[str], object]
 Function = Callable[[ModuleType], object]
+Context = Callable[[], AbstractContextManager[object]]
 
 
 class _Finder(MetaPathFinder):
@@ -54,8 +56,9 @@ class _Finder(MetaPathFinder):
     def looked_for(self, name: str) -> None:
         """Somebody looks for the module, which may be what puts it there."""
 
-    def begins(self, module: ModuleType) -> None:
-        """The module is about to be imported."""
+    def imports(self, module: ModuleType) -> AbstractContextManager[object]:
+        """The module is about to be imported, inside of what this gives."""
+        return nullcontext()
 
     def is_there(self, module: ModuleType) -> None:
         """The module was imported."""
@@ -75,9 +78,8 @@ class _Telling(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        if self._finder.waits:
-            self._finder.begins(module)
-        self._loader.exec_module(module)
+        with self._finder.imports(module) if self._finder.waits else nullcontext():
+            self._loader.exec_module(module)
         if self._finder.waits:
             self._finder.is_there(module)
 
@@ -98,25 +100,29 @@ class _FirstImport(_Finder):
         if self._sought is not None:
             self._sought(name)
 
-    def begins(self, module: ModuleType) -> None:
+    def imports(self, module: ModuleType) -> AbstractContextManager[object]:
         self._before(module.__name__)
+        return nullcontext()
 
     def is_there(self, module: ModuleType) -> None:
         self._after(module.__name__)
 
 
-class _Functions(_Finder):
-    """The functions that wait for one module, and are called once."""
+class _Function(_Finder):
+    """A function that waits for one module, and is called once."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, function: Function, inside: Context) -> None:
         super().__init__((name,))
         self.name = name
-        self.functions: list[Function] = []
+        self._function = function
+        self._inside = inside
+
+    def imports(self, module: ModuleType) -> AbstractContextManager[object]:
+        return self._inside()
 
     def is_there(self, module: ModuleType) -> None:
         self.take_out()
-        for function in self.functions:
-            function(module)
+        self._function(module)
 
 
 def wait_for(names: Sequence[str], *, before: Call, after: Call, to_be_found: Call | None = None) -> None:
@@ -139,27 +145,27 @@ def stand_down() -> None:
         finder.take_out()
 
 
-def after_import(name: str, function: Function) -> None:
-    """Calls `function` with the module `name` once it was imported, and never again. Errors of it come out of the import."""
-    finder = _functions(name)
-    if finder is None:
-        finder = _Functions(name)
-        sys.meta_path.insert(0, finder)
-    finder.functions.append(function)
+def after_import(name: str, function: Function, *, inside: Context = nullcontext) -> Callable[[], None]:
+    """Calls `function` with the module `name` once it was imported, and never again. Errors of it come out of the import.
+
+    The import itself runs inside of `inside()`. What it returns takes all of that back.
+    """
+    finder = _Function(name, function, inside)
+    sys.meta_path.insert(0, finder)
+
+    def forget() -> None:
+        if finder in sys.meta_path:
+            finder.take_out()
+
+    return forget
 
 
 def forget_import(name: str) -> None:
     """Calls nobody of `after_import` any more."""
-    finder = _functions(name)
-    if finder is not None:
+    for finder in [each for each in sys.meta_path if isinstance(each, _Function) and each.name == name]:
         finder.take_out()
 
 
 def functions_waiting(name: str) -> int:
     """How many functions wait for this module."""
-    finder = _functions(name)
-    return 0 if finder is None else len(finder.functions)
-
-
-def _functions(name: str) -> _Functions | None:
-    return next((each for each in sys.meta_path if isinstance(each, _Functions) and each.name == name), None)
+    return sum(isinstance(each, _Function) and each.name == name for each in sys.meta_path)

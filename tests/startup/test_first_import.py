@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -48,6 +49,37 @@ def test_nobody_is_called_twice_and_nothing_stays(module: str) -> None:
     sys.modules.pop(module)
     importlib.import_module(module)
     assert len(calls) == 1
+
+
+def test_the_import_runs_inside_of_what_was_given_and_leaves_it_when_it_fails(module: str, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def inside() -> Iterator[None]:
+        seen.append("in")
+        try:
+            yield
+        finally:
+            seen.append("out")
+
+    after_import(module, lambda _: seen.append("there"), inside=inside)
+    (tmp_path / f"{NAME}.py").write_text("raise OSError('no')\n")
+    with pytest.raises(OSError, match="no"):
+        importlib.import_module(module)
+    assert seen == ["in", "out"]
+    (tmp_path / f"{NAME}.py").write_text("value = 8\n")
+    importlib.import_module(module)
+    assert seen == ["in", "out", "in", "out", "there"]
+
+
+def test_one_function_is_taken_back_and_the_other_stays(module: str) -> None:
+    calls: list[str] = []
+    forget = after_import(module, lambda _: calls.append("first"))
+    after_import(module, lambda _: calls.append("second"))
+    forget()
+    importlib.import_module(module)
+    forget()
+    assert calls == ["second"]
 
 
 def test_forgotten_functions_are_not_called(module: str) -> None:

@@ -51,7 +51,7 @@ class ThreadEntry:
 
     `enter` is called in the thread that is to work. A thread that outlives `detach` stays inside until its work ends.
     In a forked child process the hooks go away by themselves, and then `forked` is called there. `beginning` is called in the thread that
-    starts another one, or hands a call to an executor, before it does.
+    starts another one, or hands a call to an executor, before it does; what it gives is `begun` in the other one.
     """
 
     def __init__(
@@ -68,6 +68,11 @@ class ThreadEntry:
         self._inside = threading.local()
         self._attached = False
 
+    @property
+    def begun(self) -> Any:
+        """What `beginning` gave where the work of this thread was begun; None in any other thread."""
+        return getattr(self._inside, "begun", None)
+
     def attach(self) -> None:
         if self._attached:
             return
@@ -76,8 +81,7 @@ class ThreadEntry:
 
         def start_inside(thread: threading.Thread) -> None:
             if self._attached and not _is_own_work(getattr(thread, "_target", None) or thread.run):
-                self._begin()
-                self._bring_in(thread, start)
+                self._bring_in(thread, start, self._begin())
             else:
                 start(thread)
 
@@ -85,8 +89,7 @@ class ThreadEntry:
             pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
         ) -> Future[Any]:
             if self._attached and not _is_own_work(function):
-                self._begin()
-                return submit(pool, self._call, function, *args, **kwargs)
+                return submit(pool, self._call, self._begin(), function, *args, **kwargs)
             return submit(pool, function, *args, **kwargs)
 
         self._replacements.replace(threading.Thread, "start", start_inside)
@@ -100,11 +103,10 @@ class ThreadEntry:
         self._replacements.restore()
         self._attached = False
 
-    def _begin(self) -> None:
-        if self._beginning is not None:
-            self._beginning()
+    def _begin(self) -> Any:
+        return None if self._beginning is None else self._beginning()
 
-    def _bring_in(self, thread: threading.Thread, start: Callable[[threading.Thread], None]) -> None:
+    def _bring_in(self, thread: threading.Thread, start: Callable[[threading.Thread], None], begun: Any) -> None:
         run, attributes = thread.run, vars(thread)
         own = {"run": run} if "run" in attributes else {}
 
@@ -116,7 +118,7 @@ class ThreadEntry:
         def run_inside() -> None:
             # First, so that the object looks as before and does not refer to itself.
             put_back()
-            self._call(run)
+            self._call(begun, run)
 
         attributes["run"] = run_inside
         try:
@@ -125,15 +127,15 @@ class ThreadEntry:
             put_back()
             raise
 
-    def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, begun: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if not self._attached or getattr(self._inside, "here", False):
             return function(*args, **kwargs)
-        self._inside.here = True
+        self._inside.here, self._inside.begun = True, begun
         try:
             with self._enter():
                 return function(*args, **kwargs)
         finally:
-            self._inside.here = False
+            self._inside.here, self._inside.begun = False, None
 
 
 def _leave(reference: weakref.ref[ThreadEntry]) -> None:

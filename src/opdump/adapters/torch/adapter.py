@@ -8,7 +8,6 @@ Joins the parts: the observer that knows steps and scopes switches the dispatch 
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 import weakref
@@ -35,6 +34,7 @@ from .composites import ExactOperators
 from .dispatch import CaptureMode
 from .failures import FunctionFailures
 from .future_callbacks import FutureCallbacks
+from .loading import Loading
 from .mode_stack import put_on, recording_here, take_off
 from .models import Models
 from .names_by_release import is_lost, reason_of, reasons
@@ -88,9 +88,6 @@ class TorchAdapter:
     @contextmanager
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[_Capture]:
         """Captures while the block runs; what was begun is filed at its end, and nothing is left behind in torch."""
-        importlib.import_module(
-            "torch._dynamo"
-        )  # what it runs when it is imported fails in `open`, where nothing is seen
         capture = _Capture(recorder, settings, self._accelerators)
         capture.open()
         try:
@@ -141,7 +138,7 @@ class _Capture(SilentListener):
         if (records or fails) and not is_lost(CALLS):
             self._calls = CallMode(self._mode, recorder, records=records, fails=fails)
         self._functions = FunctionFailures(self._mode.record_failure) if fails else None
-        self._regions = CompiledRegions(self._run_compiled, eager=settings.eager)
+        self._regions = CompiledRegions(self._run_compiled, eager=settings.eager, loading=Loading(recorder.stopped))
         recorder.when_over = self._stop_recording
         self._exact = ExactOperators(self._mode, self._mode)
         self._threads = ThreadEntry(self._inside, forked=self._leave_child)

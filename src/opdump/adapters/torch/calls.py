@@ -29,6 +29,7 @@ from .call_depth import BESIDE_AN_OPERATOR
 from .dispatch import CaptureMode
 from .dynamo_frames import never_compile
 from .failures import records_failures, was_recorded
+from .loading import Loading
 from .mode_stack import recording_here
 from .names_by_release import is_lost
 from .places import Places
@@ -99,12 +100,19 @@ class CallMode(TorchFunctionMode):
         self._away = threading.local()
         self._places = Places()
         self._replacements = Replacements()
+        self._loading = Loading(recorder.stopped)
 
     def attach(self) -> None:
         """On in the calling thread, and off wherever compiled code runs, until `detach`."""
+        self._loading.when_there("torch._dynamo", self._attach_to_compiler)
+        if not is_lost(CALLS):  # else it could not leave for what is compiled
+            push_function_mode(self)
+
+    def _attach_to_compiler(self) -> None:
         original, wrappers = set_evaluation(), wrappers_of_compiled()
         if is_lost(CALLS):
-            return  # it could not leave for what is compiled
+            take_off(self)
+            return
 
         def switching(callback: Any) -> Any:
             # The wrapper of a compiled function calls it with a compiler on the way in, and with what was before on the way out.
@@ -120,9 +128,9 @@ class CallMode(TorchFunctionMode):
 
         never_compile(switching.__code__)
         self._replacements.replace(module_of_evaluation(), SET_EVALUATION, switching)
-        push_function_mode(self)
 
     def detach(self) -> None:
+        self._loading.forget()
         self._replacements.restore()
         take_off(self)
 

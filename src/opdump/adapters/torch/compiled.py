@@ -31,17 +31,18 @@ from opdump.adapters.replacements import Replacements
 
 from .compiled_calls import CompiledCalls
 from .dynamo_frames import never_compile, never_compile_package
+from .loading import Loading
 from .mode_stack import recording_here, suspended
 from .private_names import (
     BOXED,
     CALL_AT_RUN_TIME,
+    EXPORTERS,
     backward_compiler,
     cache_entries,
     cleanup_hook,
     cleanup_manager,
     compiled_inputs,
     dispatch_depth,
-    exporters,
     graph_task,
     library_wrappers,
     original_of,
@@ -100,11 +101,12 @@ class CompiledRegions:
     A call of a compiled graph in a thread that does not record costs one more Python call.
     """
 
-    def __init__(self, run_as_one: RunAsOne, *, eager: bool = False) -> None:
+    def __init__(self, run_as_one: RunAsOne, *, eager: bool = False, loading: Loading | None = None) -> None:
         self._run_as_one = run_as_one
         self._eager = eager
         self._replacements = Replacements()
-        self._tracing = SuspendedTracing()
+        self._loading = Loading() if loading is None else loading
+        self._tracing = SuspendedTracing(self._loading)
         self._calls = CompiledCalls()
         self._graphs: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._labels: dict[str, str] = {}
@@ -116,18 +118,23 @@ class CompiledRegions:
         if self._attached:
             return
         self._attached = True
-        never_compile_package(__name__.partition(".")[0])
         self._tracing.attach()
+        self._loading.when_there("torch._dynamo", self._attach_compiler)
+        if not self._eager:
+            self._loading.when_there("torch._functorch._aot_autograd.runtime_wrappers", self._attach_backward)
+
+    def _attach_compiler(self) -> None:
+        never_compile_package(__name__.partition(".")[0])
         self._attach_export()
         if self._eager:
             self._stance = torch.compiler.set_stance("force_eager")
         else:
             self._calls.attach()
             self._attach_forward()
-            self._attach_backward()
 
     def detach(self) -> None:
         """End: everything is as it was before `attach`. A second `detach` does nothing."""
+        self._loading.forget()
         if self._stance is not None:
             # The program may have chosen another stance since; then it is the program's.
             if stance() in (None, self._stance.stance):
@@ -144,8 +151,11 @@ class CompiledRegions:
         self._attached = False
 
     def _attach_export(self) -> None:
-        for owner, name in exporters():
-            self._replacements.replace(owner, name, _suspended_export(getattr(owner, name)))
+        for exporter in EXPORTERS:
+            found = exporter.owner()
+            if found is not None:
+                owner, name = found
+                self._replacements.replace(owner, name, _suspended_export(getattr(owner, name)))
 
     def _attach_forward(self) -> None:
         hooks_of_names = cleanup_hook()
@@ -210,7 +220,7 @@ class CompiledRegions:
             return
 
         def call(graph: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if graph_task() != -1 and recording_here():
+            if self._attached and graph_task() != -1 and recording_here():  # who imported it by name keeps it
                 graph = self._backward(graph, None)
             return original(graph, *args, **kwargs)
 

@@ -31,7 +31,8 @@ def never_compile_package(name: str) -> None:
     They call the user's program too (a module's forward, a closure), whose frames dynamo shall find as it would without them.
     """
     for module_name, module in list(sys.modules.items()):
-        if f"{module_name}.".startswith(f"{name}."):
+        # Something else may stand there, such as the None of a module that is not to be imported.
+        if f"{module_name}.".startswith(f"{name}.") and isinstance(module, ModuleType):
             for code in _codes_of(module):
                 never_compiled(code, everything_below=False)
 

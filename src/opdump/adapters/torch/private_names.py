@@ -15,11 +15,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .names_by_release import Ability, PrivateName, first, gives, later, look_up, row, taken
+from .names_by_release import ABSENT, Ability, PrivateName, first, gives, later, look_up, row, taken
 
 OPERATORS = Ability(
     "operators", "no operator is recorded, since it could not be done without changing the program's numbers"
@@ -144,10 +144,11 @@ saved_tensor_hooks = taken(
 SAVED = "_saved_"
 """How the tensors are called that a node of autograd keeps."""
 
-GUARDS_SEE_MODES = not hasattr(TorchDispatchMode, "ignore_compile_internals")
-"""Whether guards of compiled functions fail while a mode is on."""
+GUARDS_SEE_MODES = look_up("torch._C._dynamo.guards.set_is_in_mode_without_ignore_compile_internals") is ABSENT
+"""Whether guards of compiled functions fail while a mode is on: up to PyTorch 2.9, which has `ignore_compile_internals` already, but asks
+it only to compile."""
 
-# Operators of a higher order: before PyTorch 2.10 each of them has a table of the modes that it may meet.
+# Operators of a higher order: before PyTorch 2.9 only a table of each of them tells the modes that it may meet.
 
 mode_tables = taken("torch._ops._higher_order_ops", of=OPERATORS, instead={}, by="modes that say they take them")
 
@@ -184,7 +185,7 @@ run_backward = later(f"torch.autograd.{RUN_BACKWARD}", of=STEPS)
 CHECKPOINTS = (
     "_checkpoint_without_reentrant_generator_impl",
     "_checkpoint_without_reentrant_generator",
-)  # before PyTorch 2.15
+)  # the second one before PyTorch 2.14
 checkpoint_generator = later(*(f"torch.utils.checkpoint.{name}" for name in CHECKPOINTS), of=RECOMPUTATION)
 
 # Tensors and their memory
@@ -268,42 +269,40 @@ def without_transforms() -> AbstractContextManager[Any]:
 
 tracing_context: Callable[[], Any] = taken("torch._guards.TracingContext.try_get", of=TRACING, instead=gives(None))
 
-_TRACERS = tuple(
-    row(path, of=TRACING, by=by)
-    for path, by in (
-        ("torch.jit._trace._trace_impl", ""),  # all of torch.jit.trace
-        ("torch.jit._trace.trace_module", ""),
-        ("torch.jit.trace_module", ""),
-        ("torch.jit._trace._get_trace_graph", ""),
-        ("torch.jit._get_trace_graph", ""),
-        ("torch.export._trace._export", ""),
-        ("torch.export._trace._export_for_training", "_export"),
-        ("torch.export.exported_program._decompose_exported_program", ""),
-        ("torch.fx.experimental.proxy_tensor._MakefxTracer.trace", ""),
-        ("torch.fx._symbolic_trace.Tracer.trace", ""),
-        ("torch.onnx.export", ""),
-    )
+
+class LateName(NamedTuple):
+    """A function in a module that the program may not have loaded: the one module, the other a row."""
+
+    module: str
+    name: PrivateName
+
+    def owner(self) -> tuple[Any, str] | None:
+        """The object that has it, and its name there; None where this release has none. Imports the module."""
+        if first(self.name, None) is None:
+            return None
+        owner, _, name = self.name.paths[0].rpartition(".")
+        return look_up(owner), name
+
+
+def _late(module: str, *names: str, by: str = "") -> list[LateName]:
+    return [LateName(module, row(f"{module}.{name}", of=TRACING, by=by)) for name in names]
+
+
+TRACERS = (
+    *_late(
+        "torch.jit._trace", "_trace_impl", "trace_module", "_get_trace_graph"
+    ),  # the first is all of torch.jit.trace
+    *_late("torch.jit", "trace_module", "_get_trace_graph"),
+    *_late("torch.export._trace", "_export"),
+    *_late("torch.export._trace", "_export_for_training", by="_export"),
+    *_late("torch.export.exported_program", "_decompose_exported_program"),
+    *_late("torch.fx.experimental.proxy_tensor", "_MakefxTracer.trace"),
+    *_late("torch.fx._symbolic_trace", "Tracer.trace"),
+    *_late("torch.onnx", "export"),
 )
-
-
-_EXPORTERS = tuple(row(path, of=TRACING, by="") for path in ("torch._dynamo.export", "torch._dynamo.eval_frame.export"))
-
-
-def tracers() -> Iterator[tuple[Any, str]]:
-    """Owner and name of the functions that trace or export, which the public ones look up each time that they are called."""
-    return _owners(_TRACERS)
-
-
-def exporters() -> Iterator[tuple[Any, str]]:
-    """The same for the export of dynamo, which returns what exports."""
-    return _owners(_EXPORTERS)
-
-
-def _owners(rows: tuple[PrivateName, ...]) -> Iterator[tuple[Any, str]]:
-    for each in rows:
-        if first(each, None) is not None:
-            owner, _, name = each.paths[0].rpartition(".")
-            yield look_up(owner), name
+"""The functions that trace or export, which the public ones look up each time that they are called."""
+EXPORTERS = tuple(_late("torch._dynamo", "export", "eval_frame.export"))
+"""The same for the export of dynamo, which returns what exports."""
 
 
 # Modules and collectives
@@ -352,7 +351,7 @@ stance = later(
 SET_EVALUATION = "_maybe_set_eval_frame"
 set_evaluation = later(f"torch._dynamo.eval_frame.{SET_EVALUATION}", of=CALLS)
 _compiler = later("torch._dynamo.eval_frame._TorchDynamoContext.__call__", of=CALLS)
-_WRAPPERS_OF_COMPILED = ("compile_wrapper", "_fn")  # the second one before PyTorch 2.9
+_WRAPPERS_OF_COMPILED = ("compile_wrapper", "_fn")  # the second one before PyTorch 2.8
 BOXED = "_boxed_call"
 """What a callable has that takes its arguments as one list, which it empties."""
 

@@ -2,7 +2,8 @@
 
 At that key PyTorch's own kernel keeps what the thread had switched on, for the dispatch mode that may come further below. Before
 PyTorch 2.13 the mode cannot be called without it, and where an operator has a kernel of ours there, PyTorch's does not run. So there
-an operator of our own is called first, which passes PyTorch's kernel, and goes on from inside that one.
+an operator of our own is called first, which passes PyTorch's kernel, and goes on from inside that one. It is named as one of `prims`,
+since operators that are called inside one of those alone take numbers for tensors (`prims::mul(x, -1)`), as some did that were caught.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import torch
 
 from .private_names import KEY_OF_THREADS_WITH_MODES, destroy_library, fallthrough_kernel
 
-_NAMESPACE = "opdump_entry"
+_NAMESPACE = "prims"
+_NAME = "opdump_entry"
 NEEDS_ENTRY = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13)
 
 
@@ -30,9 +32,9 @@ class Redispatch:
         if NEEDS_ENTRY and not self._libraries:
             library = torch.library.Library(_NAMESPACE, "FRAGMENT")
             self._libraries.append(library)
-            library.define("enter() -> ()")
-            library.impl("enter", self._enter, "CompositeImplicitAutograd")
-            library.impl("enter", fallthrough_kernel, "Python")
+            library.define(f"{_NAME}() -> ()")
+            library.impl(_NAME, self._enter, "CompositeImplicitAutograd")
+            library.impl(_NAME, fallthrough_kernel, "Python")
 
     def detach(self) -> None:
         while self._libraries:
@@ -45,7 +47,7 @@ class Redispatch:
             return operator.redispatch(rest, *args, **kwargs)
         results: list[Any] = []
         self._local.call = lambda: results.append(operator.redispatch(rest, *args, **kwargs))
-        torch.ops.opdump_entry.enter()
+        torch.ops.prims.opdump_entry()
         return results[0]
 
     def _enter(self) -> None:

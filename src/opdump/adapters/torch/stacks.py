@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import dis
 import linecache
-import os
-import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
 from torch.utils import checkpoint
 
+from opdump.adapters.program_code import OPDUMP, is_programs, runs_programs
 from opdump.records import Frame
 
 from .places import NAME as STANDS_IN
 from .training_position import Running
 
-_PACKAGE = Path(__file__).parents[2]
-_OPDUMP = f"{_PACKAGE}/"
-_FOREIGN = (f"{Path(torch.__file__).parent}/", _OPDUMP)
-_LAUNCHER = f"{_PACKAGE / 'commands'}/"
-"""What runs a program under capture: the frames above it are the command line's, not the program's."""
-_CELL_RUNNER = os.path.join("IPython", "core", "interactiveshell.py")
-"""The same of the cell of a notebook."""
+_TORCH = (f"{Path(torch.__file__).parent}/",)
 _PRECALL: int | None = dis.opmap.get("PRECALL")
 _PRECALL_BYTES = 4
 """The instruction and its cache."""
 _CHECKPOINT_FILE = checkpoint.__file__
-_STDLIB = tuple(f"{Path(sysconfig.get_path(name))}/" for name in ("stdlib", "platstdlib"))
 
 
 class StackReader:
@@ -57,7 +49,7 @@ class StackReader:
             is_ours = ours.get(id(code))
             if is_ours is None:
                 self._codes[id(code)] = code
-                is_ours = ours[id(code)] = code.co_filename.startswith(_OPDUMP) or code.co_name == STANDS_IN
+                is_ours = ours[id(code)] = code.co_filename.startswith(OPDUMP) or code.co_name == STANDS_IN
             if not is_ours:
                 break
             frame = frame.f_back
@@ -78,7 +70,7 @@ class StackReader:
             code = frame.f_code
             users = mine.get(id(code))
             if users is None:
-                if code.co_filename.startswith(_LAUNCHER) or code.co_filename.endswith(_CELL_RUNNER):
+                if runs_programs(code.co_filename):
                     break
                 self._codes[id(code)] = code
                 users = mine[id(code)] = is_users(code)
@@ -130,12 +122,7 @@ def is_recomputing(frame: FrameType | None) -> bool:
 
 def is_users(code: CodeType) -> bool:
     """Whether a line of this function belongs to the program, not to the machinery that runs it."""
-    file = code.co_filename
-    if code.co_name == STANDS_IN or file.startswith("<frozen") or (file == "<string>" and code.co_name == "<module>"):
-        return False
-    if file.startswith(_FOREIGN):
-        return False
-    return not (file.startswith(_STDLIB) and "site-packages" not in file)
+    return code.co_name != STANDS_IN and is_programs(code.co_filename, code.co_name, _TORCH)
 
 
 def _call_of(code: CodeType, lasti: int) -> int:

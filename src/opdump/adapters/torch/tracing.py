@@ -17,22 +17,30 @@ from typing import Any
 
 from opdump.adapters.replacements import Replacements
 
+from .loading import Loading
 from .mode_stack import suspended
-from .private_names import tracers
+from .private_names import TRACERS, LateName
 
 
 class SuspendedTracing:
-    """Suspends recording while something is traced or exported, from `attach` to `detach`."""
+    """Suspends recording while something is traced or exported, from `attach` to `detach`. What waits for a module, `loading` forgets."""
 
-    def __init__(self) -> None:
+    def __init__(self, loading: Loading) -> None:
         self._replacements = Replacements()
+        self._loading = loading
 
     def attach(self) -> None:
-        for owner, name in tracers():
-            self._replacements.replace(owner, name, run_suspended(getattr(owner, name)))
+        for tracer in TRACERS:
+            self._loading.when_there(tracer.module, functools.partial(self._replace, tracer))
 
     def detach(self) -> None:
         self._replacements.restore()
+
+    def _replace(self, tracer: LateName) -> None:
+        found = tracer.owner()
+        if found is not None:
+            owner, name = found
+            self._replacements.replace(owner, name, run_suspended(getattr(owner, name)))
 
 
 def run_suspended(function: Callable[..., Any]) -> Callable[..., Any]:
