@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 
 import opdump
-from opdump.adapters.tensorflow.capture import XlaError
 from opdump.adapters.tensorflow.functions_twin import without_suffix
 from opdump.catalog import open_dump
 from opdump.errors import ConfigError, DumpPathError
@@ -60,21 +59,6 @@ def the_eager_program_takes_a_step_with_each_batch_of_keras() -> None:
         tf.exp(tf.ones([2]))
     (after,) = recording.ops(op_type="Exp")
     assert after.step == 4, "four batches were trained on; those of the validation end no step"
-
-
-@case
-def xla_is_refused_on_a_dumped_step_alone() -> None:
-    run = tf.function(tf.exp, jit_compile=True)
-    outer = tf.function(lambda x: run(x) + 1)
-    with recorded(steps="3"):
-        run(tf.constant([1.0]))
-    for function in (run, outer):
-        with pytest.raises(XlaError, match="leave jit_compile=True out"), recorded():
-            function(tf.constant([1.0]))
-    model = keras.Sequential([keras.layers.Dense(2)])
-    model.compile(optimizer="sgd", loss="mse", jit_compile=True)
-    with pytest.raises(XlaError, match="jit_compile=False"), recorded():
-        model.fit(np.ones((2, 3)), np.ones((2, 2)), verbose=0)
 
 
 @case

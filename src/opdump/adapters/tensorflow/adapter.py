@@ -24,7 +24,7 @@ from .functions import FunctionCapture
 from .functions_steps import ProgramSteps
 from .graph_files import GraphFiles
 from .interception import intercept_sessions
-from .keras_steps import optimizer_steps, without_automatic_xla
+from .keras_steps import optimizer_steps
 from .model_names import KerasModels
 from .versions import FRAMEWORK, FRAMEWORK_VERSION, device_target
 
@@ -64,7 +64,6 @@ class TensorflowAdapter:
             filing.callback(capture.close)
             filing.callback(steps.close)
             steps.when_forked = lambda: _leave_to_parent(capture, functions, eager, filing, stack)
-            stack.enter_context(without_automatic_xla())
             stack.enter_context(keras_models.watched())
             functions.open()
             stack.callback(functions.close)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdump.adapters.settings import DumpComplete
-from opdump.errors import OpdumpError
 from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter, ModelSelection
 from opdump.plan.nearest import with_nearest
@@ -23,6 +22,7 @@ from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
 
 from .selection import Selection
+from .stacks import Stack, Stacks
 
 if TYPE_CHECKING:
     from .failures import FailureDump
@@ -39,10 +39,6 @@ class GraphWriter(Protocol):
 
     def tell(self) -> None:
         """Notes in the dump which files belong to it, once there is a dump."""
-
-
-class XlaError(OpdumpError):
-    """What XLA compiles has no operators that could be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +85,7 @@ class Capture:
         self.matches = ListMatches(self.plan.models, self.plan.dialect)
         self.operators_met: set[str] | None = None
         """Names of the operators of sessions that were dumped; None before there was one."""
+        self.stacks = Stacks()
         self._stop_after_dump = stop_after_dump
         self._timestamp = 0
         self._listed: set[tuple[int, str]] = set()
@@ -161,6 +158,7 @@ class Capture:
         *,
         step: int,
         order: int,
+        stack: Stack,
         task_id: int = 0,
         occurrence: int = 0,
         skip: SkipReason = "",
@@ -181,6 +179,7 @@ class Capture:
             task_id=task_id,
             occurrence=occurrence,
             kernel=op_type,
+            stack=stack,
             arguments={} if arguments is None else arguments,
             skip=skip,
         )

@@ -14,8 +14,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from .effects import definitions_of, is_pure
+from .functions_library import CALLS
 from .operator_kinds import PASSES_ON
 from .sums import SHARES
+from .xla import type_of
 
 Access = Literal["fetch", "watch", "handle"]
 
@@ -149,7 +151,8 @@ def _operator(operation: Any, place: int) -> GraphOperator:
     outputs = tuple(
         Slot(slot, name, tensor) for slot, (name, tensor) in enumerate(zip(names, operation.outputs, strict=True))
     )
-    return GraphOperator(operation, operation.name, operation.type, place, inputs, outputs)
+    op_type = type_of(operation.node_def) if operation.type in CALLS else operation.type
+    return GraphOperator(operation, operation.name, op_type, place, inputs, outputs)
 
 
 def _argument_names(arguments: Sequence[Any], operation: Any, count: int) -> list[str]:

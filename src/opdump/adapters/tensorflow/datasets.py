@@ -27,6 +27,7 @@ from .effects import Library
 from .functions_library import reached
 from .functions_steps import ProgramSteps
 from .selection import Selection
+from .stacks import stack_of_node
 
 _CARRIERS: Final = (tf.variant, tf.resource)
 _TRACED: Final = re.compile(r"^__inference_|_\d+$")
@@ -163,9 +164,10 @@ class DatasetFunctions:
         place = re.sub(r"[^A-Za-z0-9_.\\-]+", "_", _TRACED.sub("", name)).strip("_")
         self._names[place] += 1
         path = place if self._names[place] == 1 else f"{place}_{self._names[place] - 1}"
-        unseen = 0
+        unseen, run_at = 0, self._capture.stacks.of_call()
         library: Library = {each.signature.name: each for each in definitions}.__getitem__
         for number, definition in enumerate(definitions):
+            stacks = self._capture.stacks.of_function(definition.signature.name)
             inside = f"{path}/" if not number else f"{path}/{_TRACED.sub('', definition.signature.name)}/"
             for node in definition.node_def:
                 shown = f"{inside}{node.name}"
@@ -181,6 +183,7 @@ class DatasetFunctions:
                         shown,
                         step=step,
                         order=next(self._steps.order(step)),
+                        stack=stack_of_node(node.name, stacks, run_at),
                         arguments=arguments_of(node),
                         skip=skip or "untold",
                     )

@@ -28,9 +28,10 @@ from opdump.records import IO, SkipReason
 
 from .capture import Capture
 from .datasets import DatasetFunctions
-from .functions_probe import BodyProbe, OperatorProbe, host_tensor
+from .functions_probe import BodyProbe, OperatorProbe, live_tensors
 from .functions_steps import ProgramSteps
 from .model_names import EAGER
+from .stacks import Stack
 
 _HANDLES: Final = (tf.resource, tf.variant)
 
@@ -100,10 +101,11 @@ class EagerCapture:
     def _wants_step(self) -> bool:
         return self._steps is not None and self._steps.wants(self._steps.step) and not self._selection.is_empty
 
-    def _thread_begins(self) -> None:
+    def _thread_begins(self) -> Stack:
         self._has_threads = True
         if self._thread == threading.get_ident() and not self._selection.is_empty and not self._capture.is_over:
             self._switch(True)
+        return self._capture.stacks.of_call()
 
     def _switch(self, on: bool) -> None:
         if on == self._on:
@@ -114,7 +116,10 @@ class EagerCapture:
     @contextmanager
     def _in_thread(self) -> Iterator[None]:
         """Another thread of the program works."""
-        with self._told_as(f"{_named(threading.current_thread().name)}/"):
+        with (
+            self._capture.stacks.within(self._entry.begun),
+            self._told_as(f"{_named(threading.current_thread().name)}/"),
+        ):
             yield
 
     @contextmanager
@@ -192,6 +197,7 @@ class EagerCapture:
             step=steps.step,
             order=next(steps.order(steps.step)),
             task_id=self._names.total() - 1,
+            stack=capture.stacks.of_call(),
             skip=skip,
             arguments=_arguments(attrs, op_def),
         )
@@ -217,20 +223,10 @@ class EagerCapture:
         self, op_name: str, op_type: str, tensors: Sequence[Any], arguments: Sequence[Any], io: IO
     ) -> list[LiveTensor]:
         excluded = self._selection.excluded(op_name, op_type, io)
-        named = len(arguments) == len(tensors)
-        lives: list[LiveTensor] = []
-        for slot, tensor in enumerate(tensors):
-            if tensor.dtype in _HANDLES or slot in excluded:
-                continue
-            argument = arguments[slot].name if named else ""
-            source = self._made.get(tensor._id, "") if io == "input" else ""
-            if tensor.dtype == tf.string:
-                lives.append((slot, argument, "string", source, "opaque"))
-                continue
-            # Over the runtime's own memory where that is the host's: it is read before the program goes on.
-            host = host_tensor(tensor._numpy())
-            lives.append((slot, argument, host, source, "opaque" if isinstance(host, str) else ""))
-        return lives
+        names = [argument.name for argument in arguments] if len(arguments) == len(tensors) else ()
+        return live_tensors(
+            tensors, names, excluded, lambda tensor: self._made.get(tensor._id, "") if io == "input" else ""
+        )
 
 
 def _register(callback: Callable[..., Any]) -> None:

@@ -81,6 +81,7 @@ class FailureDump:
                 step=step,
                 order=op.place,
                 task_id=op.place,
+                stack=capture.stacks.of_operation(op.operation) or capture.stacks.of_call(),
                 arguments=arguments_of(op.operation.node_def),
             )
             recorder = capture.recorder

@@ -21,13 +21,14 @@ from opdump.records import SkipReason
 from .capture import Capture, Model
 from .eager import is_own
 from .effects import folds_callbacks
-from .functions_library import Definition, compiled_by_xla, draws_seeded_numbers, reached
+from .functions_compiled import tell_compiled
+from .functions_library import Definition, draws_seeded_numbers, reached
 from .functions_probe import Named, Run
 from .functions_steps import ProgramSteps
 from .functions_twin import Twin, make_twin, without_suffix
 from .model_names import function_names
 from .operator_kinds import is_update
-from .xla import refuse_xla
+from .xla import OF_CLUSTERS, OF_FUNCTION, clusters_functions, has_marked_clusters, is_compiled, shown_name
 
 CallFunction = Callable[[Any, bytes, list[Any], int], Any]
 
@@ -60,8 +61,8 @@ class _Traced:
     """Only one of function and copy may ever run: each would draw random numbers from a state of its own, or have Python run for itself
     when the runtime folds constants.
     """
-    compiled: str | None
-    """What of it XLA compiles."""
+    compiled: str
+    """What is told of it where XLA compiles it, or operators of it that the program marked: it is one operator then. Else empty."""
     twin: Twin | None = None
 
 
@@ -135,9 +136,13 @@ class FunctionCapture:
         wanted = not traced.is_empty and steps.wants(step)
         if not wanted and not (traced.alone and not traced.is_empty):
             outputs = original(context, name, inputs, num_outputs)
+        elif wanted and not traced.alone and (traced.compiled or clusters_functions()):
+            self._called(inputs, (), step)
+            outputs = original(context, name, inputs, num_outputs)
+            self._capture.note(traced.compiled or OF_CLUSTERS.format(shown_name(name.decode())))
+            definition = context.get_function_def(name.decode())
+            tell_compiled(self._capture, definition, inputs, outputs or (), self._run(traced.model, step))
         else:
-            if wanted:
-                refuse_xla(traced.compiled)
             with self._lock:
                 if traced.twin is None:
                     traced.twin = self._make_twin(context, name, traced.model)
@@ -163,10 +168,14 @@ class FunctionCapture:
         if known is None:
             self._write_graph(model, definition)
         definitions = list(reached(name.decode(), context.get_function_def))
-        compiled = compiled_by_xla(definitions)
-        seeded = compiled is None and draws_seeded_numbers(definitions)
-        root = definitions[0]
-        folded = compiled is None and folds_callbacks(root.node_def, context.get_function_def)
+        root, compiled = definitions[0], ""
+        if is_compiled(root):
+            compiled = OF_FUNCTION.format(shown_name(name.decode()))
+        elif clusters_functions() or has_marked_clusters(node for each in definitions for node in each.node_def):
+            compiled = OF_CLUSTERS.format(shown_name(name.decode()))
+        copied = () if compiled else reached(name.decode(), context.get_function_def, into_compiled=False)
+        seeded = draws_seeded_numbers(copied)
+        folded = not compiled and folds_callbacks(root.node_def, context.get_function_def)
         is_empty = self._capture.filter_of(model).is_empty
         number = _UID.search(name)
         if (seeded or folded) and not is_empty and number is not None and int(number[1]) < self._mark:
@@ -217,7 +226,7 @@ class FunctionCapture:
     ) -> Any:
         board = twin.board
         with board.lock:
-            run = Run(self._capture, model, step, self._steps.order(step), self._steps.told(model, step))
+            run = self._run(model, step)
             board.run = run
             try:
                 outputs = _renamed(original, context, twin, inputs, num_outputs)
@@ -228,6 +237,10 @@ class FunctionCapture:
         if run.error is not None:
             raise run.error
         return outputs
+
+    def _run(self, model: Model, step: int) -> Run:
+        order, told = self._steps.order(step), self._steps.told(model, step)
+        return Run(self._capture, model, step, order, told, self._capture.stacks.of_call())
 
     def _tell_skipped(self, run: Run, twin: Twin) -> None:
         """Lists or counts the operators that leave no data, and those of the bodies that did not run."""
@@ -257,6 +270,7 @@ def _record(run: Run, operator: Named, skip: SkipReason) -> Any:
         step=run.step,
         order=next(run.order),
         task_id=operator.task_id,
+        stack=operator.stack or run.called_at,
         arguments=operator.arguments,
         skip=skip,
     )

@@ -13,6 +13,7 @@ import tensorflow as tf
 from .effects import Library, is_pure
 from .functions_library import LOOPS, Definition, LibraryNode, producer
 from .sums import LEAST_INPUTS, SHARES
+from .xla import is_compiled
 
 HOST: Final = "/device:CPU:0"
 _INT32: Final = tf.int32.as_datatype_enum
@@ -29,8 +30,15 @@ _SHADOW: Final = "_opdump_shadow"
 
 
 def add_shadows(copy: Definition, nodes: Sequence[LibraryNode], observed: dict[str, Any], library: Library) -> None:
-    """Adds a second node for each that may run twice, reading the second ones of others; `observed` then has those."""
-    names = {node.node.name: f"{node.node.name}{_SHADOW}" for node in nodes if is_pure(node.node, library)}
+    """Adds a second node for each that may run twice, reading the second ones of others; `observed` then has those.
+
+    What XLA compiles has none: nothing is rewritten across it, so it can be looked at itself.
+    """
+    names = {
+        node.node.name: f"{node.node.name}{_SHADOW}"
+        for node in nodes
+        if not is_compiled(node.node) and is_pure(node.node, library)
+    }
     for node in nodes:
         if node.node.name not in names:
             continue

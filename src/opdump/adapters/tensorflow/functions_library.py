@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from tensorflow.python.framework import op_def_registry
 
+from .xla import is_compiled
+
 Definition = Any
 """A FunctionDef."""
 Library = Callable[[str], Definition]
 """The definition of a function by its name."""
-
-XLA: Final = "_XlaMustCompile"
 
 # Type of operator -> attribute that names a function which it runs -> what stands in the path of the operators of that.
 _BRANCHES: Final = {"then_branch": "then", "else_branch": "else"}
@@ -66,6 +66,7 @@ class LibraryNode:
     inputs: tuple[NodeSlot, ...]
     outputs: tuple[NodeSlot, ...]
     callees: tuple[Callee, ...]
+    """None of a node that XLA compiles: that is one operator."""
     known: bool = True
 
 
@@ -90,7 +91,13 @@ def body_of(definition: Definition, library: Library, used: Collection[int] | No
     for node in definition.node_def:
         made = outputs[node.name]
         nodes.append(
-            LibraryNode(node, _inputs(node, dtypes, library), made or (), callees_of(node), known=made is not None)
+            LibraryNode(
+                node,
+                _inputs(node, dtypes, library),
+                made or (),
+                () if is_compiled(node) else callees_of(node),
+                known=made is not None,
+            )
         )
     return Body(definition, tuple(nodes), _needed(definition, used))
 
@@ -121,8 +128,8 @@ def hidden_callees(node: Any) -> bool:
     )
 
 
-def reached(name: str, library: Library) -> Iterable[Definition]:
-    """The definition of a function, and those of all functions that it runs, each once."""
+def reached(name: str, library: Library, *, into_compiled: bool = True) -> Iterable[Definition]:
+    """The definition of a function, and those of all functions that it runs, each once; `into_compiled`: what XLA compiles too."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -132,18 +139,12 @@ def reached(name: str, library: Library) -> Iterable[Definition]:
         seen.add(current)
         definition = library(current)
         yield definition
-        waiting += [callee.function for node in definition.node_def for callee in callees_of(node)]
-
-
-def compiled_by_xla(definitions: Iterable[Definition]) -> str | None:
-    """The name of a function, or of a call, among these definitions that XLA compiles; None where there is none."""
-    for definition in definitions:
-        if definition.attr[XLA].b if XLA in definition.attr else False:
-            return str(definition.signature.name)
-        for node in definition.node_def:
-            if XLA in node.attr and node.attr[XLA].b:
-                return str(node.name)
-    return None
+        waiting += [
+            callee.function
+            for node in definition.node_def
+            if into_compiled or not is_compiled(node)
+            for callee in callees_of(node)
+        ]
 
 
 def draws_seeded_numbers(definitions: Iterable[Definition]) -> bool:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from opdump.adapters.host import BY_DTYPE, HostTensor
 from opdump.recorder import LiveTensor
 from opdump.records import SkipReason
 
 from .capture import Capture, Model
+from .stacks import Stack
 
+_HANDLES: Final = (tf.resource, tf.variant)
 _NOTHING: Final[list[Any]] = []
 """What a probe gives the graph."""
 
@@ -31,6 +34,8 @@ class Named:
     op_name: str
     task_id: int
     arguments: Mapping[str, Any]
+    stack: Stack
+    """Where it was traced; empty where it was loaded."""
     skip: SkipReason = ""
 
 
@@ -56,6 +61,8 @@ class Run:
     order: Iterator[int]
     told: Counter[str]
     """How often each operator was told in the step."""
+    called_at: Stack
+    """The lines that called the function."""
     bodies: Counter[int] = field(default_factory=Counter)
     """How often each body ran, by its number."""
     error: Exception | None = None
@@ -103,6 +110,7 @@ class OperatorProbe:
                 order=next(run.order),
                 task_id=operator.task_id,
                 occurrence=run.told[operator.op_name],
+                stack=operator.stack or run.called_at,
                 arguments=operator.arguments,
             )
             run.told[operator.op_name] += 1
@@ -133,6 +141,24 @@ def host_tensor(array: Any) -> HostTensor | str:
     if element is None or element.bits < 8:
         return name
     return HostTensor.of_array(array, element)
+
+
+def live_tensors(
+    tensors: Sequence[Any], names: Sequence[str], excluded: Collection[int], source_of: Callable[[Any], str]
+) -> list[LiveTensor]:
+    """Tensors of the eager program for the recorder, without handles; `names` are those of the slots, empty where nobody knows them."""
+    lives: list[LiveTensor] = []
+    for slot, tensor in enumerate(tensors):
+        if tensor.dtype in _HANDLES or slot in excluded:
+            continue
+        argument = names[slot] if names else ""
+        if tensor.dtype == tf.string:
+            lives.append((slot, argument, "string", source_of(tensor), "opaque"))
+            continue
+        # Over the runtime's own memory where that is the host's: it is read before the program goes on.
+        host = host_tensor(tensor._numpy())
+        lives.append((slot, argument, host, source_of(tensor), "opaque" if isinstance(host, str) else ""))
+    return lives
 
 
 def _live(slots: Sequence[ProbedSlot], arrays: Sequence[Any]) -> list[LiveTensor]:

@@ -52,6 +52,8 @@ from .functions_library import (
 )
 from .functions_probe import BodyProbe, Named, OperatorProbe, ProbedSlot, Switchboard
 from .selection import Selection
+from .stacks import Stack, Stacks, stack_of_node
+from .xla import is_compiled, note_of_call, type_of
 
 _HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
 _STRING: Final = tf.string.as_datatype_enum
@@ -103,6 +105,8 @@ class _Part:
     """Node -> the operator's name in records."""
     sources: dict[str, str] = field(default_factory=dict)
     """Argument -> who makes it, where the caller tells."""
+    stacks: dict[str, Stack] = field(default_factory=dict)
+    """Node -> where it was traced."""
     recursive: set[str] = field(default_factory=set)
     """Nodes that run a function which runs already."""
     makers: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -140,6 +144,7 @@ def make_twin(name: str, library: Library, add: Callable[[Definition], object], 
     root = _part(name, library, "", None, (), parts)
     _name_operators(parts)
     _trace_sources(root)
+    _trace_stacks(root, capture.stacks, ())
     order = [part.names[node.node.name] for part in parts for node in part.body.nodes]
     selection = capture.selection(capture.filter_of(model), order)
     builder = _Builder(capture, selection, library, add)
@@ -250,6 +255,15 @@ def _trace_sources(part: _Part) -> None:
             _trace_sources(inner)
 
 
+def _trace_stacks(part: _Part, stacks: Stacks, called_at: Stack) -> None:
+    """Where the nodes of a function and of those that it runs were traced; of what has none, where the function is called."""
+    known = stacks.of_function(part.body.definition.signature.name)
+    for node in part.body.nodes:
+        part.stacks[node.node.name] = stack_of_node(node.node.name, known, called_at)
+    for (node_name, _, _), inner in part.parts.items():
+        _trace_stacks(inner, stacks, part.stacks[node_name])
+
+
 class _Builder:
     """Makes the definitions of the copies, the innermost first."""
 
@@ -309,13 +323,16 @@ class _Builder:
 
     def _named(self, part: _Part, node: LibraryNode) -> Named:
         name = part.names[node.node.name]
-        return Named(node.node.op, name, next(self._task_ids), arguments_of(node.node), self._skip_of(part, node, name))
+        arguments, skip = arguments_of(node.node), self._skip_of(part, node, name)
+        if skip in ("", "not selected") and is_compiled(node.node):
+            self._capture.note(note_of_call(name, node.node))
+        return Named(type_of(node.node), name, next(self._task_ids), arguments, part.stacks[node.node.name], skip)
 
     def _skip_of(self, part: _Part, node: LibraryNode, name: str) -> SkipReason:
         if node.node.name not in part.body.needed:
             return "not executed"
         readers = [part.names[reader] for reader in part.readers.get(node.node.name, ())]
-        reason = self._selection.skip_of(node.node.op, name, readers)
+        reason = self._selection.skip_of(type_of(node.node), name, readers)
         if reason:
             return reason
         if not node.known or node.node.name in part.recursive:

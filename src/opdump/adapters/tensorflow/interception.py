@@ -15,7 +15,7 @@ from typing import Any, Final
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
 
-from .capture import Capture, XlaError
+from .capture import Capture
 from .own_sessions import OwnSession
 from .session import Run, SessionCapture
 
@@ -89,7 +89,6 @@ class _Methods:
             capture = asked.capture_of(config) if asked is not None else None
             if asked is None or capture is None:
                 return
-            refuse_xla(config)
             if session.sess_str:
                 capture.note(
                     f"the session of the server {session.sess_str!r} is not recorded: it runs in another process"
@@ -225,18 +224,6 @@ def _as_array(value: Any) -> Any:
 def _capture_of_session(session: Any) -> SessionCapture | None:
     found: SessionCapture | None = session.__dict__.get(_ATTRIBUTE)
     return found
-
-
-def refuse_xla(config: Any) -> None:
-    """Raises XlaError where a ConfigProto has XLA compile the graph."""
-    if config is None:
-        return
-    level = config.graph_options.optimizer_options.global_jit_level
-    if level > 0:
-        raise XlaError(
-            f"the session's config has global_jit_level {level}: XLA compiles the graph, and no operators can be seen; "
-            "leave it out, or set it to OptimizerOptions.OFF"
-        )
 
 
 # There is one class of sessions in a process.

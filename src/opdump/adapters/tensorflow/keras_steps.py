@@ -1,4 +1,4 @@
-"""Keras, where it differs from other programs: its optimizers end steps of the eager program, and it may choose XLA by itself."""
+"""Keras, where it differs from other programs: its optimizers end steps of the eager program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _OPTIMIZERS: Final = (
     ("keras.src.optimizers.legacy.optimizer_v2", "OptimizerV2", "apply_gradients"),
     ("tensorflow.python.training.optimizer", "Optimizer", "apply_gradients"),
 )
-_TRAINERS: Final = (("keras.src.trainers.trainer", "Trainer", "_resolve_auto_jit_compile"),)
 
 
 @contextmanager
@@ -59,17 +58,6 @@ def optimizer_steps(updated: Callable[[], object], traced: Callable[[str, frozen
 
     with _replaced(_OPTIMIZERS, around):
         yield
-
-
-@contextmanager
-def without_automatic_xla() -> Iterator[None]:
-    """While open, `jit_compile="auto"` of Keras means no XLA, as it does on a CPU anyway."""
-    with _replaced(_TRAINERS, lambda _: _no_xla):
-        yield
-
-
-def _no_xla(trainer: Any) -> bool:  # noqa: ARG001  a method of the trainer
-    return False
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as session_module
 
-from .capture import Capture, XlaError
+from .capture import Capture
 from .closure import Closure, closure_of, read_variable
 from .failures import FailureDump
 from .function_state import belongs_to_fetches
@@ -32,6 +32,7 @@ from .step_count import StepCount
 from .streaming import SignatureStream
 from .undisturbed import PlainRun, Undisturbed, undisturbed
 from .watches import WatchFolders, watching
+from .xla import OF_SESSION, clusters_sessions, has_marked_clusters
 
 Run = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""
@@ -47,6 +48,8 @@ class _Wanted(NamedTuple):
 
     dumped: DumpedSignature
     plain: PlainRun | None
+    is_clustered: bool
+    """Whether XLA compiles clusters of its operators: nothing is fetched beside what the program asks for."""
 
 
 class _Dump(NamedTuple):
@@ -109,7 +112,7 @@ class SessionCapture:
     def run(
         self, run: Run, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: Any | None, run_metadata: Any | None
     ) -> Any:
-        """What `session.run` gives. Raises XlaError on a step that is dumped where XLA compiles what runs."""
+        """What `session.run` gives."""
         signature = self._signature(fetches)
         if signature is None:
             return run(fetches, feed_dict, options, run_metadata)
@@ -182,7 +185,7 @@ class SessionCapture:
             watches.update(
                 (tensor.name, tensor) for tensor in self._failures.watched(closure) if read_variable(tensor) is None
             )
-        own = self._own
+        own, run_at = self._own, self.capture.stacks.of_call()
         own.is_busy = True
         own.extra = dump.access.fetches if dump is not None else ()
         own.targets = dump.stream.targets if dump is not None and dump.stream is not None else ()
@@ -191,7 +194,7 @@ class SessionCapture:
         try:
             with ExitStack() as around:
                 if dump is not None and dump.stream is not None:
-                    around.enter_context(dump.stream.of_step(step if dumps else None))
+                    around.enter_context(dump.stream.of_step(step if dumps else None, run_at))
                 if watches:
                     watched = around.enter_context(watching(tuple(watches.values()), options, self._folders))
                 result = run(fetches, feed_dict, options if watched is None else watched.options, run_metadata)
@@ -219,7 +222,7 @@ class SessionCapture:
                     "without a dump: last bits may differ from run to run"
                 )
             with self.capture.lock:
-                dump.teller.tell(values, step)
+                dump.teller.tell(values, step, run_at)
         return result
 
     def _replay(self, access: Undisturbed) -> None:
@@ -304,17 +307,25 @@ class SessionCapture:
         found = signature.wanted.get(fed)
         if found is None:
             closure = signature.closure(fed)
-            _refuse_xla(closure)
             dumped, plain = dumped_signature(self.capture, signature.model, closure), None
+            is_clustered = self._clusters(closure)
+            if is_clustered:
+                self.capture.note(OF_SESSION.format(signature.model.names[0]))
+                dumped = dumped.without_looking()
             if dumped.fetches or dumped.watches:
                 plain = PlainRun(signature.elements, closure, self._session._config)
                 dumped = dumped.without_removed(plain.removed, closure)
-            found = signature.wanted[fed] = _Wanted(dumped, plain)
+            found = signature.wanted[fed] = _Wanted(dumped, plain, is_clustered)
         return found
 
+    def _clusters(self, closure: Closure) -> bool:
+        """Whether XLA compiles operators that it finds by itself, or that are marked for it."""
+        marked = has_marked_clusters(op.operation.node_def for op in closure.operators)
+        return marked or clusters_sessions(self._session._config)
+
     def _dump(self, signature: _Signature, fed: frozenset[str], feed_dict: Mapping[Any, Any] | None) -> _Dump:
-        dumped, plain = self._wanted(signature, fed)
-        streams = self.capture.streams
+        dumped, plain, is_clustered = self._wanted(signature, fed)
+        streams = self.capture.streams and not is_clustered
         alike: frozenset[str] = frozenset()
         if plain is not None and plain.fusions and not streams:  # readers are made once, whatever the shapes
             alike = plain.fusions.alike(_fed_shapes(feed_dict, self._graph))
@@ -385,13 +396,3 @@ def _elements(fetches: Any, graph: Any) -> list[Any]:
         graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True) for fetch in mapper.unique_fetches()
     ]
     return list({element.name: element for element in found}.values())
-
-
-def _refuse_xla(closure: Closure) -> None:
-    for op in closure.operators:
-        attributes = op.operation.node_def.attr
-        if "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b:
-            raise XlaError(
-                f"{op.name} ({op.op_type}) is compiled by XLA, where no operators can be seen; "
-                "set jit_compile=False in the function or model that it comes from"
-            )

@@ -25,6 +25,8 @@ from .functions_library import callees_of
 from .operator_kinds import PASSES_ON
 from .seen import Seen
 from .selection import Selection
+from .stacks import Stack, stack_of_node
+from .xla import LAUNCH, is_compiled, note_of_call
 
 _FORWARDS = frozenset({"Identity", "RefIdentity", "StopGradient", "PreventGradient", "Enter", "RefEnter"})
 """What the runtime may remove before a run; it gives what it reads."""
@@ -43,6 +45,8 @@ class ChosenOperator:
     op: GraphOperator
     skip: SkipReason
     arguments: Mapping[str, Any]
+    stack: Stack
+    """Where it was made; empty where it was imported."""
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
     may_not_run: bool = False
@@ -73,6 +77,7 @@ class BodyOperator:
     op_type: str
     arguments: Mapping[str, Any]
     skip: SkipReason
+    stack: Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,10 @@ class DumpedSignature:
         """The same without these operators."""
         operators = tuple(chosen for chosen in self.operators if chosen.op.name not in names)
         return DumpedSignature(self.model, operators, *_tensors_of(operators, closure), self.bodies)
+
+    def without_looking(self) -> DumpedSignature:
+        """The same where nothing is fetched or watched beside what the program asks for."""
+        return replace(self, fetches=(), watches=())
 
     def without_removed(self, names: Collection[str], closure: Closure) -> DumpedSignature:
         """The same where these do not run: they are listed, and nothing is taken of them."""
@@ -130,7 +139,7 @@ def dumped_signature(capture: Capture, model: Model, closure: Closure) -> Dumped
             readers.setdefault(slot.tensor.op.name, []).append(op.name)
     operators = (*closure.operators, *closure.given)
     chosen = tuple(_chosen(op, capture, selection, closure, readers.get(op.name, ())) for op in operators)
-    bodies = tuple(_bodies(closure, selection))
+    bodies = tuple(_bodies(closure, selection, capture))
     capture.recorder.matched_kernels |= selection.matched_kernels
     capture.operators_met = (
         (capture.operators_met or set()) | {op.name for op in operators} | {body.name for body in bodies}
@@ -138,32 +147,38 @@ def dumped_signature(capture: Capture, model: Model, closure: Closure) -> Dumped
     return DumpedSignature(model, chosen, *_tensors_of(chosen, closure), bodies)
 
 
-def _bodies(closure: Closure, selection: Selection) -> Iterator[BodyOperator]:
+def _bodies(closure: Closure, selection: Selection, capture: Capture) -> Iterator[BodyOperator]:
     """The operators of the functions that operators and data sets run, and of those that these run, by their path."""
     operations = [op.operation for op in closure.operators]
     named = {operation.name: operation for operation in operations}
     operations += [each for each in datasets_read(operations) if each.name not in named]
-    waiting: list[tuple[str, str, tuple[str, ...]]] = [
-        (f"{operation.name}/{path}", name, ()) for operation in operations for path, name in _run_by(operation.node_def)
+    waiting: list[tuple[str, str, tuple[str, ...], Stack]] = [
+        (f"{operation.name}/{path}", name, (), capture.stacks.of_operation(operation))
+        for operation in operations
+        for path, name in _run_by(operation.node_def)
     ]
     if not waiting:
         return
     definitions = definitions_of(closure.operators[0].operation.graph)
     while waiting:
-        path, name, chain = waiting.pop(0)
+        path, name, chain, caller = waiting.pop(0)
         if name not in definitions or name in chain:
             continue
+        stacks = capture.stacks.of_function(name)
         for node in definitions[name].node_def:
             shown = f"{path}{node.name}"
             skip = selection.skip_of(node.op, shown) or (
                 "handle" if gives_handles(node, definitions.__getitem__) else "untold"
             )
-            yield BodyOperator(shown, node.op, arguments_of(node), skip)
-            waiting += [(f"{shown}/{below}", callee, (*chain, name)) for below, callee in _run_by(node)]
+            stack = stack_of_node(node.name, stacks, caller)
+            yield BodyOperator(shown, node.op, arguments_of(node), skip, stack)
+            waiting += [(f"{shown}/{below}", callee, (*chain, name), stack) for below, callee in _run_by(node)]
 
 
 def _run_by(node: Any) -> Iterator[tuple[str, str]]:
-    """What stands in the path of a function's operators, and the function, for each that a node runs."""
+    """What stands in the path of a function's operators, and the function, for each that a node runs and XLA does not compile."""
+    if is_compiled(node):
+        return
     if op_def_registry.get(node.op) is None:
         yield "", node.op
     for callee in callees_of(node):
@@ -192,11 +207,13 @@ def _chosen(
     skip = selection.skip_of(op.op_type, op.name, readers)
     # A placeholder that is not skipped brings data to an operator that was named.
     is_data = not skip and op.op_type in ("Placeholder", "PlaceholderV2")
+    if skip in ("", "not selected") and op.op_type == LAUNCH:
+        capture.note(note_of_call(op.name, op.operation.node_def))
     if not skip and not is_data and op.outputs and all(slot.tensor.name in closure.fed for slot in op.outputs):
         skip = "fed"
-    arguments = arguments_of(op.operation.node_def)
+    arguments, stack = arguments_of(op.operation.node_def), capture.stacks.of_operation(op.operation)
     if skip:
-        return ChosenOperator(op, skip, arguments)
+        return ChosenOperator(op, skip, arguments, stack)
 
     def taken(io: IO, slots: Sequence[Slot]) -> tuple[Slot, ...]:
         excluded = selection.excluded(op.name, op.op_type, io)
@@ -205,8 +222,8 @@ def _chosen(
     inputs = taken("input", op.inputs) if capture.wants_inputs else ()
     outputs = taken("output", op.outputs) if capture.wants_outputs else ()
     if not (inputs or outputs) and op.outputs and all(closure.access(slot.tensor) == "handle" for slot in op.outputs):
-        return ChosenOperator(op, "handle", arguments)
-    return ChosenOperator(op, "", arguments, inputs, outputs, op.name in closure.unsure)
+        return ChosenOperator(op, "handle", arguments, stack)
+    return ChosenOperator(op, "", arguments, stack, inputs, outputs, op.name in closure.unsure)
 
 
 def _behind(tensor: Any) -> Iterator[Any]:
@@ -241,8 +258,11 @@ class SignatureTeller:
         ]
         """Of each operator, those that ran if it did."""
 
-    def tell(self, values: Values, step: int) -> None:
-        """Hands the operators of a run to the recorder, and ends the step. `values` has each tensor that could be had."""
+    def tell(self, values: Values, step: int, run_at: Stack) -> None:
+        """Hands the operators of a run to the recorder, and ends the step. `values` has each tensor that could be had.
+
+        `run_at` are the lines that ran it, which stand for those of operators that were imported.
+        """
         capture, model = self._capture, self.signature.model
         hosts: dict[int, HostTensor] = {}
         skipped: Counter[SkipReason] = Counter()
@@ -257,19 +277,19 @@ class SignatureTeller:
                     continue
                 record = capture.operator(
                     model, op.op_type, op.name, step=step, order=op.place, task_id=op.place, skip=reason,
-                    arguments=chosen.arguments,
+                    arguments=chosen.arguments, stack=chosen.stack or run_at,
                 )  # fmt: skip
                 capture.tell_skipped(record)
                 continue
             for occurrence, run in enumerate(runs):
-                tell_execution(capture, model, chosen, step, occurrence, run.inputs, run.outputs, hosts)
+                tell_execution(capture, model, chosen, step, occurrence, run.inputs, run.outputs, hosts, run_at)
         for place, body in enumerate(self.signature.bodies, len(self.signature.operators)):
             if self._has_told:
                 skipped[body.skip] += 1
                 continue
             record = capture.operator(
                 model, body.op_type, body.name, step=step, order=place, task_id=place, skip=body.skip,
-                arguments=body.arguments,
+                arguments=body.arguments, stack=body.stack or run_at,
             )  # fmt: skip
             capture.tell_skipped(record)
         self._has_told = True
@@ -296,12 +316,13 @@ def tell_execution(
     inputs: Sequence[Seen | None],
     outputs: Sequence[Seen | None],
     hosts: dict[int, HostTensor],
+    run_at: Stack,
 ) -> None:
     """Hands one execution to the recorder. `hosts` has the tensors that were handed over before, by the identity of their `Seen`."""
     op = chosen.op
     record = capture.operator(
         model, op.op_type, op.name, step=step, order=op.place, task_id=op.place, occurrence=occurrence,
-        arguments=chosen.arguments,
+        arguments=chosen.arguments, stack=chosen.stack or run_at,
     )  # fmt: skip
     capture.tell(
         record,

@@ -19,6 +19,7 @@ from .capture import Capture
 from .closure import Closure
 from .seen import Seen
 from .signatures import ChosenOperator, DumpedSignature, tell_execution
+from .stacks import Stack
 
 
 class SignatureStream:
@@ -34,6 +35,7 @@ class SignatureStream:
         self._model = signature.model
         self._step: int | None = None
         """The step that runs; None where it is not dumped."""
+        self._run_at: Stack = ()
         self._runs = threading.Lock()
         streamed = {
             chosen.op.name
@@ -51,10 +53,10 @@ class SignatureStream:
         """What is fetched and watched all the same."""
 
     @contextmanager
-    def of_step(self, step: int | None) -> Iterator[None]:
+    def of_step(self, step: int | None, run_at: Stack) -> Iterator[None]:
         """A run while the block lasts, of a step, or of one that is not dumped. There is one at a time: the readers know its step."""
         with self._runs:
-            self._step = step
+            self._step, self._run_at = step, run_at
             try:
                 yield
             finally:
@@ -73,7 +75,7 @@ class SignatureStream:
         seen = [Seen(np.asarray(array), stays=False) for array in arrays]
         inputs, outputs = seen[: len(chosen.inputs)], seen[len(chosen.inputs) :]
         with self._capture.lock:
-            tell_execution(self._capture, self._model, chosen, step, 0, inputs, outputs, {})
+            tell_execution(self._capture, self._model, chosen, step, 0, inputs, outputs, {}, self._run_at)
         return np.int32(0)
 
 

@@ -1,22 +1,101 @@
-"""XLA: what it compiles has no operators to look at."""
+"""XLA: what it compiles is one operator, with what goes in and what comes out.
+
+Compiled is a function that says so (`jit_compile=True`); and clusters of operators, anywhere in a graph, where the program lets XLA look
+for them (`tf.config.optimizer.set_jit`, `global_jit_level` of a session, `TF_XLA_FLAGS`) or marks operators for it (`jit_scope`). To
+look at what lies between would change the clusters, and with them the last bits of the answer. Source: TensorFlow's
+mark_for_compilation_pass.cc, xla_kernel_creator.cc, flags.cc.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
 import tensorflow as tf
 
-from .capture import XlaError
+LAUNCH: Final = "XlaLaunch"
+"""What TensorFlow calls the operator that runs what was compiled."""
+_GRADIENT: Final = re.compile(r"^__inference___backward_(.*?)(?:_\d+)*$")
+_TRACED: Final = re.compile(r"^__(?:inference|forward)_|(?:_\d+)+$")
+_MUST_COMPILE: Final = "_XlaMustCompile"
+_SCOPES: Final = ("_XlaCompile", "_xla_compile_id")
+_LEVEL: Final = re.compile(r"--tf_xla_auto_jit=(?:single-gpu\()?(fusible|-?\d+)")
+_ON_CPU: Final = re.compile(r"--tf_xla_cpu_global_jit(?:=(\w+))?")
 
-_HOW = (
-    "leave jit_compile=True out (Keras: model.compile(..., jit_compile=False)), or leave out the steps in which it runs"
+OF_FUNCTION: Final = (
+    "{} is compiled by XLA: it is one operator of the dump, XlaLaunch, with what it was given and what it gave; to see its operators, leave "
+    "jit_compile=True out (Keras: model.compile(..., jit_compile=False))"
+)
+OF_CLUSTERS: Final = (
+    "XLA compiles clusters of operators in {}: it is one operator of the dump, XlaLaunch, with what it was given and what it gave; to see its "
+    "operators, leave out tf.config.optimizer.set_jit, jit_scope, and --tf_xla_auto_jit in TF_XLA_FLAGS"
+)
+OF_SESSION: Final = (
+    "XLA compiles clusters of operators in {}: dumped is what the program itself fetches, and the other operators are listed as untold; to see "
+    "them, leave out global_jit_level in the session's config, jit_scope, and --tf_xla_auto_jit in TF_XLA_FLAGS"
 )
 
 
-def refuse_xla(compiled: str | None) -> None:
-    """Raises XlaError where XLA compiles a function or a call (`compiled` is its name), or clusters of operators anywhere."""
-    if compiled is not None:
-        raise XlaError(f"{compiled} is compiled by XLA, which leaves no operators to dump; {_HOW}")
-    if tf.config.optimizer.get_jit():
-        raise XlaError(
-            "tf.config.optimizer.set_jit lets XLA compile clusters of operators, which leaves no operators to dump; "
-            "call tf.config.optimizer.set_jit(False)"
-        )
+def shown_name(name: str) -> str:
+    """`loss` of `__inference_loss_12` and `__forward_loss_34`; `gradients/loss` of `__inference___backward_loss_12_34`."""
+    gradient = _GRADIENT.match(name)
+    plain = gradient[1] if gradient is not None else _TRACED.sub("", name)
+    plain = re.sub(r"[^\w.-]+", "", plain) or "function"
+    return f"gradients/{plain}" if gradient is not None else plain
+
+
+def note_of_call(op_name: str, node: Any) -> str:
+    """What is told of a node that runs a compiled function."""
+    function = node.attr["f"].func.name if "f" in node.attr else ""
+    return OF_FUNCTION.format(f"{shown_name(function)} ({op_name})" if function else op_name)
+
+
+def is_compiled(definition_or_node: Any) -> bool:
+    """Whether XLA compiles a function, or what a node runs, as a whole."""
+    attributes = definition_or_node.attr
+    return _MUST_COMPILE in attributes and bool(attributes[_MUST_COMPILE].b)
+
+
+def type_of(node: Any) -> str:
+    """The type of a node's operator, which is another one where XLA compiles what it runs."""
+    return LAUNCH if is_compiled(node) else str(node.op)
+
+
+def has_marked_clusters(nodes: Iterable[Any]) -> bool:
+    """Whether the program marked some of these nodes for XLA, one by one."""
+    return any(name in node.attr and (node.attr[name].b or node.attr[name].s) for node in nodes for name in _SCOPES)
+
+
+def clusters_functions() -> bool:
+    """Whether XLA compiles clusters in whatever function runs."""
+    return _clusters(int(bool(tf.config.optimizer.get_jit())))
+
+
+def clusters_sessions(config: Any) -> bool:
+    """Whether XLA compiles clusters in the graph of a session with this ConfigProto; None where it was given none."""
+    return _clusters(0 if config is None else config.graph_options.optimizer_options.global_jit_level)
+
+
+def _clusters(asked: int) -> bool:
+    flags = _flags(os.environ)
+    told = _LEVEL.findall(flags)
+    level = 1 if told and told[-1] == "fusible" else int(told[-1]) if told else 0
+    if (level or asked) <= 0:  # a flag counts for more than what the program says
+        return False
+    on_cpu = _ON_CPU.findall(flags)
+    # Without that flag XLA leaves operators of CPUs alone.
+    return bool((on_cpu and on_cpu[-1].lower() not in ("false", "0")) or tf.config.list_physical_devices("GPU"))
+
+
+def _flags(environ: Mapping[str, str]) -> str:
+    """TF_XLA_FLAGS, or what stands in the file that it names."""
+    told = environ.get("TF_XLA_FLAGS", "").strip()
+    if told and not told.startswith("-"):
+        try:
+            return Path(told).read_text(encoding="utf-8", errors="replace")
+        except OSError:  # so has TensorFlow none
+            return ""
+    return told

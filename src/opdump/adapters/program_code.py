@@ -1,0 +1,31 @@
+"""Which lines of a call stack belong to the program, and not to what runs it."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+_PACKAGE: Final = Path(__file__).parents[1]
+OPDUMP: Final = f"{_PACKAGE}/"
+"""Where opdump's own files are."""
+_LAUNCHER: Final = f"{_PACKAGE / 'commands'}/"
+"""What runs a program under capture: the frames above it are the command line's, not the program's."""
+_CELL_RUNNER: Final = os.path.join("IPython", "core", "interactiveshell.py")
+"""The same of the cell of a notebook."""
+_STDLIB: Final = tuple(f"{Path(sysconfig.get_path(name))}/" for name in ("stdlib", "platstdlib"))
+
+
+def runs_programs(file: str) -> bool:
+    """Whether a frame of this file runs the program: neither it nor what is above it is the program's."""
+    return file.startswith(_LAUNCHER) or file.endswith(_CELL_RUNNER)
+
+
+def is_programs(file: str, function: str, framework: tuple[str, ...]) -> bool:
+    """Whether a line of this function belongs to the program; `framework` are directories, each with a slash at its end."""
+    if file.startswith("<frozen") or (file == "<string>" and function == "<module>"):
+        return False
+    if file.startswith(OPDUMP) or file.startswith(framework):
+        return False
+    return not (file.startswith(_STDLIB) and "site-packages" not in file)

@@ -1,0 +1,182 @@
+"""The lines of the program behind an operator: where it was put into a graph or traced, or where it ran at once.
+
+TensorFlow keeps the stack of each operation of a graph, and hands it on to the definition of a function. What was imported
+(a GraphDef, a SavedModel) has none: the lines that ran it stand for it, which whoever tells of a run has to give.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType, MappingProxyType
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.util import tf_stack
+
+from opdump.adapters.program_code import is_programs, runs_programs
+from opdump.records import Frame
+
+Stack = tuple[Frame, ...]
+"""Innermost first."""
+
+_PACKAGES: Final = ("keras", "tf_keras", "tensorflow_estimator", "optree", "tree", "wrapt")
+"""Parts of the framework beside `tensorflow`, and what they call their own functions through."""
+_GENERATED: Final = "__autograph_generated_file"
+"""Of such files AutoGraph alone knows the lines of the program."""
+_NONE: Final[Mapping[str, Stack]] = MappingProxyType({})
+
+
+class Stacks:
+    """Reads and interns stacks: the frames outside TensorFlow, Keras, opdump and the standard library."""
+
+    def __init__(self) -> None:
+        self._framework = tuple(_directories())
+        self._of_program: dict[int, bool | None] = {}
+        """By the identity of a code object; None of one that AutoGraph made."""
+        self._codes: list[CodeType] = []
+        """Keeps alive those whose identity is a key."""
+        self._by_instruction: dict[tuple[int, int], Frame] = {}
+        self._by_line: dict[tuple[str, int, str], Frame | None] = {}
+        """None of a line that is not the program's."""
+        self._stacks: dict[tuple[int, ...], Stack] = {}
+        """By the identity of the frames, which are kept. A layout files a stack once that it is given twice."""
+        self._of_graphs: weakref.WeakKeyDictionary[Any, dict[str, Stack]] = weakref.WeakKeyDictionary()
+        self._of_functions: dict[str, Mapping[str, Stack]] = {}
+        self._here = threading.local()
+
+    @contextmanager
+    def within(self, began: Stack | None) -> Iterator[None]:
+        """This thread works for what began it there: these lines stand for those of what runs without any, as `pool.map(tf.sin, ...)`."""
+        before, self._here.began = getattr(self._here, "began", ()), began or ()
+        try:
+            yield
+        finally:
+            self._here.began = before
+
+    def of_operation(self, operation: Any) -> Stack:
+        """Where an operation of a graph was made; empty of one that was imported."""
+        known = self._of_graphs.setdefault(operation.graph, {})
+        found = known.get(operation.name)
+        if found is None:
+            trace = operation.traceback
+            found = known[operation.name] = () if trace is None else self._of_trace(_told(trace))
+        return found
+
+    def of_function(self, name: str) -> Mapping[str, Stack]:
+        """Where the nodes of a function that the runtime knows were traced; without those that were not."""
+        found = self._of_functions.get(name)
+        if found is None:
+            found = self._read(name)
+            if found is None:
+                return _NONE
+            self._of_functions[name] = found
+        return found
+
+    def of_call(self, frame: FrameType | None = None) -> Stack:
+        """The lines above a frame, by default above the caller's; where there are none, those that began this thread's work."""
+        frame = sys._getframe(1) if frame is None else frame
+        frames = []
+        while frame is not None:
+            code = frame.f_code
+            if id(code) not in self._of_program:
+                if runs_programs(code.co_filename):
+                    break
+                self._meet(code)
+            users = self._of_program[id(code)]
+            if users is None:
+                return self._of_trace(_told(tf_stack.extract_stack())) or getattr(self._here, "began", ())
+            if users:
+                key = (id(code), frame.f_lasti)
+                known = self._by_instruction.get(key)
+                if known is None:
+                    known = self._frame(code.co_filename, frame.f_lineno, code.co_name)
+                    assert known is not None, "a line of the program"
+                    self._by_instruction[key] = known
+                frames.append(known)
+            frame = frame.f_back
+        return self._interned(frames) if frames else getattr(self._here, "began", ())
+
+    def _meet(self, code: CodeType) -> None:
+        self._codes.append(code)
+        is_generated = Path(code.co_filename).name.startswith(_GENERATED)
+        users = None if is_generated else is_programs(code.co_filename, code.co_name, self._framework)
+        self._of_program[id(code)] = users
+
+    def _read(self, name: str) -> Mapping[str, Stack] | None:
+        context = eager_context.context_safe()
+        if context is None or not context._initialized:  # to ask would begin the runtime's work
+            return None
+        try:
+            told = context.get_graph_debug_info(name)
+        except tf.errors.OpError:  # of a graph alone, or gone
+            return None
+        frames = {
+            number: (told.files[frame.file_index], frame.line, frame.func)
+            for number, frame in told.frames_by_id.items()
+        }
+        stacks = {
+            number: self._of_trace(frames[each] for each in reversed(trace.frame_id))
+            for number, trace in told.traces_by_id.items()
+        }
+        return {node: stacks[number] for node, number in told.name_to_trace_id.items() if stacks[number]}
+
+    def _of_trace(self, lines: Iterable[tuple[str, int, str]]) -> Stack:
+        """A stack of TensorFlow's, innermost first."""
+        frames: list[Frame] = []
+        for file, line, function in lines:
+            if runs_programs(file):
+                break
+            frame = self._frame(file, line, function)
+            is_again = not function and frames[-1:] == [frame]  # AutoGraph makes two functions of a lambda
+            if frame is not None and not is_again:
+                frames.append(frame)
+        return self._interned(frames)
+
+    def _frame(self, file: str, line: int, function: str) -> Frame | None:
+        key = (file, line, function)
+        if key not in self._by_line:
+            users = is_programs(file, function, self._framework)
+            text = linecache.getline(file, line).strip() if users else ""
+            # AutoGraph has no name for a lambda.
+            self._by_line[key] = Frame(file, line, function or "<lambda>", text) if users else None
+        return self._by_line[key]
+
+    def _interned(self, frames: list[Frame]) -> Stack:
+        key = tuple(map(id, frames))
+        found = self._stacks.get(key)
+        if found is None:
+            found = self._stacks[key] = tuple(frames)
+        return found
+
+
+def stack_of_node(name: str, stacks: Mapping[str, Stack], otherwise: Stack = ()) -> Stack:
+    """That of a node of a function's definition; `otherwise` where it has none.
+
+    A definition gives a node that has the name of one of the function's results another one: `add_0` for `add`.
+    """
+    found = stacks.get(name)
+    if found is None:
+        before, _, number = name.rpartition("_")
+        found = stacks.get(before) if number.isdecimal() else None
+    return otherwise if found is None else found
+
+
+def _told(trace: Any) -> Iterable[tuple[str, int, str]]:
+    return ((frame.filename, frame.lineno, frame.name) for frame in reversed(list(trace)))
+
+
+def _directories() -> Iterable[str]:
+    """Where the framework's own files are, without importing what the program does not."""
+    yield f"{Path(tf.__file__).parent}/"
+    for name in _PACKAGES:
+        spec = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
+        for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+            yield f"{place}/"
