@@ -127,6 +127,7 @@ def run(
     rank = rank_among_several(os.environ)
     if file is None and facts.asks_for_dumps:
         options.refuse_unfit(script)
+        _tell_slow_kernels()
         target = None if options.path is None else Path(options.path)
         on_error = options.on_error or ("stop" if options.strict else None)
         names = options.stream_in_names
@@ -136,12 +137,24 @@ def run(
     if rank in (None, 0):
         for warning in plan.warnings:
             click.echo(f"opdump: warning: {warning}", err=True)
+        _tell_slow_kernels()
     plan = replace(plan, warnings=())  # said once, and not by every rank
     if options.framework == "auto":
         options = replace(options, framework=facts.framework)
     with prepared_for(facts, records=False):
         is_new = file is None and options.path is None and plan.captures == "data"
         sys.exit(_run(program, plan, last_word, rank=rank, options=options, is_new=is_new))
+
+
+def _tell_slow_kernels() -> None:
+    from opdump.kernels import why_slow
+
+    if reason := why_slow():
+        click.echo(
+            f"opdump: statistics take 20 to 100 times longer than with the compiled kernels: {reason}. Install a C++17 compiler (gcc or "
+            "clang), then: pip install --force-reinstall --no-deps opdump; OPDUMP_ISA=numpy hides this line",
+            err=True,
+        )
 
 
 def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Program:

@@ -39,6 +39,7 @@ __all__ = [
     "summarise_strided_pointer",
     "threads",
     "use_instruction_set",
+    "why_slow",
     "widen_codes",
     "widened",
 ]
@@ -117,6 +118,11 @@ else:
 def active() -> str:
     """Which kernels run: `native (avx512)`, or `numpy (no compiled kernels: <reason>)`."""
     return f"numpy (no compiled kernels: {_REASON})" if _REASON else f"native ({_kernels.instruction_set()})"
+
+
+def why_slow() -> str:
+    """Why the numpy kernels run though nobody asked for them; empty where the compiled ones run, or `OPDUMP_ISA=numpy` is set."""
+    return "" if os.environ.get("OPDUMP_ISA") == "numpy" else _REASON
 
 
 def instruction_sets() -> tuple[str, ...]:
