@@ -13,6 +13,10 @@ RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 WRITES_A_NUMBER = "aten::copy_" if RELEASE < (2, 14) else "aten::fill_.Scalar"
 """What `x[0] = 1` runs, as tried with 2.13 and 2.15."""
+COMPILES_UNDER_MODES_OF_THE_PROGRAM = pytest.mark.skipif(
+    RELEASE < (2, 13),
+    reason=f"PyTorch {torch.__version__} guards on the list that a function mode fills, and fails without any capture (seen with 2.6, 2.10)",
+)
 KEEPS_PLACES_OF_WARNINGS = pytest.mark.skipif(
     RELEASE >= (2, 14),
     reason=f"PyTorch {torch.__version__} gives warnings of operators before they return to the line of the program: torch/_ops.py",
@@ -21,7 +25,20 @@ RECORDS_BETWEEN_GRAPHS = pytest.mark.skipif(
     GUARDS_SEE_MODES,
     reason=f"PyTorch {torch.__version__} compiles apart from modes: what runs between two graphs is not recorded",
 )
+_NAMES_REGIONS = look_up("torch._functorch._aot_autograd.runtime_wrappers._AutogradBackwardCompiler", None) is not None
 NAMES_COMPILED_GRADIENTS = pytest.mark.skipif(
-    look_up("torch._functorch._aot_autograd.runtime_wrappers._AutogradBackwardCompiler", None) is None,
+    not _NAMES_REGIONS,
     reason=f"PyTorch {torch.__version__} does not say which region a compiled gradient belongs to: it is called compiled_backward",
 )
+
+
+def no_default_device() -> None:
+    """Undoes `torch.set_default_device`. Up to PyTorch 2.9 `get_default_device`, which transformers calls, fails after None was set."""
+    torch.set_default_device(None)
+    if RELEASE < (2, 10):
+        del torch._GLOBAL_DEVICE_CONTEXT.device_context
+
+
+def gradient_of(region: str) -> str:
+    """What the gradient of a compiled region is called."""
+    return f"{region}_backward" if _NAMES_REGIONS else "compiled_backward"
