@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself; a second run finds it ready.
 #
-#   make demo        a small residual network, trained and dumped: seconds after set-up
+#   make demo        a small residual network, trained and dumped; it sets up what that needs and no more
 #   make test        the suite (PyTorch is the only framework it needs)
 #   make parity      against real peers, in an environment of their own (a large download)
 #   make forced-device   every program of the example set in every mode, as if on a device: half an hour
@@ -35,22 +35,30 @@ help:
 
 # PyTorch comes first and by itself, so that nothing else chooses another build of it.
 $(VENV)/.torch: constraints.txt
-	@echo "setting up $(VENV)"
+	@echo "setting up $(VENV): PyTorch"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_FLAGS) torch==2.13.0
-	$(BIN)/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS)
 	@touch $@
 
 # Editable: Python comes from src/, the compiled kernels are built into the environment. Without a compiler the
 # install still succeeds and the numpy kernels serve, unless OPDUMP_REQUIRE_NATIVE=1 forbids that.
-$(VENV)/.installed: $(VENV)/.torch pyproject.toml $(NATIVE)
-	$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation --editable ".[test,examples,lint]"
+INSTALL := $(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation --config-settings build-dir=$(VENV)/build --editable
+$(VENV)/.opdump: $(VENV)/.torch pyproject.toml $(NATIVE)
+	@echo "setting up $(VENV): opdump"
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS) scikit-learn
+	$(INSTALL) .
 	@$(BIN)/python -c "from opdump import kernels; print('kernels:', kernels.active())"
+	@touch $@
+
+# What tests and linters need besides; the kernels are built already.
+$(VENV)/.installed: $(VENV)/.opdump
+	@echo "setting up $(VENV): what tests and linters need"
+	$(INSTALL) ".[test,examples,lint]"
 	@touch $@
 
 setup: $(VENV)/.installed
 
-demo: setup
+demo: $(VENV)/.opdump
 	@$(BIN)/python examples/digits_resnet/demo.py
 
 test: setup

@@ -27,12 +27,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from markdown_it import MarkdownIt
+
+from tests.project.first_result import PICTURE, first_blocks, words_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -99,6 +102,23 @@ def test_every_fence_says_what_it_holds(page: Path) -> None:
     unknown = [(block.line, block.language) for block in _blocks(page) if block.language not in known]
     shown_only = [block.line for block in _blocks(page) if block.language == "sh" and "norun" not in block.options]
     assert (unknown, shown_only) == ([], [])
+
+
+def test_the_table_of_contents_has_every_page_once() -> None:
+    contents = ROOT / "docs" / "README.md"
+    found = Counter(link.partition("#")[0] for link in _links(contents) if "/" not in link)
+    pages = [page.name for page in (ROOT / "docs").glob("*.md") if page != contents]
+    assert {name: found[name] for name in pages} == dict.fromkeys(pages, 1)
+
+
+def test_the_picture_shows_what_the_first_commands_print() -> None:
+    _, blocks = first_blocks()
+    picture = PICTURE.read_text(encoding="utf-8")
+    shown = re.sub(r"\s", "", "".join(blocks))
+    assert re.fullmatch(re.escape(shown).replace(r"\.\.\.", ".*?"), words_of(picture)), (
+        "python -m tests.project.first_result"
+    )
+    assert re.findall(r"https?://[^\"]+", picture) == ["http://www.w3.org/2000/svg"], "it fetches nothing"
 
 
 def _with_code(page: Path) -> bool:
