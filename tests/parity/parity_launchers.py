@@ -82,7 +82,7 @@ def _launched(folder: Path, kind: str, *before: str, **environ: str) -> tuple[li
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     return sorted(done.stdout.splitlines()), done.stderr.splitlines()[-1] if done.stderr else ""

@@ -74,6 +74,6 @@ def _run(program: Sequence[str], arguments: Sequence[str], folder: Path, output:
     filled = [argument.replace("{in}", str(folder)).replace("{out}", str(output)) for argument in arguments]
     environment = {**os.environ, "PYTHONPATH": str(peers.ROOT / "src") if "opdump.msaccucmp" in program else ""}
     result = subprocess.run(
-        [*program, *filled], cwd=output, env=environment, capture_output=True, text=True, check=False, timeout=120
+        [*program, *filled], cwd=output, env=environment, capture_output=True, text=True, check=False, timeout=900
     )
     return result.returncode, sorted(path.name for path in output.iterdir())

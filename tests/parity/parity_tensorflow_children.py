@@ -59,11 +59,11 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(peers.TENSORFLOW), *command],
         cwd=folder,
-        env={**inherited, **quiet},
+        env={**inherited, **quiet, "OPDUMP_ISA": "numpy"},
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=900,
     )
 
 

@@ -57,7 +57,7 @@ def test_a_program_dumps_into_one_place_through_a_link(way: str, tmp_path: Path)
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=900,
         )
         assert ended.returncode == 0, ended.stderr
         assert len(list((real / "out").glob("[0-9]*/0/step/*/*"))) == 2 * number, list((real / "out").rglob("*"))

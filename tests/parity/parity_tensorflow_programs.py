@@ -79,7 +79,7 @@ def _ran(python: Path, arguments: Sequence[str | Path], folder: Path, **environm
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=900,
     )
     return Run(result.returncode, result.stdout, result.stderr, dump)
 
@@ -450,7 +450,7 @@ def test_the_closing_line_counts_what_lies_in_the_dump_graph_files_and_their_not
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=900,
     )
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stderr.splitlines()[-1])

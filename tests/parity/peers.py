@@ -52,7 +52,7 @@ def run(python: Path, arguments: Sequence[str | Path], environment: Mapping[str,
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=900,
     )
     assert result.returncode == 0, f"{python} {' '.join(map(str, arguments))}\n{result.stdout}\n{result.stderr}"
     return result.stdout

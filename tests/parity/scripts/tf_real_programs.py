@@ -513,10 +513,11 @@ def a_monitored_session_with_hooks():
 
     class Hook(v1.train.SessionRunHook):
         def before_run(self, run_context):
-            return v1.train.SessionRunArgs([loss, step])
+            return v1.train.SessionRunArgs(loss)
 
         def after_run(self, run_context, run_values):
-            seen.append(run_values.results)
+            # In the run itself nothing orders a read of the step with its update: TensorFlow's own hooks read it here too.
+            seen.append([run_values.results, run_context.session.run(step)])
 
     hooks = [Hook(), v1.train.StopAtStepHook(num_steps=5), v1.train.NanTensorHook(loss)]
     with v1.train.MonitoredTrainingSession(hooks=hooks, checkpoint_dir=tempfile.mkdtemp()) as session:
