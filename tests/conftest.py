@@ -19,6 +19,10 @@ from hypothesis import settings
 # Read by PyTorch and numpy when they are first imported, which is after this file.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Without compiled kernels a run says so in a line of its own, unless the slow ones were asked for; tests count lines.
+if importlib.util.find_spec("opdump.kernels._native") is None:
+    os.environ.setdefault("OPDUMP_ISA", "numpy")
+
 # A shell without job control starts what it puts into the background deaf to Ctrl-C, and children inherit that: tests send it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

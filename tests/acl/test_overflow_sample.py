@@ -83,7 +83,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "output").mkdir()
     (folder / "infer.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "infer.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "infer.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=900
     )
     assert done.returncode == 0, done.stderr
     return folder

@@ -58,7 +58,7 @@ def _run(folder: Path, program: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr

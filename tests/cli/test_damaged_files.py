@@ -42,7 +42,7 @@ for name, settings in json.loads(sys.argv[2]).items():
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("dumps")
-    subprocess.run([sys.executable, "-c", PROGRAM, str(root), json.dumps(LAYOUTS)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", PROGRAM, str(root), json.dumps(LAYOUTS)], check=True, timeout=900)
     return root
 
 

@@ -118,7 +118,7 @@ def test_an_interrupted_run_leaves_readable_files(tmp_path: Path) -> None:
     while "step 2" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 130, errors
     assert "operators ran" in errors
     files = list((tmp_path / "dump").rglob("*.npy"))
@@ -237,7 +237,7 @@ def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
     os.close(terminal)
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=900) == 0
     assert re.search(rb"opdump: step \d+, [\d,]+ operators, \d", shown), shown
 
 
@@ -278,3 +278,30 @@ def test_a_script_whose_dump_is_lost_runs_to_its_end(tmp_path: Path, ending: str
     strict = opdump("run", "--strict", "-c", config.name, "--path", "other", "train.py", cwd=tmp_path)
     assert strict.returncode == 1
     assert "step 2" not in strict.stdout
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_slow_kernels_are_told_once_unless_they_were_asked_for(tmp_path: Path, asked: bool) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    missing = (
+        "import sys; sys.modules['opdump.kernels._native'] = None; from opdump.commands import main; main(sys.argv[1:])"
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("OPDUMP_ISA", "OPDUMP_REQUIRE_NATIVE")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", missing, "run", "--path", "dump", "train.py"],
+        cwd=tmp_path,
+        env={**environment, **({"OPDUMP_ISA": "numpy"} if asked else {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "compiled kernels" in line]
+    assert len(told) == (0 if asked else 1), done.stderr
+    if told:
+        assert told[0].startswith(
+            "opdump: statistics take 20 to 100 times longer than with the compiled kernels: opdump was installed without a C++ compiler."
+        )
+        assert done.stderr.startswith(told[0])

@@ -59,7 +59,7 @@ def test_where_no_other_process_is_to_be_had_this_one_converts(tmp_path: Path, w
         [sys.executable, str(program), str(tmp_path / "in"), str(tmp_path / "out"), what, command],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
     assert done.stdout == ("20 20 0 []\n" if command == "opdump" else "0 []\n"), done.stderr

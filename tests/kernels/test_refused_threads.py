@@ -27,7 +27,7 @@ def test_a_summary_needs_no_other_thread() -> None:
     limited = f"ulimit -S -s {1 << 37} && exec {sys.executable} -c '{_PROGRAM}'"
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's library gives up without its threads
     with_threads, without = (
-        subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environ)
+        subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environ)
         for command in ([sys.executable, "-c", _PROGRAM], ["bash", "-c", limited])
     )
     assert without.returncode == with_threads.returncode == 0, without.stderr

@@ -184,7 +184,7 @@ def test_a_dump_of_another_user_is_an_error_and_no_traceback(tmp_path: Path, lay
         locked.chmod(0o700)
         done = subprocess.run(
             [sys.executable, "-c", _AS_ANOTHER, str(root), str(locked)],
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
         locked.chmod(0o700)
         assert done.returncode == 0, done.stderr

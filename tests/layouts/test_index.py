@@ -93,15 +93,14 @@ def test_a_dump_that_is_being_written_can_be_read(tmp_path: Path) -> None:
     assert before > 0
 
 
-def test_a_reader_holds_no_lock_on_the_index(tmp_path: Path) -> None:
+def test_a_reader_holds_no_lock_on_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opdump.layouts.mindspore_sync.index_writer._PATIENCE_SECONDS", 0)
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
     file_step(writer, sample_step(0))
     catalog = open_dump(tmp_path)
     records = iter(catalog)
     next(records)
-    begin = time.monotonic()
-    file_step(writer, sample_step(1))
-    assert time.monotonic() - begin < 5
+    file_step(writer, sample_step(1))  # at once, or "database is locked"
     assert len(list(records)) > 0
     assert open_dump(tmp_path).steps == (0, 1)
     writer.close({})

@@ -76,7 +76,7 @@ def test_what_a_killed_recording_did_not_finish_is_left_out_or_told(tmp_path: Pa
         [sys.executable, "-c", PROGRAM, str(tmp_path), layout, *map(str, points)],
         check=True,
         cwd=Path(__file__).parents[2],
-        timeout=300,
+        timeout=900,
     )
     killed = 0
     for point in points:

@@ -25,7 +25,7 @@ from opdump.sink.open_directories import OpenDirectories, OpenDirectory
 
 def _run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=900, check=False
     )
 
 

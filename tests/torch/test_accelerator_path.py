@@ -26,6 +26,7 @@ from tests.torch.dump_comparison import assert_same_dumps
 from tests.torch.forced_device import MODES, PassingMode, forced_capture
 from tests.torch.late_streams import ForcedAccelerators, LateDevice
 from tests.torch.programs import PROGRAMS, ConvNet
+from tests.torch.releases import no_default_device
 
 
 @pytest.mark.parametrize("mode", ["statistic", "full", "digests", "sampling"])
@@ -64,7 +65,7 @@ class _Device(AbstractContextManager[None]):
         torch.set_default_dtype(torch.float16)
 
     def __exit__(self, *_: object) -> None:
-        torch.set_default_device(None)
+        no_default_device()
         torch.set_default_dtype(torch.float32)
 
 

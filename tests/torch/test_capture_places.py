@@ -345,7 +345,7 @@ def test_torchrun_with_two_processes_gives_two_ranks(tmp_path: Path) -> None:
         *("-m", "opdump", "run", "-c", str(tmp_path / "data_dump.json"), str(script)),
     ]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, check=False, timeout=900, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
     catalog = opdump.open(config["common_dump_settings"]["path"])  # type: ignore[index]

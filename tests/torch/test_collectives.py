@@ -12,6 +12,7 @@ import torch
 
 import opdump
 from tests.cli.programs import python
+from tests.torch.releases import RELEASE
 
 # PyTorch is imported once: ranks are forked, first without capture and then with it.
 PROGRAM = """
@@ -258,7 +259,9 @@ def run(folder: Path, *names: str) -> dict[str, list[Any]]:
     (folder / "ranks.py").write_text(PROGRAM)
     done = python("-W", "ignore", "ranks.py", *names, cwd=folder)
     assert done.returncode == 0, done.stderr
-    said = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
+    # PyTorch 2.8 to 2.10 print there too: "[Gloo] Rank 0 is connected to 1 peer ranks".
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
+    said = {name: rest for name, *rest in map(json.loads, lines)}
     assert list(said) == list(names), done.stderr
     return said
 
@@ -276,7 +279,9 @@ def are_equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 @needs_gloo
 @pytest.mark.timeout(900)  # programs of several processes, on a machine that may be busy
 def test_collectives_are_filed_when_they_are_complete_and_change_nothing(tmp_path: Path) -> None:
-    names = ("calls", "ddp", "fsdp1", "fsdp2")
+    names = (
+        ("ddp", "fsdp1") if RELEASE < (2, 7) else ("calls", "ddp", "fsdp1", "fsdp2")
+    )  # the others fail there, plain too
     for name, (plain, captured, children, warnings) in run(tmp_path, *names).items():
         assert (plain, captured, warnings) == ([0, 0], [0, 0], [])
         assert [child[:2] for child in children] == [[0, "ended"], [1, "ended"]], name

@@ -321,6 +321,22 @@ def test_transforms_of_functions_work_under_capture(tmp_path: Path) -> None:
     assert torch.equal(captured[1], plain[1])
 
 
+def test_a_gradient_in_forward_mode_multiplies_tensors_with_numbers(tmp_path: Path) -> None:
+    """The formula of PyTorch for the gradient of a normalisation calls `prims::mul(x, -1)`."""
+
+    def loss(x: Tensor) -> Tensor:
+        return torch.nn.functional.layer_norm(x, (3,)).square().sum()
+
+    def run() -> Any:
+        x = normal(4, 3)
+        return torch.func.jvp(torch.func.grad(loss), (x,), (x.cos(),))
+
+    plain = run()
+    with opdump.capture(path=tmp_path):
+        captured = run()
+    assert [torch.equal(*pair) for pair in zip(captured, plain, strict=True)] == [True, True]
+
+
 def test_nothing_is_registered_once_the_capture_has_ended(tmp_path: Path) -> None:
     known = set(torch._C._dispatch_get_all_op_names())
     names = [name for name in (f"aten::{each}" for each in (*ONE_OPERATOR, *GRADIENTS, "matmul")) if name in known]

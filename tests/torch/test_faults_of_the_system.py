@@ -261,7 +261,7 @@ def test_two_runs_at_once_in_one_directory_are_told_apart(layout: str, tmp_path:
     for run in runs:
         assert run.stdout is not None
         assert run.stdout.readline() == "begun\n"
-    ended = [run.communicate("go\n", timeout=300)[0] for run in runs]
+    ended = [run.communicate("go\n", timeout=900)[0] for run in runs]
     assert [text.strip() for text in ended] == ['["", 0]'] * 2
     # One index for both, or a directory of its own for each.
     complete = 0

@@ -12,6 +12,7 @@ import pytest
 
 from tests.torch.forced_device import MODES, STREAMS, assert_left_alone_in_graphs, assert_same_on_a_device
 from tests.torch.forced_programs import PROGRAMS
+from tests.torch.releases import RELEASE
 
 _LARGE = (
     *(
@@ -27,6 +28,11 @@ _LARGE = (
 """Programs that are held in one mode, as the forwards of all are: to hold them takes seconds."""
 _FEW = ("exception", "overflow", "acl overflow")
 """Modes that file nothing of most programs."""
+
+
+def _ask_the_release(program: str) -> None:
+    if RELEASE < (2, 11) and program == "framework/functional_transforms, inference":
+        pytest.skip("up to PyTorch 2.10 it fails in inference mode, plain too: vmap has no rule for aten::_make_dual")
 
 
 def _chosen() -> list[tuple[str, str, str]]:
@@ -46,6 +52,7 @@ def _chosen() -> list[tuple[str, str, str]]:
 def test_a_program_on_a_device_is_the_same_and_its_dump_is_that_of_the_host(
     program: str, mode: str, streams: str, tmp_path: Path
 ) -> None:
+    _ask_the_release(program)
     found = assert_same_on_a_device(PROGRAMS[program], mode, streams, tmp_path)
     if mode not in (*_FEW, "watch", "marks", "acl op") or program.startswith("overflow, t"):
         assert found > 1
@@ -53,6 +60,7 @@ def test_a_program_on_a_device_is_the_same_and_its_dump_is_that_of_the_host(
 
 @pytest.mark.parametrize(("number", "program"), list(enumerate(PROGRAMS)))
 def test_a_program_that_is_recorded_into_a_graph_is_left_alone(number: int, program: str, tmp_path: Path) -> None:
+    _ask_the_release(program)
     assert assert_left_alone_in_graphs(PROGRAMS[program], list(MODES)[3 * number % len(MODES)], tmp_path) > 0
 
 

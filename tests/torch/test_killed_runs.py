@@ -33,7 +33,7 @@ def _killed(root: Path, layout: str, mode: str, count: int, *points: int) -> lis
         [sys.executable, "-m", "tests.torch.killed_programs", str(root), layout, mode, str(count), *map(str, points)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=900,
         check=False,
         cwd=Path(__file__).parents[2],
     )

@@ -65,7 +65,7 @@ def _limited(root: Path, layout: str, on_error: str) -> Any:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     return [*json.loads(done.stdout), done.stderr]

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import opdump
 from opdump.plan import DumpPlan
+from tests.torch.releases import COMPILES_UNDER_MODES_OF_THE_PROGRAM, no_default_device
 
 OWN = str(Path(opdump.__file__).parent)
 Program = Callable[[], list[Tensor]]
@@ -242,7 +243,7 @@ def test_a_default_device_of_the_program_is_not_opdumps(way: str, tmp_path: Path
         with capture(way, tmp_path):
             captured = run()
     finally:
-        torch.set_default_device(None)
+        no_default_device()
     assert same(captured, expected)
 
 
@@ -395,6 +396,7 @@ def test_a_function_mode_around_a_module_keeps_its_place(tmp_path: Path) -> None
     assert "Plain" not in stack()
 
 
+@COMPILES_UNDER_MODES_OF_THE_PROGRAM
 def test_a_function_mode_sees_the_same_of_a_compiled_program(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
 

@@ -162,7 +162,7 @@ def test_a_thread_started_between_dumped_steps_records_in_the_next(capture: Capt
     for wanted in (False, True, False, True):
         capture.operators.recording = wanted
         work.put(X.sin)
-        done.get(timeout=60)
+        done.get(timeout=900)
     work.put(None)
     thread.join()
     assert capture.names == ["aten.sin.default"] * 2
