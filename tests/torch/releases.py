@@ -17,6 +17,8 @@ COMPILES_UNDER_MODES_OF_THE_PROGRAM = pytest.mark.skipif(
     RELEASE < (2, 13),
     reason=f"PyTorch {torch.__version__} guards on the list that a function mode fills, and fails without any capture (seen with 2.6, 2.10)",
 )
+PIPELINES_INFER_SHAPES = RELEASE < (2, 13)
+"""Stages run copies of tensors on the device `meta` to know the shapes of what they receive: operators without data (seen with 2.10)."""
 KEEPS_PLACES_OF_WARNINGS = pytest.mark.skipif(
     RELEASE >= (2, 14),
     reason=f"PyTorch {torch.__version__} gives warnings of operators before they return to the line of the program: torch/_ops.py",
@@ -37,6 +39,11 @@ def no_default_device() -> None:
     torch.set_default_device(None)
     if RELEASE < (2, 10):
         del torch._GLOBAL_DEVICE_CONTEXT.device_context
+
+
+def lines_without_gloo(printed: str) -> list[str]:
+    """The lines of a program of several processes. PyTorch 2.8 to 2.10 print "[Gloo] Rank 0 is connected to 1 peer ranks" among them."""
+    return [line for line in printed.splitlines() if not line.startswith("[Gloo]")]
 
 
 def gradient_of(region: str) -> str:

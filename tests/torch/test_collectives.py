@@ -12,7 +12,7 @@ import torch
 
 import opdump
 from tests.cli.programs import python
-from tests.torch.releases import RELEASE
+from tests.torch.releases import RELEASE, lines_without_gloo
 
 # PyTorch is imported once: ranks are forked, first without capture and then with it.
 PROGRAM = """
@@ -259,9 +259,7 @@ def run(folder: Path, *names: str) -> dict[str, list[Any]]:
     (folder / "ranks.py").write_text(PROGRAM)
     done = python("-W", "ignore", "ranks.py", *names, cwd=folder)
     assert done.returncode == 0, done.stderr
-    # PyTorch 2.8 to 2.10 print there too: "[Gloo] Rank 0 is connected to 1 peer ranks".
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
-    said = {name: rest for name, *rest in map(json.loads, lines)}
+    said = {name: rest for name, *rest in map(json.loads, lines_without_gloo(done.stdout))}
     assert list(said) == list(names), done.stderr
     return said
 

@@ -13,6 +13,7 @@ import torch
 
 import opdump
 from tests.cli.programs import python
+from tests.torch.releases import PIPELINES_INFER_SHAPES, lines_without_gloo
 
 # PyTorch is imported once: ranks are forked, first without capture and then with it.
 PROGRAM = """
@@ -130,7 +131,7 @@ def ranks(name, kind):
 
 for name in sys.argv[1:]:
     plain = ranks(name, "plain")
-    with opdump.capture(path=name, saved_data="full", strict=True) as dump:
+    with opdump.capture(path=name, saved_data="full", strict=name not in INCOMPLETE) as dump:
         seen = ranks(name, "seen")
     print(json.dumps([name, plain, seen, dump.report.warnings]))
 """
@@ -157,10 +158,11 @@ def values(tensors: Any) -> list[Any]:
 )
 @pytest.mark.timeout(900)  # programs of several processes, on a machine that may be busy
 def test_training_on_several_processes_gives_the_same_bits_and_every_collective_is_filed(tmp_path: Path) -> None:
-    (tmp_path / "ranks.py").write_text(PROGRAM)
+    incomplete = ["stages", "stages_in_turn"] if PIPELINES_INFER_SHAPES else []
+    (tmp_path / "ranks.py").write_text(f"INCOMPLETE = {incomplete}\n{PROGRAM}")
     done = python("-W", "ignore", "ranks.py", *COLLECTIVES, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    said = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
+    said = {name: rest for name, *rest in map(json.loads, lines_without_gloo(done.stdout))}
     assert said == {name: [[0, 0], [0, 0], []] for name in COLLECTIVES}, done.stderr
     for name, wanted in COLLECTIVES.items():
         for rank in (0, 1):
@@ -172,6 +174,13 @@ def test_training_on_several_processes_gives_the_same_bits_and_every_collective_
             executions = list(opdump.open(tmp_path / name).executions(rank=rank, include_skipped=True))
             counts = Counter(each.op.op_type for each in executions)
             assert all(counts[op_type] >= count for op_type, count in wanted.items()), (name, counts)
+            skipped = {
+                each.op.op_type
+                for each in executions
+                for tensor in each.outputs.values()
+                if tensor.skip == "no storage"
+            }
+            assert skipped <= ({"_to_copy", "zeros_like"} if name in incomplete else set()), (name, rank)
             collectives = [each for each in executions if each.op.op_type in wanted]
             assert {tensor.skip for each in collectives for tensor in each.outputs.values()} <= {""}, name
             for each in executions:
