@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 
 import opdump
 from tests.cli.programs import python
-from tests.torch.releases import RELEASE, lines_without_gloo
+from tests.torch.releases import RELEASE, lists_told
 
 # PyTorch is imported once: ranks are forked, first without capture and then with it.
 PROGRAM = """
@@ -259,7 +258,7 @@ def run(folder: Path, *names: str) -> dict[str, list[Any]]:
     (folder / "ranks.py").write_text(PROGRAM)
     done = python("-W", "ignore", "ranks.py", *names, cwd=folder)
     assert done.returncode == 0, done.stderr
-    said = {name: rest for name, *rest in map(json.loads, lines_without_gloo(done.stdout))}
+    said = {name: rest for name, *rest in lists_told(done.stdout)}
     assert list(said) == list(names), done.stderr
     return said
 

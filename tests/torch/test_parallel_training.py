@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 import opdump
 from tests.cli.programs import python
-from tests.torch.releases import PIPELINES_INFER_SHAPES, lines_without_gloo
+from tests.torch.releases import PIPELINES_INFER_SHAPES, lists_told
 
 # PyTorch is imported once: ranks are forked, first without capture and then with it.
 PROGRAM = """
@@ -162,7 +161,7 @@ def test_training_on_several_processes_gives_the_same_bits_and_every_collective_
     (tmp_path / "ranks.py").write_text(f"INCOMPLETE = {incomplete}\n{PROGRAM}")
     done = python("-W", "ignore", "ranks.py", *COLLECTIVES, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    said = {name: rest for name, *rest in map(json.loads, lines_without_gloo(done.stdout))}
+    said = {name: rest for name, *rest in lists_told(done.stdout)}
     assert said == {name: [[0, 0], [0, 0], []] for name in COLLECTIVES}, done.stderr
     for name, wanted in COLLECTIVES.items():
         for rank in (0, 1):
