@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -102,6 +103,12 @@ def _compiled_code_of_this_run_alone(tmp_path_factory: pytest.TempPathFactory) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("torchinductor")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _hook_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A process group leaves a hook that puts "[rank0]: " before each line of a traceback, for the tests that follow.
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
 
 
 @pytest.fixture(autouse=True)

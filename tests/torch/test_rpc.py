@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 import opdump
 from tests.cli.programs import python
+from tests.torch.releases import lists_told
 
 PROGRAM = """
 import json, os, sys, traceback
@@ -105,7 +105,7 @@ def run(folder: Path, name: str) -> list[str]:
     (folder / "workers.py").write_text(PROGRAM)
     done = python("-W", "ignore", "workers.py", name, cwd=folder)
     assert done.returncode == 0, done.stderr
-    ((said, plain, captured, children, warnings),) = map(json.loads, done.stdout.splitlines())
+    ((said, plain, captured, children, warnings),) = lists_told(done.stdout)
     assert (said, plain, captured) == (name, [0, 0], [0, 0]), done.stderr
     assert children == [[0, "ended"], [1, "ended"]]
     expected, answer = (torch.load(folder / f"{name}_{kind}.pt") for kind in ("plain", "seen"))
