@@ -292,7 +292,7 @@ def test_collectives_are_filed_when_they_are_complete_and_change_nothing(tmp_pat
             executions = list(catalog.executions(rank=rank, include_skipped=True))
             assert not [t for each in executions for t in each.outputs.values() if t.skip in ("in flight", "failed")]
             kinds = {kind for kind, _ in noted}
-            assert len(kinds) == {"calls": 8 + GLOO_SENDS_LISTS_TO_ALL, "ddp": 0, "fsdp1": 2, "fsdp2": 2}[name], kinds
+            assert len(kinds) == {"calls": 9, "ddp": 0, "fsdp1": 2, "fsdp2": 2}[name], kinds
             for kind in kinds:
                 filed = [values(each) for each in executions if each.op.op_type == kind]
                 wanted = [tensors for found, tensors in noted if found == kind]
