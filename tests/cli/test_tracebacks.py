@@ -11,6 +11,7 @@ import opdump
 from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
 from opdump.errors import ConfigError
 from tests.cli.programs import opdump as run_opdump
+from tests.cli.programs import python
 
 PACKAGE = Path(opdump.__file__).parent
 
@@ -113,4 +114,7 @@ def test_what_opdump_calls_for_the_program_is_no_defect_of_opdump(level: str, tm
         "print(len(errors), [comes_from_opdump(error) for error in errors])\n"
     )
     done = run_opdump("run", "-c", "acl.json", "script.py", cwd=tmp_path)
-    assert done.stdout == "3 [False, False, False]\n", done.stderr
+    # Without a capture as many fail: 3, and 2 with PyTorch 2.6.
+    plain = python("script.py", cwd=tmp_path)
+    assert done.stdout == plain.stdout, done.stderr
+    assert done.stdout in ("3 [False, False, False]\n", "2 [False, False]\n")

@@ -25,6 +25,7 @@ def _process_group() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore:DTensor random operators may not:UserWarning")  # PyTorch 2.6
 @pytest.mark.usefixtures("_process_group")
 @pytest.mark.parametrize("level", ["op", "kernel", "all"])
 def test_a_call_files_the_shards_of_its_arguments_and_results(

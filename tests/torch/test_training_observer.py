@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -153,7 +154,7 @@ def _hooks() -> tuple[object, ...]:
         torch.utils.checkpoint.CheckpointFunction.__dict__.get("apply"),
         list(optimizer._global_optimizer_pre_hooks.values()),
         list(optimizer._global_optimizer_post_hooks.values()),
-        module._has_any_global_hook(),
+        {name: len(hooks) for name, hooks in vars(module).items() if re.fullmatch("_global_.*hooks", name)},
     )
 
 
