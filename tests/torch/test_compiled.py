@@ -130,6 +130,21 @@ def test_dynamo_does_not_compile_the_mode_itself() -> None:
     assert not [code for code in seen if code is not None and code.co_name in ("__torch_dispatch__", "_copies")]
 
 
+@NAMES_COMPILED_GRADIENTS
+def test_a_gradient_has_its_name_where_dynamo_dropped_the_code_meanwhile() -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() * 2
+
+    with recording() as mode:
+        out = compiled_with(scaled, backend="aot_eager")(torch.ones(4, 3, requires_grad=True))
+        (entry,) = torch._dynamo.eval_frame._debug_get_cache_entry_list(scaled.__code__)
+        # As when an object that its guards know is gone.
+        entry.guard_manager.extra_state.invalidate(entry, torch._dynamo.guards.DeletedGuardManagerWrapper("gone"))
+        assert entry.code is None
+        out.sum().backward()
+    assert compiled_names(mode) == ["compiled_scaled", "compiled_scaled_backward"]
+
+
 def test_switching_the_mode_on_and_off_compiles_nothing_again() -> None:
     counter = Counter("aot_eager")
     network = compiled_with(Network(), backend=counter)

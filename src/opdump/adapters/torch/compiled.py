@@ -258,7 +258,7 @@ class CompiledRegions:
             return "compiled"
         label = self._labels.get(compile_id)
         if label is None:
-            self._labels.update((str(entry.compile_id), label_of(entry.code)) for entry in _cache_entries())
+            self._labels.update((str(entry.compile_id), label_of(code)) for entry, code in _cache_entries())
             label = self._labels.setdefault(compile_id, "compiled")
         return label
 
@@ -287,12 +287,14 @@ def _compiled_codes() -> Iterator[tuple[CodeType, Iterable[Any]]]:
             yield code, hooks
 
 
-def _cache_entries() -> Iterator[Any]:
+def _cache_entries() -> Iterator[tuple[Any, CodeType]]:
+    """What dynamo made of each code object that it knows, with that code object: an entry's own code is None once its guards are gone."""
     codes, entries = compiled_inputs(), cache_entries()
     for reference in [] if codes is None or entries is None else list(codes.seen):
         code = reference()
         if code is not None:
-            yield from entries(code)
+            for entry in entries(code):
+                yield entry, code
 
 
 def _suspended_export(original: Callable[..., Any]) -> Callable[..., Any]:
