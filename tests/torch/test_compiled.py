@@ -137,7 +137,8 @@ def test_a_gradient_has_its_name_where_dynamo_dropped_the_code_meanwhile() -> No
 
     with recording() as mode:
         out = compiled_with(scaled, backend="aot_eager")(torch.ones(4, 3, requires_grad=True))
-        (entry,) = torch._dynamo.eval_frame._debug_get_cache_entry_list(scaled.__code__)
+        entries: list[Any] = torch._dynamo.eval_frame._debug_get_cache_entry_list(scaled.__code__)
+        (entry,) = entries
         # As when an object that its guards know is gone.
         entry.guard_manager.extra_state.invalidate(entry, torch._dynamo.guards.DeletedGuardManagerWrapper("gone"))
         assert entry.code is None
