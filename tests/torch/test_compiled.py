@@ -182,6 +182,7 @@ def test_running_statistics_that_a_graph_writes_are_outputs() -> None:
 
 
 def test_a_module_of_pytorch_itself_has_a_plain_label() -> None:
+    torch._dynamo.reset()  # tests before have compiled the same method of PyTorch, and dynamo gives up after some
     x, network = torch.ones(1, 2), compiled_with(nn.Sequential(nn.Linear(2, 2)), backend="eager")
     with recording() as mode:
         network(x)

@@ -92,10 +92,20 @@ def test_an_export_that_fails_leaves_recording_on() -> None:
     assert mode.names == ["aten.ones.default", "aten.ones.default", "aten.sin.default"]
 
 
-def test_onnx_export_is_suspended() -> None:
-    with recording() as mode, pytest.raises(Exception, match="onnx"):
-        onnx.export(layers().eval(), (torch.ones(1, 3),), io.BytesIO(), dynamo=False)
+def test_onnx_export_is_suspended_and_ends_as_it_does_plain() -> None:
+    def exported() -> str:
+        try:
+            onnx.export(layers().eval(), (torch.ones(1, 3),), io.BytesIO(), dynamo=False)
+        except Exception as error:  # noqa: BLE001  releases differ in whether it fails here, and how
+            return f"{type(error).__name__}: {error}"
+        return "exported"
+
+    plain = exported()
+    with recording() as mode:
+        assert exported() == plain
+        torch.ones(2).sin()
     assert not [name for name in mode.names if "addmm" in name]
+    assert mode.names[-1] == "aten.sin.default"
 
 
 COMPUTATIONS: dict[str, Callable[[torch.Tensor], Any]] = {

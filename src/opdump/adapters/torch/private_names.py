@@ -12,6 +12,7 @@ No other file of the adapter uses a private name of PyTorch (tests/torch/test_pr
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType
@@ -52,7 +53,7 @@ class _NoMode:
 
 
 @contextmanager
-def _without_modes() -> Iterator[None]:
+def _taken_off() -> Iterator[None]:
     modes = [pop_dispatch_mode(None) for _ in range(dispatch_depth())]
     try:
         yield
@@ -63,17 +64,24 @@ def _without_modes() -> Iterator[None]:
 
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # noqa: PLC0414  for mypy
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    without_modes = _disable_current_modes
+    from torch.utils._python_dispatch import _disable_current_modes as _modes_disabled
 else:
     TorchDispatchMode = taken("torch.utils._python_dispatch.TorchDispatchMode", of=OPERATORS, instead=_NoMode)
-    without_modes = taken(
+    _modes_disabled = taken(
         "torch.utils._python_dispatch._disable_current_modes",
         of=OPERATORS,
-        instead=_without_modes,
+        instead=_taken_off,
         by="the modes are taken off one by one",
     )
+
+_TRACER = "torch.fx.experimental.proxy_tensor"
+"""PyTorch's function imports it, and in old releases sympy with it: more than 400 modules. A program without it has no modes of tracing."""
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """While the context is open no dispatch mode of the program is in force."""
+    return _modes_disabled() if _TRACER in sys.modules else _taken_off()
+
 
 KEY_OF_MODES = taken("torch._C.DispatchKey.Python", of=OPERATORS)
 KEY_OF_THREADS_WITH_MODES = taken("torch._C.DispatchKey.PythonTLSSnapshot", of=OPERATORS)
