@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
-import torch.export
+import torch.export._trace
 import torch.onnx
 from torch import nn
 from torch.utils.checkpoint import checkpoint

@@ -113,6 +113,7 @@ class _Capture(SilentListener):
             marks=self._marks,
             first_step=plan.initial_iteration,
             depth=self.depth,
+            stopped=recorder.stopped,
             around=self._around
             if plan.captures == "exception" or (plan.layout == "acl" and plan.captures == "data")
             else None,

@@ -155,7 +155,37 @@ class CompiledRegions:
             found = exporter.owner()
             if found is not None:
                 owner, name = found
-                self._replacements.replace(owner, name, _suspended_export(getattr(owner, name)))
+                self._replacements.replace(owner, name, self._suspended_export(getattr(owner, name)))
+
+    def _suspended_export(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        traces = self._traced(original)
+
+        @functools.wraps(original)
+        def export(*args: Any, **kwargs: Any) -> Any:
+            # Given the function alone, it returns a function that exports; given its arguments too, the result, a tuple.
+            result = traces(*args, **kwargs)
+            return result if isinstance(result, tuple) else self._traced(result)
+
+        return export
+
+    def _traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, not recorded, and with the program's own stance: old releases (seen with 2.6) export nothing where functions run eagerly."""
+        traces = run_suspended(function)
+        if not self._eager:
+            return traces
+
+        @functools.wraps(function)
+        def tracer(*args: Any, **kwargs: Any) -> Any:
+            ours = self._stance
+            if ours is None or stance() != ours.stance:
+                return traces(*args, **kwargs)
+            ours.__exit__(None, None, None)
+            try:
+                return traces(*args, **kwargs)
+            finally:
+                ours.__enter__()
+
+        return tracer
 
     def _attach_forward(self) -> None:
         hooks_of_names = cleanup_hook()
@@ -295,18 +325,6 @@ def _cache_entries() -> Iterator[tuple[Any, CodeType]]:
         if code is not None:
             for entry in entries(code):
                 yield entry, code
-
-
-def _suspended_export(original: Callable[..., Any]) -> Callable[..., Any]:
-    traces = run_suspended(original)
-
-    @functools.wraps(original)
-    def export(*args: Any, **kwargs: Any) -> Any:
-        # Given the function alone, it returns a function that exports; given its arguments too, the result, a tuple.
-        result = traces(*args, **kwargs)
-        return result if isinstance(result, tuple) else run_suspended(result)
-
-    return export
 
 
 def _held_tensors(graph: Callable[..., Any]) -> tuple[torch.Tensor, ...]:

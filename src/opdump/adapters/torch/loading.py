@@ -19,14 +19,14 @@ from .mode_stack import suspended
 Stopped = Callable[[Exception], None]
 
 
-def _raised(error: Exception) -> None:
+def raised(error: Exception) -> None:
     raise error
 
 
 class Loading:
     """Functions that wait for modules of PyTorch. An error of one that waited goes to `stopped`: the import is the program's."""
 
-    def __init__(self, stopped: Stopped = _raised) -> None:
+    def __init__(self, stopped: Stopped = raised) -> None:
         self._stopped = stopped
         self._forget: list[Callable[[], None]] = []
 

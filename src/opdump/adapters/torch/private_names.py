@@ -12,7 +12,6 @@ No other file of the adapter uses a private name of PyTorch (tests/torch/test_pr
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType
@@ -74,13 +73,15 @@ else:
         by="the modes are taken off one by one",
     )
 
-_TRACER = "torch.fx.experimental.proxy_tensor"
-"""PyTorch's function imports it, and in old releases sympy with it: more than 400 modules. A program without it has no modes of tracing."""
+_tracing_depth: Callable[[], int] = taken(
+    "torch._ops._len_torch_dispatch_stack_pre_dispatch", of=OPERATORS, instead=gives(1), by="PyTorch is asked each time"
+)
+"""How many modes trace before dispatch. PyTorch's function knows how to take them off; in old releases it imports sympy, 440 modules."""
 
 
 def without_modes() -> AbstractContextManager[Any]:
     """While the context is open no dispatch mode of the program is in force."""
-    return _modes_disabled() if _TRACER in sys.modules else _taken_off()
+    return _modes_disabled() if _tracing_depth() else _taken_off()
 
 
 KEY_OF_MODES = taken("torch._C.DispatchKey.Python", of=OPERATORS)

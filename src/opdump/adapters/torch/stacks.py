@@ -8,7 +8,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
-from torch.utils import checkpoint
 
 from opdump.adapters.program_code import OPDUMP, is_programs, runs_programs
 from opdump.records import Frame
@@ -20,7 +19,7 @@ _TORCH = (f"{Path(torch.__file__).parent}/",)
 _PRECALL: int | None = dis.opmap.get("PRECALL")
 _PRECALL_BYTES = 4
 """The instruction and its cache."""
-_CHECKPOINT_FILE = checkpoint.__file__
+_CHECKPOINT_FILE = str(Path(torch.__file__).parent / "utils" / "checkpoint.py")
 
 
 class StackReader:

@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 from opdump.errors import CaptureStateError
 
 from .call_depth import NESTED, CallDepth
+from .loading import Loading, Stopped, raised
 from .private_names import REPLICA, graph_task, tracing_context
 from .training_hooks import Watch, install
 from .training_listener import SilentListener, TrainingListener
@@ -65,6 +66,7 @@ class TrainingObserver:
         first_step: int = 0,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         depth: CallDepth | None = None,
+        stopped: Stopped = raised,
     ) -> None:
         self.listener: TrainingListener = SilentListener() if listener is None else listener
         self.networks = Networks(class_names=class_names)
@@ -87,6 +89,7 @@ class TrainingObserver:
         self._process = os.getpid()
         self._around = around
         self._depth = CallDepth() if depth is None else depth
+        self._loading = Loading(stopped)
         self._undo: Callable[[], None] | None = None
 
     # What the program does now
@@ -152,7 +155,8 @@ class TrainingObserver:
                 backward=self._run_backward,
                 scaler_update=self._update_scaler,
                 remember=self._remember,
-            )
+            ),
+            self._loading,
         )
         try:
             self.listener.step_begins(self.step)

@@ -19,10 +19,10 @@ from torch import nn
 from torch.amp import grad_scaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils import checkpoint
 
 from opdump.adapters.replacements import Replacements
 
+from .loading import Loading
 from .private_names import RUN_BACKWARD, checkpoint_generator, run_backward
 
 
@@ -44,8 +44,8 @@ class Watch:
     remember: Callable[[Callable[..., Any], list[bool]], Callable[..., Any]]
 
 
-def install(watch: Watch) -> Callable[[], None]:
-    """Start to call the functions of `watch`. Returns the function that undoes it.
+def install(watch: Watch, loading: Loading) -> Callable[[], None]:
+    """Start to call the functions of `watch`, those of checkpoints as soon as `loading` finds them. Returns the function that undoes it.
 
     `alive`, a list of one, turns false then: a replacement that somebody else wrapped meanwhile cannot be taken out, and
     does nothing from there on.
@@ -56,6 +56,7 @@ def install(watch: Watch) -> Callable[[], None]:
 
     def undo() -> None:
         alive[0] = False
+        loading.forget()
         replaced.restore()
         while hooks:
             hooks.pop().remove()
@@ -64,7 +65,7 @@ def install(watch: Watch) -> Callable[[], None]:
         call = nn.Module.__call__
         replaced.replace(nn.Module, "__call__", functools.wraps(call)(watch.wrap_call(call, alive)))
         _watch_backward(watch, alive, replaced)
-        _watch_checkpoints(watch, alive, replaced)
+        loading.when_there("torch.utils.checkpoint", functools.partial(_watch_checkpoints, watch, alive, replaced))
         for scaler in _classes_with_update(grad_scaler.GradScaler):
             _watch_scaler(watch, alive, replaced, scaler)
         before, after = _optimizer_hooks(watch)
@@ -92,7 +93,9 @@ def _watch_backward(watch: Watch, alive: list[bool], replaced: Replacements) -> 
 
 
 def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) -> None:
-    # Not `checkpoint` itself: it may have been imported by name, and compilers know it by its identity.
+    from torch.utils import checkpoint  # it is there by now; in old releases its import takes a while
+
+    # Not the function `checkpoint` itself: it may have been imported by name, and compilers know it by its identity.
     kept = checkpoint_generator()
     apply: Callable[..., Any] = checkpoint.CheckpointFunction.apply
 
