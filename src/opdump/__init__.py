@@ -14,8 +14,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from . import acl, onnx, tensorflow
     from .adapters.settings import DumpComplete
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from .plan import DumpPlan
     from .records import OpRecord, TensorRecord
     from .session import Dump, capture, name_model, set_dump, start, stop, watch
+
+    __version__: str
 
 _HOMES = {
     "Catalog": ("catalog", "Catalog"),
@@ -86,7 +86,19 @@ __all__ = [
 ]
 
 
+def _version() -> str:
+    """The version that pyproject.toml gave the installed package; "unknown" for a source tree that was never installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(__name__)
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
     if name not in _HOMES and name not in _IPYTHON:
