@@ -98,7 +98,15 @@ bench: setup
 	.venv-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
 	.venv-tensorflow/bin/python benchmarks/tensorflow_overhead.py
 
-docs: setup
+$(VENV)/.docs: $(VENV)/.installed
+	@echo "setting up $(VENV): what the site needs"
+	$(INSTALL) ".[docs]"
+	@touch $@
+
+# mkdocs is told to keep its advertisements to itself.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site: site/index.html"
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/project/test_documentation.py
 
 # What makes a release needs neither PyTorch nor opdump.
@@ -122,4 +130,4 @@ test-core:
 	$(CORE)/bin/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 clean:
-	rm -rf $(VENV) .venv-* build dist demo_output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist site demo_output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
