@@ -51,7 +51,8 @@ def _needs_missing(file: Path) -> bool:
     if _NEEDS_MISSING.search(text) or any(name in _MISSING for name in _OF_ADAPTERS.findall(text)):
         return True
     shared = [ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in _OF_TESTS.findall(text)]
-    return any(each.is_file() and _needs_missing(each) for each in shared)
+    # A test file may hold a program that imports from the same file.
+    return any(each != file and each.is_file() and _needs_missing(each) for each in shared)
 
 
 def _has_compiler() -> bool:

@@ -111,12 +111,22 @@ def clean_environment(python: str, made: Path, work: Path) -> tuple[Path, dict[s
     return user, env
 
 
-def core_tests(user: Path, env: dict[str, str], workers: str) -> str:
-    """The closing line of the core tests; what builds from source is left out, for lack of a compiler."""
+def core_tests(user: Path, env: dict[str, str], workers: str) -> tuple[bool, str]:
+    """Whether the core tests pass, and their closing line; what builds from source is left out, for lack of a compiler."""
     # No `-m pytest`: that would put the folder of the sources on the path.
     command = [str(user.parent / "pytest"), "-q", "-n", workers, "-p", "no:cacheprovider"]
-    printed = call(*command, "--ignore", "tests/kernels/test_packaging.py", env={**env, "OPDUMP_REQUIRE_NATIVE": "1"})
-    return printed.strip().splitlines()[-1].strip("= ")
+    done = subprocess.run(
+        [*command, "--ignore", "tests/kernels/test_packaging.py"],
+        cwd=ROOT,
+        env={**env, "OPDUMP_REQUIRE_NATIVE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        print(done.stdout, flush=True)
+    return done.returncode == 0, done.stdout.strip().splitlines()[-1].strip("= ")
 
 
 def main() -> None:
@@ -135,6 +145,7 @@ def main() -> None:
     for python, work in works.items():
         say(f"{work.name}: building")
         made[python] = wheel(python, source, work)
+    failed = []
     for python, work in works.items():
         name = work.name
         say(f"{name}: installing into a clean environment, without a compiler")
@@ -145,9 +156,13 @@ def main() -> None:
             raise SystemExit(f"{made[python].name}: the compiled kernels of the wheel should run")
         if not arguments.untried:
             say(f"{name}: core tests")
-            say(f"{name}: {core_tests(user, env, arguments.workers)}")
+            passed, closing_line = core_tests(user, env, arguments.workers)
+            say(f"{name}: {closing_line}")
+            failed += [] if passed else [name]
     for file in (source, *made.values()):
         print(f"{file.relative_to(ROOT)!s:58} {file.stat().st_size / 1000:6.0f} kB")
+    if failed:
+        raise SystemExit(f"the core tests failed with {', '.join(failed)}")
 
 
 if __name__ == "__main__":
