@@ -1,0 +1,35 @@
+"""What the site of the documentation is built from; `make docs` builds it, and this much can be told without mkdocs."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import opdump
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+SHOWN = re.findall(
+    r"^::: (\S+)$", "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("api/*.md")), re.MULTILINE
+)
+
+
+def test_every_page_has_its_place_on_the_site_once() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    placed = re.findall(r"(\S+\.md)$", settings.partition("\nnav:")[2], re.MULTILINE)
+    project = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+    assert sorted(placed) == sorted([*(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")), *project])
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_name_of_the_reference_is_there(name: str) -> None:
+    assert pkgutil.resolve_name(name) is not None
+
+
+def test_the_reference_has_every_public_name() -> None:
+    elsewhere = {"__version__", "acl", "onnx", "tensorflow"}  # packages: a page of its own, or their names one by one
+    public = {f"opdump.{name}" for name in opdump.__all__ if name not in elsewhere}
+    assert public - set(SHOWN) == {"opdump.OpdumpError"}, "which opdump.errors brings"
