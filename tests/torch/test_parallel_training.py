@@ -12,7 +12,7 @@ import torch
 
 import opdump
 from tests.cli.programs import python
-from tests.torch.releases import PIPELINES_INFER_SHAPES, lists_told
+from tests.torch.releases import NOT_WITH_GLOO, PIPELINES_INFER_SHAPES, lists_told
 
 # PyTorch is imported once: ranks are forked, first without capture and then with it.
 PROGRAM = """
@@ -145,6 +145,8 @@ COLLECTIVES = {
     "stages_in_turn": {"send": 8, "recv_": 8},
 }
 """What is filed at least, of each rank."""
+for _name in NOT_WITH_GLOO:
+    del COLLECTIVES[_name]
 
 
 def values(tensors: Any) -> list[Any]:
