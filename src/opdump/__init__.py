@@ -15,16 +15,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import acl, onnx, tensorflow
-    from .adapters.settings import DumpComplete
-    from .capture_report import CaptureReport
-    from .catalog import Catalog, Execution, Run
-    from .catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
-    from .dump_file import DumpFile, DumpTensor, read_dump_file, write_dump_file
-    from .errors import OpdumpError
-    from .plan import DumpPlan
-    from .records import OpRecord, TensorRecord
-    from .session import Dump, capture, name_model, set_dump, start, stop, watch
+    from opdump import acl, onnx, tensorflow
+    from opdump.adapters.settings import DumpComplete
+    from opdump.capture_report import CaptureReport
+    from opdump.catalog import Catalog, Execution, Run
+    from opdump.catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
+    from opdump.dump_file import DumpFile, DumpTensor, read_dump_file, write_dump_file
+    from opdump.errors import OpdumpError
+    from opdump.plan import DumpPlan
+    from opdump.records import OpRecord, TensorRecord
+    from opdump.session import Dump, capture, name_model, set_dump, start, stop, watch
 
     __version__: str
 

@@ -17,10 +17,10 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
-from . import amounts
-from .adapters.framework_use import is_used_by_program
-from .adapters.program_marks import ModelNames, ProgramMarks
-from .adapters.settings import (
+from opdump import amounts
+from opdump.adapters.framework_use import is_used_by_program
+from opdump.adapters.program_marks import ModelNames, ProgramMarks
+from opdump.adapters.settings import (
     Adapter,
     Clock,
     DumpComplete,
@@ -31,31 +31,31 @@ from .adapters.settings import (
     SupportsMarks,
     SupportsWatch,
 )
-from .amounts import repr_of
-from .capture_report import CaptureReport
-from .children import FAMILY_VARIABLE, Family, role_here
-from .children.ends import call_at_end, when_it_has_its_work
-from .children.place import Place, are_awaited, family_of, new_token
-from .configs.acl import plan_from_environment
-from .configs.acl_path import exception_directory
-from .configs.dialects import load_plan
-from .configs.keywords import CaptureKeywords, PlanKeywords, show_keywords
-from .configs.mindspore import CONFIG_VARIABLE, plan_from_keywords
-from .configs.modes import chosen_mode, plan_in_mode, plan_on_error
-from .configs.plan_fields import with_fields
-from .configs.program_directory import program_directory
-from .errors import CaptureStateError, ConfigError, FrameworkMissingError, OpdumpError
-from .first_import import stand_down
-from .html_table import html_line
-from .layouts.late_writer import LateWriter
-from .layouts.mindspore_sync.index_writer import RunFacts, own_version
-from .layouts.writing import RankWriter
-from .plan import DumpPlan, OnError, StepSet
-from .plan.dialect_words import words_of
-from .plan.field_types import check_values, is_a, shown
-from .process_starts import Start, watch_starts
-from .recorder import Recorder, make_recorder
-from .sink import DirectorySink
+from opdump.amounts import repr_of
+from opdump.capture_report import CaptureReport
+from opdump.children import FAMILY_VARIABLE, Family, role_here
+from opdump.children.ends import call_at_end, when_it_has_its_work
+from opdump.children.place import Place, are_awaited, family_of, new_token
+from opdump.configs.acl import plan_from_environment
+from opdump.configs.acl_path import exception_directory
+from opdump.configs.dialects import load_plan
+from opdump.configs.keywords import CaptureKeywords, PlanKeywords, show_keywords
+from opdump.configs.mindspore import CONFIG_VARIABLE, plan_from_keywords
+from opdump.configs.modes import chosen_mode, plan_in_mode, plan_on_error
+from opdump.configs.plan_fields import with_fields
+from opdump.configs.program_directory import program_directory
+from opdump.errors import CaptureStateError, ConfigError, FrameworkMissingError, OpdumpError
+from opdump.first_import import stand_down
+from opdump.html_table import html_line
+from opdump.layouts.late_writer import LateWriter
+from opdump.layouts.mindspore_sync.index_writer import RunFacts, own_version
+from opdump.layouts.writing import RankWriter
+from opdump.plan import DumpPlan, OnError, StepSet
+from opdump.plan.dialect_words import words_of
+from opdump.plan.field_types import check_values, is_a, shown
+from opdump.process_starts import Start, watch_starts
+from opdump.recorder import Recorder, make_recorder
+from opdump.sink import DirectorySink
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -497,7 +497,7 @@ _STARTED: list[Any] = []
 
 def _device(plan: DumpPlan, environ: Mapping[str, str]) -> int:
     if plan.dialect == "tensorflow":
-        from .configs.tensorflow import device_of
+        from opdump.configs.tensorflow import device_of
 
         return device_of(environ)
     return rank_of(environ)

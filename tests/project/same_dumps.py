@@ -104,8 +104,8 @@ def compared(program: str, folder: Path, before: Path) -> int:
         f"{program}: {sum(map(len, old.values()))} files before, {sum(map(len, new.values()))} now, {len(different)} differ"
     )
     for path in different[:SHOWN]:
-        lines = [b"\n".join(tree.get(path, [])).decode(errors="replace").splitlines() for tree in trees]
-        print(f"  {path}", *list(difflib.unified_diff(*lines, "before", "now", "", "", 0, ""))[:12], sep="\n    ")
+        was, is_now = [b"\n".join(tree.get(path, [])).decode(errors="replace").splitlines() for tree in trees]
+        print(f"  {path}", *list(difflib.unified_diff(was, is_now, "before", "now", "", "", 0, ""))[:12], sep="\n    ")
     return int(bool(different))
 
 

@@ -31,7 +31,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .replacements import Replacements
+from opdump.adapters.replacements import Replacements
 
 _OWN_WORK = (
     "opdump.",

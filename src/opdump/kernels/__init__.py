@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import KernelChoiceError, NativeCoreMissingError, UnsupportedDtypeError
-
-from . import reference, reorder, taking
-from .summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
+from opdump.kernels import reference, reorder, taking
+from opdump.kernels.summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
 
 __all__ = [
     "DTYPE_CODES",
@@ -103,7 +102,7 @@ if _REASON:
     copy_strided_pointer = reorder.copy_strided_pointer
     widen_codes = reorder.widen_codes
 else:
-    from . import _native
+    from opdump.kernels import _native
 
     SummaryTable = _native.SummaryTable  # type: ignore[misc,assignment]  # the twin is one too
     TensorTaker = _native.TensorTaker  # type: ignore[misc,assignment]  # the twin is one too

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
+from opdump.kernels.summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
 
 _LANES = 16
 _BLOCK = 2048

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .reference import SummaryTable
-from .summary import DTYPE_CODES
+from opdump.kernels.reference import SummaryTable
+from opdump.kernels.summary import DTYPE_CODES
 
 _CPU = 1
 _KINDS = {(0, "int"): (8, 16, 32, 64), (1, "uint"): (8, 16, 32, 64), (2, "float"): (16, 32, 64)}

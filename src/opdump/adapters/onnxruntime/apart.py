@@ -15,11 +15,10 @@ import onnxruntime
 from onnx import TypeProto, ValueInfoProto
 
 from opdump.adapters.host.element_types import element_of_type
-
-from .hazards import is_random, operators_of_program
-from .model_file import ModelFile
-from .model_graph import ModelNode
-from .tensors_of_run import Tensors, fed_tensor
+from opdump.adapters.onnxruntime.hazards import is_random, operators_of_program
+from opdump.adapters.onnxruntime.model_file import ModelFile
+from opdump.adapters.onnxruntime.model_graph import ModelNode
+from opdump.adapters.onnxruntime.tensors_of_run import Tensors, fed_tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,9 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, h
 
 from opdump.adapters.host.element_types import BY_NUMBER, Array, ElementType, element_of_type
 from opdump.adapters.host.host_tensor import HostTensor
-
-from .model_file import ModelFile, open_session
-from .model_graph import ModelNode, bodies_of, values_read_in
-from .tensors_of_run import Tensors
+from opdump.adapters.onnxruntime.model_file import ModelFile, open_session
+from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, values_read_in
+from opdump.adapters.onnxruntime.tensors_of_run import Tensors
 
 _MOST_BYTES: Final = 2**30
 """What the iterations of one operator may hold until it is known whether they are told."""

@@ -14,8 +14,7 @@ import onnx
 from onnx import ModelProto
 
 from opdump.adapters.host.element_types import BY_NUMBER
-
-from .selection import ChosenNode
+from opdump.adapters.onnxruntime.selection import ChosenNode
 
 
 def chunks_of(

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import onnxruntime
 
-from .model_file import ModelFile, open_session
-from .model_graph import ModelNode
-from .tensors_of_run import Tensors, answer_and_tensors
+from opdump.adapters.onnxruntime.model_file import ModelFile, open_session
+from opdump.adapters.onnxruntime.model_graph import ModelNode
+from opdump.adapters.onnxruntime.tensors_of_run import Tensors, answer_and_tensors
 
 _RUNNING: Final = "Non-zero status code returned while running"
 _NAMED: Final = re.compile(r"while running \S+ node\. Name:'(.*?)' Status Message")

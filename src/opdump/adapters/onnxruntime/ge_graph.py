@@ -9,10 +9,9 @@ import onnx
 from onnx import GraphProto, ModelProto, TypeProto
 
 from opdump.adapters.host.element_types import BY_NUMBER
+from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, nodes_of
+from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.layouts.ge_graph import GeGraph, GeOperator, GeOrigin, GeTensor
-
-from .model_graph import ModelNode, bodies_of, nodes_of
-from .session import OnnxSession
 
 DATA: Final = "Data"
 CONST: Final = "Const"

@@ -7,7 +7,7 @@ from typing import Final
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from .model_graph import ModelNode, bodies_of
+from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of
 
 _RANDOM_OPERATORS: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}

@@ -14,9 +14,8 @@ from typing import Any, Final
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
+from opdump.adapters.onnxruntime.attributes import arguments_of
 from opdump.records import SkipReason
-
-from .attributes import arguments_of
 
 _MADE_UNIQUE: Final = re.compile(r"_token_\d+$")
 _DEVICE_ORDER: Final = "_nchwc"

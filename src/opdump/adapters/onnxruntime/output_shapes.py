@@ -9,9 +9,8 @@ from typing import Final
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
+from opdump.adapters.onnxruntime.model_file import ModelFile
 from opdump.errors import ModelFileError
-
-from .model_file import ModelFile
 
 _SMALL: Final = 1024
 """Elements of an initialiser that may say a shape; larger ones are weights."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from opdump.adapters.onnxruntime.model_graph import ModelNode
 from opdump.plan import DumpPlan
 from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter
 from opdump.records import SkipReason
-
-from .model_graph import ModelNode
 
 Slots = tuple[tuple[int, str, str, str], ...]
 """Slot, name of the argument, name of the value, and who makes it (of what is read)."""

@@ -21,24 +21,23 @@ import onnxruntime
 from onnx import ModelProto
 
 from opdump.adapters.host.host_tensor import HostTensor
+from opdump.adapters.onnxruntime.apart import Apart
+from opdump.adapters.onnxruntime.bodies import BodyReplay, values_around
+from opdump.adapters.onnxruntime.chunks import chunks_of
+from opdump.adapters.onnxruntime.differences import largest_difference, same_bits
+from opdump.adapters.onnxruntime.failures import FailureSearch
+from opdump.adapters.onnxruntime.hazards import has_half_precision, has_random_operators, is_random
+from opdump.adapters.onnxruntime.model_file import ModelFile, load_model, open_session, optimized
+from opdump.adapters.onnxruntime.model_graph import ModelNode, nodes_of, producers
+from opdump.adapters.onnxruntime.selection import choose, chosen_within, matches_of, slots_of
+from opdump.adapters.onnxruntime.telling import NOT_SHOWN, NodeTeller
+from opdump.adapters.onnxruntime.tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.list_matches import ChoseNothing
 from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import Recorder
 from opdump.sink.temporary_directories import remove_own, temporary_directory
-
-from .apart import Apart
-from .bodies import BodyReplay, values_around
-from .chunks import chunks_of
-from .differences import largest_difference, same_bits
-from .failures import FailureSearch
-from .hazards import has_half_precision, has_random_operators, is_random
-from .model_file import ModelFile, load_model, open_session, optimized
-from .model_graph import ModelNode, nodes_of, producers
-from .selection import choose, chosen_within, matches_of, slots_of
-from .telling import NOT_SHOWN, NodeTeller
-from .tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 
 Level = Literal["disable", "basic", "extended", "all"]
 

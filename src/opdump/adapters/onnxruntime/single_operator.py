@@ -10,9 +10,8 @@ import onnx
 from onnx import ModelProto, helper
 
 from opdump.adapters.host.element_types import BY_DTYPE
+from opdump.adapters.onnxruntime.model_file import load_model
 from opdump.errors import ModelFileError
-
-from .model_file import load_model
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 """Element type and shape of each tensor; -1 for a dimension that is not known."""

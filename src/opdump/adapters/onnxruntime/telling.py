@@ -11,15 +11,14 @@ from typing import Final
 from onnx import GraphProto
 
 from opdump.adapters.host.host_tensor import HostTensor
+from opdump.adapters.onnxruntime.bodies import BodyReplay, BodyRun
+from opdump.adapters.onnxruntime.model_file import ModelFile
+from opdump.adapters.onnxruntime.model_graph import ModelNode
+from opdump.adapters.onnxruntime.selection import Choice, ChosenNode, Slots
+from opdump.adapters.onnxruntime.tensors_of_run import Tensors
 from opdump.plan import DumpPlan
 from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
-
-from .bodies import BodyReplay, BodyRun
-from .model_file import ModelFile
-from .model_graph import ModelNode
-from .selection import Choice, ChosenNode, Slots
-from .tensors_of_run import Tensors
 
 NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
 

@@ -14,19 +14,18 @@ from tensorflow.python.eager import context as eager_context
 
 from opdump.adapters.host import NumpyReader
 from opdump.adapters.settings import Settings
+from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.eager import EagerCapture
+from opdump.adapters.tensorflow.functions import FunctionCapture
+from opdump.adapters.tensorflow.functions_steps import ProgramSteps
+from opdump.adapters.tensorflow.graph_files import GraphFiles
+from opdump.adapters.tensorflow.interception import intercept_sessions
+from opdump.adapters.tensorflow.keras_steps import optimizer_steps
+from opdump.adapters.tensorflow.model_names import KerasModels
+from opdump.adapters.tensorflow.versions import FRAMEWORK, FRAMEWORK_VERSION, device_target
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
-
-from .capture import Capture
-from .eager import EagerCapture
-from .functions import FunctionCapture
-from .functions_steps import ProgramSteps
-from .graph_files import GraphFiles
-from .interception import intercept_sessions
-from .keras_steps import optimizer_steps
-from .model_names import KerasModels
-from .versions import FRAMEWORK, FRAMEWORK_VERSION, device_target
 
 
 class TensorflowAdapter:

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdump.adapters.settings import DumpComplete
+from opdump.adapters.tensorflow.selection import Selection
+from opdump.adapters.tensorflow.stacks import Stack, Stacks
 from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter, ModelSelection
 from opdump.plan.nearest import with_nearest
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
 
-from .selection import Selection
-from .stacks import Stack, Stacks
-
 if TYPE_CHECKING:
-    from .failures import FailureDump
+    from opdump.adapters.tensorflow.failures import FailureDump
 
 # Of the process: models of two plans may lie in one directory.
 _NUMBERS: Final = itertools.count(1)

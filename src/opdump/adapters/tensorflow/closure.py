@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from .effects import definitions_of, is_pure
-from .functions_library import CALLS
-from .operator_kinds import PASSES_ON
-from .sums import SHARES
-from .xla import type_of
+from opdump.adapters.tensorflow.effects import definitions_of, is_pure
+from opdump.adapters.tensorflow.functions_library import CALLS
+from opdump.adapters.tensorflow.operator_kinds import PASSES_ON
+from opdump.adapters.tensorflow.sums import SHARES
+from opdump.adapters.tensorflow.xla import type_of
 
 Access = Literal["fetch", "watch", "handle"]
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from .effects import Library
-from .functions_library import hidden_callees, outputs_of
+from opdump.adapters.tensorflow.effects import Library
+from opdump.adapters.tensorflow.functions_library import hidden_callees, outputs_of
 
 _HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
 _ITERATORS: Final = frozenset({"Iterator", "IteratorV2"})

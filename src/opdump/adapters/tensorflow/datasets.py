@@ -19,15 +19,14 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.replacements import Replacements
-
-from .attributes import arguments_of
-from .capture import Capture, Model
-from .dataset_operators import gives_handles, hidden_functions
-from .effects import Library
-from .functions_library import reached
-from .functions_steps import ProgramSteps
-from .selection import Selection
-from .stacks import stack_of_node
+from opdump.adapters.tensorflow.attributes import arguments_of
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.dataset_operators import gives_handles, hidden_functions
+from opdump.adapters.tensorflow.effects import Library
+from opdump.adapters.tensorflow.functions_library import reached
+from opdump.adapters.tensorflow.functions_steps import ProgramSteps
+from opdump.adapters.tensorflow.selection import Selection
+from opdump.adapters.tensorflow.stacks import stack_of_node
 
 _CARRIERS: Final = (tf.variant, tf.resource)
 _TRACED: Final = re.compile(r"^__inference_|_\d+$")

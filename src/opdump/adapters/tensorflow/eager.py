@@ -22,16 +22,15 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import script_ops
 
 from opdump.adapters.replacements import Replacements
+from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.datasets import DatasetFunctions
+from opdump.adapters.tensorflow.functions_probe import BodyProbe, OperatorProbe, live_tensors
+from opdump.adapters.tensorflow.functions_steps import ProgramSteps
+from opdump.adapters.tensorflow.model_names import EAGER
+from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.threads import ThreadEntry
 from opdump.recorder import LiveTensor
 from opdump.records import IO, SkipReason
-
-from .capture import Capture
-from .datasets import DatasetFunctions
-from .functions_probe import BodyProbe, OperatorProbe, live_tensors
-from .functions_steps import ProgramSteps
-from .model_names import EAGER
-from .stacks import Stack
 
 _HANDLES: Final = (tf.resource, tf.variant)
 

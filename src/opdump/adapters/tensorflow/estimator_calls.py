@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from .estimator_specs import EstimatorSpec
+from opdump.adapters.tensorflow.estimator_specs import EstimatorSpec
 
 v1 = tf.compat.v1
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from .estimator_specs import EvalSpec, TrainSpec
-from .own_estimator import Estimator, EstimatorExportError
+from opdump.adapters.tensorflow.estimator_specs import EvalSpec, TrainSpec
+from opdump.adapters.tensorflow.own_estimator import Estimator, EstimatorExportError
 
 v1 = tf.compat.v1
 

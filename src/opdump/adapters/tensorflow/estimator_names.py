@@ -8,10 +8,9 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from opdump.adapters.tensorflow import estimator_loops, estimator_specs, own_estimator
 from opdump.configs.tensorflow_plain_run_config import PlainRunConfig
 from opdump.errors import OpdumpError
-
-from . import estimator_loops, estimator_specs, own_estimator
 
 v1 = tf.compat.v1
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from opdump.adapters.tensorflow.estimator_config import OPTIMIZER, npu_optimizer_of
+from opdump.adapters.tensorflow.estimator_names import estimator_class
 from opdump.configs.tensorflow_run_config import parameters_of_run_config
-
-from .estimator_config import OPTIMIZER, npu_optimizer_of
-from .estimator_names import estimator_class
 
 _Estimator: Any = estimator_class()
 

@@ -14,12 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from opdump.adapters.host import HostTensor
+from opdump.adapters.tensorflow.attributes import arguments_of
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.closure import Closure, GraphOperator
+from opdump.adapters.tensorflow.seen import Seen
 from opdump.recorder import GatheringRecorder, LiveTensor
-
-from .attributes import arguments_of
-from .capture import Capture, Model
-from .closure import Closure, GraphOperator
-from .seen import Seen
 
 Run = Callable[..., Any]
 

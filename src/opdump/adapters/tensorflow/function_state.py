@@ -13,8 +13,8 @@ from typing import Any
 
 from tensorflow.python.framework import op_def_registry
 
-from .closure import Closure
-from .effects import definitions_of, folds_callbacks
+from opdump.adapters.tensorflow.closure import Closure
+from opdump.adapters.tensorflow.effects import definitions_of, folds_callbacks
 
 
 def belongs_to_fetches(closure: Closure) -> bool:

@@ -16,19 +16,25 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import function_def_to_graph, ops
 
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.eager import is_own
+from opdump.adapters.tensorflow.effects import folds_callbacks
+from opdump.adapters.tensorflow.functions_compiled import tell_compiled
+from opdump.adapters.tensorflow.functions_library import Definition, draws_seeded_numbers, reached
+from opdump.adapters.tensorflow.functions_probe import Named, Run
+from opdump.adapters.tensorflow.functions_steps import ProgramSteps
+from opdump.adapters.tensorflow.functions_twin import Twin, make_twin, without_suffix
+from opdump.adapters.tensorflow.model_names import function_names
+from opdump.adapters.tensorflow.operator_kinds import is_update
+from opdump.adapters.tensorflow.xla import (
+    OF_CLUSTERS,
+    OF_FUNCTION,
+    clusters_functions,
+    has_marked_clusters,
+    is_compiled,
+    shown_name,
+)
 from opdump.records import SkipReason
-
-from .capture import Capture, Model
-from .eager import is_own
-from .effects import folds_callbacks
-from .functions_compiled import tell_compiled
-from .functions_library import Definition, draws_seeded_numbers, reached
-from .functions_probe import Named, Run
-from .functions_steps import ProgramSteps
-from .functions_twin import Twin, make_twin, without_suffix
-from .model_names import function_names
-from .operator_kinds import is_update
-from .xla import OF_CLUSTERS, OF_FUNCTION, clusters_functions, has_marked_clusters, is_compiled, shown_name
 
 CallFunction = Callable[[Any, bytes, list[Any], int], Any]
 

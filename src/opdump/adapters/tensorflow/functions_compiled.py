@@ -8,12 +8,11 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
+from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.functions_library import Definition
+from opdump.adapters.tensorflow.functions_probe import Run, live_tensors
+from opdump.adapters.tensorflow.xla import LAUNCH, shown_name
 from opdump.records import IO
-
-from .capture import Capture
-from .functions_library import Definition
-from .functions_probe import Run, live_tensors
-from .xla import LAUNCH, shown_name
 
 _HANDLES: Final = (tf.resource, tf.variant)
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from .effects import Library, is_pure
-from .functions_library import LOOPS, Definition, LibraryNode, producer
-from .sums import LEAST_INPUTS, SHARES
-from .xla import is_compiled
+from opdump.adapters.tensorflow.effects import Library, is_pure
+from opdump.adapters.tensorflow.functions_library import LOOPS, Definition, LibraryNode, producer
+from opdump.adapters.tensorflow.sums import LEAST_INPUTS, SHARES
+from opdump.adapters.tensorflow.xla import is_compiled
 
 HOST: Final = "/device:CPU:0"
 _INT32: Final = tf.int32.as_datatype_enum

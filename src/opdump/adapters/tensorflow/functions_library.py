@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tensorflow.python.framework import op_def_registry
 
-from .xla import is_compiled
+from opdump.adapters.tensorflow.xla import is_compiled
 
 Definition = Any
 """A FunctionDef."""

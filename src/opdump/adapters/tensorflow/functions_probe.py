@@ -13,11 +13,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from opdump.adapters.host import BY_DTYPE, HostTensor
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.stacks import Stack
 from opdump.recorder import LiveTensor
 from opdump.records import SkipReason
-
-from .capture import Capture, Model
-from .stacks import Stack
 
 _HANDLES: Final = (tf.resource, tf.variant)
 _NOTHING: Final[list[Any]] = []

@@ -11,8 +11,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from .capture import Capture, Model
-from .model_names import EAGER
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.model_names import EAGER
 
 
 class ProgramSteps:

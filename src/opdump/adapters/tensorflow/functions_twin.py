@@ -21,12 +21,10 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
-from opdump.records import IO, SkipReason
-
-from .attributes import arguments_of
-from .capture import Capture, Model
-from .effects import functions_of
-from .functions_edits import (
+from opdump.adapters.tensorflow.attributes import arguments_of
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.effects import functions_of
+from opdump.adapters.tensorflow.functions_edits import (
     HOST,
     add_beginning,
     add_shadows,
@@ -37,7 +35,7 @@ from .functions_edits import (
     renamed,
     wait_before_deciding,
 )
-from .functions_library import (
+from opdump.adapters.tensorflow.functions_library import (
     BRANCHING,
     CALLS,
     LOOPS,
@@ -50,10 +48,11 @@ from .functions_library import (
     hidden_callees,
     producer,
 )
-from .functions_probe import BodyProbe, Named, OperatorProbe, ProbedSlot, Switchboard
-from .selection import Selection
-from .stacks import Stack, Stacks, stack_of_node
-from .xla import is_compiled, note_of_call, type_of
+from opdump.adapters.tensorflow.functions_probe import BodyProbe, Named, OperatorProbe, ProbedSlot, Switchboard
+from opdump.adapters.tensorflow.selection import Selection
+from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
+from opdump.adapters.tensorflow.xla import is_compiled, note_of_call, type_of
+from opdump.records import IO, SkipReason
 
 _HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
 _STRING: Final = tf.string.as_datatype_enum

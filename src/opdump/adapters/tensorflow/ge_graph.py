@@ -9,11 +9,10 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph
 
+from opdump.adapters.tensorflow.attributes import arguments_of
+from opdump.adapters.tensorflow.closure import Closure, GraphOperator, closure_of
+from opdump.adapters.tensorflow.operator_kinds import SKIPS
 from opdump.layouts.ge_graph import COMPUTE_GRAPH, GeGraph, GeOperator, GeOrigin, GeTensor
-
-from .attributes import arguments_of
-from .closure import Closure, GraphOperator, closure_of
-from .operator_kinds import SKIPS
 
 DATA: Final = "Data"
 

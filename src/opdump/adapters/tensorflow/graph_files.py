@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.closure import Closure
+from opdump.adapters.tensorflow.ge_graph import ge_graphs_of, ge_graphs_of_function
 from opdump.configs.ge_graph_environment import graph_directory, graph_warnings
 from opdump.errors import DumpPathError
 from opdump.layouts.ge_graph import NOTES_NAME, note_graph, update_of, write_new_ge_graph
 from opdump.layouts.ge_graph import is_computational as rule_of
 from opdump.recorder import Recorder, SupportsMetadata
-
-from .capture import Capture, Model
-from .closure import Closure
-from .ge_graph import ge_graphs_of, ge_graphs_of_function
 
 
 class GraphFiles:

@@ -15,9 +15,9 @@ from typing import Any, Final
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
 
-from .capture import Capture
-from .own_sessions import OwnSession
-from .session import Run, SessionCapture
+from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.own_sessions import OwnSession
+from opdump.adapters.tensorflow.session import Run, SessionCapture
 
 CaptureOf = Callable[[Any], Capture | None]
 """The capture for a session with this ConfigProto (None: it was given none); None where it is not to be recorded."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from .operator_kinds import is_assignment, is_update
+from opdump.adapters.tensorflow.operator_kinds import is_assignment, is_update
 
 # Those of Keras 3, of Keras 2 and its older ones, and of TensorFlow 1.
 _OPTIMIZERS: Final = (

@@ -17,12 +17,17 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import tensorflow as tf
 
+from opdump.adapters.tensorflow.estimator_calls import (
+    Inputs,
+    call_input_function,
+    call_model_function,
+    check_model_function,
+    inputs_of,
+)
+from opdump.adapters.tensorflow.estimator_hooks import StopsAfter, evaluation_summary
+from opdump.adapters.tensorflow.estimator_specs import EstimatorSpec, ModeKeys, WarmStartSettings, checked_hooks
 from opdump.configs.tensorflow_plain_run_config import PlainRunConfig
 from opdump.errors import OpdumpError
-
-from .estimator_calls import Inputs, call_input_function, call_model_function, check_model_function, inputs_of
-from .estimator_hooks import StopsAfter, evaluation_summary
-from .estimator_specs import EstimatorSpec, ModeKeys, WarmStartSettings, checked_hooks
 
 v1 = tf.compat.v1
 

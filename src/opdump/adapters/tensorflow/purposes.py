@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 import tensorflow as tf
 
-from .closure import Closure, GraphOperator
-from .operator_kinds import SKIPS, is_assignment, is_update
+from opdump.adapters.tensorflow.closure import Closure, GraphOperator
+from opdump.adapters.tensorflow.operator_kinds import SKIPS, is_assignment, is_update
 
 Purpose = Literal["step", "initialisation", "restore", "save", "summary", "input pipeline", "reading"]
 

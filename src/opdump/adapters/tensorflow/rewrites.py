@@ -16,10 +16,10 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from .closure import Closure
-from .fusions import ATTRIBUTES, FUSED, fused_with
-from .operator_kinds import is_assignment, is_stateful, is_update
-from .rehearsal import Rehearsal
+from opdump.adapters.tensorflow.closure import Closure
+from opdump.adapters.tensorflow.fusions import ATTRIBUTES, FUSED, fused_with
+from opdump.adapters.tensorflow.operator_kinds import is_assignment, is_stateful, is_update
+from opdump.adapters.tensorflow.rehearsal import Rehearsal
 
 _DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _READER: Final = "opdump_reader/"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from opdump.adapters.tensorflow.operator_kinds import DATA_TYPES, SKIPS
 from opdump.plan import DumpPlan
 from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter
 from opdump.records import IO, SkipReason
-
-from .operator_kinds import DATA_TYPES, SKIPS
 
 
 class Selection:

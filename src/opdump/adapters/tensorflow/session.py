@@ -18,21 +18,21 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as session_module
 
-from .capture import Capture
-from .closure import Closure, closure_of, read_variable
-from .failures import FailureDump
-from .function_state import belongs_to_fetches
-from .functions_library import hidden_callees
-from .fusions import Shapes
-from .model_names import fetched_names
-from .purposes import Purpose, purpose_of
-from .seen import Seen
-from .signatures import DumpedSignature, SignatureTeller, dumped_signature, without_copies
-from .step_count import StepCount
-from .streaming import SignatureStream
-from .undisturbed import PlainRun, Undisturbed, undisturbed
-from .watches import WatchFolders, watching
-from .xla import OF_SESSION, clusters_sessions, has_marked_clusters
+from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.closure import Closure, closure_of, read_variable
+from opdump.adapters.tensorflow.failures import FailureDump
+from opdump.adapters.tensorflow.function_state import belongs_to_fetches
+from opdump.adapters.tensorflow.functions_library import hidden_callees
+from opdump.adapters.tensorflow.fusions import Shapes
+from opdump.adapters.tensorflow.model_names import fetched_names
+from opdump.adapters.tensorflow.purposes import Purpose, purpose_of
+from opdump.adapters.tensorflow.seen import Seen
+from opdump.adapters.tensorflow.signatures import DumpedSignature, SignatureTeller, dumped_signature, without_copies
+from opdump.adapters.tensorflow.step_count import StepCount
+from opdump.adapters.tensorflow.streaming import SignatureStream
+from opdump.adapters.tensorflow.undisturbed import PlainRun, Undisturbed, undisturbed
+from opdump.adapters.tensorflow.watches import WatchFolders, watching
+from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
 
 Run = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""

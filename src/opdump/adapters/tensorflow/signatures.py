@@ -13,20 +13,19 @@ from typing import Any
 from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.host import HostTensor
+from opdump.adapters.tensorflow.attributes import arguments_of
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.closure import Access, Closure, GraphOperator, Slot, read_variable
+from opdump.adapters.tensorflow.dataset_operators import datasets_read, gives_handles, hidden_functions
+from opdump.adapters.tensorflow.effects import definitions_of
+from opdump.adapters.tensorflow.functions_library import callees_of
+from opdump.adapters.tensorflow.operator_kinds import PASSES_ON
+from opdump.adapters.tensorflow.seen import Seen
+from opdump.adapters.tensorflow.selection import Selection
+from opdump.adapters.tensorflow.stacks import Stack, stack_of_node
+from opdump.adapters.tensorflow.xla import LAUNCH, is_compiled, note_of_call
 from opdump.recorder import LiveTensor
 from opdump.records import IO, SkipReason
-
-from .attributes import arguments_of
-from .capture import Capture, Model
-from .closure import Access, Closure, GraphOperator, Slot, read_variable
-from .dataset_operators import datasets_read, gives_handles, hidden_functions
-from .effects import definitions_of
-from .functions_library import callees_of
-from .operator_kinds import PASSES_ON
-from .seen import Seen
-from .selection import Selection
-from .stacks import Stack, stack_of_node
-from .xla import LAUNCH, is_compiled, note_of_call
 
 _FORWARDS = frozenset({"Identity", "RefIdentity", "StopGradient", "PreventGradient", "Enter", "RefEnter"})
 """What the runtime may remove before a run; it gives what it reads."""

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .capture import Capture
-from .closure import Closure
-from .seen import Seen
-from .signatures import ChosenOperator, DumpedSignature, tell_execution
-from .stacks import Stack
+from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.closure import Closure
+from opdump.adapters.tensorflow.seen import Seen
+from opdump.adapters.tensorflow.signatures import ChosenOperator, DumpedSignature, tell_execution
+from opdump.adapters.tensorflow.stacks import Stack
 
 
 class SignatureStream:

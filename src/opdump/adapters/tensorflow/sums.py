@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import tensorflow as tf
 
-from .operator_kinds import is_stateful
+from opdump.adapters.tensorflow.operator_kinds import is_stateful
 
 Tensor = tuple[str, int]
 """A node and the slot of its output."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from .closure import Closure
-from .functions_library import runs_functions
-from .fusions import Fusions
-from .rewrites import Rewriting, Rewritten
-from .sums import Sums
+from opdump.adapters.tensorflow.closure import Closure
+from opdump.adapters.tensorflow.functions_library import runs_functions
+from opdump.adapters.tensorflow.fusions import Fusions
+from opdump.adapters.tensorflow.rewrites import Rewriting, Rewritten
+from opdump.adapters.tensorflow.sums import Sums
 
 _ATTEMPTS: Final = 6
 

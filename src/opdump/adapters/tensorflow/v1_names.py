@@ -19,9 +19,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.data.ops.dataset_ops import DatasetV2
 
+from opdump.adapters.tensorflow.estimator_names import estimator_space, has_estimators
 from opdump.errors import OpdumpError
-
-from .estimator_names import estimator_space, has_estimators
 
 # Those in which TensorFlow 1 had more names; the others are one module in both.
 _SPACES: Final = (

@@ -22,9 +22,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.debug.lib import debug_data
 
+from opdump.adapters.tensorflow.seen import Seen
 from opdump.sink.temporary_directories import remove_own, temporary_directory
-
-from .seen import Seen
 
 _FILE: Final = re.compile(r"(.+)_(\d+)_DebugIdentity_(\d+)(?:-(\d+))?", re.ASCII | re.DOTALL)
 _ORDER: Final = itemgetter(0, 1)

@@ -21,31 +21,30 @@ from torch import nn
 from opdump import kernels
 from opdump.adapters.settings import DumpComplete, Settings
 from opdump.adapters.threads import ThreadEntry
+from opdump.adapters.torch.accelerators import Accelerators
+from opdump.adapters.torch.call_depth import CallDepth, deeper
+from opdump.adapters.torch.calls import CallMode
+from opdump.adapters.torch.compiled import CompiledCall, CompiledRegions
+from opdump.adapters.torch.composites import ExactOperators
+from opdump.adapters.torch.dispatch import CaptureMode
+from opdump.adapters.torch.failures import FunctionFailures
+from opdump.adapters.torch.future_callbacks import FutureCallbacks
+from opdump.adapters.torch.loading import Loading
+from opdump.adapters.torch.mode_stack import put_on, recording_here, take_off
+from opdump.adapters.torch.models import Models
+from opdump.adapters.torch.names_by_release import is_lost, reason_of, reasons
+from opdump.adapters.torch.operator_names import OperatorNames
+from opdump.adapters.torch.private_names import CALLS, OPERATORS, without_modes
+from opdump.adapters.torch.reader import TensorReader
+from opdump.adapters.torch.rpc_calls import RpcCalls, worker_number
+from opdump.adapters.torch.training import TrainingObserver
+from opdump.adapters.torch.training_listener import SilentListener
+from opdump.adapters.torch.training_marks import Marks
+from opdump.adapters.torch.unseen import never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
 from opdump.plan.field_types import wrong_value
 from opdump.recorder import Recorder, beside_the_program
-
-from .accelerators import Accelerators
-from .call_depth import CallDepth, deeper
-from .calls import CallMode
-from .compiled import CompiledCall, CompiledRegions
-from .composites import ExactOperators
-from .dispatch import CaptureMode
-from .failures import FunctionFailures
-from .future_callbacks import FutureCallbacks
-from .loading import Loading
-from .mode_stack import put_on, recording_here, take_off
-from .models import Models
-from .names_by_release import is_lost, reason_of, reasons
-from .operator_names import OperatorNames
-from .private_names import CALLS, OPERATORS, without_modes
-from .reader import TensorReader
-from .rpc_calls import RpcCalls, worker_number
-from .training import TrainingObserver
-from .training_listener import SilentListener
-from .training_marks import Marks
-from .unseen import never_seen, unseen
 
 
 class TorchAdapter:

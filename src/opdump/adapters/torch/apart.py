@@ -7,7 +7,13 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from .private_names import dispatch_depth, no_function_modes, without_keys, without_modes, without_transforms
+from opdump.adapters.torch.private_names import (
+    dispatch_depth,
+    no_function_modes,
+    without_keys,
+    without_modes,
+    without_transforms,
+)
 
 # What autograd (backward and forward mode), version counters and autocast hang on.
 _without_kernels = without_keys(("Autograd", "Autocast"), "ADInplaceOrView")

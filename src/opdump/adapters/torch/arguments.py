@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from .schemas import OperatorSchema
-from .sites import Site
+from opdump.adapters.torch.schemas import OperatorSchema
+from opdump.adapters.torch.sites import Site
 
 _COMPARABLE = frozenset(
     {type(None), bool, int, float, str, list, tuple, torch.dtype, torch.device, torch.layout, torch.memory_format}

@@ -22,18 +22,15 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from opdump.adapters.replacements import Replacements
-from opdump.recorder import LiveTensor, Recorder, beside_the_program
-from opdump.records import OpRecord
-
-from .call_depth import BESIDE_AN_OPERATOR
-from .dispatch import CaptureMode
-from .dynamo_frames import never_compile
-from .failures import records_failures, was_recorded
-from .loading import Loading
-from .mode_stack import recording_here
-from .names_by_release import is_lost
-from .places import Places
-from .private_names import (
+from opdump.adapters.torch.call_depth import BESIDE_AN_OPERATOR
+from opdump.adapters.torch.dispatch import CaptureMode
+from opdump.adapters.torch.dynamo_frames import never_compile
+from opdump.adapters.torch.failures import records_failures, was_recorded
+from opdump.adapters.torch.loading import Loading
+from opdump.adapters.torch.mode_stack import recording_here
+from opdump.adapters.torch.names_by_release import is_lost
+from opdump.adapters.torch.places import Places
+from opdump.adapters.torch.private_names import (
     CALLS,
     SET_EVALUATION,
     children_of,
@@ -46,9 +43,11 @@ from .private_names import (
     without_modes,
     wrappers_of_compiled,
 )
-from .schemas import nested_tensors
-from .shards import shard_of
-from .unseen import unseen
+from opdump.adapters.torch.schemas import nested_tensors
+from opdump.adapters.torch.shards import shard_of
+from opdump.adapters.torch.unseen import unseen
+from opdump.recorder import LiveTensor, Recorder, beside_the_program
+from opdump.records import OpRecord
 
 _NO_OPERATORS = frozenset(
     {

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 
 from opdump.adapters.replacements import Replacements
+from opdump.adapters.torch.mode_stack import suspended
+from opdump.adapters.torch.unseen import unseen
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
-
-from .mode_stack import suspended
-from .unseen import unseen
 
 WAIT = "_c10d_functional::wait_tensor"
 """What it is given is being written until it returns: it is read then."""

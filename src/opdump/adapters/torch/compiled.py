@@ -28,12 +28,11 @@ from typing import Any, Protocol
 import torch
 
 from opdump.adapters.replacements import Replacements
-
-from .compiled_calls import CompiledCalls
-from .dynamo_frames import never_compile, never_compile_package
-from .loading import Loading
-from .mode_stack import recording_here, suspended
-from .private_names import (
+from opdump.adapters.torch.compiled_calls import CompiledCalls
+from opdump.adapters.torch.dynamo_frames import never_compile, never_compile_package
+from opdump.adapters.torch.loading import Loading
+from opdump.adapters.torch.mode_stack import recording_here, suspended
+from opdump.adapters.torch.private_names import (
     BOXED,
     CALL_AT_RUN_TIME,
     EXPORTERS,
@@ -49,8 +48,8 @@ from .private_names import (
     run_time_wrappers,
     stance,
 )
-from .tracing import SuspendedTracing, run_suspended
-from .versions import version_of
+from opdump.adapters.torch.tracing import SuspendedTracing, run_suspended
+from opdump.adapters.torch.versions import version_of
 
 _GRAPH = "__compiled_fn"
 _RESUMED = re.compile(r"(?:torch_dynamo_)?resume_in_(.+)_at_\d+$")

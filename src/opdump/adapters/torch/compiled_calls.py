@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from opdump.adapters.replacements import Replacements
-
-from .dynamo_frames import never_compile
-from .mode_stack import RecordingMode, put_on, recording_modes, suspended, take_off
-from .private_names import (
+from opdump.adapters.torch.dynamo_frames import never_compile
+from opdump.adapters.torch.mode_stack import RecordingMode, put_on, recording_modes, suspended, take_off
+from opdump.adapters.torch.private_names import (
     GUARDS_SEE_MODES,
     RUN_BACKWARD,
     SET_EVALUATION,

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .hazards import (
+from opdump.adapters.torch.hazards import (
     COMPOSITE,
     GRADIENTS,
     ONE_OPERATOR,
@@ -40,9 +40,9 @@ from .hazards import (
     counted_inside,
     find,
 )
-from .mode_stack import RecordingMode, suspended
-from .names_by_release import is_lost
-from .private_names import (
+from opdump.adapters.torch.mode_stack import RecordingMode, suspended
+from opdump.adapters.torch.names_by_release import is_lost
+from opdump.adapters.torch.private_names import (
     KEY_OF_MODES,
     KEY_OF_THREADS_WITH_MODES,
     OPERATORS,
@@ -61,8 +61,8 @@ from .private_names import (
     is_subclass_like,
     saved_tensor_hooks,
 )
-from .redispatch import Redispatch
-from .unseen import unseen
+from opdump.adapters.torch.redispatch import Redispatch
+from opdump.adapters.torch.unseen import unseen
 
 FOLDED_MATMUL = "under a mode a batch times one matrix without gradient runs mm, otherwise bmm"
 

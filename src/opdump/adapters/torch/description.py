@@ -8,11 +8,10 @@ from typing import TypeVar
 import torch
 from torch.nn.parameter import is_lazy
 
+from opdump.adapters.torch.schemas import Found
 from opdump.graph import GraphInput, GraphNode, GraphOutput
 from opdump.recorder import LiveTensor
 from opdump.records import OpRecord
-
-from .schemas import Found
 
 Described = TypeVar("Described", GraphInput, GraphOutput)
 

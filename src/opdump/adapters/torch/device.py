@@ -17,13 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from opdump.adapters.torch.accelerators import Accelerator, Accelerators
+from opdump.adapters.torch.apart import apart
+from opdump.adapters.torch.device_rows import NARROW, WIDTH, blocks_of, is_dense, queue_row, summary_of
+from opdump.adapters.torch.memory import CODES, NAMES, elements_of, widened
+from opdump.adapters.torch.private_names import negated_view
 from opdump.kernels import Summary, summarise
-
-from .accelerators import Accelerator, Accelerators
-from .apart import apart
-from .device_rows import NARROW, WIDTH, blocks_of, is_dense, queue_row, summary_of
-from .memory import CODES, NAMES, elements_of, widened
-from .private_names import negated_view
 
 _CHUNK = 1024
 _PENDING_LIMIT = 2**30

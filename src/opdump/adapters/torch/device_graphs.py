@@ -16,13 +16,12 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from opdump.adapters.replacements import Replacements
+from opdump.adapters.torch.accelerators import Accelerators
+from opdump.adapters.torch.mode_stack import recording_here
+from opdump.adapters.torch.naming import Naming
+from opdump.adapters.torch.schemas import OperatorSchema
 from opdump.recorder import Recorder
 from opdump.records import SkipReason
-
-from .accelerators import Accelerators
-from .mode_stack import recording_here
-from .naming import Naming
-from .schemas import OperatorSchema
 
 _REASON: Final[SkipReason] = "device graph"
 _REGION: Final = OperatorSchema("device_graph", "device_graph", "", (), (), ())

@@ -14,30 +14,43 @@ from typing import Any
 
 import torch
 
+from opdump.adapters.torch.accelerators import Accelerators
+from opdump.adapters.torch.arguments import json_value
+from opdump.adapters.torch.call_depth import BESIDE_AN_OPERATOR, CallDepth
+from opdump.adapters.torch.collectives import WAIT, Collectives
+from opdump.adapters.torch.description import node_of
+from opdump.adapters.torch.device_graphs import DeviceGraphs
+from opdump.adapters.torch.failures import records_failures
+from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
+from opdump.adapters.torch.models import Models
+from opdump.adapters.torch.naming import Link, Naming, holds_tensors
+from opdump.adapters.torch.operator_names import OperatorNames
+from opdump.adapters.torch.private_names import (
+    autograd_node,
+    dispatch_depth,
+    graph_task,
+    operator_schema,
+    sequence_number,
+    without_modes,
+)
+from opdump.adapters.torch.provenance import Provenance
+from opdump.adapters.torch.schemas import (
+    Found,
+    OperatorSchema,
+    nested_tensors,
+    schema_of,
+    tensors_among,
+    tensors_returned,
+)
+from opdump.adapters.torch.sites import Site
+from opdump.adapters.torch.training import TrainingObserver
+from opdump.adapters.torch.training_marks import Marks
+from opdump.adapters.torch.unseen import unseen
+from opdump.adapters.torch.values import ProgramValues
+from opdump.adapters.torch.watching import Watches
 from opdump.plan import DumpPlan
 from opdump.recorder import GatheringRecorder, Live, LiveTensor, Recorder, beside_the_program
 from opdump.records import OpRecord, SkipReason
-
-from .accelerators import Accelerators
-from .arguments import json_value
-from .call_depth import BESIDE_AN_OPERATOR, CallDepth
-from .collectives import WAIT, Collectives
-from .description import node_of
-from .device_graphs import DeviceGraphs
-from .failures import records_failures
-from .mode_stack import RecordingMode, put_on, take_off
-from .models import Models
-from .naming import Link, Naming, holds_tensors
-from .operator_names import OperatorNames
-from .private_names import autograd_node, dispatch_depth, graph_task, operator_schema, sequence_number, without_modes
-from .provenance import Provenance
-from .schemas import Found, OperatorSchema, nested_tensors, schema_of, tensors_among, tensors_returned
-from .sites import Site
-from .training import TrainingObserver
-from .training_marks import Marks
-from .unseen import unseen
-from .values import ProgramValues
-from .watching import Watches
 
 # Found once: every operator asks them.
 _modes_below = dispatch_depth

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from .private_names import never_compiled
+from opdump.adapters.torch.private_names import never_compiled
 
 
 def never_compile(code: CodeType) -> None:

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from opdump.adapters.replacements import Replacements
-
-from .mode_stack import recording_here
+from opdump.adapters.torch.mode_stack import recording_here
 
 
 class RecordFailure(Protocol):

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from .private_names import number_of, sequence_number
+from opdump.adapters.torch.private_names import number_of, sequence_number
 
 _MOST_NODES = 16
 """Nodes that one operator makes at the most: more are new only where nobody was looking."""

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from opdump.adapters.replacements import Replacements
-
-from .mode_stack import RecordingMode, is_on
+from opdump.adapters.torch.mode_stack import RecordingMode, is_on
 
 
 class FutureCallbacks:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from .operator_kinds import kind_of
-from .private_names import all_operators, has_kernel, named_schema
+from opdump.adapters.torch.operator_kinds import kind_of
+from opdump.adapters.torch.private_names import all_operators, has_kernel, named_schema
 
 Operator = Any  # torch._ops.OpOverload, which is generic in some releases and not in others
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from opdump.adapters.torch.mode_stack import suspended
 from opdump.first_import import after_import
-
-from .mode_stack import suspended
 
 Stopped = Callable[[Exception], None]
 

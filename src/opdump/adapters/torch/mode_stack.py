@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from .dynamo_frames import never_compile
-from .names_by_release import is_lost
-from .private_names import (
+from opdump.adapters.torch.dynamo_frames import never_compile
+from opdump.adapters.torch.names_by_release import is_lost
+from opdump.adapters.torch.private_names import (
     FRAMES,
     OPERATORS,
     TorchDispatchMode,

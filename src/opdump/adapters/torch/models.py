@@ -13,14 +13,13 @@ from dataclasses import replace
 from torch import nn
 
 from opdump.adapters.program_marks import ModelNames
+from opdump.adapters.torch.operator_names import OperatorNames
+from opdump.adapters.torch.training_scopes import class_name, unwrapped
 from opdump.plan import DumpPlan, ModelFilter
 from opdump.plan.list_matches import ChoseNothing, ListMatches
 from opdump.plan.model_selection import ModelSelection, OperatorRange
 from opdump.recorder import LiveTensor
 from opdump.records import IO, OpRecord
-
-from .operator_names import OperatorNames
-from .training_scopes import class_name, unwrapped
 
 
 class _Ranges:

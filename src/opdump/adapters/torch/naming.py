@@ -15,21 +15,20 @@ from typing import Any
 
 import torch
 
+from opdump.adapters.torch.arguments import arguments_of, json_value, numbers_for_tensors
+from opdump.adapters.torch.forward_links import ForwardLinks
+from opdump.adapters.torch.models import Models
+from opdump.adapters.torch.private_names import autograd_node, graph_task
+from opdump.adapters.torch.schemas import OperatorSchema, nested_tensors
+from opdump.adapters.torch.sites import GRADIENTS, Site, Sites
+from opdump.adapters.torch.stacks import StackReader, is_recomputing
+from opdump.adapters.torch.training import TrainingObserver
+from opdump.adapters.torch.training_marks import Marks, Spot
+from opdump.adapters.torch.training_position import Position
 from opdump.dump_file.names import UNKNOWN_ID
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.records import Frame, OpRecord, Phase
-
-from .arguments import arguments_of, json_value, numbers_for_tensors
-from .forward_links import ForwardLinks
-from .models import Models
-from .private_names import autograd_node, graph_task
-from .schemas import OperatorSchema, nested_tensors
-from .sites import GRADIENTS, Site, Sites
-from .stacks import StackReader, is_recomputing
-from .training import TrainingObserver
-from .training_marks import Marks, Spot
-from .training_position import Position
 
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 # Found once: every operator asks them.

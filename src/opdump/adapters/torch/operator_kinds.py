@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
+from opdump.adapters.torch.private_names import operator_schema
 from opdump.records import SkipReason
-
-from .private_names import operator_schema
 
 _NATIVE_NAMESPACES = frozenset({"aten", "prims"})
 

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from .private_names import WRAPPED, WRAPPED_BY_OTHERS, children_of
-from .sites import GRADIENTS
-from .training_scopes import WRAPPERS, RootScopes, compiled_original
+from opdump.adapters.torch.private_names import WRAPPED, WRAPPED_BY_OTHERS, children_of
+from opdump.adapters.torch.sites import GRADIENTS
+from opdump.adapters.torch.training_scopes import WRAPPERS, RootScopes, compiled_original
 
 _ROOT = 2
 """Components above the modules of a network: `Default/network-LeNet`."""

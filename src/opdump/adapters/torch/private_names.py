@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .names_by_release import ABSENT, Ability, PrivateName, first, gives, later, look_up, row, taken
+from opdump.adapters.torch.names_by_release import (
+    ABSENT,
+    Ability,
+    PrivateName,
+    first,
+    gives,
+    later,
+    look_up,
+    row,
+    taken,
+)
 
 OPERATORS = Ability(
     "operators", "no operator is recorded, since it could not be done without changing the program's numbers"

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 
+from opdump.adapters.torch.names_by_release import is_lost
+from opdump.adapters.torch.private_names import SOURCES, hold_weakly, identity_of, release_memory
+from opdump.adapters.torch.schemas import Found
 from opdump.recorder import LiveTensor
-
-from .names_by_release import is_lost
-from .private_names import SOURCES, hold_weakly, identity_of, release_memory
-from .schemas import Found
 
 _STRIDED = torch.strided
 _UNTOLD = is_lost(SOURCES)

@@ -12,16 +12,15 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.nn.parameter import is_lazy
 
+from opdump.adapters.torch.accelerators import Accelerators
+from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
+from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, elements_of, widened
+from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
+from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import Summary, SummaryTable, TensorTaker, summarise
 from opdump.recorder import LiveTensor, Taken
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import SummaryStatistics, canonical_category, device_extremes, digests_of
-
-from .accelerators import Accelerators
-from .device import DeviceSummaries, PendingCopy
-from .memory import CODES, NAMES, copy_of_elements, elements_of, widened
-from .private_names import is_functorch, no_subclass_functions
-from .unseen import never_seen
 
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 _DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .private_names import KEY_OF_THREADS_WITH_MODES, destroy_library, fallthrough_kernel
+from opdump.adapters.torch.private_names import KEY_OF_THREADS_WITH_MODES, destroy_library, fallthrough_kernel
 
 _NAMESPACE = "prims"
 _NAME = "opdump_entry"

@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from opdump.adapters.replacements import Replacements
-
-from .mode_stack import RecordingMode, is_on
-from .private_names import has_rpc_agent, rpc_agent, rpc_invocations, rpc_pickler, run_rpc_function
+from opdump.adapters.torch.mode_stack import RecordingMode, is_on
+from opdump.adapters.torch.private_names import has_rpc_agent, rpc_agent, rpc_invocations, rpc_pickler, run_rpc_function
 
 _UNSEEN = {"builtin": "operators of PyTorch", "torchscript": "functions of TorchScript"}
 """What runs without Python, by the last word of the function that asks for it."""

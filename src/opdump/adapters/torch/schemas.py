@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
+from opdump.adapters.torch.operator_kinds import is_asynchronous, kind_of, true_name, writes_of
+from opdump.adapters.torch.private_names import operator_schema
 from opdump.records import SkipReason
-
-from .operator_kinds import is_asynchronous, kind_of, true_name, writes_of
-from .private_names import operator_schema
 
 _Tensor = torch.Tensor
 Found = tuple[int, str, torch.Tensor]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .private_names import local_part_of
+from opdump.adapters.torch.private_names import local_part_of
 
 
 def shard_of(tensor: Any) -> Any:

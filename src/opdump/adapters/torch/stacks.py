@@ -10,10 +10,9 @@ from types import CodeType, FrameType
 import torch
 
 from opdump.adapters.program_code import OPDUMP, is_programs, runs_programs
+from opdump.adapters.torch.places import NAME as STANDS_IN
+from opdump.adapters.torch.training_position import Running
 from opdump.records import Frame
-
-from .places import NAME as STANDS_IN
-from .training_position import Running
 
 _TORCH = (f"{Path(torch.__file__).parent}/",)
 _PRECALL: int | None = dis.opmap.get("PRECALL")

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from opdump.adapters.replacements import Replacements
-
-from .loading import Loading
-from .mode_stack import suspended
-from .private_names import TRACERS, LateName
+from opdump.adapters.torch.loading import Loading
+from opdump.adapters.torch.mode_stack import suspended
+from opdump.adapters.torch.private_names import TRACERS, LateName
 
 
 class SuspendedTracing:

@@ -26,19 +26,18 @@ from torch import nn
 from torch.fx import GraphModule
 from torch.optim import Optimizer
 
+from opdump.adapters.torch.call_depth import NESTED, CallDepth
+from opdump.adapters.torch.loading import Loading, Stopped, raised
+from opdump.adapters.torch.private_names import REPLICA, graph_task, tracing_context
+from opdump.adapters.torch.training_hooks import Watch, install
+from opdump.adapters.torch.training_listener import SilentListener, TrainingListener
+from opdump.adapters.torch.training_marks import Enclosing, Marks
+from opdump.adapters.torch.training_networks import Networks
+from opdump.adapters.torch.training_optimizers import Optimizers
+from opdump.adapters.torch.training_position import Phase, Position, Running
+from opdump.adapters.torch.training_scopes import RootScopes, compiled_original, is_network
+from opdump.adapters.torch.training_steps import StepCounter
 from opdump.errors import CaptureStateError
-
-from .call_depth import NESTED, CallDepth
-from .loading import Loading, Stopped, raised
-from .private_names import REPLICA, graph_task, tracing_context
-from .training_hooks import Watch, install
-from .training_listener import SilentListener, TrainingListener
-from .training_marks import Enclosing, Marks
-from .training_networks import Networks
-from .training_optimizers import Optimizers
-from .training_position import Phase, Position, Running
-from .training_scopes import RootScopes, compiled_original, is_network
-from .training_steps import StepCounter
 
 Run = Callable[[], Any]
 _PLACE = ("scope", "phase", "root", "refreshed", "graph_id", "call_id", "recomputing", "enclosing")

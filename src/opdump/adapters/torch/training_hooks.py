@@ -21,9 +21,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from opdump.adapters.replacements import Replacements
-
-from .loading import Loading
-from .private_names import RUN_BACKWARD, checkpoint_generator, run_backward
+from opdump.adapters.torch.loading import Loading
+from opdump.adapters.torch.private_names import RUN_BACKWARD, checkpoint_generator, run_backward
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from typing import Any
 from torch import nn
 
 from opdump.adapters.program_marks import UNMARKED, Mark, ProgramMarks, key_of
-
-from .training_scopes import RootScopes, compiled_original
+from opdump.adapters.torch.training_scopes import RootScopes, compiled_original
 
 
 class Enclosing:

@@ -13,10 +13,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from .training_owners import outermost_owner
-from .training_scopes import OUTSIDE, RootScopes, class_name, compiled_original, part_name, unwrapped
-from .unseen import never_seen
-from .versions import version_of
+from opdump.adapters.torch.training_owners import outermost_owner
+from opdump.adapters.torch.training_scopes import (
+    OUTSIDE,
+    RootScopes,
+    class_name,
+    compiled_original,
+    part_name,
+    unwrapped,
+)
+from opdump.adapters.torch.unseen import never_seen
+from opdump.adapters.torch.versions import version_of
 
 
 class Networks:

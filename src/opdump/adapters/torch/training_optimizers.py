@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from .private_names import graph_task
-from .training_position import Position, Running, RunningOptimizer
-from .training_scopes import OUTSIDE
-from .training_steps import StepCounter
-from .unseen import never_seen
+from opdump.adapters.torch.private_names import graph_task
+from opdump.adapters.torch.training_position import Position, Running, RunningOptimizer
+from opdump.adapters.torch.training_scopes import OUTSIDE
+from opdump.adapters.torch.training_steps import StepCounter
+from opdump.adapters.torch.unseen import never_seen
 
 
 class Optimizers:

@@ -13,7 +13,7 @@ from types import FrameType
 
 from torch import nn
 
-from .training_scopes import compiled_original, is_network
+from opdump.adapters.torch.training_scopes import compiled_original, is_network
 
 _SNAPSHOTS = sys.version_info < (3, 13)
 """Reading the locals of a function leaves a copy in its frame, which keeps alive what the program lets go."""

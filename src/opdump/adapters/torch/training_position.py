@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import FrameType
 from typing import Literal
 
+from opdump.adapters.torch.training_marks import Enclosing
+from opdump.adapters.torch.training_scopes import OUTSIDE, RootScopes
 from opdump.records import Frame
-
-from .training_marks import Enclosing
-from .training_scopes import OUTSIDE, RootScopes
 
 Phase = Literal["forward", "optimizer"]
 

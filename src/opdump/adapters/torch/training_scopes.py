@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from .private_names import WRAPPED, children_of
+from opdump.adapters.torch.private_names import WRAPPED, children_of
 
 OUTSIDE = "Default"
 WRAPPERS = ("DistributedDataParallel", "DataParallel")

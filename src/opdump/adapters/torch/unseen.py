@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from .private_names import no_function_modes
+from opdump.adapters.torch.private_names import no_function_modes
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")

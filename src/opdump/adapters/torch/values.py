@@ -7,18 +7,17 @@ from collections.abc import Mapping
 import torch
 from torch.nn.parameter import is_lazy
 
+from opdump.adapters.torch.description import dtype_name, shape_of
+from opdump.adapters.torch.device_graphs import DeviceGraphs
+from opdump.adapters.torch.naming import Naming
+from opdump.adapters.torch.provenance import Provenance
+from opdump.adapters.torch.shards import shard_of
+from opdump.adapters.torch.training import TrainingObserver
+from opdump.adapters.torch.training_scopes import RootScopes
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.records import OpRecord
-
-from .description import dtype_name, shape_of
-from .device_graphs import DeviceGraphs
-from .naming import Naming
-from .provenance import Provenance
-from .shards import shard_of
-from .training import TrainingObserver
-from .training_scopes import RootScopes
 
 PARAMETER = "Parameter"
 """op_type of what is recorded without an operator."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from .private_names import writes_into
-from .unseen import unseen
+from opdump.adapters.torch.private_names import writes_into
+from opdump.adapters.torch.unseen import unseen
 
 
 def version_of(value: Any) -> int:

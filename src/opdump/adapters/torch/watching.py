@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from opdump.adapters.torch.operator_names import OperatorNames
+from opdump.adapters.torch.private_names import without_modes
+from opdump.adapters.torch.schemas import Found
 from opdump.plan import DumpPlan, ModelSelection
 from opdump.plan.nearest import with_nearest
 from opdump.recorder import GatheringRecorder, LiveTensor
 from opdump.records import OpRecord
-
-from .operator_names import OperatorNames
-from .private_names import without_modes
-from .schemas import Found
 
 _MOST_SEEN = 100_000
 TENSOR = "Tensor"
