@@ -11,8 +11,7 @@ from onnx import GraphProto, TensorProto, helper
 
 from opdump.adapters.onnxruntime.differences import same_bits
 from opdump.plan.model_selection import ModelSelection
-
-from .recording import FLOAT, INT64, Array, Recording, model_of, numbers, plain_run
+from tests.onnx.recording import FLOAT, INT64, Array, Recording, model_of, numbers, plain_run
 
 BOOL = TensorProto.BOOL
 node = helper.make_node

@@ -12,8 +12,7 @@ import pytest
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from opdump.adapters.onnxruntime.differences import same_bits
-
-from .recording import FLOAT, INT64, Array, Recording, model_of, numbers, plain_run
+from tests.onnx.recording import FLOAT, INT64, Array, Recording, model_of, numbers, plain_run
 
 BOOL = TensorProto.BOOL
 node = helper.make_node

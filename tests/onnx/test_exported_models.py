@@ -12,9 +12,8 @@ import torch
 from onnx.reference import ReferenceEvaluator
 
 from opdump.adapters.onnxruntime.differences import same_bits
-
-from .recording import FLOAT, Recording, model_of, numbers, plain_run
-from .torch_models import exported
+from tests.onnx.recording import FLOAT, Recording, model_of, numbers, plain_run
+from tests.onnx.torch_models import exported
 
 assert torch is not None  # the exporter lives there; without PyTorch this file is left out
 

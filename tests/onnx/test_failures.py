@@ -17,8 +17,7 @@ from opdump.plan import DumpPlan, StepSet
 from opdump.recorder import GatheringRecorder, LiveTensor
 from opdump.records import OpRecord
 from opdump.testing import CollectingWriter
-
-from .recording import FLOAT, INT64, model_of, numbers, plain_run
+from tests.onnx.recording import FLOAT, INT64, model_of, numbers, plain_run
 
 
 class FailureRecorder(GatheringRecorder):

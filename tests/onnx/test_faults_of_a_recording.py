@@ -17,8 +17,7 @@ from opdump.commands import main
 from opdump.errors import DumpPathError
 from opdump.onnx.recording import Recording
 from opdump.plan import DumpPlan
-
-from .recording import FLOAT, model_of, plain_run
+from tests.onnx.recording import FLOAT, model_of, plain_run
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "sync": {"layout": "mindspore-2.3", "saved_data": "full"},

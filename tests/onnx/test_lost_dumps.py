@@ -18,8 +18,7 @@ from opdump.plan import DumpPlan
 from opdump.recorder import make_recorder
 from opdump.records import OpRecord
 from opdump.testing import CollectingWriter
-
-from .recording import FLOAT, model_of, numbers, plain_run
+from tests.onnx.recording import FLOAT, model_of, numbers, plain_run
 
 node = helper.make_node
 Calls = list[tuple[str, tuple[str, ...]]]

@@ -10,9 +10,8 @@ import onnxruntime
 import pytest
 
 from opdump.adapters.onnxruntime.differences import same_bits
-
-from .node_cases import feeds_of, node_cases
-from .recording import Recording, plain_run
+from tests.onnx.node_cases import feeds_of, node_cases
+from tests.onnx.recording import Recording, plain_run
 
 _LEAST = 1450
 

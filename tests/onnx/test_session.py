@@ -21,8 +21,7 @@ from opdump.plan.model_selection import Exclusion, ModelSelection, OperatorRange
 from opdump.recorder import GatheringRecorder, Taken
 from opdump.records import OpRecord
 from opdump.testing import CollectingWriter
-
-from .recording import FLOAT, INT64, Recording, model_of, numbers, plain_run
+from tests.onnx.recording import FLOAT, INT64, Recording, model_of, numbers, plain_run
 
 X = {"x": (FLOAT, ["n"])}
 
