@@ -31,10 +31,10 @@ from workloads import ResNet
 
 from opdump.adapters.host.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
+from opdump.index.writer import RunFacts, own_version
 from opdump.kernels import active, set_threads
 from opdump.layouts.ascend.operator_csv import DEFAULT_STATISTICS
-from opdump.layouts.mindspore_sync.index_writer import RunFacts, own_version
-from opdump.layouts.writing import open_writer
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, LayoutName
 from opdump.recorder import make_recorder
 

@@ -16,39 +16,39 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opdump import acl, onnx, tensorflow
-    from opdump.adapters.settings import DumpComplete
-    from opdump.capture_report import CaptureReport
-    from opdump.catalog import Catalog, Execution, Run
-    from opdump.catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
+    from opdump.adapters.base import DumpComplete
+    from opdump.capturing.report import CaptureReport
+    from opdump.capturing.session import Dump, capture, name_model, set_dump, start, stop, watch
+    from opdump.catalog.catalog import Catalog, Execution, Run
+    from opdump.catalog.catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
     from opdump.dump_file import DumpFile, DumpTensor, read_dump_file, write_dump_file
     from opdump.errors import OpdumpError
     from opdump.plan import DumpPlan
     from opdump.records import OpRecord, TensorRecord
-    from opdump.session import Dump, capture, name_model, set_dump, start, stop, watch
 
     __version__: str
 
 _HOMES = {
-    "Catalog": ("catalog", "Catalog"),
-    "CaptureReport": ("capture_report", "CaptureReport"),
-    "Dump": ("session", "Dump"),
-    "DumpComplete": ("adapters.settings", "DumpComplete"),
+    "Catalog": ("catalog.catalog", "Catalog"),
+    "CaptureReport": ("capturing.report", "CaptureReport"),
+    "Dump": ("capturing.session", "Dump"),
+    "DumpComplete": ("adapters.base", "DumpComplete"),
     "DumpFile": ("dump_file", "DumpFile"),
     "DumpPlan": ("plan", "DumpPlan"),
     "DumpTensor": ("dump_file", "DumpTensor"),
-    "Execution": ("catalog", "Execution"),
+    "Execution": ("catalog.catalog", "Execution"),
     "OpRecord": ("records", "OpRecord"),
     "OpdumpError": ("errors", "OpdumpError"),
-    "Run": ("catalog", "Run"),
+    "Run": ("catalog.catalog", "Run"),
     "TensorRecord": ("records", "TensorRecord"),
-    "capture": ("session", "capture"),
-    "name_model": ("session", "name_model"),
-    "open": ("catalog", "open_dump"),
+    "capture": ("capturing.session", "capture"),
+    "name_model": ("capturing.session", "name_model"),
+    "open": ("catalog.catalog", "open_dump"),
     "read_dump_file": ("dump_file", "read_dump_file"),
-    "set_dump": ("session", "set_dump"),
-    "start": ("session", "start"),
-    "stop": ("session", "stop"),
-    "watch": ("session", "watch"),
+    "set_dump": ("capturing.session", "set_dump"),
+    "start": ("capturing.session", "start"),
+    "stop": ("capturing.session", "stop"),
+    "watch": ("capturing.session", "watch"),
     "write_dump_file": ("dump_file", "write_dump_file"),
 }
 

@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from onnx import helper
 
 from opdump import acl
-from opdump.layouts.ge_graph import GeGraph, GeOperator, GeTensor, write_ge_graph
+from opdump.layouts.graph_files.ge import GeGraph, GeOperator, GeTensor, write_ge_graph
 from opdump.onnx import session
 from tests.acl.program import config, execute, feeds_of, load, nodes_dumped, numbers, ok, write_model
 

@@ -11,7 +11,7 @@ import pytest
 
 import opdump
 from opdump.errors import CaptureStateError, ConfigError, IncompleteCaptureError, ModelFileError
-from opdump.layouts.opening import read_ranks
+from opdump.layouts.detect import read_ranks
 from tests.acl.program import (
     assert_converts_to_the_values_of_the_run,
     config,

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from opdump.capturing.session import chosen_framework
 from opdump.errors import ConfigError
-from opdump.session import chosen_framework
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from opdump.adapters.settings import Adapter
+from opdump.adapters.base import Adapter
 from opdump.testing.adapter_tests import AdapterTests, Array
 from opdump.testing.fake_adapter import FakeAdapter
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from opdump.adapters.settings import Adapter
+from opdump.adapters.base import Adapter
 from opdump.adapters.torch.adapter import ADAPTER
 from opdump.testing.adapter_tests import AdapterTests, Array
 

@@ -18,10 +18,10 @@ from torch import nn
 
 import opdump
 import opdump.onnx
-from opdump.capture_report import CaptureReport
-from opdump.configs.acl_keys import DUMP, ArrayOf, Table
-from opdump.configs.known_keys import KEYS
-from opdump.configs.tensorflow_keys import DUMP_KEYS
+from opdump.capturing.report import CaptureReport
+from opdump.configs.acl.keys import DUMP, ArrayOf, Table
+from opdump.configs.shared.known_keys import KEYS
+from opdump.configs.tensorflow.keys import DUMP_KEYS
 from opdump.errors import ConfigError, IncompleteCaptureError
 from tests.cli.programs import opdump as command
 

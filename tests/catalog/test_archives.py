@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.errors import UnknownLayoutError
 from tests.catalog import archives
 

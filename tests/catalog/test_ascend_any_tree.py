@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.dump_file import DumpFile
 from opdump.dump_file.names import DumpName, ExceptionName, FftsPlus, parse_name
 from opdump.dump_file.writing import encode_dump_file

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdump.catalog import Catalog, open_dump
+from opdump.catalog.catalog import Catalog, open_dump
 from opdump.errors import UnknownLayoutError
 from tests.layouts.ascend_dumps import STAMP, TIME, add_dump_file, add_npy
 

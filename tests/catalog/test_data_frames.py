@@ -12,9 +12,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from opdump.catalog import Catalog, open_dump
+from opdump.catalog.catalog import Catalog, open_dump
+from opdump.catalog.data_frames import polars_frame
 from opdump.errors import NotInDumpError, PackageMissingError
-from opdump.executions.data_frames import polars_frame
 from opdump.plan import DumpPlan
 from opdump.records import OpRecord, TensorRecord
 from opdump.testing import sample_step

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import opdump
-from opdump.catalog import Catalog
+from opdump.catalog.catalog import Catalog
 from opdump.commands.show import show
 from opdump.reports.selection import Selection, selected
 

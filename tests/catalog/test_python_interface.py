@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdump.catalog import Catalog, open_dump
+from opdump.catalog.catalog import Catalog, open_dump
 from opdump.errors import ConfigError, NoElementsError, NotInDumpError
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, TensorRecord
@@ -189,7 +189,7 @@ def test_html_of_hostile_names_is_escaped() -> None:
     tensor = TensorRecord(
         op, "output", 0, HOSTILE, (1,), HOSTILE, argument=HOSTILE, source=HOSTILE, statistics={HOSTILE: HOSTILE}
     )
-    from opdump.catalog import Execution
+    from opdump.catalog.catalog import Execution
 
     for each in (op, tensor, Execution(op, (tensor,))):
         tags = _Tags(each._repr_html_())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from opdump.catalog import Execution
+from opdump.catalog.catalog import Execution
 from opdump.checks.origins import Origins
 from opdump.records import IO, OpRecord, TensorRecord
 

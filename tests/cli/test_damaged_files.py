@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 import opdump
 from opdump.commands import main
+from opdump.index.payload import FilePayload
 from opdump.layouts.ascend.payload import DumpPayload
-from opdump.layouts.mindspore_sync.payload import FilePayload
 
 pytest.importorskip("torch")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 _PROGRAM = """
 import sys
-from opdump.configs.program_directory import program_directory
+from opdump.configs.shared.program_directory import program_directory
 from opdump.onnx.settings import plan_of
-from opdump.session import resolve_plan
+from opdump.capturing.session import resolve_plan
 
 config = sys.argv[1]
 print(program_directory())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdump.adapters.settings import Settings
+from opdump.adapters.base import Settings
 from opdump.layouts.mindspore_sync import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from opdump.layouts.ge_graph import COMPUTE_GRAPH, note_graph, write_ge_graph
+from opdump.layouts.graph_files.ge import COMPUTE_GRAPH, note_graph, write_ge_graph
 from tests.cli.programs import opdump
 from tests.ge_graph.graphs import graph
 from tests.layouts.ascend_dumps import STAMP, TIME, add_dump_file

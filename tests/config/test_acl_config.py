@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from opdump.configs.acl import load_acl_plan, plan_from_acl_text, plan_from_environment
-from opdump.configs.acl_error import AclConfigError
-from opdump.configs.acl_keys import DUMP
+from opdump.configs.acl.error import AclConfigError
+from opdump.configs.acl.keys import DUMP
+from opdump.configs.acl.plan import load_acl_plan, plan_from_acl_text, plan_from_environment
 from opdump.errors import ConfigError, DumpPathError, OpdumpError
 from opdump.plan import DumpPlan, KernelPattern, ModelFilter, ModelSelection, StepSet
 

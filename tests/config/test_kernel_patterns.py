@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opdump.configs.mindspore import load_plan
+from opdump.configs.mindspore.plan import load_plan
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern
 from tests.config.verdicts import load, says

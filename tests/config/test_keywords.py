@@ -8,12 +8,12 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import opdump
-from opdump.configs.keywords import CaptureKeywords, PlanKeywords, StatisticName
-from opdump.configs.known_keys import KEYS
-from opdump.configs.mindspore import _PLAN_FIELDS
+from opdump.capturing.session import resolve_plan
+from opdump.configs.mindspore.plan import _PLAN_FIELDS
+from opdump.configs.shared.keywords import CaptureKeywords, PlanKeywords, StatisticName
+from opdump.configs.shared.known_keys import KEYS
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan
-from opdump.session import resolve_plan
 from opdump.statistics import CATEGORIES
 
 _HINTS = get_type_hints(PlanKeywords)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opdump.configs.mindspore import load_plan, plan_from_keywords
+from opdump.configs.mindspore.plan import load_plan, plan_from_keywords
 from opdump.errors import ConfigError, DumpPathError
 from opdump.plan import DumpPlan, KernelPattern, OverflowKind, StepSet
 

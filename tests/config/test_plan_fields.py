@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import opdump
+from opdump.capturing.session import resolve_plan
 from opdump.errors import ConfigError
 from opdump.onnx.settings import plan_of
 from opdump.plan import DumpPlan, KernelPattern, StepSet
-from opdump.session import resolve_plan
 
 # What a person writes, and what the plan holds then.
 VALUES: dict[str, tuple[Any, Any]] = {

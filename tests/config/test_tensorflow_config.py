@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdump.configs.tensorflow import ParameterValue, TrainingDump, training_dump_of, training_dump_of_options
-from opdump.configs.tensorflow_error import TensorflowConfigError
-from opdump.configs.tensorflow_keys import DUMP_KEYS
-from opdump.configs.tensorflow_values import parameter_values
+from opdump.configs.tensorflow.error import TensorflowConfigError
+from opdump.configs.tensorflow.keys import DUMP_KEYS
+from opdump.configs.tensorflow.plan import ParameterValue, TrainingDump, training_dump_of, training_dump_of_options
+from opdump.configs.tensorflow.values import parameter_values
 from opdump.plan import ModelSelection, StepSet
 
 
@@ -71,7 +71,7 @@ def test_a_mode_says_which_side_is_dumped(here: Path, mode: str | None, sides: t
 
 
 def test_statistics_are_those_of_acl_json(here: Path) -> None:
-    from opdump.configs.acl import plan_from_acl_text
+    from opdump.configs.acl.plan import plan_from_acl_text
 
     plan = _dump(here, **ON, dump_data="stats").plan
     acl = plan_from_acl_text(

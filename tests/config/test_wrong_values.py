@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import opdump
+from opdump.capturing.session import resolve_plan
 from opdump.errors import ConfigError
 from opdump.onnx import session
 from opdump.plan import DumpPlan, Exclusion, KernelPattern, ModelSelection, OperatorRange, StepSet
-from opdump.session import resolve_plan
 from opdump.tensorflow import install
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.conversion import ConversionPlan, convert
 from opdump.conversion.plan import ConversionError
 from tests.conversion.dump_files import TIME, dump, overflow_file, tensor, tree

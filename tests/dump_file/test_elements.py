@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from opdump.dtypes.widening import widen
 from opdump.dump_file import DATA_TYPES, DumpTensor, HeldBytes, data_type, data_type_number
 from opdump.dump_file.elements import values_of_codes
-from opdump.dump_file.widening import widen
 from opdump.errors import UndecodableTensorError
 
 TO_HOST = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from opdump.layouts.ge_graph import GeGraph, GeOperator, GeOrigin, GeTensor
+from opdump.layouts.graph_files.ge import GeGraph, GeOperator, GeOrigin, GeTensor
 
 
 def graph(name: str, *op_types: str, attributes: Mapping[str, Any] | None = None) -> GeGraph:

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from opdump.configs.ge_graph_environment import graph_directories, graph_directory, graph_warnings
+from opdump.configs.shared.ge_graph_environment import graph_directories, graph_directory, graph_warnings
 from opdump.errors import CorruptDumpError, DumpPathError
-from opdump.layouts.ge_graph import GraphNote, note_graph, read_ge_graph, read_notes, update_of, write_new_ge_graph
+from opdump.layouts.graph_files.ge import (
+    GraphNote,
+    note_graph,
+    read_ge_graph,
+    read_notes,
+    update_of,
+    write_new_ge_graph,
+)
 from tests.ge_graph.graphs import graph
 
 HERE = Path("/work dir")

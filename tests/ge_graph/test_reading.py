@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdump.errors import CorruptDumpError
-from opdump.layouts.ge_graph import (
+from opdump.layouts.graph_files.ge import (
     COMPUTE_GRAPH,
     GeGraph,
     GeOperator,
@@ -26,7 +26,7 @@ from opdump.layouts.ge_graph import (
     root_name,
     write_ge_graph,
 )
-from opdump.layouts.ge_graph.text_tree import parse_text_tree
+from opdump.layouts.graph_files.ge.text_tree import parse_text_tree
 from tests.ge_graph.graphs import OF_A_DEVICE, graph
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)

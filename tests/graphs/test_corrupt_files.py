@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdump.errors import CorruptDumpError
-from opdump.layouts.ms_graph import (
+from opdump.layouts.graph_files.mindspore import (
     decode_execution_history,
     decode_execution_order,
     decode_ir,
@@ -17,7 +17,7 @@ from opdump.layouts.ms_graph import (
     encode_ir,
     encode_pb,
 )
-from opdump.layouts.ms_graph.pb_schema import model_proto
+from opdump.layouts.graph_files.mindspore.pb_schema import model_proto
 from tests.graphs.examples import DATA, small_graph
 
 

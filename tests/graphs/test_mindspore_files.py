@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opdump.graph import Graph, GraphOutput
-from opdump.layouts.ms_graph import decode_execution_history, decode_execution_order, decode_ir, decode_pb
+from opdump.layouts.graph_files.mindspore import decode_execution_history, decode_execution_order, decode_ir, decode_pb
 from opdump.records import Frame
 from tests.graphs.examples import DATA
 

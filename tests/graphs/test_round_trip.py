@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from opdump.graph import Graph
-from opdump.layouts.ms_graph import (
+from opdump.layouts.graph_files.mindspore import (
     decode_execution_history,
     decode_execution_order,
     decode_ir,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from opdump.index.writer import RunFacts
 from opdump.layouts.ascend.writer import AscendWriter
 from opdump.layouts.mindspore_sync import StepRecords, SyncWriter
-from opdump.layouts.mindspore_sync.index_writer import RunFacts
-from opdump.layouts.writing import open_writer
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.testing import SampleStep
 

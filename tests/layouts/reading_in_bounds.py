@@ -17,7 +17,7 @@ import sys
 import traceback
 from typing import Any
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.commands import main
 from opdump.errors import OpdumpError
 

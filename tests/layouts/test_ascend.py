@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, read_dump_file, write_dump_file
 from opdump.dump_file.names import sanitise
 from opdump.errors import CorruptDumpError, UndecodableTensorError

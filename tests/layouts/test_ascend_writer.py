@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.dump_file import read_dump_file
 from opdump.dump_file.names import parse_dump_name, read_mapping
 from opdump.dump_file.opdebug import decode_opdebug
 from opdump.errors import DumpPathError
+from opdump.index.metadata import METADATA
+from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
 from opdump.layouts.ascend.long_names import hashed_name
 from opdump.layouts.ascend.writer import AscendWriter
-from opdump.layouts.mindspore_sync.index_writer import RunFacts
-from opdump.layouts.mindspore_sync.metadata import METADATA
-from opdump.layouts.writing import open_writer
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, KernelPattern
 from opdump.records import HostPayload, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics

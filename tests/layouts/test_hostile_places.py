@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from opdump.adapters.program_marks import ModelNames
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.errors import ConfigError, DumpPathError
-from opdump.layouts.mindspore_sync.index_writer import RunFacts
-from opdump.layouts.writing import open_writer
+from opdump.index.writer import RunFacts
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, OpRecord, TensorRecord
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
+from opdump.index.payload import FilePayload
 from opdump.kernels import summarise
 from opdump.layouts.mindspore_sync import StepRecords
-from opdump.layouts.mindspore_sync.payload import FilePayload
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, SkipReason, StatisticValue
 from opdump.statistics import SummaryStatistics
@@ -94,7 +94,7 @@ def test_a_dump_that_is_being_written_can_be_read(tmp_path: Path) -> None:
 
 
 def test_a_reader_holds_no_lock_on_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opdump.layouts.mindspore_sync.index_writer._PATIENCE_SECONDS", 0)
+    monkeypatch.setattr("opdump.index.writer._PATIENCE_SECONDS", 0)
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
     file_step(writer, sample_step(0))
     catalog = open_dump(tmp_path)
@@ -149,7 +149,7 @@ def test_a_dump_on_a_read_only_file_system_is_read(tmp_path: Path, killed: bool)
     if killed:
         _with_hot_journal(root)
     program = f"""
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 catalog = open_dump({str(root)!r})
 assert not catalog.problems, catalog.problems
 print(len(list(catalog)))

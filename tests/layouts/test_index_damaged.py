@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
 from opdump.plan import DumpPlan
 from opdump.testing import sample_step

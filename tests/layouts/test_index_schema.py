@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
-from opdump.layouts.mindspore_sync.index_schema import SCHEMAS
+from opdump.index.schema import SCHEMAS
 from opdump.plan import DumpPlan
 from opdump.testing import sample_step
 from tests.layouts.filing import file_steps, new_writer

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
 from opdump.plan import DumpPlan
 from tests.layouts.filing import new_writer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.layouts.mindspore_sync import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.records import OpRecord, TensorRecord

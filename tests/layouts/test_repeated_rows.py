@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
+from opdump.index.batch import Batches
 from opdump.kernels import Summary
-from opdump.layouts.mindspore_sync.batch import Batches
 from opdump.layouts.mindspore_sync.repeated_rows import RepeatedRows, repeated_rows
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
 from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
+from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
 from opdump.layouts.ascend.writer import AscendWriter
 from opdump.layouts.mindspore_sync import StepRecords
-from opdump.layouts.mindspore_sync.index_writer import RunFacts
-from opdump.layouts.writing import open_writer
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.records import Frame, HostPayload, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics

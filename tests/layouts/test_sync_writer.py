@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
 from opdump.graph import Graph, GraphNode, GraphOutput
 from opdump.layouts.mindspore_sync import StepRecords, parse_file_name

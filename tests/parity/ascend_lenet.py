@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file import FORMAT_NUMBERS, DumpFile, DumpTensor, HeldBytes, write_dump_file
-from opdump.dump_file.data_types import BY_NAME
 from opdump.dump_file.elements import encode_elements
 from opdump.graph import Graph, GraphInput, GraphNode, GraphOutput
-from opdump.layouts.ms_graph import encode_pb
+from opdump.layouts.graph_files.mindspore import encode_pb
 from opdump.records import IO, Frame
 
 NET = "LeNet"

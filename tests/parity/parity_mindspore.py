@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from opdump.catalog import open_dump
+from opdump.catalog.catalog import open_dump
 from opdump.graph import GraphNode
 from tests.parity import tree
 from tests.parity.lenet import PARAMETERS, SHAPES, STEPS, Dumps, make_dumps

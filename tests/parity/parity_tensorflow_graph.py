@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opdump.layouts.ge_graph import GeGraph, is_computational, read_ge_graph
+from opdump.layouts.graph_files.ge import GeGraph, is_computational, read_ge_graph
 from tests.parity import peers
 
 PROGRAMS = ("training", "starting", "initialising", "feeding", "partly fed", "function", "imported")

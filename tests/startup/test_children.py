@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import opdump as package
-from opdump.children import Family
-from opdump.children.plan_text import plan_of_text, text_of_plan
-from opdump.configs.acl import plan_from_acl_text
+from opdump.capturing.children import Family
+from opdump.capturing.children.plan_text import plan_of_text, text_of_plan
+from opdump.configs.acl.plan import plan_from_acl_text
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 from tests.cli.programs import opdump, python, write_config
 

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from opdump.children import Family
+from opdump.capturing.children import Family
 from opdump.plan import DumpPlan
 
 WORKS = """
 import os, sys
 from pathlib import Path
-from opdump.children import Family
+from opdump.capturing.children import Family
 from opdump.plan import DumpPlan
 if sys.argv[1] == "first":
     family = Family.begin(DumpPlan(path=Path("dump")), {"rank": 0})

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from opdump.process_starts import Start
+from opdump.interpreter.process_starts import Start
 
 WATCHED = """
 import os, subprocess, sys
-from opdump.process_starts import watch_starts
+from opdump.interpreter.process_starts import watch_starts
 
 def told(start):
     print(start.kind, start.is_python, start.finds_the_run, os.path.basename(start.file), flush=True)

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from opdump.adapters.base import Settings
 from opdump.adapters.program_marks import ProgramMarks
-from opdump.adapters.settings import Settings
 from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.adapter import TorchAdapter
 from opdump.adapters.torch.reader import TensorReader
-from opdump.layouts.mindspore_sync.index_writer import RunFacts
-from opdump.layouts.writing import open_writer
+from opdump.index.writer import RunFacts
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, ModelSelection
 from opdump.recorder import Recorder, make_recorder
 from tests.torch.answers import answer_of, differences

@@ -11,7 +11,7 @@ import torch
 
 import opdump
 from opdump.adapters.torch import memory, reader
-from opdump.catalog import Execution
+from opdump.catalog.catalog import Execution
 from opdump.dump_file.opdebug import decode_opdebug
 from opdump.plan import DumpPlan
 

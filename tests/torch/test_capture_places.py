@@ -287,7 +287,7 @@ def test_a_file_name_over_255_bytes_goes_through_mapping_csv(tmp_path: Path) -> 
 
 
 def test_the_graph_files_name_every_dumped_operator_with_its_line(tmp_path: Path) -> None:
-    from opdump.layouts.ms_graph import decode_ir, decode_pb
+    from opdump.layouts.graph_files.mindspore import decode_ir, decode_pb
 
     with opdump.capture(path=tmp_path, saved_data="statistic"):
         train_once(ConvNet(), torch.ones(1, 1, 8, 8))

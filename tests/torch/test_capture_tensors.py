@@ -13,7 +13,7 @@ from torch import Tensor
 
 import opdump
 from opdump.adapters.torch import reader
-from opdump.catalog import Execution
+from opdump.catalog.catalog import Execution
 from opdump.plan import DumpPlan
 
 

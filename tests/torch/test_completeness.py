@@ -16,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import opdump
-from opdump.catalog import Execution
+from opdump.catalog.catalog import Execution
 from tests.torch.programs import PROGRAMS, Trained
 
 # They launch no kernel. Everything else that the profiler reports has to be found in the dump.

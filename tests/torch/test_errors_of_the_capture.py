@@ -18,8 +18,8 @@ from opdump.adapters.torch import dispatch, reader
 from opdump.adapters.torch.naming import Naming
 from opdump.adapters.torch.provenance import Provenance
 from opdump.errors import DumpPathError
-from opdump.layouts.mindspore_sync import index_writer
-from opdump.layouts.mindspore_sync.batch import Batches
+from opdump.index import writer as index_writer
+from opdump.index.batch import Batches
 from opdump.plan import DumpPlan
 from opdump.sink.writer_threads import WriterThreads
 

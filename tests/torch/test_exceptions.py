@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import opdump
-from opdump.catalog import Execution
+from opdump.catalog.catalog import Execution
 from opdump.commands.tracebacks import without_opdump_frames
 from opdump.plan import DumpPlan
 from opdump.recorder import Taken

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import opdump
-from opdump.catalog import Catalog
+from opdump.catalog.catalog import Catalog
 
 
 def _bits(value: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import opdump
-from opdump.layouts.mindspore_sync.batch import Batches
+from opdump.index.batch import Batches
 from opdump.plan import DumpPlan
 
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import opdump
-from opdump.catalog import Execution
+from opdump.catalog.catalog import Execution
 from tests.torch.test_completeness import NO_KERNEL
 
 Seen = tuple[str, list[npt.NDArray[Any]], list[npt.NDArray[Any]]]

@@ -5,7 +5,9 @@ Source: facts of the public headers (aclDataType, aclFormat); numpy's own number
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -59,3 +61,30 @@ def numpy_type(number: int) -> np.dtype[Any] | None:
     """The numpy type of that number (`numpy.dtype.num`); None where it is none that a tensor has."""
     code = _CODES_BY_NUMBER.get(number)
     return None if code is None else np.dtype(code)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """An input or output: name, element type as in records, and shape; a dimension of -1 is not known."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def data_type(self) -> int:
+        """Number of aclDataType."""
+        return NUMBERS.get(self.dtype, UNDEFINED_TYPE)
+
+    @property
+    def least_size(self) -> int:
+        """Bytes where every dimension that is not known is 1."""
+        return size_of(self.dtype, [1 if dim < 0 else dim for dim in self.dims])
+
+
+def size_of(dtype: str, dims: Sequence[int]) -> int:
+    """Bytes of a tensor; 0 for text."""
+    kind = storage(dtype)
+    if kind is None:
+        return (math.prod(dims) + 1) // 2 if dtype != "string" else 0
+    return math.prod(dims) * kind.itemsize

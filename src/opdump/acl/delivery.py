@@ -13,8 +13,8 @@ from typing import Final
 
 from opdump.acl.codes import Code
 from opdump.acl.failures import LOG, CallError
+from opdump.index.writer import RunFacts
 from opdump.layouts.ascend.writer import AscendWriter
-from opdump.layouts.mindspore_sync.index_writer import RunFacts
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason
 from opdump.sink import DirectorySink

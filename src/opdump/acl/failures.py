@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, ParamSpec, TypeVar
 
 from opdump.acl.codes import Code
-from opdump.configs.acl_error import AclConfigError
+from opdump.configs.acl.error import AclConfigError
 from opdump.errors import ConfigError, OpdumpError
 
 LOG: Final = logging.getLogger("opdump.acl")

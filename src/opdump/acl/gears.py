@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from opdump.acl.codes import Code
+from opdump.acl.data_types import TensorFacts, size_of
 from opdump.acl.failures import CallError
-from opdump.acl.tensors import TensorFacts, size_of
 
 Kind: TypeAlias = Literal["dynamic_batch_size", "dynamic_image_size", "dynamic_dims"]
 Shapes: TypeAlias = "tuple[tuple[int, ...], ...]"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import DTYPES, NUMBERS, storage
+from opdump.acl.data_types import DTYPES, NUMBERS, TensorFacts, storage
 from opdump.acl.datasets import (
     add_dataset_buffer,
     create_dataset,
@@ -65,7 +65,7 @@ from opdump.acl.model_loading import (
 )
 from opdump.acl.process import LoadedModel, process
 from opdump.acl.streams import check_stream
-from opdump.acl.tensors import TensorFacts, array_over, check_outputs, dims_of, write_outputs
+from opdump.acl.tensors import array_over, check_outputs, dims_of, write_outputs
 from opdump.acl.unknown_names import refuse
 from opdump.errors import OpdumpError
 from opdump.onnx.recording import adapter_module

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import FORMAT_ND, UNDEFINED_TYPE
+from opdump.acl.data_types import FORMAT_ND, UNDEFINED_TYPE, TensorFacts
 from opdump.acl.failures import CallError, returns_code, returns_plain, returns_value
 from opdump.acl.gears import KINDS, SELECTOR, Gears, Kind
 from opdump.acl.handles import ModelDesc
 from opdump.acl.model_facts import ModelFacts
 from opdump.acl.model_loading import facts_of_source
 from opdump.acl.process import process
-from opdump.acl.tensors import TensorFacts
 
 Side = Literal["input", "output"]
 

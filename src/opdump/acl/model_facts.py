@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from opdump.acl.data_types import TensorFacts
 from opdump.acl.failures import LOG
 from opdump.acl.gears import Gears, Shapes, with_gears
-from opdump.acl.tensors import TensorFacts
 from opdump.onnx.recording import adapter_module
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import DTYPES, NUMBERS
+from opdump.acl.data_types import DTYPES, NUMBERS, TensorFacts
 from opdump.acl.failures import CallError, returns_code
 from opdump.acl.handles import DataBuffer, OpAttr, TensorDesc
 from opdump.acl.process import LoadedModel, process
 from opdump.acl.streams import check_stream
-from opdump.acl.tensors import TensorFacts, array_over, check_outputs, write_outputs
+from opdump.acl.tensors import array_over, check_outputs, write_outputs
 from opdump.acl.unknown_names import refuse
 from opdump.errors import ModelFileError, OpdumpError
 from opdump.onnx.recording import adapter_module

@@ -22,9 +22,9 @@ from opdump.acl.handles import Handles
 from opdump.acl.memory import Memory
 from opdump.acl.model_facts import ModelFacts
 from opdump.acl.reports import Reports
-from opdump.configs.acl import plan_from_acl_text, plan_from_environment
-from opdump.configs.acl_file import read_acl_file
-from opdump.configs.program_directory import program_directory
+from opdump.configs.acl.file import read_acl_file
+from opdump.configs.acl.plan import plan_from_acl_text, plan_from_environment
+from opdump.configs.shared.program_directory import program_directory
 from opdump.onnx.recording import Recording, run_facts
 from opdump.plan import DumpPlan
 

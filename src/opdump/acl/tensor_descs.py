@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import DTYPES, FORMATS, storage
+from opdump.acl.data_types import DTYPES, FORMATS, size_of, storage
 from opdump.acl.failures import CallError, returns_code, returns_plain, returns_value
 from opdump.acl.handles import DataBuffer, TensorDesc
 from opdump.acl.process import process
-from opdump.acl.tensors import size_of
 
 # --------------------------------------------------------------------------------------------------------- data buffers
 

@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import NUMBERS, UNDEFINED_TYPE, storage
+from opdump.acl.data_types import TensorFacts, size_of, storage
 from opdump.acl.failures import CallError
 from opdump.acl.handles import DataBuffer
 from opdump.acl.memory import Memory
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorFacts:
-    """An input or output: name, element type as in records, and shape; a dimension of -1 is not known."""
-
-    name: str
-    dtype: str
-    dims: tuple[int, ...]
-
-    @property
-    def data_type(self) -> int:
-        """Number of aclDataType."""
-        return NUMBERS.get(self.dtype, UNDEFINED_TYPE)
-
-    @property
-    def least_size(self) -> int:
-        """Bytes where every dimension that is not known is 1."""
-        return size_of(self.dtype, [1 if dim < 0 else dim for dim in self.dims])
-
-
-def size_of(dtype: str, dims: Sequence[int]) -> int:
-    """Bytes of a tensor; 0 for text."""
-    kind = storage(dtype)
-    if kind is None:
-        return (math.prod(dims) + 1) // 2 if dtype != "string" else 0
-    return math.prod(dims) * kind.itemsize
 
 
 def array_over(memory: Memory, buffer: DataBuffer, facts: TensorFacts, dims: Sequence[int], where: str) -> Array:

@@ -16,8 +16,8 @@ from opdump.commands import EXIT_USAGE
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
-    from opdump.catalog import Catalog
-    from opdump.configs.second_config import SecondDialect
+    from opdump.catalog.catalog import Catalog
+    from opdump.configs.shared.focused_config import SecondDialect
     from opdump.reports.findings import Checked
 
 EXIT_FOUND = 1
@@ -96,7 +96,7 @@ def _check(
     wide: bool,
     as_json: bool,
 ) -> int:
-    from opdump.catalog import open_dump
+    from opdump.catalog.catalog import open_dump
     from opdump.checks import Thresholds
     from opdump.errors import NotInDumpError
     from opdump.reports.findings import check_dump, findings_json, print_findings
@@ -119,7 +119,7 @@ def _check(
 
 
 def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect | None, directory: str | None) -> None:
-    from opdump.configs.second_config import Suspect, second_config
+    from opdump.configs.shared.focused_config import Suspect, second_config
     from opdump.errors import ConfigError
     from opdump.reports.second_run import dump_path, first_config
 

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from opdump.configs.acl_starting_file import acl_starting_file
+from opdump.configs.acl.starting_file import acl_starting_file
 from opdump.configs.dialects import load_plan
-from opdump.configs.dump_directory import make_writable
-from opdump.configs.starting_file import starting_file
-from opdump.configs.tensorflow_file import tensorflow_starting_file
+from opdump.configs.mindspore.starting_file import starting_file
+from opdump.configs.shared.dump_directory import make_writable
+from opdump.configs.tensorflow.file import tensorflow_starting_file
 from opdump.errors import ConfigError
 from opdump.plan import Dialect
 
 if TYPE_CHECKING:
-    from opdump.configs.acl import DialectVersion
+    from opdump.configs.acl.plan import DialectVersion
 
 
 _FILES: Final[Mapping[Dialect, str]] = {

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED
-from opdump.lasting_imports import imported_for_good
+from opdump.interpreter.lasting_imports import imported_for_good
 
 if TYPE_CHECKING:
     from opdump.conversion import Conversion, Failure, FileType

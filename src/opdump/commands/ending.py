@@ -14,7 +14,7 @@ from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
-    from opdump.capture_report import CaptureReport
+    from opdump.capturing.report import CaptureReport
 
 COMPLETE = "opdump: the last wanted step has ended, the script ends here (--stop-after-dump)"
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]

@@ -24,7 +24,7 @@ from opdump.commands.run_options import RunOptions
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
-    from opdump.capture_report import CaptureReport
+    from opdump.capturing.report import CaptureReport
 
 _MARK = "# %%opdump\n"
 """Stands in the place of the magic's own line, so that lines have the numbers that the notebook shows."""
@@ -42,7 +42,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 def run_cell(shell: Any, line: str, cell: str) -> None:
     """Runs a cell under capture, as `line` asks for it. Raises what the cell raises, and IPython's UsageError for a wrong line."""
-    from opdump.catalog import open_dump
+    from opdump.catalog.catalog import open_dump
     from opdump.commands.ending import print_reports
 
     asked = _asked(line)
@@ -64,7 +64,7 @@ def _captured(
     shell: Any, cell: str, options: RunOptions
 ) -> tuple[CaptureReport | None, BaseException | None, TracebackType | None]:
     """The report, and the error of the cell with where it was raised."""
-    from opdump.session import capture, told_elsewhere
+    from opdump.capturing.session import capture, told_elsewhere
 
     dumps = []
     error: BaseException | None = None

@@ -32,7 +32,7 @@ from opdump.errors import OpdumpError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opdump.capture_report import CaptureReport
+    from opdump.capturing.report import CaptureReport
     from opdump.plan import DumpPlan
 
 
@@ -171,8 +171,8 @@ def _run(
     program: Program, plan: DumpPlan, last_word: LastWord, *, rank: int | None, options: RunOptions, is_new: bool
 ) -> int | str | None:
     """Run the program under capture; what `sys.exit` is to be called with. `is_new`: the dump's directory was made for this run."""
+    from opdump.capturing.session import capture, told_elsewhere
     from opdump.commands.progress import progress_lines
-    from opdump.session import capture, told_elsewhere
 
     dumps = []
     with (
@@ -234,7 +234,7 @@ class _Outcome(AbstractContextManager["_Outcome"]):
 
     def execute(self, program: Program) -> None:
         """Run the program; a dump that is complete ends it."""
-        from opdump.adapters.settings import DumpComplete
+        from opdump.adapters.base import DumpComplete
 
         try:
             program.execute()

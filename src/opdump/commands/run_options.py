@@ -48,7 +48,7 @@ class RunOptions:
 
         Raises ConfigError where the environment names two.
         """
-        from opdump.configs.mindspore import ACL_VARIABLE, CONFIG_VARIABLE, named_file
+        from opdump.configs.mindspore.plan import ACL_VARIABLE, CONFIG_VARIABLE, named_file
 
         if self.config:
             return self.config
@@ -58,10 +58,10 @@ class RunOptions:
 
     def plan(self, file: str | None, environ: Mapping[str, str], *, program: str, directory: str | None) -> DumpPlan:
         """Read the config and make its directory; the first thing that may touch the disk. `directory` is that of `program`."""
-        from opdump.configs.acl import plan_from_environment
+        from opdump.configs.acl.plan import plan_from_environment
         from opdump.configs.dialects import load_plan
-        from opdump.configs.mindspore import plan_from_keywords
-        from opdump.configs.plan_fields import with_fields
+        from opdump.configs.mindspore.plan import plan_from_keywords
+        from opdump.configs.shared.plan_fields import with_fields
 
         overrides: dict[str, Any] = {}
         if self.path is not None:
@@ -127,7 +127,7 @@ class RunOptions:
 
     def _passed_over(self, environ: Mapping[str, str]) -> list[str]:
         """Files that variables name and `-c` passes over."""
-        from opdump.configs.mindspore import ACL_VARIABLE, CONFIG_VARIABLE
+        from opdump.configs.mindspore.plan import ACL_VARIABLE, CONFIG_VARIABLE
 
         if self.config is None:
             return []

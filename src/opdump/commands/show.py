@@ -19,8 +19,8 @@ import click
 from opdump.commands import EXIT_ERROR
 
 if TYPE_CHECKING:
-    from opdump.catalog import Catalog
-    from opdump.layouts.rank import RunChoice
+    from opdump.catalog.catalog import Catalog
+    from opdump.index.runs import RunChoice
     from opdump.reports.computational_graph import GraphSearch
 
 
@@ -90,7 +90,7 @@ def show(
     as_json: bool,
 ) -> None:
     """Show what the dump in PATH holds."""
-    from opdump.catalog import open_dump
+    from opdump.catalog.catalog import open_dump
     from opdump.reports.dump_json import dump_json
     from opdump.reports.dump_tables import (
         print_details,

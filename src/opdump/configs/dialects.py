@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from opdump.configs import mindspore
-from opdump.configs.acl import DialectVersion, load_acl_plan
-from opdump.configs.acl_file import LARGEST_FILE
-from opdump.configs.json_text import read_json
-from opdump.configs.known_keys import COMMON, E2E
-from opdump.configs.tensorflow_file import SIGNS, load_tensorflow_plan
+from opdump.configs.acl.file import LARGEST_FILE
+from opdump.configs.acl.plan import DialectVersion, load_acl_plan
+from opdump.configs.mindspore import plan as mindspore
+from opdump.configs.shared.json_text import read_json
+from opdump.configs.shared.known_keys import COMMON, E2E
+from opdump.configs.tensorflow.file import SIGNS, load_tensorflow_plan
 from opdump.errors import ConfigError
 from opdump.plan import Dialect, DumpPlan
 

@@ -21,8 +21,8 @@ from opdump.conversion.plan import ConversionError, failure
 from opdump.conversion.sources import Sources, find_sources
 from opdump.dump_file.names import parse_dump_name
 from opdump.errors import OpdumpError
+from opdump.index.metadata import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, environment_text
 from opdump.layouts.ascend.places import DevicePlaces, find_devices, find_loose
-from opdump.layouts.mindspore_sync.metadata import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, environment_text
 
 _UNNAMED = "Net"
 _BESIDE = ("graphs", "execution_order")

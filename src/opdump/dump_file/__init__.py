@@ -7,7 +7,7 @@ file.outputs[0].to_host()                                          # a numpy arr
 
 from __future__ import annotations
 
-from opdump.dump_file.data_types import DATA_TYPES, DataType, data_type, data_type_number
+from opdump.dtypes.data_types import DATA_TYPES, DataType, data_type, data_type_number
 from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp, Variant
 from opdump.dump_file.reading import is_dump_file, read_dump_file
 from opdump.dump_file.stored_bytes import Bytes, HeldBytes, UnreadableBytes

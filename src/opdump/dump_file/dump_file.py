@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from opdump.dump_file.data_types import data_type, data_type_number
-from opdump.dump_file.stored_bytes import Bytes, HeldBytes, UnreadableBytes
+from opdump.dtypes.data_types import data_type, data_type_number
+from opdump.dump_file.stored_bytes import MOST_DIMENSIONS, Bytes, HeldBytes, UnreadableBytes
 from opdump.dump_file.tensor_formats import format_name, format_number
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from opdump.records import IO
-
-MOST_DIMENSIONS: Final = 64
-"""Devices know 25, numpy 64."""
 
 Variant = Literal["2.0", "1.0", "nano"]
 """2.0: u64 length, header, bytes. 1.0: one message that holds the bytes too. nano: u64 length, tagged fields, bytes."""

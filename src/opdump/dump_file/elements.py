@@ -14,16 +14,16 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from opdump.dump_file.data_types import data_type
-from opdump.dump_file.dump_file import MOST_DIMENSIONS, DumpTensor
-from opdump.dump_file.hifloat8 import hifloat8_values
-from opdump.dump_file.small_floats import small_float
-from opdump.dump_file.widening import widen
+from opdump.dtypes.data_types import data_type
+from opdump.dtypes.hifloat8 import hifloat8_values
+from opdump.dtypes.small_floats import small_float
+from opdump.dtypes.widening import widen
+from opdump.dump_file.stored_bytes import MOST_DIMENSIONS, Bytes
 from opdump.errors import UndecodableTensorError
 
 # By the name in the enumeration. UNDEFINED has no element type, so its bytes are the elements.
@@ -68,7 +68,20 @@ _ML_DTYPES: Final[Mapping[str, str]] = MappingProxyType(
 _GROUPS_AT_ONCE: Final = 1 << 14
 
 
-def decode_elements(tensor: DumpTensor) -> npt.NDArray[Any]:
+class EncodedTensor(Protocol):
+    """What is needed of a `DumpTensor`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def data_type(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def data(self) -> Bytes: ...
+
+
+def decode_elements(tensor: EncodedTensor) -> npt.NDArray[Any]:
     """What `DumpTensor.to_host` gives."""
     kind = data_type(tensor.data_type)
     raw = np.frombuffer(tensor.data.read(), np.uint8)
@@ -99,7 +112,7 @@ def decode_elements(tensor: DumpTensor) -> npt.NDArray[Any]:
     return result
 
 
-def _where(tensor: DumpTensor) -> str:
+def _where(tensor: EncodedTensor) -> str:
     return f"{tensor.data.path}: {tensor.name}" if tensor.data.path else tensor.name
 
 

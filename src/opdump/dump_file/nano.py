@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from opdump.dump_file.data_types import BY_NAME
+from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp, with_bounded_shapes
 from opdump.dump_file.stored_bytes import Bytes, FileSource
 from opdump.errors import CorruptDumpError, WrongSizeError

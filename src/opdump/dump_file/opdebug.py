@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from opdump.dump_file.data_types import data_type_number
+from opdump.dtypes.data_types import data_type_number
 from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp
 from opdump.dump_file.stored_bytes import HeldBytes
 from opdump.dump_file.tensor_formats import format_number

@@ -16,6 +16,8 @@ from opdump.errors import CorruptDumpError, UndecodableTensorError
 # Smaller files are read at once: a mapping costs more than the bytes.
 _SMALL = 1 << 18
 _PIECE = 1 << 20
+MOST_DIMENSIONS = 64
+"""Of a shape that a file gives: devices know 25, numpy 64."""
 
 
 class FileSource:

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from numpy.lib.stride_tricks import as_strided
 
-from opdump.formats.device_format import Array, Shape
-from opdump.formats.reading import Loop, outermost_first
+from opdump.formats.reading import Array, Loop, Shape, outermost_first
 
 Axes = Sequence[tuple[int, ...]]
 _Index = tuple[slice | EllipsisType, ...]

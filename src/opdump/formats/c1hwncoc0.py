@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import Blocks
-from opdump.formats.device_format import Array, DeviceFormat, Shape, ceil_div, require_rank, require_same, text
+from opdump.formats.device_format import DeviceFormat, ceil_div, require_rank, require_same, text
+from opdump.formats.reading import Array, Shape
 
 
 def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:

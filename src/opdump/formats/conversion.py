@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from opdump.errors import FormatShapeError, UnknownFormatError
-from opdump.formats.device_format import Array, Shape, require_plain_shape, require_possible, text
+from opdump.formats.device_format import require_plain_shape, require_possible, text
 from opdump.formats.placement import move_elements, read_elements, write_elements
-from opdump.formats.reading import Reading
+from opdump.formats.reading import Array, Reading, Shape
 from opdump.formats.registry import DEVICE_FORMATS, FORMATS
 from opdump.kernels import copy_elements
 

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdump.errors import FormatShapeError
+from opdump.formats.reading import Array, Shape
 
 if TYPE_CHECKING:
     from opdump.formats.placement import Placement
-
-Array = NDArray[Any]
-Shape = tuple[int, ...]
 
 CUBE = 16
 """Rows of a fractal, and the channels of a block where nothing else is said (the side of the device's matrix unit)."""

@@ -12,7 +12,8 @@ import math
 
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import Blocks
-from opdump.formats.device_format import CUBE, Array, DeviceFormat, Shape, ceil_div, require_same, text
+from opdump.formats.device_format import CUBE, DeviceFormat, ceil_div, require_same, text
+from opdump.formats.reading import Array, Shape
 
 
 def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import Blocks
-from opdump.formats.device_format import CUBE, Array, DeviceFormat, Shape, ceil_div, require_rank, require_same
-from opdump.formats.reading import Loop
+from opdump.formats.device_format import CUBE, DeviceFormat, ceil_div, require_rank, require_same
+from opdump.formats.reading import Array, Loop, Shape
 
 
 class _Sharing(NamedTuple):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import Blocks
-from opdump.formats.device_format import CUBE, Array, DeviceFormat, Shape, ceil_div, require_rank, require_same, text
-from opdump.formats.reading import Loop
+from opdump.formats.device_format import CUBE, DeviceFormat, ceil_div, require_rank, require_same, text
+from opdump.formats.reading import Array, Loop, Shape
 
 _CHANNELS = 4
 

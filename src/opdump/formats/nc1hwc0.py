@@ -10,7 +10,8 @@ confirmed.
 from __future__ import annotations
 
 from opdump.formats.blocks import Blocks
-from opdump.formats.device_format import Array, DeviceFormat, Shape, ceil_div, require_rank, require_same
+from opdump.formats.device_format import DeviceFormat, ceil_div, require_rank, require_same
+from opdump.formats.reading import Array, Shape
 
 
 def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:

@@ -12,8 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from opdump.formats.device_format import Array, Shape
-from opdump.formats.reading import Loop, Reading, boxes, loops_of
+from opdump.formats.reading import Array, Loop, Reading, Shape, boxes, loops_of
 from opdump.kernels import copy_elements
 
 

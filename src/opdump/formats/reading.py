@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from opdump.formats.device_format import Array, Shape
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
 
 Box = tuple[tuple[int, int], ...]
 """Of each axis where it begins and where it ends."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from opdump.lasting_imports import imported_for_good
+from opdump.interpreter.lasting_imports import imported_for_good
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
 

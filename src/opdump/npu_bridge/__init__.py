@@ -11,7 +11,7 @@ for an entry NpuOptimizer. The program also gets names of TensorFlow 1, as under
 
 from __future__ import annotations
 
-from opdump.module_alias import add_alias, has_alias, remove_alias
+from opdump.interpreter.module_alias import add_alias, has_alias, remove_alias
 
 ALIAS = "npu_bridge"
 

@@ -167,4 +167,4 @@ def _rank(variable: str, default: int) -> int:
 
 
 def _adapter() -> ModuleType:
-    return importlib.import_module("opdump.adapters.tensorflow.estimator_config")
+    return importlib.import_module("opdump.adapters.tensorflow.estimator.config")

@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opdump.capture_report import CaptureReport
+from opdump.capturing.report import CaptureReport
+from opdump.capturing.session import close_writer, name_of_file, rank_of
 from opdump.errors import ConfigError, FrameworkMissingError
-from opdump.layouts.ge_graph import write_ge_graph
-from opdump.layouts.mindspore_sync.index_writer import RunFacts, own_version
-from opdump.layouts.writing import RankWriter, open_writer
+from opdump.index.writer import RunFacts, own_version
+from opdump.layouts.graph_files.ge import write_ge_graph
+from opdump.layouts.registry import RankWriter, open_writer
 from opdump.plan import DumpPlan
 from opdump.plan.dialect_words import words_of
 from opdump.plan.list_matches import ChoseNothing
 from opdump.plan.nearest import with_nearest
 from opdump.recorder import Recorder, make_recorder
-from opdump.session import close_writer, name_of_file, rank_of
 
 if TYPE_CHECKING:
     from opdump.adapters.onnxruntime.model_file import ModelSource

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from opdump.capture_report import CaptureReport
-from opdump.configs.modes import plan_on_error
+from opdump.capturing.report import CaptureReport
+from opdump.capturing.session import log_report
+from opdump.configs.shared.modes import plan_on_error
 from opdump.errors import CaptureStateError
 from opdump.onnx.recording import Recording
 from opdump.onnx.settings import plan_of
 from opdump.plan import Dialect, DumpPlan, OnError
 from opdump.plan.field_types import check_values
-from opdump.session import log_report
 
 if TYPE_CHECKING:
     from opdump.adapters.onnxruntime.model_file import ModelSource

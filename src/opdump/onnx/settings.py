@@ -7,11 +7,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
-from opdump.configs.acl import plan_from_acl_text
+from opdump.configs.acl.plan import plan_from_acl_text
 from opdump.configs.dialects import load_plan
-from opdump.configs.mindspore import plan_from_keywords
-from opdump.configs.plan_fields import with_fields
-from opdump.configs.program_directory import program_directory
+from opdump.configs.mindspore.plan import plan_from_keywords
+from opdump.configs.shared.plan_fields import with_fields
+from opdump.configs.shared.program_directory import program_directory
 from opdump.plan import Dialect, DumpPlan
 
 # Words that only a dump of an offline model knows; `dump_mode` is in both dialects.

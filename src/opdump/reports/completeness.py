@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from opdump import amounts
 
 if TYPE_CHECKING:
-    from opdump.capture_report import CaptureReport
-    from opdump.children import ChildReport
+    from opdump.capturing.children import ChildReport
+    from opdump.capturing.report import CaptureReport
 
 
 def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from opdump.catalog import Catalog
-from opdump.configs.ge_graph_environment import graph_directories
+from opdump.catalog.catalog import Catalog
+from opdump.configs.shared.ge_graph_environment import graph_directories
 from opdump.errors import CorruptDumpError, NotInDumpError
+from opdump.index.metadata import METADATA
 from opdump.layouts.ascend.places import DevicePlaces
-from opdump.layouts.ge_graph import (
+from opdump.layouts.graph_files.ge import (
     COMPUTE_GRAPH,
     is_computational,
     is_graph_name,
@@ -25,7 +26,6 @@ from opdump.layouts.ge_graph import (
     root_name,
     update_of,
 )
-from opdump.layouts.mindspore_sync.metadata import METADATA
 from opdump.layouts.mindspore_sync.names import sanitise
 
 BY_HAND: Final = "named by hand"

@@ -7,8 +7,8 @@ asked for.
 from __future__ import annotations
 
 from opdump.errors import OpdumpError
+from opdump.index.payload import FilePayload
 from opdump.layouts.ascend.payload import DumpPayload
-from opdump.layouts.mindspore_sync.payload import FilePayload
 from opdump.records import TensorRecord
 
 

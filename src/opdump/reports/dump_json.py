@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from opdump.catalog import Catalog, Execution, Run
-from opdump.layouts.rank import RunChoice
+from opdump.catalog.catalog import Catalog, Execution, Run
+from opdump.index.runs import RunChoice
 from opdump.records import OpRecord, StatisticValue, TensorRecord
 from opdump.reports.computational_graph import GraphSearch, search_json
 from opdump.reports.selection import file_of

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from opdump import amounts
-from opdump.catalog import Catalog, Execution, Run
+from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.checks.not_finite import not_finite
 from opdump.checks.origins import PARAMETER, Origins
 from opdump.layouts.mindspore_sync.names import sanitise

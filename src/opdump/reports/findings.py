@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from opdump import amounts
-from opdump.catalog import Catalog, Execution
+from opdump.catalog.catalog import Catalog, Execution
 from opdump.checks import Checks, Finding, Thresholds
 from opdump.checks.facts import Facts, facts_of, facts_of_summary
 from opdump.conversion.overflow import Overflow, find_overflows

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdump.catalog import Catalog
+from opdump.catalog.catalog import Catalog
+from opdump.index.metadata import CONFIG_NAME, METADATA, read_json_object
 from opdump.layouts.ascend.places import is_time
-from opdump.layouts.mindspore_sync.metadata import CONFIG_NAME, METADATA, read_json_object
 
 
 def dump_path(catalog: Catalog) -> str:

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from opdump.catalog import Catalog, Execution
+from opdump.catalog.catalog import Catalog, Execution
 from opdump.errors import NotInDumpError
+from opdump.index.payload import FilePayload
 from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
-from opdump.layouts.mindspore_sync.payload import FilePayload
 from opdump.records import TensorRecord
 
 

@@ -13,7 +13,7 @@ from opdump import amounts
 from opdump.verdict import Verdict
 
 if TYPE_CHECKING:
-    from opdump.capture_report import CaptureReport
+    from opdump.capturing.report import CaptureReport
 
 _FIRST: Final = {"nan": "NaN", "infinity": "infinity", "overflow": "overflow", "failure": "failure"}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from opdump import amounts
-from opdump.catalog import Execution
+from opdump.catalog.catalog import Execution
 from opdump.records import OpRecord, TensorRecord
 from opdump.reports.dump_tables import source_of
 from opdump.reports.table import Column, Printer

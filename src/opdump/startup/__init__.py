@@ -24,7 +24,7 @@ def begin() -> None:
 
     Nothing is read and nothing is made before that: what never imports a framework runs as if opdump were not there.
     """
-    from opdump.first_import import waits
+    from opdump.interpreter.first_import import waits
 
     # Python may find the file that calls this in several directories: one of the user, one of all.
     if waits() or _is_own_command(sys.orig_argv):

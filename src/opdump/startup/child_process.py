@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from opdump.first_import import stand_down, wait_for
+from opdump.interpreter.first_import import stand_down, wait_for
 
 _FRAMEWORKS: Final = ("torch", "tensorflow")
 
 
 def await_work(directory: str) -> bool:
     """Captures this process once it has imported the framework that the run is of, and has work; False where the run has ended."""
-    from opdump.children.roles import role_of_command
+    from opdump.capturing.children.roles import role_of_command
 
     role = role_of_command(sys.orig_argv)
     if role == "server":
@@ -30,7 +30,7 @@ def await_work_of_ancestors(asked: str) -> bool:
     import os
     import tempfile
 
-    from opdump.leftovers import ancestors, named_process
+    from opdump.sink.leftovers import ancestors, named_process
 
     try:
         names = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("opdump-family.")]
@@ -40,7 +40,7 @@ def await_work_of_ancestors(asked: str) -> bool:
     begun = tuple(f"opdump-family.{named_process(process)}." for process in (ancestors() if names else ()))
     if not any(name.startswith(begun) for name in names):
         return False
-    from opdump.children import Family
+    from opdump.capturing.children import Family
 
     directory = Family.of_ancestors(asked)
     return bool(directory) and await_work(directory)
@@ -56,9 +56,9 @@ def _nothing(_name: str) -> None:
 
 
 def _begin(directory: str, name: str) -> None:
-    from opdump.children import Family, role_here, role_of_command
-    from opdump.children.ends import after_bootstrap
-    from opdump.session import begin_child, leave_out_for
+    from opdump.capturing.children import Family, role_here, role_of_command
+    from opdump.capturing.children.ends import after_bootstrap
+    from opdump.capturing.session import begin_child, leave_out_for
 
     family = Family.named(directory)
     if family is None:

@@ -19,15 +19,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from opdump.first_import import stand_down, wait_for
-from opdump.process_starts import Start, watch_starts
+from opdump.interpreter.first_import import stand_down, wait_for
+from opdump.interpreter.process_starts import Start, watch_starts
 
 if TYPE_CHECKING:
-    from opdump.capture_report import CaptureReport
-    from opdump.children import Family
+    from opdump.capturing.children import Family
+    from opdump.capturing.report import CaptureReport
+    from opdump.capturing.session import Dump
     from opdump.commands.run_options import RunOptions
     from opdump.plan import DumpPlan
-    from opdump.session import Dump
     from opdump.tensorflow.scripts import ScriptFacts
 
 _FRAMEWORKS: Final = ("torch", "tensorflow")
@@ -112,7 +112,7 @@ class _PlainCommand:
             return
         import click
 
-        from opdump.configs.dump_directory import made_later
+        from opdump.configs.shared.dump_directory import made_later
         from opdump.errors import OpdumpError
 
         try:
@@ -125,7 +125,7 @@ class _PlainCommand:
             self._await_children(self._plan)
 
     def _await_children(self, plan: DumpPlan) -> None:
-        from opdump.session import awaiting_children
+        from opdump.capturing.session import awaiting_children
 
         options, facts = self._options, self._facts
         assert options is not None, "the plan was read with them"
@@ -163,7 +163,7 @@ class _PlainCommand:
     def _read(self) -> None:
         from opdump.commands.run import run
         from opdump.commands.run_options import RunOptions
-        from opdump.configs.program_directory import program_directory
+        from opdump.configs.shared.program_directory import program_directory
         from opdump.tensorflow.scripts import facts_of_script
 
         words = [] if self._asked == "1" else shlex.split(self._asked)
@@ -211,8 +211,8 @@ class _PlainCommand:
             )
             atexit.register(self._finish, rank)
             return
+        from opdump.capturing.session import capture, told_elsewhere
         from opdump.commands.progress import progress_lines
-        from opdump.session import capture, told_elsewhere
 
         plan = self._plan
         assert plan is not None, "check() made one"
@@ -272,7 +272,7 @@ class _PlainCommand:
         family, plan = self._family, self._plan
         if self._began or family is None or plan is None or os.getpid() != self._process:
             return
-        from opdump.capture_report import report_of_children
+        from opdump.capturing.report import report_of_children
         from opdump.commands.ending import print_reports
         from opdump.commands.run_options import rank_among_several
         from opdump.errors import IncompleteCaptureError
@@ -293,7 +293,7 @@ class _PlainCommand:
 
     def _put_in_hook(self) -> None:
         """Prints the error that ends the program as `opdump run` does. A program that sets a hook of its own has that alone."""
-        from opdump.adapters.settings import DumpComplete
+        from opdump.adapters.base import DumpComplete
         from opdump.commands.ending import COMPLETE, print_error
 
         hook = sys.excepthook

@@ -8,19 +8,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opdump.capture_report import CaptureReport
-from opdump.first_import import after_import, forget_import
+from opdump.capturing.report import CaptureReport
+from opdump.capturing.session import log_report, told_elsewhere
+from opdump.capturing.session import start as start_capture
+from opdump.capturing.session import stop as stop_capture
+from opdump.interpreter.first_import import after_import, forget_import
 from opdump.plan import OnError
 from opdump.plan.field_types import check_values
-from opdump.session import log_report, told_elsewhere
-from opdump.session import start as start_capture
-from opdump.session import stop as stop_capture
 from opdump.tensorflow.recordings import Recordings, adapter_module
 
 if TYPE_CHECKING:
-    from opdump.adapters.tensorflow.interception import Interception
-    from opdump.configs.tensorflow import TrainingDump
-    from opdump.session import Dump
+    from opdump.adapters.tensorflow.sessions.interception import Interception
+    from opdump.capturing.session import Dump
+    from opdump.configs.tensorflow.plan import TrainingDump
 
 
 class _Installation:

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opdump.adapters.host import NumpyReader
-from opdump.capture_report import CaptureReport
-from opdump.configs.acl_path import exception_directory
-from opdump.configs.modes import plan_on_error
-from opdump.configs.tensorflow import ExceptionDump, TrainingDump, parameter_values, training_dump_of
+from opdump.capturing.report import CaptureReport
+from opdump.capturing.session import close_writer
+from opdump.configs.acl.path import exception_directory
+from opdump.configs.shared.modes import plan_on_error
+from opdump.configs.tensorflow.plan import ExceptionDump, TrainingDump, parameter_values, training_dump_of
 from opdump.errors import FrameworkMissingError
-from opdump.layouts.mindspore_sync.index_writer import RunFacts, own_version
-from opdump.layouts.writing import RankWriter, open_writer
+from opdump.index.writer import RunFacts, own_version
+from opdump.layouts.registry import RankWriter, open_writer
 from opdump.plan import DumpPlan, OnError
 from opdump.recorder import make_recorder
-from opdump.session import close_writer
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.capture import Capture
     from opdump.adapters.tensorflow.failures import FailureDump
-    from opdump.adapters.tensorflow.session import SessionCapture
+    from opdump.adapters.tensorflow.sessions.session import SessionCapture
 
 _LOG = logging.getLogger("opdump")
 

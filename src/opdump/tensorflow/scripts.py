@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from opdump.first_import import after_import
+from opdump.interpreter.first_import import after_import
 from opdump.plan import OnError
 from opdump.tensorflow.installation import install_on_import
 from opdump.tensorflow.recordings import adapter_module

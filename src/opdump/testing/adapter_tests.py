@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from opdump.adapters.settings import Adapter, Clock, Settings
+from opdump.adapters.base import Adapter, Clock, Settings
 from opdump.plan import DumpPlan, StepSet
 from opdump.recorder import Recorder
 from opdump.records import OpRecord, TensorRecord

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opdump.adapters.settings import Settings
+from opdump.adapters.base import Settings
 from opdump.kernels import DTYPE_CODES, Summary, summarise
 from opdump.plan import DumpPlan
 from opdump.recorder import Live, Recorder, Taken

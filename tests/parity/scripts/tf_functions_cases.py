@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.settings import DumpComplete
+from opdump.adapters.base import DumpComplete
 from tests.parity.scripts.tf_functions_recording import recorded
 
 CASES: dict[str, Callable[[], None]] = {}

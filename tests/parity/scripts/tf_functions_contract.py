@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from opdump.adapters.settings import Adapter
+from opdump.adapters.base import Adapter
 from opdump.adapters.tensorflow.adapter import ADAPTER
 from opdump.testing import AdapterTests
 

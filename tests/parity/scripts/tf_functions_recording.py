@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opdump.adapters.settings import Clock, DumpComplete, Settings
+from opdump.adapters.base import Clock, DumpComplete, Settings
 from opdump.adapters.tensorflow.adapter import ADAPTER
 from opdump.plan import DumpPlan, StepSet
 from opdump.recorder import Recorder, make_recorder

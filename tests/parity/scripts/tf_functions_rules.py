@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import opdump
-from opdump.adapters.tensorflow.functions_twin import without_suffix
-from opdump.catalog import open_dump
+from opdump.adapters.tensorflow.functions.instrumented import without_suffix
+from opdump.catalog.catalog import open_dump
 from opdump.errors import ConfigError, DumpPathError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 from opdump.testing import CollectingWriter

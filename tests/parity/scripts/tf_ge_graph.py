@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.closure import closure_of
-from opdump.adapters.tensorflow.ge_graph import ge_graphs_of, ge_graphs_of_function
-from opdump.layouts.ge_graph import GeGraph, write_new_ge_graph
+from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of, ge_graphs_of_function
+from opdump.adapters.tensorflow.sessions.subgraph import closure_of
+from opdump.layouts.graph_files.ge import GeGraph, write_new_ge_graph
 
 v1 = tf.compat.v1
 DIRECTORY = Path(sys.argv[1])

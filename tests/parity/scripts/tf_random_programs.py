@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from opdump.adapters.tensorflow.sums import Sums
+from opdump.adapters.tensorflow.sessions.buffer_forwarding import Sums
 from tests.parity.scripts.tf_functions_recording import recorded as recorded_functions
 from tests.parity.scripts.tf_sessions_harness import recorded as recorded_sessions
 from tests.parity.scripts.tf_sessions_harness import same

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.v1_names import give_v1_names
+from opdump.adapters.tensorflow.estimator.v1_names import give_v1_names
 from opdump.plan import StepSet
 from tests.parity.scripts.tf_functions_recording import recorded as recorded_functions
 from tests.parity.scripts.tf_sessions_harness import recorded as recorded_sessions

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.closure import closure_of
-from opdump.adapters.tensorflow.undisturbed import PlainRun
+from opdump.adapters.tensorflow.sessions.fetch_planning import PlainRun
+from opdump.adapters.tensorflow.sessions.subgraph import closure_of
 from tests.parity.scripts.tf_sessions_harness import expect, main, recorded, same, v1
 
 v1.disable_eager_execution()

@@ -21,9 +21,9 @@ import tensorflow as tf
 import opdump
 from opdump.adapters.host import NumpyReader
 from opdump.adapters.tensorflow.capture import Capture
-from opdump.adapters.tensorflow.interception import intercept_sessions
-from opdump.layouts.mindspore_sync.index_writer import RunFacts
-from opdump.layouts.writing import open_writer
+from opdump.adapters.tensorflow.sessions.interception import intercept_sessions
+from opdump.index.writer import RunFacts
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, StepSet
 from opdump.recorder import make_recorder
 

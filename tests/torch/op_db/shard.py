@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.testing._internal.common_methods_invocations import op_db
 
-from opdump.adapters.settings import Settings
+from opdump.adapters.base import Settings
 from opdump.adapters.torch.adapter import ADAPTER
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder

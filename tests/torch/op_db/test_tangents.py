@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.testing._internal.common_methods_invocations import op_db
 
 import opdump
-from opdump.adapters.settings import Settings
+from opdump.adapters.base import Settings
 from opdump.adapters.torch.adapter import ADAPTER
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from opdump.adapters.settings import Settings
+from opdump.adapters.base import Settings
 from opdump.adapters.torch.adapter import ADAPTER
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder

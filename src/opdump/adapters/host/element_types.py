@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opdump.dump_file.small_floats import small_float
+from opdump.dtypes.small_floats import small_float
 from opdump.kernels import DTYPE_CODES
 
 Array = npt.NDArray[Any]

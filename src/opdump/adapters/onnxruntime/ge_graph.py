@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, TypeProto
 from opdump.adapters.host.element_types import BY_NUMBER
 from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, nodes_of
 from opdump.adapters.onnxruntime.session import OnnxSession
-from opdump.layouts.ge_graph import GeGraph, GeOperator, GeOrigin, GeTensor
+from opdump.layouts.graph_files.ge import GeGraph, GeOperator, GeOrigin, GeTensor
 
 DATA: Final = "Data"
 CONST: Final = "Const"

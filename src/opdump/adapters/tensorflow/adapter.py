@@ -12,16 +12,16 @@ from contextlib import ExitStack, contextmanager
 
 from tensorflow.python.eager import context as eager_context
 
+from opdump.adapters.base import Settings
 from opdump.adapters.host import NumpyReader
-from opdump.adapters.settings import Settings
 from opdump.adapters.tensorflow.capture import Capture
-from opdump.adapters.tensorflow.eager import EagerCapture
-from opdump.adapters.tensorflow.functions import FunctionCapture
-from opdump.adapters.tensorflow.functions_steps import ProgramSteps
-from opdump.adapters.tensorflow.graph_files import GraphFiles
-from opdump.adapters.tensorflow.interception import intercept_sessions
+from opdump.adapters.tensorflow.functions.eager import EagerCapture
+from opdump.adapters.tensorflow.functions.functions import FunctionCapture
+from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.keras_steps import optimizer_steps
 from opdump.adapters.tensorflow.model_names import KerasModels
+from opdump.adapters.tensorflow.sessions.graph_files import GraphFiles
+from opdump.adapters.tensorflow.sessions.interception import intercept_sessions
 from opdump.adapters.tensorflow.versions import FRAMEWORK, FRAMEWORK_VERSION, device_target
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan

@@ -10,11 +10,11 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from opdump.adapters.settings import DumpComplete
+from opdump.adapters.base import DumpComplete
 from opdump.adapters.tensorflow.selection import Selection
 from opdump.adapters.tensorflow.stacks import Stack, Stacks
 from opdump.plan.list_matches import ListMatches
@@ -24,7 +24,8 @@ from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
 
 if TYPE_CHECKING:
-    from opdump.adapters.tensorflow.failures import FailureDump
+    from opdump.adapters.tensorflow.sessions.seen import Seen
+    from opdump.adapters.tensorflow.sessions.subgraph import Closure
 
 # Of the process: models of two plans may lie in one directory.
 _NUMBERS: Final = itertools.count(1)
@@ -53,6 +54,24 @@ class Model:
     """All by which a `dump_list` may mean it."""
 
 
+class FailuresOfRuns(Protocol):
+    """Files the operators of sessions that fail: `FailureDump`."""
+
+    @property
+    def whole(self) -> bool: ...
+    def watched(self, closure: Closure) -> tuple[Any, ...]: ...
+    def record(
+        self,
+        error: BaseException,
+        model: Model,
+        step: int,
+        closure: Closure,
+        run: Callable[..., Any],
+        feed_dict: Mapping[Any, Any] | None,
+        seen: Mapping[str, Sequence[Seen]],
+    ) -> None: ...
+
+
 class Capture:
     """One recorder, and the models that were found under it.
 
@@ -74,7 +93,7 @@ class Capture:
         self.streams = streams
         self.write_graph: GraphWriter | None = None
         """Files graphs; None where none are wanted."""
-        self.failures: FailureDump | None = None
+        self.failures: FailuresOfRuns | None = None
         """What files the operators of sessions that fail."""
         self.lock = threading.RLock()
         self.has_sessions = False

@@ -16,8 +16,8 @@ import tensorflow as tf
 from opdump.adapters.host import HostTensor
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.closure import Closure, GraphOperator
-from opdump.adapters.tensorflow.seen import Seen
+from opdump.adapters.tensorflow.sessions.seen import Seen
+from opdump.adapters.tensorflow.sessions.subgraph import Closure, GraphOperator
 from opdump.recorder import GatheringRecorder, LiveTensor
 
 Run = Callable[..., Any]

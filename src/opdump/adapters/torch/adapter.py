@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from opdump import kernels
-from opdump.adapters.settings import DumpComplete, Settings
+from opdump.adapters.base import DumpComplete, Settings
 from opdump.adapters.threads import ThreadEntry
 from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.call_depth import CallDepth, deeper

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from opdump.adapters.torch.mode_stack import suspended
-from opdump.first_import import after_import
+from opdump.interpreter.first_import import after_import
 
 Stopped = Callable[[Exception], None]
 

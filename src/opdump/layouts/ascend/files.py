@@ -18,8 +18,8 @@ from opdump.dump_file.names import (
     read_mapping,
 )
 from opdump.errors import CorruptDumpError
+from opdump.index.payload import inside
 from opdump.layouts.ascend.places import Place, list_directory
-from opdump.layouts.mindspore_sync.payload import inside
 from opdump.records import IO
 
 STATISTIC_NAME: Final = "statistic.csv"

@@ -10,14 +10,14 @@ from pathlib import Path, PurePosixPath
 from typing import Final, cast
 
 from opdump.errors import CorruptDumpError
+from opdump.index.lost_files import LostFiles
+from opdump.index.metadata import METADATA
+from opdump.index.payload import FilePayload, inside
+from opdump.index.reader import BatchRecords, IndexReader
+from opdump.index.runs import Run
+from opdump.index.schema import INDEX_NAME
 from opdump.layouts.ascend.payload import DumpPayload
 from opdump.layouts.ascend.places import Place
-from opdump.layouts.lost_files import LostFiles
-from opdump.layouts.mindspore_sync.index_reader import BatchRecords, IndexReader
-from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
-from opdump.layouts.mindspore_sync.metadata import METADATA
-from opdump.layouts.mindspore_sync.payload import FilePayload, inside
-from opdump.layouts.rank import Run
 from opdump.records import IO, Payload
 
 _LATER_THAN_ANY: Final = 1 << 63

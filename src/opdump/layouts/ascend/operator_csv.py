@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, cast
 
-from opdump.dump_file.data_types import BY_NAME
+from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
 from opdump.errors import CorruptDumpError
 from opdump.records import IO, FiledTensor, StatisticValue

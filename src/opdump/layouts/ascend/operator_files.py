@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type
-from opdump.dump_file.data_types import BY_NAME
 from opdump.dump_file.samples import sample_attribute
 from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
 from opdump.errors import UndecodableTensorError

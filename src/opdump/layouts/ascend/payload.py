@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opdump.errors import CorruptDumpError, OpdumpError
-from opdump.layouts.mindspore_sync.payload import inside
+from opdump.index.payload import inside
 from opdump.records import IO
 
 if TYPE_CHECKING:

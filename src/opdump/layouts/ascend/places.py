@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from opdump.errors import CorruptDumpError
-from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
-from opdump.layouts.mindspore_sync.metadata import METADATA
-from opdump.layouts.mindspore_sync.payload import inside
+from opdump.index.metadata import METADATA
+from opdump.index.payload import inside
+from opdump.index.schema import INDEX_NAME
 
 _TIME: Final = re.compile(r"[12][0-9]{13}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,13}", re.ASCII)

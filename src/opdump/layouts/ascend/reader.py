@@ -11,16 +11,17 @@ from pathlib import Path
 from opdump.dump_file.names import DumpName
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
+from opdump.index.lost_files import cut_off, left_out
+from opdump.index.payload import inside
+from opdump.index.reader import BatchRecords
+from opdump.index.runs import Run, RunChoice
 from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles, list_place
 from opdump.layouts.ascend.indexed import Indexes
 from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started
 from opdump.layouts.ascend.records import Executed, PlaceReader
-from opdump.layouts.lost_files import cut_off, left_out
+from opdump.layouts.base import StepContent
 from opdump.layouts.mindspore_sync import RankTree
-from opdump.layouts.mindspore_sync.index_reader import BatchRecords
-from opdump.layouts.mindspore_sync.payload import inside
 from opdump.layouts.mindspore_sync.true_names import TrueNames
-from opdump.layouts.rank import Run, RunChoice, StepContent
 from opdump.records import OpRecord, TensorRecord
 
 _GRAPH_DIRECTORIES = ("graphs", "execution_order")

@@ -13,13 +13,13 @@ from opdump.dump_file import DumpFile, DumpTensor, data_type, read_dump_file
 from opdump.dump_file.names import UNKNOWN_ID, DumpName, ExceptionName, sanitise
 from opdump.dump_file.samples import samples_of
 from opdump.errors import CorruptDumpError, UndecodableTensorError
+from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles
 from opdump.layouts.ascend.operator_csv import OperatorRow, decode_operator_csv
 from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
 from opdump.layouts.ascend.places import Place
 from opdump.layouts.mindspore_sync.files import read_table
 from opdump.layouts.mindspore_sync.names import dtype_of_token
-from opdump.layouts.mindspore_sync.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import IO, OpRecord, Payload, StatisticValue, TensorRecord

@@ -28,15 +28,15 @@ from opdump.dump_file import DumpFile
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
 from opdump.dump_file.writing import encode_dump_file
 from opdump.graph import Graph
+from opdump.index.metadata import METADATA
+from opdump.index.schema import INDEX_NAME
+from opdump.index.writer import IndexWriter, RunFacts
 from opdump.layouts.ascend.api_names import api_name
 from opdump.layouts.ascend.long_names import hashed_name
 from opdump.layouts.ascend.operator_csv import encode_operator_csv
 from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
 from opdump.layouts.ascend.overflow_files import overflow_file_of
 from opdump.layouts.dump_root import prepare
-from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
-from opdump.layouts.mindspore_sync.index_writer import IndexWriter, RunFacts
-from opdump.layouts.mindspore_sync.metadata import METADATA
 from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from opdump.index.payload import FilePayload
 from opdump.layouts.mindspore_sync.names import FileName, parse_file_name
-from opdump.layouts.mindspore_sync.payload import FilePayload
 from opdump.layouts.mindspore_sync.reader import RankTree, read_tree
 from opdump.layouts.mindspore_sync.writer import StepRecords, SyncWriter
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from opdump.errors import CorruptDumpError
+from opdump.index.payload import inside
 from opdump.layouts.mindspore_sync.names import FileName, parse_file_name
-from opdump.layouts.mindspore_sync.payload import inside
 
 CONSTANTS: Final = "constants"
 MAPPING_NAME: Final = "mapping.csv"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from opdump.errors import CorruptDumpError
+from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, read_table
 from opdump.layouts.mindspore_sync.names import FileName, dtype_of_token, sanitise
-from opdump.layouts.mindspore_sync.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import OpRecord, TensorRecord

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from opdump.errors import UnknownLayoutError
+from opdump.index.metadata import METADATA
+from opdump.index.payload import inside
 from opdump.layouts.mindspore_sync.files import Place, find_places, list_files
-from opdump.layouts.mindspore_sync.metadata import METADATA
-from opdump.layouts.mindspore_sync.payload import inside
 
 _RANK: Final = re.compile(r"rank_([0-9]{1,9})", re.ASCII)
 _MARKS: Final = (METADATA, "graphs", "execution_order")

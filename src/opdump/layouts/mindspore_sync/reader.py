@@ -13,7 +13,14 @@ from typing import TypeVar
 
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
-from opdump.layouts.lost_files import LostFiles, cut_off
+from opdump.index.lost_files import LostFiles, cut_off
+from opdump.index.metadata import ENVIRONMENT_NAME, METADATA, read_json_object
+from opdump.index.payload import FilePayload, inside
+from opdump.index.reader import BatchRecords, IndexReader
+from opdump.index.runs import Run, RunChoice
+from opdump.index.schema import INDEX_NAME
+from opdump.layouts.base import StepContent
+from opdump.layouts.graph_files.mindspore import decode_execution_history, decode_execution_order, decode_ir, decode_pb
 from opdump.layouts.mindspore_sync.files import Place, PlaceFiles, find_places, list_files, read_table
 from opdump.layouts.mindspore_sync.from_files import (
     PlaceRecords,
@@ -22,16 +29,10 @@ from opdump.layouts.mindspore_sync.from_files import (
     keyed,
     records_of_place,
 )
-from opdump.layouts.mindspore_sync.index_reader import BatchRecords, IndexReader
-from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
 from opdump.layouts.mindspore_sync.locate import locate
-from opdump.layouts.mindspore_sync.metadata import ENVIRONMENT_NAME, METADATA, read_json_object
 from opdump.layouts.mindspore_sync.names import PARAMETER
-from opdump.layouts.mindspore_sync.payload import FilePayload, inside
 from opdump.layouts.mindspore_sync.runs import most_executions, run_of, run_starts
 from opdump.layouts.mindspore_sync.true_names import TrueNames
-from opdump.layouts.ms_graph import decode_execution_history, decode_execution_order, decode_ir, decode_pb
-from opdump.layouts.rank import Run, RunChoice, StepContent
 from opdump.records import OpRecord, SkipReason, TensorRecord
 
 _GRAPHS, _ORDERS = "graphs", "execution_order"

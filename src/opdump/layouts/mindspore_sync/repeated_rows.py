@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.index.batch import Batch
 from opdump.kernels import SUMMARY_FIELDS
-from opdump.layouts.mindspore_sync.batch import Batch
 from opdump.layouts.mindspore_sync.statistic_csv import NOT_COMPUTED, StatisticEncoder
 from opdump.records import OpRecord
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from opdump.layouts.mindspore_sync.batch import Batch, Pattern
+from opdump.index.batch import Batch, Pattern
 from opdump.layouts.mindspore_sync.repeated_rows import RepeatedRows, repeated_rows
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
 from opdump.plan import DumpPlan

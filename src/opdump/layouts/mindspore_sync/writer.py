@@ -23,16 +23,17 @@ from typing import NamedTuple
 
 from opdump.errors import DumpPathError
 from opdump.graph import Graph
-from opdump.layouts.dump_root import prepare
-from opdump.layouts.mindspore_sync.index_schema import INDEX_NAME
-from opdump.layouts.mindspore_sync.index_writer import Constant, IndexWriter, RunFacts, own_version
-from opdump.layouts.mindspore_sync.metadata import (
+from opdump.index.metadata import (
     CONFIG_NAME,
     ENVIRONMENT_NAME,
     METADATA,
     config_text,
     environment_text,
 )
+from opdump.index.schema import INDEX_NAME
+from opdump.index.writer import Constant, IndexWriter, RunFacts, own_version
+from opdump.layouts.dump_root import prepare
+from opdump.layouts.graph_files.mindspore import encode_execution_order, encode_ir, encode_pb
 from opdump.layouts.mindspore_sync.names import (
     LONGEST_NAME,
     PARAMETER,
@@ -42,7 +43,6 @@ from opdump.layouts.mindspore_sync.names import (
     sanitise,
 )
 from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
-from opdump.layouts.ms_graph import encode_execution_order, encode_ir, encode_pb
 from opdump.plan import DumpPlan, SyncLayoutName
 from opdump.records import WITHOUT_KERNEL, FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink, make_directory

@@ -34,6 +34,6 @@ def _of_tensorflow() -> tuple[type, Callable[[], Any]]:
     """The class that NPURunConfig extends, and what makes an empty ConfigProto; None is one without TensorFlow."""
     if importlib.util.find_spec("tensorflow") is None:
         return PlainRunConfig, lambda: None
-    from opdump.adapters.tensorflow import estimator_config
+    from opdump.adapters.tensorflow.estimator import config as estimator_config
 
     return estimator_config.run_config_base() or PlainRunConfig, estimator_config.new_session_config

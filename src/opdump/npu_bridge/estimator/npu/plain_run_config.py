@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from opdump.configs.tensorflow_plain_run_config import PlainRunConfig
+from opdump.configs.tensorflow.plain_run_config import PlainRunConfig
 
 __all__ = ["PlainRunConfig"]

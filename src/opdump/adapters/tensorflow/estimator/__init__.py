@@ -1,0 +1,1 @@
+"""Estimators, those of the NPU adapter and TensorFlow's own."""

@@ -1,0 +1,68 @@
+"""NPUEstimator: an Estimator whose sessions have the entry NpuOptimizer that its NPURunConfig stands for.
+
+It extends `tf.estimator.Estimator` where TensorFlow has it (up to 2.15), and opdump's own from 2.16 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from opdump.adapters.tensorflow.estimator.config import OPTIMIZER, npu_optimizer_of
+from opdump.adapters.tensorflow.estimator.names import estimator_class
+from opdump.configs.tensorflow.run_config import parameters_of_run_config
+
+_Estimator: Any = estimator_class()
+
+
+class NPUEstimator(_Estimator):  # type: ignore[misc] # a class of TensorFlow, or opdump's own
+    """An Estimator that dumps as the `dump_config` of its NPURunConfig says.
+
+    model_fn, model_dir, params, warm_start_from   as of an Estimator
+    config           an NPURunConfig
+    job_start_file   of several devices: without effect
+
+    Raises ValueError where `config` is no NPURunConfig; what is wrong with a DumpConfig is told when training or evaluation begins.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | None = None,
+        config: Any = None,
+        params: Mapping[str, Any] | None = None,
+        job_start_file: str = "",
+        warm_start_from: Any = None,
+    ) -> None:
+        if not hasattr(config, "_dump_config"):
+            raise ValueError(
+                f"`config` must be provided with type `NPURunConfig`, found {type(config).__name__}; "
+                "from npu_bridge.estimator.npu.npu_config import NPURunConfig"
+            )
+        asking = config.replace(session_config=session_config_of(config))
+        super().__init__(
+            model_fn=model_fn, model_dir=model_dir, config=asking, params=params, warm_start_from=warm_start_from
+        )
+
+
+def session_config_of(config: Any) -> Any:
+    """A copy of the ConfigProto of an NPURunConfig with the values that this stands for in its entry NpuOptimizer.
+
+    Where the ConfigProto has an entry, its values stay unless the config has a `dump_config`. Raises TypeError for values that a
+    `parameter_map` cannot hold.
+    """
+    made = tf.compat.v1.ConfigProto()
+    if config.session_config is not None:
+        made.CopyFrom(config.session_config)
+    entry = npu_optimizer_of(made)
+    if entry is None:
+        entry = made.graph_options.rewrite_options.custom_optimizers.add()
+        entry.name = OPTIMIZER
+    asks = config._dump_config is not None
+    for key, value in parameters_of_run_config(config).items():
+        if asks or key not in entry.parameter_map:
+            assert value.kind is not None
+            setattr(entry.parameter_map[key], value.kind, value.value)
+    return made

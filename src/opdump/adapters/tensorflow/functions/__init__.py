@@ -1,0 +1,1 @@
+"""`tf.function`, Keras and eager code."""

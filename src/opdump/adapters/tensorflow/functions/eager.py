@@ -1,0 +1,277 @@
+"""Operators that the program runs one by one: a callback of the runtime tells each when it has run.
+
+They have no names, so an operator is called `{scope}{type}_{n}`, where n counts within the step. Callbacks belong to a thread, so each thread
+of the program registers one for itself, and so does what the runtime calls back in threads of its own (`tf.py_function`, generators);
+operators of these have the name of the thread, or of the function, before their own.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import execute
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.ops import script_ops
+
+from opdump.adapters.replacements import Replacements
+from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.functions.datasets import DatasetFunctions
+from opdump.adapters.tensorflow.functions.probe import BodyProbe, OperatorProbe, live_tensors
+from opdump.adapters.tensorflow.functions.steps import ProgramSteps
+from opdump.adapters.tensorflow.model_names import EAGER
+from opdump.adapters.tensorflow.stacks import Stack
+from opdump.adapters.threads import ThreadEntry
+from opdump.recorder import LiveTensor
+from opdump.records import IO, SkipReason
+
+_HANDLES: Final = (tf.resource, tf.variant)
+
+
+class EagerCapture:
+    """Captures single operators on dumped steps: of the thread that opens it, of those that start later, and of callbacks of the runtime."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._model, model_filter = capture.eager_model(EAGER)
+        self._selection = capture.selection(model_filter)
+        self._steps: ProgramSteps | None = None
+        self._datasets: DatasetFunctions | None = None
+        self._on = False
+        self._thread = 0
+        self._has_threads = False
+        """Whether other threads may end a step: nobody can register a callback in another thread."""
+        self._here = threading.local()
+        self._entry = ThreadEntry(self._in_thread, beginning=self._thread_begins)
+        self._replacements = Replacements()
+        self._names: Counter[str] = Counter()
+        self._made: dict[int, str] = {}
+        """Identity of a tensor -> who made it in this step."""
+
+    def open(self, steps: ProgramSteps) -> None:
+        self._steps = steps
+        self._thread = threading.get_ident()
+        if not self._selection.is_empty:
+            self._entry.attach()
+            self._watch_callbacks()
+            self._datasets = DatasetFunctions(self._capture, self._model, self._selection, steps)
+            self._datasets.open()
+        self.step_changed()
+
+    def close(self) -> None:
+        self._entry.detach()
+        self._replacements.restore()
+        self._switch(False)
+        if not eager_context.context().op_callbacks:
+            execute.execute = execute.quick_execute
+        if self._datasets is not None:
+            self._datasets.close()
+        with self._capture.lock:
+            self._steps = None
+        self._capture.recorder.matched_kernels |= self._selection.matched_kernels
+
+    def abandon(self) -> None:
+        """In a forked process: nothing is listed."""
+        if self._datasets is not None:
+            self._datasets.abandon()
+
+    def function_called(self, inputs: Iterable[Any], hidden: Iterable[str], step: int) -> None:
+        """A traced function is called in a step that is dumped: see `DatasetFunctions`."""
+        if self._datasets is not None:
+            self._datasets.function_called(inputs, hidden, step)
+
+    def step_changed(self) -> None:
+        """The program came into another step."""
+        with self._capture.lock:
+            self._names.clear()
+            self._made.clear()
+        if self._thread == threading.get_ident():
+            self._switch((self._has_threads and not self._capture.is_over) or self._wants_step())
+        if self._datasets is not None:
+            self._datasets.tell()
+
+    def _wants_step(self) -> bool:
+        return self._steps is not None and self._steps.wants(self._steps.step) and not self._selection.is_empty
+
+    def _thread_begins(self) -> Stack:
+        self._has_threads = True
+        if self._thread == threading.get_ident() and not self._selection.is_empty and not self._capture.is_over:
+            self._switch(True)
+        return self._capture.stacks.of_call()
+
+    def _switch(self, on: bool) -> None:
+        if on == self._on:
+            return
+        self._on = on
+        (_register if on else _unregister)(self._ran)
+
+    @contextmanager
+    def _in_thread(self) -> Iterator[None]:
+        """Another thread of the program works."""
+        with (
+            self._capture.stacks.within(self._entry.begun),
+            self._told_as(f"{_named(threading.current_thread().name)}/"),
+        ):
+            yield
+
+    @contextmanager
+    def _told_as(self, place: str) -> Iterator[None]:
+        before, self._here.place = getattr(self._here, "place", ""), place
+        _register(self._ran)
+        try:
+            yield
+        finally:
+            _unregister(self._ran)
+            self._here.place = before
+
+    def _watch_callbacks(self) -> None:
+        original = script_ops.FuncRegistry.__call__
+
+        def call(registry: Any, token: Any, device: Any, args: Any) -> Any:
+            if self._steps is None or self._capture.is_over or self._ran in eager_context.context().op_callbacks:
+                return original(registry, token, device, args)
+            function = registry.get(token)
+            if isinstance(function, OperatorProbe | BodyProbe):
+                return original(registry, token, device, args)
+            with self._told_as(f"{_named(_name_of(function))}/"):
+                return original(registry, token, device, args)
+
+        self._replacements.replace(script_ops.FuncRegistry, "__call__", call)
+
+    def _ran(
+        self,
+        op_type: str | bytes,
+        inputs: Sequence[Any],
+        attrs: Sequence[Any],
+        outputs: Sequence[Any] | None,
+        op_name: str | None = None,
+        graph: Any = None,
+    ) -> Sequence[Any] | None:
+        """The runtime calls it after an operator, also where one is traced and where a function was run.
+
+        Gives the outputs as they are where the program has callbacks of its own: what these gave comes through here. Else nothing,
+        since whatever is given stands in the place of an operator's outputs, and need not be a list as they are.
+        """
+        if graph is None and self._wants_step():
+            name = op_type.decode() if isinstance(op_type, bytes) else op_type
+            op_def = op_def_registry.get(name)
+            if op_def is not None:  # else a traced function
+                if eager_context.context().is_async():
+                    # Nobody waits for a tensor while he holds the lock: a callback that it waits for may want that.
+                    eager_context.async_wait()
+                with self._capture.lock:
+                    if self._steps is not None:
+                        self._tell(name, op_def, inputs, attrs, outputs or (), self._steps)
+        return outputs if len(eager_context.context().op_callbacks) > 1 else None
+
+    def _tell(
+        self,
+        op_type: str,
+        op_def: Any,
+        inputs: Sequence[Any],
+        attrs: Sequence[Any],
+        outputs: Sequence[Any],
+        steps: ProgramSteps,
+    ) -> None:
+        capture = self._capture
+        if self._datasets is not None and any(tensor.dtype != tf.variant for tensor in outputs):
+            for value in attrs[1::2]:
+                if isinstance(value, ConcreteFunction):
+                    self._datasets.meet_function(value)
+        scoped = f"{getattr(self._here, 'place', '')}{eager_context.context().scope_name}{op_type}"
+        op_name = f"{scoped}_{self._names[scoped]}"
+        self._names[scoped] += 1
+        skip = self._skip_of(op_type, op_name, inputs, outputs)
+        record = capture.operator(
+            self._model,
+            op_type,
+            op_name,
+            step=steps.step,
+            order=next(steps.order(steps.step)),
+            task_id=self._names.total() - 1,
+            stack=capture.stacks.of_call(),
+            skip=skip,
+            arguments=_arguments(attrs, op_def),
+        )
+        for slot, tensor in enumerate(outputs):
+            self._made[tensor._id] = f"{op_name}:{slot}"
+        if skip:
+            capture.tell_skipped(record)
+            return
+        capture.tell(
+            record,
+            self._live(record.op_name, op_type, inputs, op_def.input_arg, "input") if capture.wants_inputs else (),
+            self._live(record.op_name, op_type, outputs, op_def.output_arg, "output") if capture.wants_outputs else (),
+        )
+
+    def _skip_of(self, op_type: str, op_name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> SkipReason:
+        reason = self._selection.skip_of(op_type, op_name)
+        if reason or not outputs or any(tensor.dtype not in _HANDLES for tensor in outputs):
+            return reason
+        reads = self._capture.wants_inputs and any(tensor.dtype not in _HANDLES for tensor in inputs)
+        return "" if reads else "handle"
+
+    def _live(
+        self, op_name: str, op_type: str, tensors: Sequence[Any], arguments: Sequence[Any], io: IO
+    ) -> list[LiveTensor]:
+        excluded = self._selection.excluded(op_name, op_type, io)
+        names = [argument.name for argument in arguments] if len(arguments) == len(tensors) else ()
+        return live_tensors(
+            tensors, names, excluded, lambda tensor: self._made.get(tensor._id, "") if io == "input" else ""
+        )
+
+
+def _register(callback: Callable[..., Any]) -> None:
+    """Has the runtime call back in this thread, for whatever the program registers and removes itself."""
+    with tf.init_scope():
+        eager_context.context().add_op_callback(callback)
+    execute.execute = execute.execute_with_callbacks
+
+
+def _unregister(callback: Callable[..., Any]) -> None:
+    """The way of executing stays: another thread may have callbacks, and without any it is the plain one."""
+    context = eager_context.context()
+    if callback in context.op_callbacks:
+        context.remove_op_callback(callback)
+
+
+def is_own(callback: Any) -> bool:
+    """Whether a callback of the runtime is a capture's."""
+    return isinstance(getattr(callback, "__self__", None), EagerCapture)
+
+
+def _named(text: str) -> str:
+    """As a part of a name in TensorFlow."""
+    return re.sub(r"[^A-Za-z0-9_.\\-]+", "_", text).strip("_") or "thread"
+
+
+def _name_of(function: Any) -> str:
+    """What the program calls a function that the runtime calls back."""
+    while True:
+        inner = getattr(function, "_func", None) or getattr(function, "func", None)
+        if inner is None:
+            return str(getattr(function, "__name__", type(function).__name__))
+        function = inner
+
+
+def _arguments(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:
+    """Attributes as JSON values: names and values alternate, dtypes are numbers."""
+    kinds = {attribute.name: attribute.type for attribute in op_def.attr}
+    found: dict[str, Any] = {}
+    for name, value in zip(attrs[::2], attrs[1::2], strict=True):
+        if name.startswith("_"):
+            continue
+        if isinstance(value, bytes):
+            found[name] = value.decode("utf-8", "replace")
+        elif isinstance(value, tf.dtypes.DType):
+            found[name] = value.name
+        elif isinstance(value, bool | int | float | str):
+            found[name] = tf.dtypes.as_dtype(value).name if kinds.get(name) == "type" else value
+    return found

@@ -1,0 +1,316 @@
+"""tf.function: every call of a traced function that the eager program makes, those of Keras and of gradients among them.
+
+While a capture is open, the runtime's one way to run a function is watched: on a dumped step it runs the instrumented copy of the
+function (`functions_twin.py`), on any other the function itself. In version 2.15 and in 2.21 that way is `Context.call_function`.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import function_def_to_graph, ops
+
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.effects import folds_callbacks
+from opdump.adapters.tensorflow.functions.compiled import tell_compiled
+from opdump.adapters.tensorflow.functions.eager import is_own
+from opdump.adapters.tensorflow.functions.instrumented import Twin, make_twin, without_suffix
+from opdump.adapters.tensorflow.functions.library import Definition, draws_seeded_numbers, reached
+from opdump.adapters.tensorflow.functions.probe import Named, Run
+from opdump.adapters.tensorflow.functions.steps import ProgramSteps
+from opdump.adapters.tensorflow.model_names import function_names
+from opdump.adapters.tensorflow.operator_kinds import is_update
+from opdump.adapters.tensorflow.xla import (
+    OF_CLUSTERS,
+    OF_FUNCTION,
+    clusters_functions,
+    has_marked_clusters,
+    is_compiled,
+    shown_name,
+)
+from opdump.records import SkipReason
+
+CallFunction = Callable[[Any, bytes, list[Any], int], Any]
+
+_UID: Final = re.compile(rb"_(\d+)$")
+_GRADIENT: Final = re.compile(rb"^__(forward|inference___backward)_")
+_TRACED: Final = re.compile(r"^__(inference|forward|backward)_|_\d+$")
+# Metrics, generators and statistics of layers count with these too; an optimizer that uses them is seen when it is traced.
+_COUNTERS: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})
+_FOLDED_BEFORE: Final = (
+    "{} is not shown: TensorFlow runs a Python function of it once, ahead of its steps, since it is declared to have no state and depends on "
+    "nothing that is given (stateful=False), and it was traced before the capture began; begin the capture before its first call"
+)
+_SEEDED_BEFORE: Final = (
+    "{} is not shown: it draws random numbers from a state that its own operators hold, and it was traced before the capture began; "
+    "begin the capture before its first call, or draw from tf.random.Generator or tf.random.stateless_*"
+)
+
+
+@dataclass(slots=True)
+class _Traced:
+    """A traced function that was called."""
+
+    model: Model
+    within_eager: bool
+    """Its gradient is taken from outside: it is a part of a step of the eager program."""
+    updates: bool
+    is_empty: bool
+    """Nothing of it is wanted, or it cannot be shown."""
+    alone: bool
+    """Only one of function and copy may ever run: each would draw random numbers from a state of its own, or have Python run for itself
+    when the runtime folds constants.
+    """
+    compiled: str
+    """What is told of it where XLA compiles it, or operators of it that the program marked: it is one operator then. Else empty."""
+    twin: Twin | None = None
+
+
+class FunctionCapture:
+    """Captures the calls of traced functions, in all threads, from `open` to `close`. `called` is told of calls in dumped steps: of the
+    inputs, and of functions that run elsewhere.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        steps: ProgramSteps,
+        called: Callable[[Iterable[Any], Iterable[str], int], object] = lambda *_: None,
+        program_names: Callable[[], tuple[str, ...]] = lambda: (),
+    ) -> None:
+        self._called = called
+        self._program_names = program_names
+        self._capture = capture
+        self._steps = steps
+        self._traced: dict[bytes, _Traced] = {}
+        self._models: dict[bytes, Model] = {}
+        self._lock = threading.RLock()
+        self._original: CallFunction | None = None
+        self._abandoned = False
+        self._updates: set[tuple[str, frozenset[str]]] = set()
+        """Names of functions, and of the updates that an optimizer made in them."""
+        self._mark = 0
+        """Functions with a smaller number were traced before."""
+
+    def open(self) -> None:
+        self._mark = ops.uid()
+        original: CallFunction = eager_context.Context.call_function
+        self._original = original
+
+        def call_function(context: Any, name: bytes, tensor_inputs: list[Any], num_outputs: int) -> Any:
+            return self._call(original, context, name, tensor_inputs, num_outputs)
+
+        eager_context.Context.call_function = call_function
+
+    def optimizer_traced(self, function: str, operators: frozenset[str]) -> None:
+        """An optimizer was traced within a function, and made these updates."""
+        self._updates.add((function, operators))
+
+    def close(self) -> None:
+        """Leaves nothing behind but the copies of functions that must run alone: they go on where they are."""
+        self._take_out()
+        if self._abandoned:
+            return
+        context = eager_context.context()
+        for traced in self._traced.values():
+            if traced.twin is not None and not traced.alone:
+                for definition in traced.twin.definitions:
+                    context.remove_function(definition)
+
+    def abandon(self) -> None:
+        """In a forked process: the copies stay in the runtime, which may have lost a thread that holds its locks."""
+        self._abandoned = True
+
+    def _take_out(self) -> None:
+        assert self._original is not None, "closed before it was opened"
+        kept = {name: traced.twin for name, traced in self._traced.items() if traced.alone and traced.twin is not None}
+        eager_context.Context.call_function = _redirecting(self._original, kept) if kept else self._original
+
+    def _call(self, original: CallFunction, context: Any, name: bytes, inputs: list[Any], num_outputs: int) -> Any:
+        traced = self._traced.get(name)
+        if traced is None:
+            with self._lock:
+                traced = self._traced.get(name) or self._meet(context, name)
+        steps = self._steps
+        step = steps.of(traced.model, within_eager=traced.within_eager)
+        wanted = not traced.is_empty and steps.wants(step)
+        if not wanted and not (traced.alone and not traced.is_empty):
+            outputs = original(context, name, inputs, num_outputs)
+        elif wanted and not traced.alone and (traced.compiled or clusters_functions()):
+            self._called(inputs, (), step)
+            outputs = original(context, name, inputs, num_outputs)
+            self._capture.note(traced.compiled or OF_CLUSTERS.format(shown_name(name.decode())))
+            definition = context.get_function_def(name.decode())
+            tell_compiled(self._capture, definition, inputs, outputs or (), self._run(traced.model, step))
+        else:
+            with self._lock:
+                if traced.twin is None:
+                    traced.twin = self._make_twin(context, name, traced.model)
+            twin = traced.twin
+            if wanted:
+                self._called(inputs, twin.hidden, step)
+                outputs = self._dumped(original, context, traced.model, twin, step, inputs, num_outputs)
+            else:
+                outputs = _renamed(original, context, twin, inputs, num_outputs)
+        steps.called(traced.model, step, within_eager=traced.within_eager, updates=traced.updates)
+        return outputs
+
+    def _meet(self, context: Any, name: bytes) -> _Traced:
+        """A function that is called for the first time."""
+        definition = context.get_function_def(name.decode())
+        of_gradient = _GRADIENT.match(name) is not None
+        # A function and the function of its gradient are one model.
+        forward = definition.attr["forward_function_name"].s if "forward_function_name" in definition.attr else b""
+        known = self._models.get(forward or name)
+        names = (*self._program_names(), *function_names(name.decode(), definition))
+        model = known or self._capture.new_model(*dict.fromkeys(names))
+        self._models[forward or name] = model
+        if known is None:
+            self._write_graph(model, definition)
+        definitions = list(reached(name.decode(), context.get_function_def))
+        root, compiled = definitions[0], ""
+        if is_compiled(root):
+            compiled = OF_FUNCTION.format(shown_name(name.decode()))
+        elif clusters_functions() or has_marked_clusters(node for each in definitions for node in each.node_def):
+            compiled = OF_CLUSTERS.format(shown_name(name.decode()))
+        copied = () if compiled else reached(name.decode(), context.get_function_def, into_compiled=False)
+        seeded = draws_seeded_numbers(copied)
+        folded = not compiled and folds_callbacks(root.node_def, context.get_function_def)
+        is_empty = self._capture.filter_of(model).is_empty
+        number = _UID.search(name)
+        if (seeded or folded) and not is_empty and number is not None and int(number[1]) < self._mark:
+            self._capture.note((_SEEDED_BEFORE if seeded else _FOLDED_BEFORE).format(name.decode()))
+            is_empty = True
+        updates = self._updates_variables(definitions)
+        traced = _Traced(model, of_gradient, updates, is_empty, seeded or folded, compiled)
+        self._traced[name] = traced
+        return traced
+
+    def _write_graph(self, model: Model, definition: Definition) -> None:
+        write = self._capture.write_graph
+        if write is None or self._capture.is_over:
+            return
+        try:
+            graph = function_def_to_graph.function_def_to_graph(definition)
+        except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
+            self._capture.note(f"the graph of {definition.signature.name} is not written: {error}")
+            return
+        write(model, graph, is_computational=True)
+
+    def _updates_variables(self, definitions: Iterable[Definition]) -> bool:
+        """Whether an optimizer's update is among these functions."""
+        for definition in definitions:
+            name = _TRACED.sub("", definition.signature.name)
+            names = {node.name for node in definition.node_def}
+            if any(function == name and made <= names for function, made in self._updates):
+                return True
+            if any(is_update(node.op) and node.op not in _COUNTERS for node in definition.node_def):
+                return True
+        return False
+
+    def _make_twin(self, context: Any, name: bytes, model: Model) -> Twin:
+        def add(definition: Definition) -> None:
+            context.add_function_def(definition)
+
+        return make_twin(name.decode(), context.get_function_def, add, self._capture, model)
+
+    def _dumped(
+        self,
+        original: CallFunction,
+        context: Any,
+        model: Model,
+        twin: Twin,
+        step: int,
+        inputs: list[Any],
+        num_outputs: int,
+    ) -> Any:
+        board = twin.board
+        with board.lock:
+            run = self._run(model, step)
+            board.run = run
+            try:
+                outputs = _renamed(original, context, twin, inputs, num_outputs)
+                eager_context.async_wait()
+            finally:
+                board.run = None
+        self._tell_skipped(run, twin)
+        if run.error is not None:
+            raise run.error
+        return outputs
+
+    def _run(self, model: Model, step: int) -> Run:
+        order, told = self._steps.order(step), self._steps.told(model, step)
+        return Run(self._capture, model, step, order, told, self._capture.stacks.of_call())
+
+    def _tell_skipped(self, run: Run, twin: Twin) -> None:
+        """Lists or counts the operators that leave no data, and those of the bodies that did not run."""
+        capture = self._capture
+        with capture.lock:
+            for number, body in enumerate(twin.bodies):
+                times = run.bodies[number] if number else 1
+                reasons = body.reasons if times else body.not_executed
+                if (number, times > 0) not in twin.listed:
+                    twin.listed.add((number, times > 0))
+                    for operator in body.skipped:
+                        capture.tell_skipped(_record(run, operator, operator.skip if times else "not executed"))
+                    for operator in () if times else body.told:
+                        capture.tell_skipped(_record(run, operator, "not executed"))
+                    times = max(times - 1, 0)
+                    if not times:
+                        continue
+                for _ in range(max(times, 1)):
+                    capture.count_skipped(reasons)
+
+
+def _record(run: Run, operator: Named, skip: SkipReason) -> Any:
+    return run.capture.operator(
+        run.model,
+        operator.op_type,
+        operator.op_name,
+        step=run.step,
+        order=next(run.order),
+        task_id=operator.task_id,
+        stack=operator.stack or run.called_at,
+        arguments=operator.arguments,
+        skip=skip,
+    )
+
+
+def _renamed(original: CallFunction, context: Any, twin: Twin, inputs: list[Any], num_outputs: int) -> Any:
+    """Runs a copy; an error of it speaks of the function, and so does what callbacks of the program are told."""
+    callbacks = context.op_callbacks
+    told = list(callbacks)
+    callbacks[:] = [each if is_own(each) else _telling_of_the_function(each) for each in told]
+    try:
+        return original(context, twin.name.encode(), inputs, num_outputs)
+    except tf.errors.OpError as error:
+        error._message = without_suffix(error.message)
+        error.args = tuple(without_suffix(each) if isinstance(each, str) else each for each in error.args)
+        raise
+    finally:
+        callbacks[:] = told
+
+
+def _telling_of_the_function(callback: Callable[..., Any]) -> Callable[..., Any]:
+    def tell(op_type: Any, *args: Any, **kwargs: Any) -> Any:
+        return callback(without_suffix(op_type) if isinstance(op_type, str) else op_type, *args, **kwargs)
+
+    return tell
+
+
+def _redirecting(original: CallFunction, kept: dict[bytes, Twin]) -> CallFunction:
+    """Runs copies in the place of some functions. It refers to them: who has a copy run has to keep its probes alive."""
+
+    def call_function(context: Any, name: bytes, tensor_inputs: list[Any], num_outputs: int) -> Any:
+        twin = kept.get(name)
+        if twin is None:
+            return original(context, name, tensor_inputs, num_outputs)
+        return _renamed(original, context, twin, tensor_inputs, num_outputs)
+
+    return call_function

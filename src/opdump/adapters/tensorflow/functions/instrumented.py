@@ -1,0 +1,442 @@
+"""The instrumented copy of a traced function: the same operators, and a probe for each that tells what it reads and writes.
+
+The copy is made from the function's definition, not by tracing the Python program again: names, attributes, seeds and variables are
+those of the function itself, and nothing of the program runs twice. Functions that the function runs (branches, bodies of loops,
+inner functions) are copied for each place that runs them.
+
+The runtime fuses operators and rewrites arithmetic where nobody looks at what lies between, and that changes the last bits. So the
+operators that give the results stay as they are, unobserved, and a *shadow* of each that has no effects is observed: it reads the same
+variables, batches and random numbers. What has effects is there once, and is observed itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.ops import script_ops
+
+from opdump.adapters.tensorflow.attributes import arguments_of
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.effects import functions_of
+from opdump.adapters.tensorflow.functions.edits import (
+    HOST,
+    add_beginning,
+    add_shadows,
+    copy_summands,
+    hand_on,
+    must_run,
+    redirect,
+    renamed,
+    wait_before_deciding,
+)
+from opdump.adapters.tensorflow.functions.library import (
+    BRANCHING,
+    CALLS,
+    LOOPS,
+    Body,
+    Definition,
+    Library,
+    LibraryNode,
+    NodeSlot,
+    body_of,
+    hidden_callees,
+    producer,
+)
+from opdump.adapters.tensorflow.functions.probe import BodyProbe, Named, OperatorProbe, ProbedSlot, Switchboard
+from opdump.adapters.tensorflow.selection import Selection
+from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
+from opdump.adapters.tensorflow.xla import is_compiled, note_of_call, type_of
+from opdump.records import IO, SkipReason
+
+_HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
+_STRING: Final = tf.string.as_datatype_enum
+_NUMBERS: Final = itertools.count()
+_SUFFIX: Final = re.compile(r"_opdump_(\d+|shadow)")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyOperators:
+    """A function within the copy: the operators in it that leave no data, and those that leave some."""
+
+    skipped: tuple[Named, ...]
+    told: tuple[Named, ...]
+    reasons: Counter[SkipReason]
+    """Of those that leave none, where it runs."""
+    not_executed: Counter[SkipReason]
+    """Of all, where it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """An instrumented copy that the runtime knows."""
+
+    name: str
+    board: Switchboard
+    bodies: tuple[BodyOperators, ...]
+    """By number; 0 is the function itself, which runs in each call."""
+    definitions: tuple[str, ...]
+    """Names under which the copies stand in the runtime."""
+    probes: tuple[Callable[..., Any], ...]
+    """Kept alive: the runtime knows them by a token alone."""
+    hidden: tuple[str, ...] = ()
+    """Functions that its operators have run elsewhere: bodies of loops over data sets."""
+    listed: set[tuple[int, bool]] = field(default_factory=set)
+    """Numbers of bodies whose operators without data were listed: of one that ran, of one that did not."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """A function at one of the places that run it."""
+
+    body: Body
+    path: str
+    number: int
+    decides: bool = False
+    """Whether it is the condition of a loop."""
+    parts: dict[tuple[str, str, int], _Part] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """Node -> the operator's name in records."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """Argument -> who makes it, where the caller tells."""
+    stacks: dict[str, Stack] = field(default_factory=dict)
+    """Node -> where it was traced."""
+    recursive: set[str] = field(default_factory=set)
+    """Nodes that run a function which runs already."""
+    makers: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Tensor -> the node that makes it, and its slot."""
+    readers: dict[str, list[str]] = field(default_factory=dict)
+    """Node -> nodes that read it."""
+    depth: dict[str, int] = field(default_factory=dict)
+    """Node -> its place in an order in which the nodes can run."""
+
+    def __post_init__(self) -> None:
+        for node in self.body.nodes:
+            self.makers.update((slot.reference, (node.node.name, slot.slot)) for slot in node.outputs)
+            for text in node.node.input:
+                self.readers.setdefault(producer(text), []).append(node.node.name)
+        named = {node.node.name: node.node for node in self.body.nodes}
+        for node in self.body.nodes:
+            _place(node.node, named, self.depth)
+
+    def source(self, slot: NodeSlot) -> str:
+        """Who makes a tensor, as `{op_name}:{slot}`; empty where that is not known."""
+        made = self.makers.get(slot.reference)
+        if made is None:
+            return self.sources.get(producer(slot.reference), "")
+        return f"{self.names[made[0]]}:{made[1]}"
+
+
+def without_suffix(text: str) -> str:
+    """A message of the runtime with the names of the functions and operators in place of those of the copies."""
+    return _SUFFIX.sub("", text)
+
+
+def make_twin(name: str, library: Library, add: Callable[[Definition], object], capture: Capture, model: Model) -> Twin:
+    """Copies a function and hands the copies to the runtime through `add`."""
+    parts: list[_Part] = []
+    root = _part(name, library, "", None, (), parts)
+    _name_operators(parts)
+    _trace_sources(root)
+    _trace_stacks(root, capture.stacks, ())
+    order = [part.names[node.node.name] for part in parts for node in part.body.nodes]
+    selection = capture.selection(capture.filter_of(model), order)
+    builder = _Builder(capture, selection, library, add)
+    twin_name = builder.add(root, shadowed=True)
+    capture.recorder.matched_kernels |= selection.matched_kernels
+    hidden = tuple(_note_hidden(parts, capture))
+    bodies = tuple(builder.bodies[number] for number in range(len(parts)))
+    return Twin(twin_name, builder.board, bodies, tuple(builder.definitions), tuple(builder.probes), hidden)
+
+
+def _note_hidden(parts: Sequence[_Part], capture: Capture) -> Iterator[str]:
+    """The functions that nobody sees, by name."""
+    for part in parts:
+        for node in part.body.nodes:
+            if node.node.name in part.body.needed and hidden_callees(node.node):
+                name = part.names[node.node.name]
+                capture.note(
+                    f"the functions that {name} ({node.node.op}) runs are not shown: they run outside of the graph"
+                )
+                yield from functions_of(node.node)
+
+
+def _part(
+    name: str, library: Library, path: str, used: Collection[int] | None, chain: tuple[str, ...], parts: list[_Part]
+) -> _Part:
+    body = body_of(library(name), library, used)
+    part = _Part(body, path, len(parts))
+    parts.append(part)
+    results = _used_references(body, used)
+    for node in body.nodes:
+        for callee in node.callees:
+            if callee.function in (*chain, name):
+                part.recursive.add(node.node.name)
+                continue
+            inside = f"{node.node.name}/{callee.label}" if callee.label else node.node.name
+            wanted = _used_results(node, results) if node.node.op in BRANCHING | CALLS else None
+            part.parts[node.node.name, callee.attribute, callee.place] = _part(
+                callee.function, library, f"{path}{inside}/", wanted, (*chain, name), parts
+            )
+            part.parts[node.node.name, callee.attribute, callee.place].decides = (
+                node.node.op in LOOPS and callee.attribute == "cond"
+            )
+    return part
+
+
+def _place(node: Any, named: Mapping[str, Any], places: dict[str, int]) -> None:
+    """Numbers a node after all that it reads or waits for; definitions are mostly, not always, in such an order."""
+    waiting = [node]
+    while waiting:
+        current = waiting[-1]
+        missing = (
+            []
+            if current.name in places
+            else [
+                named[producer(text)]
+                for text in current.input
+                if producer(text) in named and producer(text) not in places
+            ]
+        )
+        if missing:
+            waiting += missing
+            continue
+        places.setdefault(current.name, len(places))
+        waiting.pop()
+
+
+def _used_references(body: Body, used: Collection[int] | None) -> frozenset[str]:
+    """The tensors that some needed node reads, or that are results which the caller uses."""
+    signature = body.definition.signature
+    results = [argument.name for argument in signature.output_arg]
+    found = {body.definition.ret[result] for number, result in enumerate(results) if used is None or number in used}
+    for node in body.nodes:
+        if node.node.name in body.needed:
+            found.update(node.node.input)
+    return frozenset(found)
+
+
+def _used_results(node: LibraryNode, references: Collection[str]) -> frozenset[int]:
+    return frozenset(slot.slot for slot in node.outputs if slot.reference in references)
+
+
+def _name_operators(parts: Sequence[_Part]) -> None:
+    """An operator keeps its name; where functions of a model share one, each but the outermost has the path before it."""
+    counts = Counter(node.node.name for part in parts for node in part.body.nodes)
+    taken: set[str] = set()
+    for part in parts:
+        for node in part.body.nodes:
+            name = node.node.name
+            shown = name if counts[name] == 1 or not part.path else f"{part.path}{name}"
+            while shown in taken:
+                shown += "_"
+            taken.add(shown)
+            part.names[name] = shown
+
+
+def _trace_sources(part: _Part) -> None:
+    """What the arguments of inner functions are, where the place that runs them gives them one by one."""
+    for node in part.body.nodes:
+        given = node.inputs[1:] if node.node.op in BRANCHING else node.inputs
+        for callee in node.callees:
+            inner = part.parts.get((node.node.name, callee.attribute, callee.place))
+            if inner is None:
+                continue
+            if node.node.op not in LOOPS:  # what a loop hands on is made anew in each iteration
+                arguments = inner.body.definition.signature.input_arg
+                for argument, slot in zip(arguments, given, strict=False):
+                    inner.sources[argument.name] = part.source(slot)
+            _trace_sources(inner)
+
+
+def _trace_stacks(part: _Part, stacks: Stacks, called_at: Stack) -> None:
+    """Where the nodes of a function and of those that it runs were traced; of what has none, where the function is called."""
+    known = stacks.of_function(part.body.definition.signature.name)
+    for node in part.body.nodes:
+        part.stacks[node.node.name] = stack_of_node(node.node.name, known, called_at)
+    for (node_name, _, _), inner in part.parts.items():
+        _trace_stacks(inner, stacks, part.stacks[node_name])
+
+
+class _Builder:
+    """Makes the definitions of the copies, the innermost first."""
+
+    def __init__(
+        self, capture: Capture, selection: Selection, library: Library, add: Callable[[Definition], object]
+    ) -> None:
+        self.board = Switchboard()
+        self.probes: list[Callable[..., Any]] = []
+        self.definitions: list[str] = []
+        self.bodies: dict[int, BodyOperators] = {}
+        self._capture = capture
+        self._selection = selection
+        self._library = library
+        self._add = add
+        self._task_ids: Iterator[int] = itertools.count()
+
+    def add(self, part: _Part, *, shadowed: bool, waits: bool = False) -> str:
+        """Makes the copy of a function, and of what it runs; its name. Without shadows the operators are observed themselves.
+
+        `waits`: the copy has one more argument; once that is there, its operators may be told.
+        """
+        named = [(node, self._named(part, node)) for node in part.body.nodes]
+        self.bodies[part.number] = _operators(named)
+        copy = type(part.body.definition)()
+        copy.CopyFrom(part.body.definition)
+        signature = copy.signature
+        signature.name = f"{signature.name}_opdump_{next(_NUMBERS)}"
+        signature.is_stateful = True
+        # One of several functions that the runtime may put in each other's place: the copy is to stay what it is.
+        copy.attr.pop("api_implements", None)
+        observed = {node.name: node for node in copy.node_def}
+        if shadowed:
+            add_shadows(
+                copy, [node for node, _ in named if node.node.name in part.body.needed], observed, self._library
+            )
+        inner = {
+            place: self.add(
+                inside,
+                shadowed=observed[place[0]].name == place[0] and shadowed,
+                waits=observed[place[0]].op in CALLS,
+            )
+            for place, inside in part.parts.items()
+        }
+        beginning = add_beginning(copy) if waits else frozenset()
+        for name, node in observed.items():
+            if redirect(node, {place[1:]: made for place, made in inner.items() if place[0] == name}):
+                must_run(copy, node.name)
+        marks = [self._probe(copy, BodyProbe(self.board, part.number), (), ())] if part.number else []
+        marks += self._probe_operators(copy, part, named, observed, beginning)
+        if shadowed:
+            copy_summands(copy, part.body.nodes, is_argument_held=not part.number)
+        if part.decides:
+            wait_before_deciding(copy, marks)
+        self._add(copy)
+        self.definitions.append(signature.name)
+        return str(signature.name)
+
+    def _named(self, part: _Part, node: LibraryNode) -> Named:
+        name = part.names[node.node.name]
+        arguments, skip = arguments_of(node.node), self._skip_of(part, node, name)
+        if skip in ("", "not selected") and is_compiled(node.node):
+            self._capture.note(note_of_call(name, node.node))
+        return Named(type_of(node.node), name, next(self._task_ids), arguments, part.stacks[node.node.name], skip)
+
+    def _skip_of(self, part: _Part, node: LibraryNode, name: str) -> SkipReason:
+        if node.node.name not in part.body.needed:
+            return "not executed"
+        readers = [part.names[reader] for reader in part.readers.get(node.node.name, ())]
+        reason = self._selection.skip_of(type_of(node.node), name, readers)
+        if reason:
+            return reason
+        if not node.known or node.node.name in part.recursive:
+            return "untold"
+        if node.outputs and all(slot.dtype in _HANDLES for slot in node.outputs):
+            reads = self._capture.wants_inputs and any(slot.dtype not in _HANDLES for slot in node.inputs)
+            return "" if reads else "handle"
+        return ""
+
+    def _probe_operators(
+        self,
+        copy: Definition,
+        part: _Part,
+        named: Sequence[tuple[LibraryNode, Named]],
+        observed: Mapping[str, Any],
+        beginning: frozenset[str],
+    ) -> list[str]:
+        """Adds the probes, each after those of what its operator reads, so that operators are told in an order in which they can run."""
+        latest: dict[str, frozenset[str]] = {}
+        """Node -> the probes, and nodes that run others, behind which its own effects are seen."""
+        added = []
+        for node, operator in sorted(named, key=lambda each: part.depth[each[0].node.name]):
+            name = node.node.name
+            before = beginning.union(*(latest.get(producer(text), beginning) for text in node.node.input))
+            if node.callees:
+                seen = observed[name]
+                if node.node.op in CALLS:
+                    # What waits for a call's inputs waits for all of it, once it stands in the call's place: that is told to
+                    # the probes alone, so that the runtime rewrites what it calls as it does without them.
+                    if name not in part.recursive:
+                        hand_on(copy, seen, before)
+                else:
+                    seen.input.extend(f"^{other}" for other in sorted(before) if f"^{other}" not in seen.input)
+                latest[name] = frozenset({seen.name})
+            elif operator.skip:
+                latest[name] = before
+            else:
+                added.append(self._probe_operator(copy, part, node, operator, observed, before))
+                latest[name] = frozenset({added[-1]})
+        return added
+
+    def _probe_operator(
+        self,
+        copy: Definition,
+        part: _Part,
+        node: LibraryNode,
+        operator: Named,
+        observed: Mapping[str, Any],
+        before: Collection[str],
+    ) -> str:
+        read: list[NodeSlot] = []
+        inputs: tuple[ProbedSlot, ...] = ()
+        outputs: tuple[ProbedSlot, ...] = ()
+        if self._capture.wants_inputs:
+            inputs = self._slots(part, node.inputs, operator, "input", read)
+        if self._capture.wants_outputs:
+            outputs = self._slots(part, node.outputs, operator, "output", read)
+        seen = observed[node.node.name]
+        # What the observed node itself reads, which an operator with effects shares with nobody.
+        given = [text for text in seen.input if not text.startswith("^")]
+        made = {slot.reference: renamed(slot.reference, seen.name) for slot in node.outputs}
+        references = [made.get(slot.reference) or given[slot.slot] for slot in read]
+        probe = OperatorProbe(self.board, operator, inputs, outputs)
+        return self._probe(copy, probe, read, (seen.name, *sorted(before)), references)
+
+    def _slots(
+        self, part: _Part, slots: Sequence[NodeSlot], operator: Named, io: IO, read: list[NodeSlot]
+    ) -> tuple[ProbedSlot, ...]:
+        excluded = self._selection.excluded(operator.op_name, operator.op_type, io)
+        found = []
+        for slot in slots:
+            if slot.dtype in _HANDLES or slot.slot in excluded:
+                continue
+            source = part.source(slot) if io == "input" else ""
+            if slot.dtype == _STRING:
+                found.append(ProbedSlot(slot.slot, slot.argument, None, source, "string", "opaque"))
+                continue
+            found.append(ProbedSlot(slot.slot, slot.argument, len(read), source))
+            read.append(slot)
+        return tuple(found)
+
+    def _probe(
+        self,
+        copy: Definition,
+        probe: Callable[..., Any],
+        read: Sequence[NodeSlot],
+        after: Sequence[str],
+        references: Sequence[str] = (),
+    ) -> str:
+        node = copy.node_def.add(op="PyFunc", name=f"opdump_probe_{len(self.probes)}", device=HOST)
+        self.probes.append(probe)
+        node.attr["token"].s = script_ops._py_funcs.insert(probe).encode()
+        node.attr["Tin"].list.type.extend(slot.dtype for slot in read)
+        node.attr["Tin"].list.SetInParent()
+        node.attr["Tout"].list.SetInParent()
+        node.input.extend(references)
+        node.input.extend(f"^{name}" for name in after)
+        must_run(copy, node.name)
+        return str(node.name)
+
+
+def _operators(named: Sequence[tuple[LibraryNode, Named]]) -> BodyOperators:
+    skipped = tuple(operator for _, operator in named if operator.skip)
+    told = tuple(operator for _, operator in named if not operator.skip)
+    reasons: Counter[SkipReason] = Counter(operator.skip for operator in skipped)
+    not_executed: Counter[SkipReason] = Counter()
+    not_executed["not executed"] = len(named)
+    return BodyOperators(skipped, told, reasons, not_executed)

@@ -1,0 +1,1 @@
+"""Programs that run a graph in a session."""

@@ -1,0 +1,73 @@
+"""Files the graphs of signatures: in the directory that the environment names, most often that of the program.
+
+Source: sections 8 and 9 of the document on the TensorFlow adapter's dump.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of, ge_graphs_of_function
+from opdump.adapters.tensorflow.sessions.subgraph import Closure
+from opdump.configs.shared.ge_graph_environment import graph_directory, graph_warnings
+from opdump.errors import DumpPathError
+from opdump.layouts.graph_files.ge import NOTES_NAME, note_graph, update_of, write_new_ge_graph
+from opdump.layouts.graph_files.ge import is_computational as rule_of
+from opdump.recorder import Recorder, SupportsMetadata
+
+
+class GraphFiles:
+    """Writes a text and a JSON for each model of a capture, and tells the dump where they are."""
+
+    def __init__(self, capture: Capture, environ: Mapping[str, str]) -> None:
+        here = Path.cwd()
+        asked = graph_directory(environ, pid=os.getpid(), device_id=capture.device_id, cwd=here)
+        self._directories = [here] if asked in (None, here) else [asked, here]
+        self._recorder: Recorder = capture.recorder
+        self._capture = capture
+        self._lock = threading.Lock()
+        self._untold: list[tuple[Path, Model, str | None, str]] = []
+        for text in graph_warnings(environ):
+            capture.note(text)
+
+    def __call__(self, model: Model, closure: Any, *, is_computational: bool) -> None:
+        """Files the graph of a model; a directory that cannot be written gives a note, and another directory; where none can be,
+        the dump goes on without the graph, or the error is raised, as the plan's `on_error` says.
+        """
+        if isinstance(closure, Closure):
+            graphs = ge_graphs_of(model.name, closure, is_computational=is_computational)
+        else:
+            graphs = ge_graphs_of_function(model.name, closure, is_computational=is_computational)
+        try:
+            written = write_new_ge_graph(self._directories, model.number, graphs)
+        except DumpPathError as error:
+            if self._recorder.plan.on_error == "stop":
+                raise
+            self._capture.note(str(error))  # the dump goes on without the picture of its graph
+            return
+        if written.warning:
+            self._capture.note(written.warning)
+        rule = rule_of(graphs) if is_computational else None
+        with self._lock:
+            self._untold.append((written.path, model, rule, update_of(graphs)))
+
+    def tell(self) -> None:
+        """Notes in the dump which files belong to it, once there is a dump."""
+        writer = self._recorder.writer
+        if not isinstance(writer, SupportsMetadata):
+            return
+        metadata = writer.metadata
+        if metadata is None:
+            return
+        with self._lock:
+            for path, model, rule, update in self._untold:
+                note_graph(metadata, path, model.name, model.number, rule, update)
+                # The graphs are most often elsewhere; what of them lies in the dump counts as its other files do.
+                for file in (metadata / NOTES_NAME, path, path.with_name(f"{path.name}.json")):
+                    writer.adopt(file)
+            self._untold.clear()

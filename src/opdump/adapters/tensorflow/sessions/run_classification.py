@@ -1,0 +1,90 @@
+"""What a run of a session is for: which runs are iterations.
+
+A dump of the steps "0|5|10" means iterations of the computation. What prepares a session, saves or restores it, writes summaries or
+merely reads variables is no iteration. Source: section 10 of the document on the TensorFlow adapter's dump; the documents advise
+to remove runs that are no iterations from a script, which is what this does in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
+
+import tensorflow as tf
+
+from opdump.adapters.tensorflow.operator_kinds import SKIPS, is_assignment, is_update
+from opdump.adapters.tensorflow.sessions.subgraph import Closure, GraphOperator
+
+Purpose = Literal["step", "initialisation", "restore", "save", "summary", "input pipeline", "reading"]
+
+_RESTORES: Final = frozenset({"Restore", "RestoreSlice", "RestoreV2"})
+_SAVES: Final = frozenset({"Save", "SaveSlices", "SaveV2", "MergeV2Checkpoints"})
+_CHECKS: Final = frozenset({"IsVariableInitialized", "VarIsInitializedOp", "IteratorGetNextAsOptional"})
+_INITIALISES: Final = frozenset(
+    {
+        *("MakeIterator", "InitializeTable", "InitializeTableV2", "InitializeTableFromTextFile"),
+        *("InitializeTableFromTextFileV2", "LookupTableImport", "LookupTableImportV2", "CreateSummaryFileWriter"),
+    }
+)
+_READS: Final = frozenset({"ReadVariableOp", "VariableV2", "Variable", "Identity", "Shape", "VariableShape", *SKIPS})
+
+
+def purpose_of(closure: Closure, fetched: Sequence[Any]) -> Purpose:
+    """What a run that fetches these operations and tensors is for."""
+    types = {op.op_type for op in closure.operators}
+    if any(is_update(op.op_type) and not _counts_steps(op) for op in closure.operators):
+        return "step"
+    if types & _RESTORES:
+        return "restore"
+    if types & _SAVES:
+        return "save"
+    operations = [element if isinstance(element, tf.Operation) else element.op for element in fetched]
+    # A bare operation may be a group: what it waits for is what is asked for.
+    asked = [other for operation in operations for other in _behind_groups(operation)]
+    if asked and all("Summary" in operation.type for operation in asked):
+        return "summary"
+    if asked and all("Enqueue" in operation.type or "QueueClose" in operation.type for operation in asked):
+        return "input pipeline"
+    if types & _CHECKS and not types & {"IteratorGetNext"}:
+        return "initialisation"
+    if _initialises(closure.operators, asked):
+        return "initialisation"
+    if types <= _READS:
+        return "reading"
+    return "step"
+
+
+def _behind_groups(operation: Any) -> Iterable[Any]:
+    if operation.type == "NoOp" and operation.control_inputs:
+        for other in operation.control_inputs:
+            yield from _behind_groups(other)
+    else:
+        yield operation
+
+
+def _initialises(operators: Sequence[GraphOperator], asked: Sequence[Any]) -> bool:
+    """Whether every assignment is that of an initialiser, and nothing else is asked for."""
+    if not asked:
+        return False
+    assigned = [op for op in operators if is_assignment(op.op_type)]
+    if assigned:
+        initialisers = _initialisers(assigned[0].operation.graph)
+        if not all(op.name in initialisers for op in assigned):
+            return False
+    return all(is_assignment(op.type) or op.type in _INITIALISES or op.type == "NoOp" for op in asked)
+
+
+def _initialisers(graph: Any) -> frozenset[str]:
+    """The names of the operators that give the variables of a graph their first values."""
+    names = set()
+    for key in graph.get_all_collection_keys():
+        for item in graph.get_collection_ref(key):
+            initialiser = getattr(item, "initializer", None)
+            if isinstance(initialiser, tf.Operation):
+                names.add(initialiser.name)
+    return frozenset(names)
+
+
+def _counts_steps(op: GraphOperator) -> bool:
+    """Whether it increments the global step, as hooks and optimizers do."""
+    return bool(op.inputs) and op.inputs[0].tensor.op.name.rpartition("/")[2] == "global_step"

@@ -1,0 +1,402 @@
+"""SessionCapture: one session under capture. Its runs are told operator by operator, and answer as they would without.
+
+On a step that is dumped the tensors behind the fetches are fetched in the same run; what cannot be fetched is watched in it. The graph is
+not changed, so a finalised one will do. On other steps the run is the program's own.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.client import session as session_module
+
+from opdump.adapters.tensorflow.capture import Capture, FailuresOfRuns
+from opdump.adapters.tensorflow.functions.function_state import belongs_to_fetches
+from opdump.adapters.tensorflow.functions.library import hidden_callees
+from opdump.adapters.tensorflow.model_names import fetched_names
+from opdump.adapters.tensorflow.sessions.fetch_planning import PlainRun, Undisturbed, undisturbed
+from opdump.adapters.tensorflow.sessions.fusions import Shapes
+from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
+from opdump.adapters.tensorflow.sessions.seen import Seen
+from opdump.adapters.tensorflow.sessions.signatures import (
+    DumpedSignature,
+    SignatureTeller,
+    dumped_signature,
+    without_copies,
+)
+from opdump.adapters.tensorflow.sessions.step_count import StepCount
+from opdump.adapters.tensorflow.sessions.streaming import SignatureStream
+from opdump.adapters.tensorflow.sessions.subgraph import Closure, closure_of, read_variable
+from opdump.adapters.tensorflow.sessions.watches import WatchFolders, watching
+from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
+
+Run = Callable[..., Any]
+"""`BaseSession.run`, bound to its session."""
+
+_ARRAYS = (np.ndarray, np.generic, list, tuple, int, float, complex)
+_DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4", "OneShotIterator")
+_FROM_HOOKS = "caller"
+"""Under this key a monitored session hands on what the program fetches, beside what its hooks fetch."""
+
+
+class _Wanted(NamedTuple):
+    """What is dumped of a signature where the same tensors are fed; without a plain run where that is nothing."""
+
+    dumped: DumpedSignature
+    plain: PlainRun | None
+    is_clustered: bool
+    """Whether XLA compiles clusters of its operators: nothing is fetched beside what the program asks for."""
+
+
+class _Dump(NamedTuple):
+    """How that is got hold of."""
+
+    teller: SignatureTeller
+    stream: SignatureStream | None
+    access: Undisturbed
+
+
+class _Signature:
+    """A fetch set: its model, and how often it ran."""
+
+    def __init__(self, capture: Capture, elements: Sequence[Any]) -> None:
+        self.elements = tuple(elements)
+        self.model = capture.new_model(*fetched_names(elements))
+        self.steps = StepCount(capture.plan.initial_iteration)
+        self.purpose: Purpose | None = None
+        """None before it ran."""
+        self.closures: dict[frozenset[str], Closure] = {}
+        """By what is fed: a fed tensor keeps operators from running."""
+        self.wanted: dict[frozenset[str], _Wanted] = {}
+        """By what is fed."""
+        self.dumps: dict[tuple[frozenset[str], frozenset[str]], _Dump] = {}
+        """By what is fed, and by the fused operators that give the bits of what they are made of."""
+        self.is_always_extended = False
+        """Whether its steps are run as dumped ones, dumped or not: see `function_state`."""
+
+    def closure(self, fed: frozenset[str]) -> Closure:
+        if fed not in self.closures:
+            self.closures[fed] = closure_of(self.elements, fed)
+        return self.closures[fed]
+
+
+class SessionCapture:
+    """Numbers the runs of one session, and records those that the plan wants. `closed` is to be called when the session ends."""
+
+    def __init__(self, capture: Capture, session: Any, closed: Callable[[SessionCapture], object]) -> None:
+        self.capture = capture
+        self.closed = closed
+        self.not_steps: Counter[Purpose] = Counter()
+        """Runs that were no iterations, by what they were for."""
+        self._session: Any = weakref.proxy(session)
+        self._graph = session.graph
+        self._failures: FailuresOfRuns | None = capture.failures
+        self._watches_all = self._failures is not None and self._failures.whole
+        """Whether every run is watched, so that a failure in it can be told whole."""
+        self._records = capture.plan.captures != "exception"
+        self._signatures: dict[Any, _Signature] = {}
+        self._kept: list[Any] = []
+        """What the keys of the signatures name by identity."""
+        self._own = threading.local()
+        self._folders = WatchFolders()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run of this thread is under capture: what it runs itself is none of the program's."""
+        return getattr(self._own, "is_busy", False)
+
+    def run(
+        self, run: Run, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: Any | None, run_metadata: Any | None
+    ) -> Any:
+        """What `session.run` gives."""
+        signature = self._signature(fetches)
+        if signature is None:
+            return run(fetches, feed_dict, options, run_metadata)
+        if signature.purpose is None:
+            self._meet(signature, feed_dict)
+        if signature.purpose != "step":
+            assert signature.purpose is not None
+            self.not_steps[signature.purpose] += 1
+            if not self._watches_all:
+                first = self.capture.plan.initial_iteration
+                return self._plain(signature, first, run, fetches, feed_dict, options, run_metadata)
+            return self._observed(
+                signature, self.capture.plan.initial_iteration, run, fetches, feed_dict, options, run_metadata,
+                dumps=False, extends=False,
+            )  # fmt: skip
+        with signature.steps.counted() as step:
+            wanted = self._records and step in self.capture.plan.steps
+            dumps = wanted and not self.capture.is_over
+            extends = dumps or (self._records and signature.is_always_extended)
+            if not extends and not self._watches_all:
+                result = self._plain(signature, step, run, fetches, feed_dict, options, run_metadata)
+            else:
+                result = self._observed(
+                    signature, step, run, fetches, feed_dict, options, run_metadata, dumps=dumps, extends=extends
+                )
+        self.capture.ended(signature.model.names, step)
+        if wanted:
+            with self.capture.lock:
+                self.capture.end_step(step)
+        return result
+
+    def _plain(
+        self,
+        signature: _Signature,
+        step: int,
+        run: Run,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        options: Any | None,
+        run_metadata: Any | None,
+    ) -> Any:
+        """The program's own run; of a failure is told what is known without having watched it."""
+        try:
+            return run(fetches, feed_dict, options, run_metadata)
+        except tf.errors.OpError as error:
+            if self._failures is not None:
+                closure = signature.closure(fed_names(feed_dict, self._graph))
+                self._failures.record(error, signature.model, step, closure, run, feed_dict, {})
+            raise
+
+    def _observed(
+        self,
+        signature: _Signature,
+        step: int,
+        run: Run,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        options: Any | None,
+        run_metadata: Any | None,
+        *,
+        dumps: bool,
+        extends: bool,
+    ) -> Any:
+        """A run that is dumped, or of which a failure is to be told."""
+        fed = fed_names(feed_dict, self._graph)
+        closure = signature.closure(fed)
+        dump = self._dump(signature, fed, feed_dict) if extends else None
+        watches = {} if dump is None else {tensor.name: tensor for tensor in dump.access.watched}
+        if self._failures is not None:
+            watches.update(
+                (tensor.name, tensor) for tensor in self._failures.watched(closure) if read_variable(tensor) is None
+            )
+        own, run_at = self._own, self.capture.stacks.of_call()
+        own.is_busy = True
+        own.extra = dump.access.fetches if dump is not None else ()
+        own.targets = dump.stream.targets if dump is not None and dump.stream is not None else ()
+        own.values = {}
+        watched = None
+        try:
+            with ExitStack() as around:
+                if dump is not None and dump.stream is not None:
+                    around.enter_context(dump.stream.of_step(step if dumps else None, run_at))
+                if watches:
+                    watched = around.enter_context(watching(tuple(watches.values()), options, self._folders))
+                result = run(fetches, feed_dict, options if watched is None else watched.options, run_metadata)
+            if dumps and dump is not None and dump.access.replayed:
+                self._replay(dump.access)
+        except tf.errors.OpError as error:
+            if self._failures is not None:
+                own.extra, own.targets = (), ()
+                seen = {} if watched is None else watched.seen
+                self._failures.record(error, signature.model, step, closure, run, feed_dict, seen)
+            raise
+        finally:
+            values, own.values, own.is_busy = own.values, {}, False
+        if dump is not None and dumps:
+            if watched is not None:
+                values.update(watched.seen)
+            unseen = dump.teller.signature.unseen(dump.access.lost, values)
+            if unseen:
+                self.capture.note(
+                    f"{signature.model.name}: looking at {', '.join(unseen)} would change the answer: they are not dumped"
+                )
+            if dump.access.left_to_chance:
+                self.capture.note(
+                    f"{signature.model.name}: the timing decides in which order {', '.join(dump.access.left_to_chance)} sums, with or "
+                    "without a dump: last bits may differ from run to run"
+                )
+            with self.capture.lock:
+                dump.teller.tell(values, step, run_at)
+        return result
+
+    def _replay(self, access: Undisturbed) -> None:
+        """Computes what could not be fetched in the run that has ended, from what was."""
+        own = self._own
+        own.extra, own.targets = (), ()
+        feeds = {tensor.ref(): own.values[tensor.name][0].array for tensor in access.feeds}
+        try:
+            # `run` would look up again what the fetches and feeds are.
+            self._session._do_run(None, [], list(access.replayed), feeds, None, None)
+        except tf.errors.OpError as error:  # the program's own run has succeeded
+            names = ", ".join(tensor.name for tensor in access.replayed)
+            self.capture.note(f"{names} cannot be computed again after the run: {error.message.splitlines()[0]}")
+
+    def extended(
+        self, fetch_list: Sequence[Any], target_list: Sequence[Any], feeds: Mapping[Any, Any]
+    ) -> tuple[list[Any], list[Any]] | None:
+        """The fetches and targets of a run in progress with those of the capture behind them; None where it is not under capture."""
+        own = self._own
+        if not self.is_busy:
+            return None
+        asked = {tensor.name for tensor in fetch_list}
+        for key, value in feeds.items():  # what is fed cannot be fetched
+            name = key.deref().name
+            asked.add(name)
+            own.values[name] = (Seen(np.asarray(value), stays=False),)
+        own.asked = [tensor.name for tensor in fetch_list]
+        own.added = [tensor for tensor in own.extra if tensor.name not in asked]
+        return [*fetch_list, *own.added], [*target_list, *own.targets]
+
+    def received(self, results: Sequence[Any]) -> Sequence[Any]:
+        """Takes what the capture fetched; the results that the program asked for."""
+        own = self._own
+        count = len(own.asked)
+        for name, value in zip(own.asked, results[:count], strict=True):
+            own.values[name] = (Seen(np.asarray(value), stays=False),)  # the program may write into it
+        for tensor, value in zip(own.added, results[count:], strict=True):
+            own.values[tensor.name] = (Seen(np.asarray(value)),)
+        return results[:count]
+
+    def _signature(self, fetches: Any) -> _Signature | None:
+        """The signature of a fetch structure; None for one that the session will refuse."""
+        if (
+            isinstance(fetches, dict)
+            and _FROM_HOOKS in fetches
+            and all(key == _FROM_HOOKS or not isinstance(key, str) for key in fetches)
+        ):
+            fetches = fetches[_FROM_HOOKS]
+        key = _key(fetches)
+        if key is not None and key in self._signatures:
+            return self._signatures[key]
+        try:
+            elements = _elements(fetches, self._graph)
+        except (TypeError, ValueError, KeyError, RuntimeError):
+            return None  # the session says what is wrong
+        if not elements:
+            return None
+        named = tuple(sorted(element.name for element in elements))
+        signature = self._signatures.get(named)
+        if signature is None:
+            signature = self._signatures[named] = _Signature(self.capture, elements)
+        if key is not None:
+            self._signatures[key] = signature
+            self._kept.append(elements)
+        return signature
+
+    def _meet(self, signature: _Signature, feed_dict: Mapping[Any, Any] | None) -> None:
+        """Finds out what a signature is for, the first time that it runs, and files its graph."""
+        closure = signature.closure(fed_names(feed_dict, self._graph))
+        signature.purpose = purpose_of(closure, signature.elements)
+        signature.is_always_extended = self.capture.plan.steps.last is not None and belongs_to_fetches(closure)
+        for op in closure.operators:
+            if self._records and op.op_type.endswith(_DATASETS) and hidden_callees(op.operation.node_def):
+                self.capture.note(
+                    f"the functions that {op.name} ({op.op_type}) runs are not shown: a data set runs them in threads of the runtime"
+                )
+        write = self.capture.write_graph
+        if write is not None and self._records and not self.capture.is_over:
+            write(signature.model, closure, is_computational=signature.purpose == "step")
+
+    def _wanted(self, signature: _Signature, fed: frozenset[str]) -> _Wanted:
+        found = signature.wanted.get(fed)
+        if found is None:
+            closure = signature.closure(fed)
+            dumped, plain = dumped_signature(self.capture, signature.model, closure), None
+            is_clustered = self._clusters(closure)
+            if is_clustered:
+                self.capture.note(OF_SESSION.format(signature.model.names[0]))
+                dumped = dumped.without_looking()
+            if dumped.fetches or dumped.watches:
+                plain = PlainRun(signature.elements, closure, self._session._config)
+                dumped = dumped.without_removed(plain.removed, closure)
+            found = signature.wanted[fed] = _Wanted(dumped, plain, is_clustered)
+        return found
+
+    def _clusters(self, closure: Closure) -> bool:
+        """Whether XLA compiles operators that it finds by itself, or that are marked for it."""
+        marked = has_marked_clusters(op.operation.node_def for op in closure.operators)
+        return marked or clusters_sessions(self._session._config)
+
+    def _dump(self, signature: _Signature, fed: frozenset[str], feed_dict: Mapping[Any, Any] | None) -> _Dump:
+        dumped, plain, is_clustered = self._wanted(signature, fed)
+        streams = self.capture.streams and not is_clustered
+        alike: frozenset[str] = frozenset()
+        if plain is not None and plain.fusions and not streams:  # readers are made once, whatever the shapes
+            alike = plain.fusions.alike(_fed_shapes(feed_dict, self._graph))
+        found = signature.dumps.get((fed, alike))
+        if found is not None:
+            return found
+        closure, stream, access = signature.closure(fed), None, Undisturbed(())
+        if plain is not None:
+            # A reader takes what it is given; what is fetched is looked at together.
+            fetches = dumped.fetches if streams else without_copies(dumped.fetches)
+            access = undisturbed(plain, fetches, dumped.watches, alike=alike, streams=streams)
+        if streams:
+            readable = {tensor.name for tensor in access.fetches} | closure.fed
+            stream = SignatureStream(self.capture, dumped, closure, self._graph, readable)
+            dumped = stream.rest
+            held = {tensor.name for tensor in (*dumped.fetches, *dumped.watches, *access.feeds)}
+            access = replace(
+                access,
+                fetches=tuple(tensor for tensor in access.fetches if tensor.name in held),
+                watched=tuple(tensor for tensor in access.watched if tensor.name in held),
+            )
+        lost = set(access.lost) - {tensor.name for tensor in access.watched}
+        found = _Dump(SignatureTeller(self.capture, dumped.losing(lost)), stream, access)
+        signature.dumps[fed, alike] = found
+        return found
+
+
+def fed_names(feed_dict: Mapping[Any, Any] | None, graph: Any) -> frozenset[str]:
+    """The names of the tensors that a feed dictionary gives; keys that a session refuses are left out."""
+    names = set()
+    for key in feed_dict or ():
+        for element in tf.nest.flatten(key, expand_composites=True):
+            with suppress(TypeError, ValueError, KeyError):
+                names.add(graph.as_graph_element(element, allow_operation=False).name)
+    return frozenset(names)
+
+
+def _fed_shapes(feed_dict: Mapping[Any, Any] | None, graph: Any) -> Shapes:
+    """The shapes of the tensors that a feed dictionary gives, where it has a value for each."""
+    found = []
+    for key, value in (feed_dict or {}).items():
+        with suppress(TypeError, ValueError, KeyError):
+            tensor = graph.as_graph_element(key, allow_operation=False)
+            shape = np.shape(value) if isinstance(value, _ARRAYS) else None  # others may stand for an array
+            if shape is not None and tensor.shape.is_compatible_with(shape):
+                found.append((tensor.name, shape))
+    return tuple(sorted(found))
+
+
+def _key(fetches: Any) -> Any:
+    """A cheap key of a fetch structure, by the identity of graph elements; None where it has others."""
+    if isinstance(fetches, (tf.Tensor, tf.Operation)):
+        return id(fetches)
+    if type(fetches) in (list, tuple):
+        parts = [_key(each) for each in fetches]
+        return None if None in parts else (type(fetches), *parts)
+    if type(fetches) is dict:
+        parts = [_key(each) for each in fetches.values()]
+        return None if None in parts else (dict, *parts)
+    return None
+
+
+def _elements(fetches: Any, graph: Any) -> list[Any]:
+    """The tensors and operations of a fetch structure, each once."""
+    with graph.as_default():  # names and tensors are looked up there, also when the program is in another graph
+        mapper = session_module._FetchMapper.for_fetch(fetches)
+    found = [
+        graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True) for fetch in mapper.unique_fetches()
+    ]
+    return list({element.name: element for element in found}.values())

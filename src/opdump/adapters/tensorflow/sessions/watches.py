@@ -1,0 +1,110 @@
+"""Tensors that are watched while a session runs: by the runtime's debugger, which files what it sees.
+
+A debug node stands between an operator and all that read it, so a reference variable is seen before its update, a branch only where
+it was taken, and the body of a loop in each iteration. The files lie in memory where the machine has a file system there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.debug.lib import debug_data
+
+from opdump.adapters.tensorflow.sessions.seen import Seen
+from opdump.sink.temporary_directories import remove_own, temporary_directory
+
+_FILE: Final = re.compile(r"(.+)_(\d+)_DebugIdentity_(\d+)(?:-(\d+))?", re.ASCII | re.DOTALL)
+_ORDER: Final = itemgetter(0, 1)
+_IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a file system in memory; the directory in it has a name of its own
+
+
+@dataclass(slots=True)
+class WatchedRun:
+    """The options of a run whose tensors are watched; after it, what was seen of each, by name, in order."""
+
+    options: Any
+    seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)
+
+
+class WatchFolders:
+    """Directories that the debugger files into, for one session.
+
+    Where it files to is a part of what a run is known by: with another directory the runtime builds the graph anew and keeps both. So
+    the same tensors are filed into the same directory again, but for runs at the same time. They go with the session.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[str, ...], list[Path]] = {}
+        self._lock = threading.Lock()
+        self._root: Path | None = None
+        self._count = 0
+
+    @contextmanager
+    def lent(self, names: tuple[str, ...]) -> Iterator[Path]:
+        """An empty directory for these tensors."""
+        with self._lock:
+            free = self._free.setdefault(names, [])
+            folder = free.pop() if free else self._new()
+        folder.mkdir(exist_ok=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            with self._lock:
+                self._free[names].append(folder)
+
+    def _new(self) -> Path:
+        if self._root is None:
+            where = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
+            self._root = temporary_directory("tf", where)
+            weakref.finalize(self, remove_own, self._root)
+        self._count += 1
+        return self._root / str(self._count)
+
+
+@contextmanager
+def watching(tensors: Sequence[Any], options: Any | None, folders: WatchFolders) -> Iterator[WatchedRun]:
+    """Watches tensors of a session's graph in the run that the block makes with `options`, which stay the caller's otherwise."""
+    watched = tf.compat.v1.RunOptions()
+    if options is not None:
+        watched.CopyFrom(options)
+    with folders.lent(tuple(tensor.name for tensor in tensors)) as folder:
+        for tensor in tensors:
+            entry = watched.debug_options.debug_tensor_watch_opts.add()
+            entry.node_name, entry.output_slot = tensor.op.name, tensor.value_index
+            entry.debug_ops.append("DebugIdentity")
+            entry.debug_urls.append(f"file://{folder}")
+        run = WatchedRun(watched)
+        try:
+            yield run
+        finally:  # also of a run that failed
+            run.seen = _seen(folder)
+
+
+def _seen(folder: Path) -> Mapping[str, Sequence[Seen]]:
+    """What lies in `{device}/{scope}/{node}_{slot}_DebugIdentity_{moment}[-{number}]`; the number tells apart those of one moment."""
+    found: dict[str, list[tuple[int, int, Seen]]] = {}
+    for path in folder.rglob("*"):
+        named = _FILE.fullmatch(path.name)
+        if named is None or not path.is_file():
+            continue
+        value = debug_data.load_tensor_from_event_file(str(path))
+        if isinstance(value, debug_data.InconvertibleTensorProto):
+            continue  # not initialised: nobody wrote it yet
+        node, slot, moment, number = named.groups()
+        scope = path.parent.relative_to(folder).parts[1:]
+        seen = Seen(np.asarray(value), int(moment))
+        found.setdefault(f"{'/'.join((*scope, node))}:{slot}", []).append((int(moment), int(number or 0), seen))
+    return {name: [seen for _, _, seen in sorted(values, key=_ORDER)] for name, values in found.items()}

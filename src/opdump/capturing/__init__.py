@@ -1,0 +1,1 @@
+"""One capture: it starts, runs and ends a recording, of this process and of its children."""

@@ -1,0 +1,207 @@
+"""What the processes of one run share: a directory of its own, outside of the dump, for as long as the run lasts.
+
+family.json            what is captured, and how
+rank_10000             that number is taken, by the process whose id this file holds
+process_4711_3f.json   what that process did
+ended                  the first process has ended its capture, and others still ran
+kept                   the process that this file names is going to ask once more what they did
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from opdump.capturing.children.plan_text import plan_of_text, text_of_plan
+from opdump.capturing.children.reports import ChildReport
+from opdump.capturing.children.roles import awaited_processes
+from opdump.interpreter.process_starts import FAMILY_VARIABLE, START_VARIABLE
+from opdump.plan import DumpPlan
+from opdump.sink.leftovers import ancestors, is_dead, named_process, this_process
+from opdump.sink.temporary_directories import is_of_dead_process, temporary_directory
+
+__all__ = ["FAMILY_VARIABLE", "Family"]
+_LOG = logging.getLogger("opdump")
+_NOWHERE: Final = Path(os.devnull, "nowhere")
+_FACTS: Final = "family.json"
+_ENDED: Final = "ended"
+_KEPT: Final = "kept"
+_ASKED: Final = "asked"
+_OWN_NUMBERS: Final = 10_000
+"""Processes that are no rank of anything are numbered from here: beyond the ranks of any process group that there is likely to be."""
+_NUMBERS_OF_NOBODY: Final = 100_000_000
+"""Where nobody keeps the numbers any more: from here on by the id of the process, which no other has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A run of several processes. Notes and claims that cannot be written any more are nobody's loss: then the run has ended."""
+
+    directory: Path
+    plan: DumpPlan
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def begin(cls, plan: DumpPlan, facts: Mapping[str, Any]) -> Family:
+        """Makes the directory of a new family, for its owner alone. Where there is no room for one, children are not captured."""
+        try:
+            family = cls(temporary_directory("family", is_in_use=_is_in_use), plan, facts)
+            family._write_facts()
+        except OSError as error:
+            _LOG.warning("processes that the program starts are not captured: no temporary directory (%s)", error)
+            return cls(_NOWHERE, plan, facts)
+        return family
+
+    def begun_again(self, plan: DumpPlan, facts: Mapping[str, Any]) -> Family:
+        """The same family, now that more is known of what is captured."""
+        family = Family(self.directory, plan, facts)
+        if family.is_there:
+            with suppress(OSError):
+                family._write_facts()
+        return family
+
+    @property
+    def is_there(self) -> bool:
+        """Whether other processes can find it."""
+        return self.directory != _NOWHERE
+
+    @classmethod
+    def named(cls, directory: str) -> Family | None:
+        """The family whose directory the environment names; None where the run has ended, or the directory is somebody else's."""
+        path = Path(directory)
+        try:
+            found = path.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                return None
+            read = json.loads((path / _FACTS).read_text())
+        except (OSError, ValueError):
+            return None
+        return cls(path, plan_of_text(read["plan"]), read["facts"])
+
+    @classmethod
+    def of_ancestors(cls, asked: str) -> str:
+        """The directory of a run that a process began which started this one, directly or not, and which was asked for in the same words;
+        empty where there is none. So a process finds its run whose environment was put together before the run began.
+        """
+        with suppress(OSError):
+            place = Path(tempfile.gettempdir())
+            names = [name for name in os.listdir(place) if name.startswith("opdump-family.")]
+            for process in map(named_process, ancestors() if names else ()):
+                for directory in [place / name for name in names if name.startswith(f"opdump-family.{process}.")]:
+                    family = cls.named(str(directory))
+                    if family is not None and family.facts.get(_ASKED) == asked and not (directory / _ENDED).exists():
+                        return str(directory)
+        return ""
+
+    def claim(self, rank: int) -> bool:
+        """Takes a number; False where another process has it."""
+        try:
+            with (self.directory / f"rank_{rank}").open("x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def is_of_ancestor(self, rank: int) -> bool:
+        """Whether a process that started this one, directly or not, has a number: then what says that number here was handed down."""
+        try:
+            holder = int((self.directory / f"rank_{rank}").read_text())
+        except (OSError, ValueError):
+            return False
+        return holder in ancestors()
+
+    def own_number(self) -> int:
+        """Takes a number for a process that is no rank of a process group. Ranks of one launcher have numbers apart."""
+        if not self.directory.is_dir():
+            return _NUMBERS_OF_NOBODY + os.getpid()
+        rank = _OWN_NUMBERS * (int(self.facts.get("rank", 0)) + 1)
+        while not self.claim(rank):
+            rank += 1
+        return rank
+
+    def note(self, token: str, note: Mapping[str, Any]) -> None:
+        """Says what this process does or did, in place of what it said before."""
+        with suppress(OSError):
+            self._write(
+                f"process_{os.getpid()}_{token}.json", {"process": os.getpid(), "owner": this_process(), **note}
+            )
+
+    def take_back(self, token: str) -> None:
+        """This process did not say that."""
+        with suppress(OSError):
+            os.unlink(self.directory / f"process_{os.getpid()}_{token}.json")
+
+    def reports(self) -> tuple[ChildReport, ...]:
+        """What the children did so far: by rank, those without data last. Raises OSError where nobody can look."""
+        found = _reports_in(self.directory) if self.is_there else []
+        return tuple(sorted(found, key=lambda one: (one.rank_id is None, one.rank_id or 0, one.process)))
+
+    def end(self) -> None:
+        """Removes the directory, or leaves that to the last of the children where some still run: they need their numbers."""
+        if not self.is_there:
+            return
+        with suppress(OSError):
+            self._write(_ENDED, {})
+        if not awaited_processes():
+            self.left()
+
+    def keep(self) -> None:
+        """This process will ask once more what the others did: until `release` nobody removes the directory."""
+        with suppress(OSError):
+            (self.directory / _KEPT).write_text(this_process())
+
+    def release(self) -> None:
+        """This process has asked for the last time."""
+        with suppress(OSError):
+            os.unlink(self.directory / _KEPT)
+        self.left()
+
+    def left(self) -> None:
+        """This process is done: removes the directory where it was the last one."""
+        has_ended = is_of_dead_process(self.directory) or (self.directory / _ENDED).exists()
+        if has_ended and not _is_in_use(self.directory):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _write_facts(self) -> None:
+        asked = os.environ.get(START_VARIABLE, "").strip()
+        self._write(_FACTS, {"plan": text_of_plan(self.plan), "facts": {**self.facts, _ASKED: asked}})
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        temporary = self.directory / f".{name}"
+        temporary.write_text(json.dumps(content))
+        temporary.replace(self.directory / name)
+
+
+def _reports_in(directory: Path) -> list[ChildReport]:
+    found = []
+    for path in [directory / name for name in os.listdir(directory) if name.startswith("process_")]:
+        with suppress(OSError, ValueError):
+            note = json.loads(path.read_text())
+            found.append(ChildReport.of_note(note, alive=not is_dead(note["owner"])))
+    return found
+
+
+def _is_in_use(directory: Path) -> bool:
+    """Whether processes of this run still work."""
+    try:
+        return _is_kept(directory) or any(child.end == "running" for child in _reports_in(directory))
+    except OSError:
+        return False
+
+
+def _is_kept(directory: Path) -> bool:
+    try:
+        return not is_dead((directory / _KEPT).read_text())
+    except OSError:
+        return False

@@ -1,0 +1,255 @@
+"""Which number a process has in the dump, and where its writer therefore is.
+
+A process that a launcher numbered knows from the start. One that joins a process group learns it on the way: its files are held back
+until a network runs, or a step ends. One in no group takes a number that nobody has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from opdump.adapters.base import Adapter, SupportsGroups
+from opdump.capturing.children.family import FAMILY_VARIABLE, Family
+from opdump.capturing.children.reports import ChildReport
+from opdump.capturing.children.roles import awaited_processes
+from opdump.capturing.late_writer import LateWriter, late_writer
+from opdump.index.writer import RunFacts
+from opdump.interpreter.process_starts import Start
+from opdump.layouts.mindspore_sync import SyncWriter
+from opdump.layouts.registry import RankWriter, open_writer
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder
+from opdump.sink import DirectorySink
+
+
+@contextmanager
+def family_of(plan: DumpPlan, facts: Mapping[str, Any], begun: Family | None = None) -> Iterator[Family]:
+    """A family for the length of the block, which processes that are started meanwhile find in their environment; a new one, or that which
+    this process began before it knew what it captures.
+    """
+    if begun is not None:
+        yield begun.begun_again(plan, facts)
+        return
+    family = Family.begin(plan, facts)
+    process, before = os.getpid(), os.environ.get(FAMILY_VARIABLE)
+    if family.is_there:
+        os.environ[FAMILY_VARIABLE] = str(family.directory)
+    try:
+        yield family
+    finally:
+        if os.getpid() == process:
+            if os.environ.get(FAMILY_VARIABLE) == str(family.directory):
+                if before is None:
+                    del os.environ[FAMILY_VARIABLE]
+                else:
+                    os.environ[FAMILY_VARIABLE] = before
+            family.end()
+
+
+class Place:
+    """The place of this process among those of its family."""
+
+    def __init__(
+        self, family: Family, adapter: Adapter, rank: int | None, *, known: bool, is_first: bool, token: str = ""
+    ) -> None:
+        """`rank` is `known`, or what a process by itself has. The first process is the one whose report tells of all."""
+        self.family = family
+        self.rank = 0 if rank is None else rank
+        self.warnings: list[str] = []
+        self._given = rank
+        self._adapter = adapter
+        self._known = known
+        self._is_first = is_first
+        self._token = token or new_token()
+        self._opened: RankWriter | None = None
+        """The writer of the first process, as long as it may have to go elsewhere."""
+        self._run: RunFacts | None = None
+        self._settled = False
+        self._held: int | None = None
+        """The number that was claimed before it was needed: what this process starts inherits what says it."""
+        self.starts_unfollowed: Counter[str] = Counter()
+        """How many Pythons were started in a way that nobody can follow, by that."""
+
+    @property
+    def framework(self) -> str:
+        """The framework of this process's capture, by its own name."""
+        return self._adapter.framework
+
+    def starts(self, start: Start) -> None:
+        """A process is about to begin."""
+        self._hold()
+        if start.kind == "started" and start.obstacle:
+            self.starts_unfollowed[start.obstacle] += 1
+
+    def told(self) -> tuple[str, ...]:
+        """What there is to say of this process at its end."""
+        return (
+            *self.warnings,
+            *warnings_of_starts(self.starts_unfollowed),
+        )
+
+    def begun(self) -> None:
+        """Says that there is such a child process: from now on it does not end without a word, unless it is killed."""
+        self._hold()
+        if not self._settled:
+            self.family.note(self._token, {})
+
+    def writer(self, plan: DumpPlan, run: RunFacts) -> RankWriter:
+        """The writer of this process. That of the first one is opened at once, so that what is wrong with its directory is told."""
+        self._run = run
+        if self._is_first:
+            self._opened = open_writer(plan, run)
+            if self._known:
+                self._settle()
+                return self._opened
+        return late_writer(plan, lambda: self._open(plan, run))
+
+    def settled(self, writer: LateWriter) -> int:
+        """The number that the process has from now on."""
+        assert writer.opened is not None, "opening it settles the number"
+        return self.rank
+
+    def leave(self, report: Any, *, may_wait: bool = False) -> Any:
+        """The report of this process with those of its children; a child's goes into a note.
+
+        `may_wait`: where children still run it is called again when they have ended, and what they share is kept for that.
+        """
+        if not self._is_first:
+            ending = {"end": "ended", "warnings": list(report.warnings), "failure": report.failure}
+            self._note(report, report.steps, files=report.files, bytes=report.bytes, **ending)
+            self.family.left()
+            return report
+        try:
+            children = self.family.reports()
+        except OSError as error:
+            unknown = f"what child processes did, if there were any, cannot be read: {error.strerror}"
+            return replace(report, warnings=(*report.warnings, unknown))
+        noted = {child.process for child in children}
+        children += tuple(ChildReport(process=id_, end="running") for id_ in sorted(awaited_processes() - noted))
+        if may_wait and are_awaited(children):
+            self.family.keep()
+        elif not self._settled and any(child.left_data for child in children):
+            self._abandon()  # it ran nothing, so it leaves nothing beside those that did
+        elif self._opened is not None:
+            self._opened.close(None if report.failure else dict.fromkeys(("executed", "captured", "tensors"), 0))
+        nothing = None if any(child.captured for child in children) else report.nothing
+        return replace(
+            report,
+            children=children,
+            nothing=nothing,
+            warnings=(*report.warnings, *warnings_of(children)),
+            failure=report.failure or failure_of(children),
+        )
+
+    def leave_out(self, reason: str) -> None:
+        """This child, which left nothing, did what is not captured."""
+        self.family.note(self._token, {"end": "not captured", "reason": reason})
+
+    def filed(self, recorder: Recorder, sink: DirectorySink) -> None:
+        """A child says what it has filed so far: whoever is killed says nothing more."""
+        if self._settled and recorder.failure is None:
+            self._note(recorder, recorder.steps, files=sink.files_written, bytes=sink.bytes_written)
+
+    def _note(self, figures: Any, steps: Sequence[int], **more: Any) -> None:
+        note = {
+            "rank_id": self.rank if self._settled else None,
+            "executed": figures.executed,
+            "captured": figures.captured,
+            "skipped": dict(figures.skipped),
+            "tensors": figures.tensors,
+            "tensors_skipped": dict(figures.tensors_skipped),
+            "last_step": steps[-1] if steps else None,
+            "verdict": figures.verdict.as_json(),
+        }
+        self.family.note(self._token, {**note, **more})
+
+    def _open(self, plan: DumpPlan, run: RunFacts) -> RankWriter:
+        if self._opened is not None:
+            before = self.rank
+            self._settle()
+            if self.rank == before:
+                return self._opened
+            self._abandon()
+        else:
+            self._settle()
+        return open_writer(plan, run._replace(rank_id=self.rank))
+
+    def _number_said(self) -> int | None:
+        """What a launcher or the process group says."""
+        if self._known:
+            return self._given
+        return self._adapter.group_rank if isinstance(self._adapter, SupportsGroups) else None
+
+    def _hold(self) -> None:
+        if self._settled or self._held is not None:
+            return
+        number = self._number_said()
+        if number is not None and self.family.claim(number):
+            self._held = number
+
+    def _settle(self) -> None:
+        self._settled = True
+        said = self._number_said()
+        wanted = self._given if said is None else said
+        if wanted is not None and (wanted == self._held or self.family.claim(wanted)):
+            self.rank = wanted
+        else:
+            self.rank = self.family.own_number()
+            if said is not None and not self.family.is_of_ancestor(said):
+                self.warnings.append(
+                    f"process {os.getpid()} is rank {wanted} and is filed as rank_{self.rank}: another process of this run has that number"
+                )
+        if not self._is_first:
+            self.family.note(self._token, {"rank_id": self.rank})
+
+    def _abandon(self) -> None:
+        opened, self._opened = self._opened, None
+        if isinstance(opened, SyncWriter):
+            opened.abandon()
+
+
+def new_token() -> str:
+    """What tells the notes of processes apart whose ids are the same."""
+    return os.urandom(4).hex()
+
+
+def are_awaited(children: tuple[ChildReport, ...]) -> bool:
+    """Whether some of them still run, so that there will be more to tell."""
+    return any(child.end == "running" for child in children)
+
+
+def warnings_of_starts(unfollowed: Mapping[str, int]) -> Iterator[str]:
+    """What there is to say of Pythons that nobody can follow, by how they were started."""
+    for how, number in unfollowed.items():
+        yield f"{number} {'process' if number == 1 else 'processes'} with Python not captured: started {how}"
+
+
+def failure_of(children: tuple[ChildReport, ...]) -> str:
+    """What kept the dump of one of these processes from being written to its end; the dump of all is not whole then."""
+    failed = [child for child in children if child.failure]
+    if not failed:
+        return ""
+    others = f" (and {len(failed) - 1} more of the child processes)" if len(failed) > 1 else ""
+    return f"rank_{failed[0].rank_id}: {failed[0].failure}{others}"
+
+
+def warnings_of(children: tuple[ChildReport, ...]) -> Iterator[str]:
+    for child in children:
+        where = f"process {child.process}" if child.rank_id is None else f"rank_{child.rank_id}"
+        for warning in child.warnings:
+            yield f"{where}: {warning}"
+        number = "" if child.rank_id is None else f" (id {child.process})"
+        if child.end == "lost":
+            left = "nothing of it is filed"
+            if child.last_step is not None:
+                left = f"the steps that it filed are whole, and step {child.last_step} is the last of them"
+            yield f"{where}: this child process{number} ended without a word: it was killed, crashed, or left by os._exit; {left}"
+        elif child.end == "running":
+            yield f"{where}: this child process{number} still runs; what it files from now on is not counted"
+    for reason, count in Counter(child.reason for child in children if child.end == "not captured").items():
+        yield f"{count} child {'process' if count == 1 else 'processes'} not captured: {reason}"

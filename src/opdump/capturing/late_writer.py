@@ -1,0 +1,128 @@
+"""A writer that is opened when there is something to file: before that nobody knows the number of the process, or whether it needs one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opdump.graph import Graph
+from opdump.layouts.registry import RankWriter
+from opdump.plan import DumpPlan
+from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
+from opdump.sink import DirectorySink
+
+
+class LateWriter:
+    """Stands in for the writer that `open_it` will give."""
+
+    def __init__(self, plan: DumpPlan, open_it: Callable[[], RankWriter]) -> None:
+        self._open_it = open_it
+        self._opened: Any = None
+        self._process = os.getpid()
+        self._none_yet = DirectorySink(plan.path, lazy=True)
+
+    @property
+    def opened(self) -> Any:
+        """The writer, opened now where it was not."""
+        if self._opened is None:
+            self._opened = self._open_it()
+            self._begun()
+        return self._opened
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened is not None
+
+    @property
+    def sink(self) -> DirectorySink:
+        sink: DirectorySink = self._none_yet if self._opened is None else self._opened.sink
+        return sink
+
+    def write_step(
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[FiledTensor],
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
+    ) -> None:
+        self.opened.write_step(step, ops, tensors, files, counted)
+
+    def write_graph(self, graph: Graph) -> None:
+        self.opened.write_graph(graph)
+
+    def flush(self) -> None:
+        if self._opened is not None:
+            self._opened.flush()
+
+    def close(self, totals: Mapping[str, int] | None) -> None:
+        if self._opened is not None and os.getpid() == self._process:
+            self._opened.close(totals)
+
+    def _begun(self) -> None:
+        """The writer was opened."""
+
+
+class LateTensorFiles(LateWriter):
+    """In place of a layout with a file for each tensor."""
+
+    def __init__(self, plan: DumpPlan, open_it: Callable[[], RankWriter]) -> None:
+        super().__init__(plan, open_it)
+        self._early: list[Callable[[Any], object]] = []
+        """What is filed in no hurry: it is no reason to open the writer."""
+
+    def write_payload(self, record: TensorRecord) -> str:
+        file: str = self.opened.write_payload(record)
+        return file
+
+    def write_constant(self, data_id: int, record: TensorRecord) -> str:
+        self._when_open(lambda writer: writer.write_constant(data_id, record))
+        return ""
+
+    def write_kernel_args(self, op: OpRecord) -> None:
+        self._when_open(lambda writer: writer.write_kernel_args(op))
+
+    def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
+        self.opened.graphs_ran(step, graph_ids)
+
+    def _when_open(self, call: Callable[[Any], object]) -> None:
+        if self.is_open:
+            call(self.opened)
+        else:
+            self._early.append(call)
+
+    def _begun(self) -> None:
+        early, self._early = self._early, []
+        for call in early:
+            call(self._opened)
+
+
+class LateOperatorFiles(LateWriter):
+    """In place of a layout whose files hold whole operators."""
+
+    @property
+    def metadata(self) -> Path | None:
+        return None if self._opened is None else self._opened.metadata
+
+    def adopt(self, file: Path) -> None:
+        if self._opened is not None:
+            self._opened.adopt(file)
+
+    def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
+        files: Sequence[str | None] = self.opened.write_operator(op, tensors)
+        return files
+
+    def write_overflow(self, op: OpRecord, status: int) -> None:
+        self.opened.write_overflow(op, status)
+
+    def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
+        files: Sequence[str | None] = self.opened.write_exception(op, tensors, message)
+        return files
+
+
+def late_writer(plan: DumpPlan, open_it: Callable[[], RankWriter]) -> LateWriter:
+    """A stand-in for a writer in the layout of the plan."""
+    kind = LateOperatorFiles if plan.layout in ("acl", "mindspore-async") else LateTensorFiles
+    return kind(plan, open_it)

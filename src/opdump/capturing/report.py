@@ -1,0 +1,157 @@
+"""What a capture did, in numbers and words, with what the processes did that it took in."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opdump import amounts
+from opdump.amounts import repr_of
+from opdump.capturing.children import ChildReport, Family
+from opdump.capturing.children.place import failure_of, warnings_of, warnings_of_starts
+from opdump.errors import IncompleteCaptureError
+from opdump.html_table import html_facts
+from opdump.plan import DumpPlan
+from opdump.recorder import GAPS, Nothing, Recorder, failure_text
+from opdump.recorder.circumstances import Circumstances, why_nothing
+from opdump.sink import DirectorySink
+from opdump.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CaptureReport:
+    """What a capture did. `skipped` counts operators by reason, `tensors_skipped` single inputs and outputs.
+
+    `failure` says what kept the dump from being written to its end, and `files_lost` how many files were handed over and did not reach
+    the disk; what ran in the step that was cut off is `skipped` as "not written".
+    """
+
+    executed: int
+    captured: int
+    skipped: Mapping[str, int]
+    tensors: int
+    tensors_skipped: Mapping[str, int]
+    files: int
+    bytes: int
+    steps: tuple[int, ...]
+    path: Path
+    rank_id: int
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    nothing: Nothing | None = None
+    """Why nothing was captured; None where something was."""
+    failure: str = ""
+    files_lost: int = 0
+    verdict: Verdict = field(default_factory=lambda: Verdict(kind="not looked"))
+    """The first NaN, infinity, overflow or failure of this process."""
+    children: tuple[ChildReport, ...] = ()
+    """What processes did that this one started, directly or not."""
+
+    def __repr__(self) -> str:
+        ran = f"{self.captured:,} of {amounts.count(self.executed, 'operator')} captured"
+        end = f"failed: {self.failure}" if self.failure else amounts.seconds(self.seconds)
+        return repr_of("CaptureReport", str(self.path), ran, amounts.size(self.bytes), amounts.steps(self.steps), end)
+
+    def _repr_html_(self) -> str:
+        skipped = [(f"skipped: {reason}", f"{number:,}") for reason, number in self.skipped.items()]
+        left_out = [(f"tensors left out: {reason}", f"{number:,}") for reason, number in self.tensors_skipped.items()]
+        return html_facts(
+            [
+                ("dump", self.path),
+                ("steps", amounts.steps(self.steps)),
+                ("operators that ran", f"{self.executed:,}"),
+                ("captured", f"{self.captured:,}"),
+                *skipped,
+                ("tensors", f"{self.tensors:,}"),
+                *left_out,
+                ("on disk", f"{amounts.count(self.files, 'file')}, {amounts.size(self.bytes)}"),
+                ("time", amounts.seconds(self.seconds)),
+                ("nothing captured", "" if self.nothing is None else self.nothing.reason),
+                ("failure", self.failure),
+                ("child processes", str(len(self.children) or "")),
+                *(("warning", text) for text in self.warnings),
+            ]
+        )
+
+    @classmethod
+    def of(
+        cls, recorder: Recorder, sink: DirectorySink, *, rank_id: int, started: float, warnings: tuple[str, ...]
+    ) -> CaptureReport:
+        """The report of a capture whose files are all on disk; `started` is of the monotonic clock."""
+        return cls(
+            executed=recorder.executed,
+            captured=recorder.captured,
+            skipped=dict(recorder.skipped),
+            tensors=recorder.tensors,
+            tensors_skipped=dict(recorder.tensors_skipped),
+            files=sink.files_written,
+            bytes=sink.bytes_written,
+            steps=tuple(sorted(recorder.steps)),
+            path=recorder.plan.path,
+            rank_id=rank_id,
+            seconds=time.monotonic() - started,
+            warnings=warnings,
+            nothing=recorder.why_nothing() if recorder.failure is None else None,
+            failure=failure_text(recorder.failure),
+            files_lost=sink.files_lost,
+            verdict=recorder.verdict,
+        )
+
+    @property
+    def left_data(self) -> bool:
+        """Whether anything of the program is in the dump's directory, or would be but for a failure."""
+        return bool(self.executed or self.failure or any(child.left_data for child in self.children))
+
+    def raise_for_gaps(self) -> None:
+        """Raises IncompleteCaptureError where nothing was captured that should have been, operators or tensors left no data that should
+        have, or the dump could not be written to its end (`strict`).
+        """
+        if self.failure:
+            raise IncompleteCaptureError(f"strict: the dump is not whole: {self.failure}")
+        if self.nothing is not None and self.nothing.is_gap:
+            raise IncompleteCaptureError(f"strict: nothing was captured: {self.nothing.reason}")
+        lost = [child for child in self.children if child.end == "lost"]
+        if lost:
+            which = ", ".join(
+                f"process {one.process}" if one.rank_id is None else f"rank_{one.rank_id}" for one in lost
+            )
+            raise IncompleteCaptureError(f"strict: child processes were cut off: {which}")
+        total = Counter(self.skipped) + Counter(self.tensors_skipped)
+        for child in self.children:
+            total += Counter(child.skipped) + Counter(child.tensors_skipped)
+        found = ", ".join(f"{count} {reason}" for reason, count in sorted(total.items()) if reason in GAPS)
+        if found:
+            raise IncompleteCaptureError(
+                f"strict: some operators or tensors left no data ({found}); `opdump show {self.path} --skipped` lists them"
+            )
+
+
+def report_of_children(plan: DumpPlan, family: Family, unfollowed: Mapping[str, int]) -> CaptureReport | None:
+    """What processes did that a program started which captured nothing itself, and how many could not be followed, by how they were
+    started; None where there were none of either.
+    """
+    found = family.reports()
+    if not found and not unfollowed:
+        return None
+    unseen = sum(unfollowed.values()) + sum(child.end == "not captured" for child in found)
+    nothing = why_nothing(plan, Circumstances(in_children=unseen), executed=0, skipped={})
+    return CaptureReport(
+        executed=0,
+        captured=0,
+        skipped={},
+        tensors=0,
+        tensors_skipped={},
+        files=0,
+        bytes=0,
+        steps=(),
+        path=plan.path,
+        rank_id=int(family.facts["rank"]),
+        seconds=0.0,
+        warnings=(*warnings_of_starts(unfollowed), *warnings_of(found)),
+        nothing=None if any(child.captured for child in found) else nothing,
+        children=found,
+        failure=failure_of(found),
+    )

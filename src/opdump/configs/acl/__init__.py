@@ -1,0 +1,1 @@
+"""`acl.json`: the dialect of pyACL."""

@@ -1,0 +1,313 @@
+"""acl.json, the configuration of dumps of offline models and single operators, resolved to a DumpPlan.
+
+    plan = load_acl_plan("acl.json", environ=os.environ)
+
+Keys, defaults, order of the checks and codes are those of section 2 of the dump specification. Where older documents and
+newer behaviour differ, `dialect_version` chooses: "seed" (the documents) or "current". docs/acl-json.md explains each key.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings as python_warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from opdump.configs.acl.constraints import Settled, check_constraints
+from opdump.configs.acl.dump_list import model_selections
+from opdump.configs.acl.error import AclConfigError
+from opdump.configs.acl.file import dump_section, read_acl_file
+from opdump.configs.acl.keys import DUMP, check_types, nearest_acl_key, unknown_acl_keys
+from opdump.configs.acl.path import EXCEPTION_VARIABLES, exception_directory, resolve_dump_path
+from opdump.configs.acl.values import DEFAULT_STATISTICS, EXCEPTION_SCENES, STATISTICS, WATCHER, check_values
+from opdump.configs.shared.dump_directory import make_writable
+from opdump.errors import ConfigError
+from opdump.plan import DumpPlan, ExceptionDetail, KernelPattern, ModelSelection, StepSet
+
+DialectVersion = Literal["seed", "current"]
+NOTHING_ENABLED: Final = "valid, but enables nothing"
+SCENE_VARIABLE: Final = "ASCEND_DUMP_SCENE"
+COLLECT_VARIABLE: Final = "NPU_COLLECT_PATH"
+
+_ENVIRONMENT_SCENES: Final = tuple(name for name in EXCEPTION_SCENES if name != "lite_exception")
+# What is not to be replaced: what the plan says of its own origin.
+_PLAN_FIELDS: Final = frozenset(
+    item.name for item in fields(DumpPlan) if item.name not in ("path", "dialect", "config_text", "warnings")
+)
+_WITHOUT_EFFECT: Final = {
+    "exception": ("dump_list", "dump_mode", "dump_level", "dump_step", "dump_data", "dump_stats"),
+    "overflow": ("dump_list", "dump_mode", "dump_step", "dump_data", "dump_stats"),
+    "watch": ("dump_data", "dump_stats"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """How a config is read."""
+
+    where: str
+    environ: Mapping[str, str]
+    strict: bool
+    dialect_version: DialectVersion
+    base: Path
+    """What a relative path lies under."""
+    overrides: Mapping[str, Any]
+
+
+def load_acl_plan(
+    path: str | os.PathLike[str],
+    /,
+    *,
+    environ: Mapping[str, str],
+    strict: bool = False,
+    dialect_version: DialectVersion = "seed",
+    program_directory: str | os.PathLike[str] | None = None,
+    **overrides: Any,
+) -> DumpPlan:
+    """Reads an acl.json, checks it whole, and returns the plan.
+
+    A relative `dump_path` lies under `program_directory`, or under the current directory where that is None. `overrides`
+    are keys of the section `dump` (`dump_data="stats"`, `dump_step="0-2"`) or fields of DumpPlan (`inputs=False`); they
+    replace what the file says, and one of None is none. An override `path` may be any directory, and is made. With
+    `strict` an unknown key is an error.
+
+    `plan.enables_nothing` tells a file that is valid and chooses nothing; a warning says so too.
+
+    Raises AclConfigError with the dump system's codes, ConfigError for an override that is none, and DumpPathError.
+    """
+    data = read_acl_file(path)
+    return plan_from_acl_text(
+        data,
+        where=os.fspath(path),
+        environ=environ,
+        strict=strict,
+        dialect_version=dialect_version,
+        program_directory=program_directory,
+        **overrides,
+    )
+
+
+def plan_from_acl_text(
+    text: str | bytes,
+    /,
+    *,
+    environ: Mapping[str, str],
+    where: str = "acl.json",
+    strict: bool = False,
+    dialect_version: DialectVersion = "seed",
+    program_directory: str | os.PathLike[str] | None = None,
+    **overrides: Any,
+) -> DumpPlan:
+    """The plan of the text of an acl.json; `where` leads its messages. Everything else is as in `load_acl_plan`."""
+    if dialect_version not in get_args(DialectVersion):
+        raise ConfigError(f'dialect_version is {dialect_version!r}, expected "seed" or "current"')
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    dump, config, warnings = dump_section(data, where)
+    reading = _Reading(
+        where=where,
+        environ=environ,
+        strict=strict,
+        dialect_version=dialect_version,
+        base=Path(program_directory or ".").absolute(),
+        overrides={key: value for key, value in overrides.items() if value is not None},
+    )
+    keys, plan_fields, directory = _sorted_overrides(reading)
+    settings = {**dump, **keys}
+    plan = _resolve(settings, reading, directory, warnings) if settings else _nothing(reading, directory)
+    plan = replace(plan, **plan_fields)
+    unknown = unknown_acl_keys(config if isinstance(config, Mapping) else {}, settings, where)
+    if strict and unknown:
+        raise AclConfigError("; ".join(unknown).replace(" is ignored", " is an error under strict"))
+    if plan.enables_nothing:
+        warnings.append(f"{where}: {NOTHING_ENABLED}: {_how_to_enable(plan)}")
+    return replace(plan, config_text=data.decode("utf-8-sig"), warnings=(*warnings, *unknown))
+
+
+def plan_from_environment(environ: Mapping[str, str]) -> DumpPlan | None:
+    """The dump of failing operators that variables alone ask for, without a file; None where they ask for none.
+
+    ASCEND_DUMP_SCENE names the scene, and ASCEND_DUMP_PATH, ASCEND_WORK_PATH or the current directory take the dump;
+    without it NPU_COLLECT_PATH stands for `aic_err_norm_dump` into that directory. The directory is made.
+
+    A scene that there is not gives a Python warning. Raises DumpPathError where no directory can be written.
+    """
+    scene = environ.get(SCENE_VARIABLE, "")
+    warnings: list[str] = []
+    if scene in _ENVIRONMENT_SCENES:
+        detail = EXCEPTION_SCENES[scene]
+        variables: tuple[str, ...] = EXCEPTION_VARIABLES
+    else:
+        if scene:
+            python_warnings.warn(
+                f"{SCENE_VARIABLE} is {scene!r} and is ignored, expected one of {', '.join(_ENVIRONMENT_SCENES)}",
+                stacklevel=2,
+            )
+        if not environ.get(COLLECT_VARIABLE):
+            return None
+        detail, variables = EXCEPTION_SCENES["aic_err_norm_dump"], (COLLECT_VARIABLE,)
+    path = exception_directory(None, environ, Path.cwd(), warnings, variables)
+    return replace(_exception_plan(path, detail), warnings=tuple(warnings))
+
+
+def _sorted_overrides(reading: _Reading) -> tuple[dict[str, Any], dict[str, Any], Path | None]:
+    """Overrides that are keys of the file, those that are fields of the plan, and the directory."""
+    given = dict(reading.overrides)
+    directory = Path(given.pop("path")).expanduser().absolute() if "path" in given else None
+    keys = {key: _as_json_value(given.pop(key)) for key in DUMP.keys if key in given}
+    for key, value in given.items():
+        if key not in _PLAN_FIELDS:
+            near = nearest_acl_key(key)
+            raise ConfigError(
+                f"unknown setting {key}={value!r}; "
+                + (
+                    f"is {near} meant?"
+                    if near
+                    else f"known are {', '.join((*DUMP.keys, 'path', *sorted(_PLAN_FIELDS)))}"
+                )
+            )
+    if isinstance(given.get("steps"), str):
+        given["steps"] = StepSet.parse(given["steps"], "steps")
+    if "kernels" in given:
+        given["kernels"] = tuple(
+            KernelPattern.parse(entry) if isinstance(entry, str) else entry for entry in given["kernels"]
+        )
+        given.setdefault("selection", "kernels" if given["kernels"] else "all")
+    return keys, given, directory
+
+
+def _as_json_value(value: Any) -> Any:
+    if isinstance(value, StepSet):
+        return "" if value == StepSet.all() else str(value)
+    if isinstance(value, Mapping):
+        return {key: _as_json_value(item) for key, item in value.items()}
+    return [_as_json_value(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _resolve(dump: Mapping[str, Any], reading: _Reading, directory: Path | None, warnings: list[str]) -> DumpPlan:
+    """The plan of a section `dump` that holds something; types, then closed lists, then rules."""
+    where = reading.where
+    check_types(dump, where)
+    check_values(dump, where)
+
+    def dump_path() -> Path:
+        if directory is not None:
+            return directory
+        return resolve_dump_path(
+            dump.get("dump_path"),
+            where,
+            reading.environ,
+            reading.base,
+            expand_home=reading.dialect_version == "seed",
+        )
+
+    settled = check_constraints(dump, where, dump_path, unique_names=reading.dialect_version == "seed")
+    if directory is not None:
+        make_writable(directory)
+    warnings += [
+        f"{where}: dump.{key} has no effect here: there is no device that prints or keeps a status"
+        for key in ("dump_kernel_data", "dump_status")
+        if key in dump
+    ]
+    scene = dump.get("dump_scene", "")
+    if scene in EXCEPTION_SCENES:
+        path = directory or exception_directory(dump.get("dump_path"), reading.environ, reading.base, warnings)
+        plan = _exception_plan(path, EXCEPTION_SCENES[scene])
+    else:
+        plan = _data_plan(dump, settled, reading, warnings)
+        _warn_of_variables(reading, warnings)
+    if unused := [key for key in _WITHOUT_EFFECT.get(plan.captures, ()) if key in dump and _has_no_effect(dump, key)]:
+        mode = f'dump_scene "{scene}"' if scene else 'dump_debug "on"'
+        warnings.append(f"{where}: under {mode} these have no effect: {', '.join(f'dump.{key}' for key in unused)}")
+    return plan
+
+
+def _has_no_effect(dump: Mapping[str, Any], key: str) -> bool:
+    """Whether a key without effect is worth a warning: an empty list and a default ask for nothing."""
+    return bool(dump[key]) and (key, dump[key]) not in (
+        ("dump_mode", "output"),
+        ("dump_data", "tensor"),
+        ("dump_level", "all"),
+    )
+
+
+def _exception_plan(path: Path, detail: ExceptionDetail) -> DumpPlan:
+    return DumpPlan(
+        path=path,
+        captures="exception",
+        exception_detail=detail,
+        inputs=True,
+        outputs=False,
+        statistic_category=_statistics(DEFAULT_STATISTICS),
+        dump_level="all",
+        file_format="bin",
+        layout="acl",
+        dialect="acl",
+    )
+
+
+def _data_plan(dump: Mapping[str, Any], settled: Settled, reading: _Reading, warnings: list[str]) -> DumpPlan:
+    assert settled.path is not None
+    mode = dump.get("dump_mode", "output")
+    plan = DumpPlan(
+        path=settled.path,
+        steps=settled.steps,
+        saved_data="statistic" if dump.get("dump_data") == "stats" else "tensor",
+        inputs=mode != "output",
+        outputs=mode != "input",
+        statistic_category=_statistics(dump.get("dump_stats", DEFAULT_STATISTICS)),
+        dump_level=dump.get("dump_level", "all"),
+        file_format="bin",
+        layout="acl",
+        dialect="acl",
+    )
+    if dump.get("dump_debug") == "on":  # every operator that overflows, whole
+        return replace(plan, captures="overflow", saved_data="tensor", inputs=True, outputs=True)
+    models = model_selections(dump.get("dump_list", ()), reading.where, warnings)
+    if dump.get("dump_scene") == WATCHER:
+        return replace(plan, captures="watch", saved_data="tensor", models=models)
+    switched_on = dump.get("dump_op_switch") == "on"
+    if reading.dialect_version == "seed" and not switched_on and dump.get("dump_list") == []:
+        models = (ModelSelection(),)  # the documents' sample for calls of single operators: all that runs is dumped
+    return replace(
+        plan,
+        models=models,
+        single_operators=switched_on or any(entry.model_name is None for entry in models),
+        single_operator_models=switched_on,
+    )
+
+
+def _nothing(reading: _Reading, directory: Path | None) -> DumpPlan:
+    """The plan of a file without a section `dump`, or with an empty one."""
+    return DumpPlan(
+        path=directory or reading.base,
+        models=(),
+        single_operators=False,
+        single_operator_models=False,
+        inputs=False,
+        statistic_category=_statistics(DEFAULT_STATISTICS),
+        dump_level="all",
+        file_format="bin",
+        layout="acl",
+        dialect="acl",
+    )
+
+
+def _statistics(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """In the order of the columns, whatever the order in the file."""
+    return tuple(STATISTICS[name] for name in STATISTICS if name in names)
+
+
+def _how_to_enable(plan: DumpPlan) -> str:
+    if plan.captures == "watch":
+        return 'no watcher_nodes are named; write "dump_list": [{"layer": ["A"], "watcher_nodes": ["C"]}]'
+    return 'no model and no operator is chosen; write "dump_list": [{}] for all, or "dump_op_switch": "on"'
+
+
+def _warn_of_variables(reading: _Reading, warnings: list[str]) -> None:
+    warnings += [
+        f"{reading.where}: {name} is set and has no effect: it asks for a dump of failing operators, the file for another"
+        for name in (SCENE_VARIABLE, COLLECT_VARIABLE)
+        if reading.environ.get(name)
+    ]

@@ -1,0 +1,1 @@
+"""`data_dump.json`: the dialect of MindSpore."""

@@ -1,0 +1,203 @@
+"""data_dump.json, MindSpore's configuration of the synchronous and the asynchronous dump, resolved to a DumpPlan.
+
+    plan = load_plan("data_dump.json", environ=os.environ)
+
+Keys, defaults, order of the checks and coercions are those of MindSpore 2.10; docs/config.md explains each key and
+docs/compatibility.md lists where opdump differs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any
+
+from opdump.configs.mindspore.settings import resolve
+from opdump.configs.shared.dump_directory import make_writable
+from opdump.configs.shared.json_text import read_json
+from opdump.configs.shared.known_keys import COMMON, E2E, KEYS, nearest_key, obsolete_sections, section_of, unknown_keys
+from opdump.configs.shared.plan_fields import field_value
+from opdump.errors import ConfigError
+from opdump.plan import DumpPlan, KernelPattern, StepSet
+from opdump.plan.field_types import shown
+
+CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
+ACL_VARIABLE = "MS_ACL_DUMP_CFG_PATH"
+_ACL_ALONE = "1"  # the form of ACL for the file that CONFIG_VARIABLE names
+
+
+def load_plan(
+    path: str | os.PathLike[str] | None, /, *, environ: Mapping[str, str], strict: bool = False, **overrides: Any
+) -> DumpPlan:
+    """Reads a config file, checks it whole, makes its dump directory, and returns the plan.
+
+    `path` None means the file that MINDSPORE_DUMP_CONFIG names, or MS_ACL_DUMP_CFG_PATH; where the second names the file that is
+    read, its dump is asynchronous and in the form of ACL. `overrides` are keys of the config, of any section, or
+    fields of DumpPlan; they replace what the file says (`saved_data="full"`, `iteration="0-2"`, `layout="mindspore-2.10"`,
+    `inputs=False`). An override of None is none, and `path` may be any directory. With `strict` an unknown key is an
+    error.
+
+    Raises ConfigError and DumpPathError.
+    """
+    if path is None:
+        path = named_file(environ)
+    data = _read_file(path)
+    where = os.fspath(path)
+    config, warnings = read_json(data, where)
+    source = _Source(
+        where, text=data.decode("utf-8-sig"), warnings=tuple(warnings), acl_form=_is_acl_form(path, environ)
+    )
+    return _plan_of(config, source, environ, strict, overrides)
+
+
+def named_file(environ: Mapping[str, str]) -> str:
+    """The file that the environment names. Raises ConfigError where it names none, or two."""
+    path, acl = environ.get(CONFIG_VARIABLE, ""), environ.get(ACL_VARIABLE, "")
+    if acl not in ("", _ACL_ALONE):
+        if path and not _is_acl_form(path, environ):
+            raise ConfigError(
+                f"{CONFIG_VARIABLE} names {path!r} and {ACL_VARIABLE} names {acl!r}, expected the same file or one of them "
+                f"alone: unset {ACL_VARIABLE} for the first, {CONFIG_VARIABLE} for the second"
+            )
+        path = path or acl
+    if not path:
+        raise ConfigError(
+            f"no configuration: name a data_dump.json, or set {CONFIG_VARIABLE} to one; "
+            f"`opdump config new` writes a first one"
+        )
+    return path
+
+
+def _is_acl_form(path: str | os.PathLike[str], environ: Mapping[str, str]) -> bool:
+    acl = environ.get(ACL_VARIABLE, "")
+    return acl == _ACL_ALONE or (acl != "" and os.path.realpath(acl) == os.path.realpath(path))
+
+
+def plan_from_keywords(*, environ: Mapping[str, str], strict: bool = False, **keys: Any) -> DumpPlan:
+    """The plan of a config that holds these keys, of any section, or fields of DumpPlan, and a default for each other.
+
+    The defaults dump every operator of every step and device, inputs and outputs; with `kernels` those kernels. `path`
+    may be any directory; without it MS_DIAGNOSTIC_DATA_PATH counts. Raises as `load_plan` does.
+    """
+    config = {COMMON: {"dump_mode": 0, "iteration": "all", "input_output": 0, "kernels": []}, E2E: {"enable": True}}
+    return _plan_of(config, _Source("keyword arguments", complete=False), environ, strict, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a config came from."""
+
+    where: str
+    text: str = ""
+    complete: bool = True
+    warnings: tuple[str, ...] = ()
+    acl_form: bool = False
+
+
+def _plan_of(
+    config: object, source: _Source, environ: Mapping[str, str], strict: bool, overrides: Mapping[str, Any]
+) -> DumpPlan:
+    sections = dict(config) if isinstance(config, Mapping) else {}
+    directory, fields = _override(sections, overrides)
+    warnings = [*source.warnings, *obsolete_sections(sections, source.where)]
+    unknown = unknown_keys(sections, source.where)
+    plan = resolve(
+        sections,
+        source.where,
+        environ,
+        directory=directory,
+        complete=source.complete,
+        acl_form=source.acl_form,
+        warnings=warnings,
+    )
+    if strict and unknown:
+        raise ConfigError("; ".join(unknown).replace(" is ignored", " is an error under strict"))
+    make_writable(plan.path)
+    return replace(plan, config_text=source.text, warnings=(*warnings, *unknown), **fields)
+
+
+# Fields of DumpPlan that no key of the config stands for as it is.
+_PLAN_FIELDS = ("inputs", "outputs", "selection", "devices", "step_level", "kernel_by_kernel", "on_error")
+
+# What a section does not look at in every case, or takes for something else than a keyword means.
+_CHECKED = frozenset(
+    {
+        *_PLAN_FIELDS,
+        "path",
+        "steps",
+        "kernels",
+        "statistic_category",
+        "sample_num",
+        "initial_iteration",
+        "op_debug_mode",
+        "overflow_number",
+        "layout",
+    }
+)
+
+_ONLY_IN_A_PLAN = frozenset(item.name for item in dataclass_fields(DumpPlan)) - {"steps", "path", *_PLAN_FIELDS}
+
+
+def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
+    """Puts overrides into the sections; returns the directory that replaces the config's path, and the plan's fields."""
+    given = {key: value for key, value in overrides.items() if value is not None}
+    checked = {key: field_value(key, value) for key, value in given.items() if key in _CHECKED}
+    fields = {key: checked[key] for key in _PLAN_FIELDS if given.pop(key, None) is not None}
+    directory = checked.get("path")
+    given.pop("path", None)
+    if "steps" in given:
+        given["iteration"] = given.pop("steps")
+    if "kernels" in given:
+        given.setdefault("dump_mode", 1)  # who names kernels wants these
+    if "file_format" in given:
+        given.setdefault("enable", False)  # who names a file format wants the dump that has one
+    if "sample_num" in given:
+        given.setdefault("sample_mode", 1)
+    for key, value in given.items():
+        section = section_of(key)
+        if section is None:
+            if key in _ONLY_IN_A_PLAN:
+                raise ConfigError(
+                    f"{key}={shown(value)}: {key} is a field of DumpPlan that no keyword gives here; hand over a plan with it, "
+                    f"capture(DumpPlan(path=..., {key}=...))"
+                )
+            near = nearest_key(key)
+            known = ", ".join((*(name for keys in KEYS.values() for name in keys), "steps", *_PLAN_FIELDS))
+            raise ConfigError(
+                f"unknown setting {key}={shown(value)}; " + (f"is {near} meant?" if near else f"known are {known}")
+            )
+        values = sections.get(section)
+        kept = dict(values) if isinstance(values, Mapping) else {}
+        sections[section] = kept | {key: _as_json_value(value)}
+    return directory, fields
+
+
+def _as_json_value(value: Any) -> Any:
+    if isinstance(value, StepSet):
+        return str(value)
+    if isinstance(value, KernelPattern):
+        return value.text
+    return (
+        [_as_json_value(item) for item in value] if isinstance(value, list | tuple | set | frozenset | range) else value
+    )
+
+
+def _read_file(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a config file; the file must be there, and its name must end in `.json`, in this order."""
+    file = Path(path)
+    text = os.fspath(path)
+    if not file.exists() or text.endswith("/"):
+        raise ConfigError(
+            f"config file not found: {text!r} (looked in {Path.cwd()}); `opdump config new` writes a first one"
+        )
+    if not text.endswith(".json"):
+        raise ConfigError(f"invalid json file name: {text!r}; the name of a config file must end in .json; rename it")
+    try:
+        return file.read_bytes()
+    except IsADirectoryError as error:
+        raise ConfigError(f"{text!r} is a directory, expected a json file; name the file in it") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {text!r}: {error.strerror or error}") from error

@@ -1,0 +1,357 @@
+"""The values of data_dump.json, key by key, in the order in which MindSpore looks at them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict, cast, get_args
+
+from opdump.configs.mindspore import asynchronous as async_dump
+from opdump.configs.mindspore.debug_modes import Debug, debug_settings
+from opdump.configs.shared.known_keys import COMMON, E2E, OWN
+from opdump.configs.shared.section import Section
+from opdump.errors import ConfigError
+from opdump.plan import (
+    DumpPlan,
+    KernelPattern,
+    LayoutName,
+    SavedData,
+    Selection,
+    StatCalcMode,
+    StatPrecision,
+    StepSet,
+    SyncLayoutName,
+)
+from opdump.statistics import CATEGORIES, DEFAULT_CATEGORIES, canonical_category
+
+DIAGNOSTIC_VARIABLE = "MS_DIAGNOSTIC_DATA_PATH"
+
+_REQUIRED = ("dump_mode", "net_name", "iteration", "input_output", "kernels", "support_device")
+_PATH_ALPHABET = re.compile(r"[A-Za-z0-9_/-]*")
+_NET_NAME_ALPHABET = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class _DeviceSettings(TypedDict):
+    trans_flag: bool
+    save_kernel_args: bool
+    stat_calc_mode: StatCalcMode
+    device_stat_precision_mode: StatPrecision
+    sample_num: int | None
+
+
+def resolve(
+    config: Mapping[str, Any],
+    where: str,
+    environ: Mapping[str, str],
+    *,
+    directory: Path | None,
+    complete: bool,
+    acl_form: bool,
+    warnings: list[str],
+) -> DumpPlan:
+    """The plan that a config's sections stand for; adds to `warnings` what was coerced or passed over.
+
+    `directory` takes the place of the config's `path`, without its limits. With `complete` the keys that MindSpore
+    requires must be there; without it a missing `support_device` means every device. `acl_form`: MS_ACL_DUMP_CFG_PATH asks
+    for the asynchronous dump in the form of ACL.
+
+    Raises ConfigError for the first value that cannot be used.
+    """
+    e2e, own = _section(config, E2E, where), _section(config, OWN, where)
+    is_async = async_dump.is_asynchronous(e2e, _section(config, COMMON, where), own, acl_form=acl_form)
+    device = _device_settings(e2e)
+    warnings += async_dump.without_effect(e2e) if is_async else _enabled_anyway(config, e2e, where)
+    if is_async:
+        device |= {"save_kernel_args": False, "sample_num": None, "stat_calc_mode": "host"}
+    if COMMON not in config:
+        advice = "`opdump config new` writes a whole file"
+        if "dump" in config:
+            advice = 'found "dump": is this an acl.json? `opdump config check --dialect acl` reads it'
+        raise ConfigError(f"{where}: {COMMON} not found, and it is required; {advice}")
+    common = _section(config, COMMON, where)
+    if complete:
+        common.require(*_REQUIRED)
+    mode = _dump_mode(common)
+    path = directory or _path(common, environ)
+    net_name = _net_name(common)
+    steps = _steps(common)
+    input_output = common.unsigned("input_output", "0 for inputs and outputs, 1 for inputs, 2 for outputs")
+    if input_output > 2:
+        raise common.wrong("input_output", "0 for inputs and outputs, 1 for inputs or 2 for outputs")
+    kernels = _kernels(common, mode, warnings)
+    devices = _devices(common, warnings)
+    debug = debug_settings(common)
+    filed = async_dump.asynchronous(common, own, acl_form=acl_form) if is_async else None
+    overflow_number = _overflow_number(common, debug)
+    saved_data = _saved_data(common, debug)
+    initial_iteration = _initial_iteration(common, steps, warnings)
+    if filed is not None:
+        if debug.captures == "data":
+            async_dump.refuse_marks(common, mode)
+        if debug.captures == "overflow":
+            async_dump.refuse_single_steps(common, steps)
+        async_dump.refuse_binary_statistics(common, filed.file_format, saved_data)
+    warnings += debug.coerced(common, steps, mode, input_output, device["sample_num"])
+    if debug.captures != "data":
+        mode, kernels, input_output = 0, (), 0
+    if debug.captures == "exception":
+        steps, device["sample_num"] = StepSet.all(), None
+    if saved_data != "statistic" and device["stat_calc_mode"] == "device":
+        warnings.append(
+            f'{where}: stat_calc_mode is taken as "host": the device computes statistics only where saved_data is '
+            f'"statistic", and it is "{saved_data}"'
+        )
+        device["stat_calc_mode"] = "host"
+    categories = _categories(common, saved_data, device["stat_calc_mode"], warnings)
+    if filed is None and "file_format" in common.values:
+        warnings.append(
+            f"{common.where}.file_format belongs to the asynchronous dump and is ignored: tensors are written as npy"
+        )
+    return DumpPlan(
+        path=path,
+        net_name=net_name,
+        steps=steps,
+        saved_data=saved_data,
+        inputs=input_output != 2,
+        outputs=input_output != 1,
+        selection=_selection(mode, kernels),
+        kernels=kernels,
+        devices=devices,
+        statistic_category=categories,
+        initial_iteration=initial_iteration,
+        op_debug_mode=debug.mode,
+        captures=debug.captures,
+        overflow_kinds=debug.overflow_kinds,
+        overflow_number=overflow_number,
+        layout=_layout(own, is_async=is_async),
+        file_format="npy" if filed is None else filed.file_format,
+        step_level=filed is not None and filed.step_level,
+        kernel_by_kernel=filed is not None and filed.kernel_by_kernel,
+        class_names_in_scope=own.boolean("class_names_in_scope") if own.has("class_names_in_scope") else True,
+        trailing_comma=own.boolean("trailing_comma") if own.has("trailing_comma") else False,
+        **device,
+    )
+
+
+def is_dump_path(text: str) -> bool:
+    """Whether MindSpore takes this text as the `path` of a config."""
+    return text.startswith("/") and _PATH_ALPHABET.fullmatch(text) is not None
+
+
+def _section(config: Mapping[str, Any], name: str, where: str) -> Section:
+    """A section of the config; anything but an object has no keys, as in MindSpore. opdump's own must be one."""
+    values = config.get(name, {})
+    if name == OWN and not isinstance(values, Mapping):
+        raise Section(where, config).wrong(name, 'an object such as {"layout": "mindspore-2.10"}')
+    return Section(f"{where}: {name}", values if isinstance(values, Mapping) else {})
+
+
+def _enabled_anyway(config: Mapping[str, Any], e2e: Section, where: str) -> list[str]:
+    """What to say where nothing enables the synchronous dump, which is made all the same."""
+    if E2E not in config:
+        text = (
+            f"{where}: {E2E} is missing; the dump is synchronous with its defaults (on Ascend, MindSpore would dump "
+            f'asynchronously); add "{E2E}": {{"enable": true}} to be clear'
+        )
+        return [text]
+    if e2e.values.get("enable") is False:
+        text = (
+            f"{e2e.where}.enable is false, and the dump is made all the same, as MindSpore does on CPU and GPU; to dump "
+            'nothing, run without a configuration; to dump asynchronously, add "file_format"'
+        )
+        return [text]
+    return []
+
+
+def _device_settings(e2e: Section) -> _DeviceSettings:
+    if e2e.has("enable"):
+        e2e.boolean("enable")
+    trans_flag = e2e.boolean("trans_flag") if e2e.has("trans_flag") else True
+    save_kernel_args = e2e.boolean("save_kernel_args") if e2e.has("save_kernel_args") else False
+    stat_calc_mode, precision = "host", "high"
+    if e2e.has("stat_calc_mode"):
+        stat_calc_mode = e2e.choice("stat_calc_mode", get_args(StatCalcMode))
+    if e2e.has("device_stat_precision_mode"):
+        precision = e2e.choice("device_stat_precision_mode", get_args(StatPrecision))
+    return {
+        "trans_flag": trans_flag,
+        "save_kernel_args": save_kernel_args,
+        "stat_calc_mode": cast(StatCalcMode, stat_calc_mode),
+        "device_stat_precision_mode": cast(StatPrecision, precision),
+        "sample_num": _sample_num(e2e),
+    }
+
+
+def _sample_num(e2e: Section) -> int | None:
+    if not e2e.has("sample_mode"):
+        return None  # sample_num alone has no effect, whatever it holds
+    mode = e2e.unsigned("sample_mode", "0 for whole tensors, 1 for the first sample_num elements")
+    if mode > 1:
+        raise e2e.wrong("sample_mode", "0 for whole tensors or 1 for the first sample_num elements")
+    if mode == 0:
+        return None
+    if not e2e.has("sample_num"):
+        return 100
+    number = e2e.unsigned("sample_num", "elements to keep of a tensor, 1 or more")
+    if number == 0:
+        raise e2e.wrong("sample_num", "sample_num greater than 0: elements to keep of a tensor, such as 100")
+    return number
+
+
+def _dump_mode(common: Section) -> int:
+    meaning = "0 for all operators, 1 for those in kernels, 2 for those that set_dump marked"
+    mode = common.unsigned("dump_mode", meaning)
+    if mode > 2:
+        raise common.wrong("dump_mode", meaning)
+    return mode
+
+
+def _path(common: Section, environ: Mapping[str, str]) -> Path:
+    key = f"{common.where}.path"
+    text = common.text("path", "an absolute path") if common.has("path") else ""
+    if not text:
+        root = environ.get(DIAGNOSTIC_VARIABLE, "")
+        if not root:
+            raise ConfigError(
+                f"{key} is empty, and so is {DIAGNOSTIC_VARIABLE}: the dump has no directory; "
+                f'write "path": "/tmp/dump" or set {DIAGNOSTIC_VARIABLE}'
+            )
+        key, text = DIAGNOSTIC_VARIABLE, f"{root}/debug_dump"
+    # MindSpore looks at the characters first, so "./dump" fails for its dot and "dump" for its start
+    if not _PATH_ALPHABET.fullmatch(text):
+        wrong = next(char for char in text if not _PATH_ALPHABET.fullmatch(char))
+        raise ConfigError(
+            f"{key}: found {text!r} with {wrong!r}; a dump path only supports letters and digits of ASCII, "
+            f"'-', '_' and '/'; choose one such as \"/tmp/dump\""
+        )
+    if not text.startswith("/"):
+        raise ConfigError(
+            f"{key}: found {text!r}; a dump path must be absolute and start with '/'; "
+            f'write for example "{Path.cwd() / text}"'
+        )
+    return Path(text)
+
+
+def _net_name(common: Section) -> str:
+    name = common.text("net_name", "a name such as ResNet50") if common.has("net_name") else "Net"
+    if not _NET_NAME_ALPHABET.fullmatch(name):
+        raise common.wrong(
+            "net_name", "a net_name that is not empty and only has letters and digits of ASCII, '-' and '_'"
+        )
+    return name
+
+
+def _steps(common: Section) -> StepSet:
+    text = common.text("iteration", 'steps such as "0|5-8|100-120", or "all"')
+    try:
+        return StepSet.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{common.where}: {error}") from error
+
+
+def _kernels(common: Section, mode: int, warnings: list[str]) -> tuple[KernelPattern, ...]:
+    entries = common.array("kernels", 'names, types or expressions such as ["Conv2D", "name-regex(Default/.+)"]')
+    if mode != 1:
+        return ()
+    patterns: dict[str, KernelPattern] = {}
+    for entry in entries:
+        text = entry if isinstance(entry, str) else _as_text(entry)
+        try:
+            pattern = KernelPattern.parse(text)
+        except ConfigError as error:
+            raise ConfigError(f"{common.where}: {error}") from error
+        if pattern.text in patterns:
+            warnings.append(f"{common.where}.kernels: duplicate entry {pattern.text!r}")
+        elif pattern.text:
+            patterns[pattern.text] = pattern
+    return tuple(patterns.values())
+
+
+def _as_text(entry: object) -> str:
+    """An entry that is no string, as JSON: MindSpore takes that text for the type."""
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _selection(mode: int, kernels: tuple[KernelPattern, ...]) -> Selection:
+    if mode == 2:
+        return "marked"
+    return "kernels" if kernels else "all"  # an empty list selects everything, as in MindSpore
+
+
+def _devices(common: Section, warnings: list[str]) -> frozenset[int] | None:
+    if not common.has("support_device"):
+        return None
+    devices: list[int] = []
+    for entry in common.array("support_device", "device ids such as [0, 1, 2, 3, 4, 5, 6, 7]"):
+        if not isinstance(entry, int | float):  # true is 1 and 1.5 is 1 to MindSpore
+            raise common.wrong("support_device", "a number in each place, without quotes, such as [0, 1]")
+        device = int(entry) % 2**32
+        if device in devices:
+            warnings.append(f"{common.where}.support_device: duplicate device {device}")
+        devices.append(device)
+    return frozenset(devices)
+
+
+def _overflow_number(common: Section, debug: Debug) -> int:
+    if not common.has("overflow_number"):
+        return 0
+    if debug.captures != "overflow":
+        raise ConfigError(
+            f"{common.where}.overflow_number only has a meaning where op_debug_mode is 3, found op_debug_mode "
+            f"{common.values.get('op_debug_mode', 0)}; take overflow_number out"
+        )
+    return common.unsigned("overflow_number", "overflows to dump, 0 for all")
+
+
+def _saved_data(common: Section, debug: Debug) -> SavedData:
+    if not common.has("saved_data"):
+        return "tensor"
+    if debug.captures == "exception":  # keeps tensors whatever is said here
+        common.text("saved_data", '"tensor"')
+        return "tensor"
+    return cast(SavedData, common.choice("saved_data", get_args(SavedData)))
+
+
+def _initial_iteration(common: Section, steps: StepSet, warnings: list[str]) -> int:
+    if not common.has("initial_iteration"):
+        return 0
+    first = common.unsigned("initial_iteration", "the number of the first step")
+    never = [last for _, last in steps.ranges or () if last < first]
+    if steps.last is not None and steps.last < first:
+        raise ConfigError(
+            f"{common.where}: iteration {str(steps)!r} can match no step, for the first step has the number "
+            f"{first} (initial_iteration); count `iteration` from there"
+        )
+    if never:
+        warnings.append(f"{common.where}: steps of iteration before initial_iteration {first} will not come")
+    return first
+
+
+def _categories(common: Section, saved_data: SavedData, calculated_on: str, warnings: list[str]) -> tuple[str, ...]:
+    # not even the type is looked at where no statistics are saved
+    if saved_data == "tensor" or not common.has("statistic_category"):
+        return DEFAULT_CATEGORIES
+    names = common.array("statistic_category", 'names such as ["max", "min", "l2norm"]')
+    invalid = [name for name in names if not isinstance(name, str) or name not in CATEGORIES]
+    if invalid:
+        raise ConfigError(
+            f"{common.where}.statistic_category is invalid: {', '.join(map(_as_text, invalid))}; "
+            f"expected names out of {', '.join(map(_as_text, CATEGORIES))}"
+        )
+    kept = names
+    if calculated_on == "device":
+        kept = [name for name in names if CATEGORIES[name].on_device]
+        if dropped := [name for name in names if name not in kept]:
+            warnings.append(
+                f"{common.where}.statistic_category: only computed on the host, and dropped because stat_calc_mode is "
+                f'"device": {", ".join(dropped)}; the device has max, min, avg and l2norm'
+            )
+    return tuple(dict.fromkeys(canonical_category(name) for name in kept))
+
+
+def _layout(own: Section, *, is_async: bool) -> LayoutName:
+    if own.has("layout"):
+        return cast(LayoutName, own.choice("layout", (*get_args(SyncLayoutName), async_dump.LAYOUT)))
+    return async_dump.LAYOUT if is_async else "mindspore-2.3"

@@ -1,0 +1,43 @@
+"""The configuration that `opdump config new` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from opdump.configs.mindspore.settings import is_dump_path
+from opdump.errors import ConfigError
+
+
+def starting_file(directory: Path | None) -> str:
+    """The text of a data_dump.json that dumps all of the first step into `directory`.
+
+    None stands for `dump` in the working directory, or /tmp/dump where MindSpore's rules forbid that path. The text
+    names the keys that are changed most, each with a value that works.
+
+    Raises ConfigError for a directory that those rules forbid.
+    """
+    if directory is None:
+        here = Path.cwd() / "dump"
+        directory = here if is_dump_path(str(here)) else Path("/tmp/dump")  # noqa: S108  a suggestion, shown to the user
+    elif not is_dump_path(str(directory)):
+        raise ConfigError(
+            f"found the dump path {str(directory)!r}, expected an absolute path of letters and digits of ASCII, '-', "
+            f"'_' and '/'; choose one such as \"/tmp/dump\""
+        )
+    config = {
+        "common_dump_settings": {
+            "dump_mode": 0,
+            "path": str(directory),
+            "net_name": "Net",
+            "iteration": "0",
+            "saved_data": "full",
+            "input_output": 0,
+            "kernels": [],
+            "support_device": [0, 1, 2, 3, 4, 5, 6, 7],
+            "op_debug_mode": 0,
+            "statistic_category": ["max", "min", "avg", "l2norm", "nan count", "positive inf count"],
+        },
+        "e2e_dump_settings": {"enable": True, "trans_flag": True, "stat_calc_mode": "host"},
+    }
+    return json.dumps(config, indent=2) + "\n"

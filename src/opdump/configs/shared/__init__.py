@@ -1,0 +1,1 @@
+"""What the dialects have in common: files, keys, values and their errors."""

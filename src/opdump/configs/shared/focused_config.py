@@ -1,0 +1,136 @@
+"""The configuration of a second run that dumps the tensors of the operators that the first one made suspicious.
+
+    text = second_config("mindspore", suspects, path="/tmp/dump", first={})
+
+The documents on offline models advise it: statistics of everything first, then the tensors of the few operators that matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from opdump.configs.mindspore.settings import is_dump_path
+from opdump.errors import ConfigError
+
+SecondDialect = Literal["acl", "mindspore"]
+
+# The most items that `dump_step` of acl.json takes.
+_MOST_STEPS: Final = 100
+_COMMON: Final = "common_dump_settings"
+_E2E: Final = "e2e_dump_settings"
+# Keys of the first configuration that say where and what, and hold for the second run too.
+_KEPT: Final = ("path", "net_name", "support_device", "initial_iteration")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """An operator to look at. `step` is None where it is unknown, and every step is dumped then."""
+
+    op_name: str
+    net_name: str = ""
+    step: int | None = None
+
+
+def second_config(
+    dialect: SecondDialect,
+    suspects: Sequence[Suspect],
+    *,
+    path: str,
+    first: Mapping[str, Any],
+    recorded_steps: Collection[int] = (),
+) -> str:
+    """The text of an acl.json or a data_dump.json that dumps the inputs and outputs of these operators, in these steps.
+
+    `path` is where the second run dumps. `first` is the data_dump.json of the first run, empty where there was none: `net_name`,
+    `support_device` and what belongs to the layout stay as they were. `recorded_steps` are those that the first run has: acl.json
+    names steps only where some of them had no findings, for a model without a step counter would dump nothing under `dump_step`.
+
+    Raises ConfigError without suspects, and for a path that the dialect does not take.
+    """
+    if not suspects:
+        raise ConfigError("no operator is suspicious, so there is nothing to dump a second time")
+    steps = None if any(each.step is None for each in suspects) else {each.step or 0 for each in suspects}
+    config = (
+        _acl(suspects, path, steps, set(recorded_steps))
+        if dialect == "acl"
+        else _mindspore(suspects, path, steps, first)
+    )
+    return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+
+
+def _mindspore(
+    suspects: Sequence[Suspect], path: str, steps: set[int] | None, first: Mapping[str, Any]
+) -> dict[str, Any]:
+    if not is_dump_path(path):
+        raise ConfigError(
+            f"found the dump path {path!r}; data_dump.json takes an absolute path of letters and digits of ASCII, '-', '_' and '/': "
+            "name another one with --path"
+        )
+    given = first.get(_COMMON)
+    before = given if isinstance(given, Mapping) else {}
+    common = {
+        "dump_mode": 1,
+        "path": path,
+        "net_name": next((each.net_name for each in suspects if each.net_name), "Net"),
+        "iteration": "all" if steps is None else _ranges(steps),
+        "saved_data": "tensor",
+        "input_output": 0,
+        "kernels": list(dict.fromkeys(_kernel(each.op_name) for each in suspects)),
+        "support_device": [0, 1, 2, 3, 4, 5, 6, 7],
+        "op_debug_mode": 0,
+    }
+    common |= {key: before[key] for key in _KEPT if key in before and key != "path"}
+    e2e = first.get(_E2E)
+    kept = {key: value for key, value in e2e.items() if key == "trans_flag"} if isinstance(e2e, Mapping) else {}
+    config: dict[str, Any] = {_COMMON: common, _E2E: {"enable": True, **kept}}
+    own = first.get("opdump_settings")
+    if isinstance(own, Mapping):
+        config["opdump_settings"] = dict(own)
+    return config
+
+
+def _kernel(name: str) -> str:
+    """An entry of `kernels` that selects the operator of that full name and no other."""
+    is_name = ("/" in name or "-op" in name) and not name.startswith("name-regex(")
+    if is_name and " " not in name and '"' not in name:
+        return name
+    # Without a slash it would be a type. Spaces and quotes are dropped from every entry, so any character stands for them.
+    return f"name-regex({''.join(_literal(letter) for letter in name)})"
+
+
+def _literal(letter: str) -> str:
+    if letter in ' "':
+        return "."
+    if letter in "\\^[]":
+        return f"\\{letter}"
+    return f"[{letter}]" if letter in ".*+?${}()|" else letter
+
+
+def _acl(suspects: Sequence[Suspect], path: str, steps: set[int] | None, recorded: set[int]) -> dict[str, Any]:
+    models: dict[str, dict[str, None]] = {}
+    for each in suspects:
+        models.setdefault(each.net_name, {})[each.op_name] = None
+    dump: dict[str, Any] = {"dump_path": path, "dump_mode": "all", "dump_data": "tensor"}
+    if "" in models:
+        dump["dump_op_switch"] = "on"  # operators without a model are those of single-operator execution
+    # Every item counts, a range of steps as one.
+    if steps is not None and not recorded <= steps and _ranges(steps).count("|") < _MOST_STEPS:
+        dump["dump_step"] = _ranges(steps)
+    dump["dump_list"] = [
+        {"model_name": model, "layer": list(names)} if model else {"layer": list(names)}
+        for model, names in models.items()
+    ]
+    return {"dump": dump}
+
+
+def _ranges(steps: Collection[int]) -> str:
+    runs: list[list[int]] = []
+    for step in sorted(steps):
+        if runs and step == runs[-1][1] + 1:
+            runs[-1][1] = step
+        else:
+            runs.append([step, step])
+    return "|".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,98 @@
+"""The keys of data_dump.json, and what to say about one that is none of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from opdump.configs.shared.json_text import kind_of
+
+COMMON: Final = "common_dump_settings"
+E2E: Final = "e2e_dump_settings"
+OWN: Final = "opdump"
+
+KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        COMMON: (
+            "dump_mode",
+            "path",
+            "net_name",
+            "iteration",
+            "saved_data",
+            "input_output",
+            "kernels",
+            "support_device",
+            "op_debug_mode",
+            "statistic_category",
+            "file_format",
+            "overflow_number",
+            "initial_iteration",
+        ),
+        E2E: (
+            "enable",
+            "trans_flag",
+            "save_kernel_args",
+            "stat_calc_mode",
+            "device_stat_precision_mode",
+            "sample_mode",
+            "sample_num",
+        ),
+        OWN: ("layout", "class_names_in_scope", "trailing_comma", "jit_level"),
+    }
+)
+# A section of MindSpore 1.x; today's MindSpore passes over it.
+_OBSOLETE_SECTION: Final = "async_dump_settings"
+
+
+def unknown_keys(config: Mapping[str, Any], where: str) -> list[str]:
+    """One sentence for each key that has no meaning where it stands, with the nearest key that has."""
+    found = [
+        f"{where}: unknown section {name!r} is ignored; {_advice(name, tuple(KEYS), KEYS)}"
+        for name in config
+        if name not in KEYS and name != _OBSOLETE_SECTION
+    ]
+    for section, keys in KEYS.items():
+        inside = config.get(section, {})
+        if not isinstance(inside, Mapping):
+            found.append(f"{where}: {section}: found {kind_of(inside)}, expected an object; it is ignored")
+        else:
+            found += [
+                f"{where}: {section}: unknown key {key!r} is ignored; {_advice(key, keys, KEYS)}"
+                for key in inside
+                if key not in keys
+            ]
+    return found
+
+
+def obsolete_sections(config: Mapping[str, Any], where: str) -> list[str]:
+    """One sentence for each section that older versions of MindSpore had."""
+    if _OBSOLETE_SECTION not in config:
+        return []
+    return [f"{where}: {_OBSOLETE_SECTION} is obsolete and ignored; {COMMON} and {E2E} hold all settings"]
+
+
+def section_of(key: str) -> str | None:
+    """The section that a key belongs to; None for no key of data_dump.json."""
+    return next((section for section, keys in KEYS.items() if key in keys), None)
+
+
+def nearest_key(key: str) -> str | None:
+    """The key that `key` may be meant as; None where none is near."""
+    every = [name for keys in KEYS.values() for name in keys]
+    near = difflib.get_close_matches(key.lower(), every, 1, 0.6)
+    return near[0] if near else None
+
+
+def _advice(name: str, here: tuple[str, ...], sections: Mapping[str, tuple[str, ...]]) -> str:
+    for section, keys in sections.items():
+        if name in keys:
+            return f"it belongs into {section}"
+    near = difflib.get_close_matches(name.lower(), here, 1, 0.6)
+    if near:
+        return f'the nearest known key is "{near[0]}"'
+    elsewhere = nearest_key(name)
+    if elsewhere is not None:
+        return f'the nearest known key is "{elsewhere}" of {section_of(elsewhere)}'
+    return f"known here are {', '.join(here)}"

@@ -1,0 +1,1 @@
+"""`DumpConfig`, `NPURunConfig` and the options of a session: the dialect of the TensorFlow adapter."""

@@ -1,0 +1,240 @@
+"""The dump configuration of a TensorFlow program for Ascend devices: the `parameter_map` of its NpuOptimizer.
+
+    values = parameter_values(optimizer.parameter_map)
+    dump = training_dump_of(values, environ=os.environ)
+    dump.plan                       # a DumpPlan; None where nothing is dumped
+
+Keys, defaults, checks and their words are those of sections 4 to 6 of the specification of the TensorFlow adapter.
+docs/tensorflow-config.md explains each key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal, cast
+
+from opdump.configs.acl.values import DEFAULT_STATISTICS, STATISTICS
+from opdump.configs.tensorflow.error import TensorflowConfigError
+from opdump.configs.tensorflow.keys import DUMP_KEYS, unknown_tensorflow_keys
+from opdump.configs.tensorflow.path import resolve_dump_path
+from opdump.configs.tensorflow.step import parse_dump_step
+from opdump.configs.tensorflow.values import ParameterValue, parameter_values, read_flag, read_number, read_text
+from opdump.plan import DumpPlan, ModelSelection, OverflowKind
+
+__all__ = [
+    "ExceptionDump",
+    "ParameterValue",
+    "TrainingDump",
+    "device_of",
+    "parameter_values",
+    "training_dump_of",
+    "training_dump_of_options",
+]
+
+ExceptionDump = Literal[0, 1, 2]
+"""`enable_exception_dump`: off, full, lite."""
+
+DEVICE_VARIABLES: Final = ("ASCEND_DEVICE_ID", "DEVICE_ID")
+MODES: Final = ("input", "output", "all")
+OVERFLOW_KINDS: Final[Mapping[str, frozenset[OverflowKind]]] = MappingProxyType(
+    {
+        "aicore_overflow": frozenset({"aicore"}),
+        "atomic_overflow": frozenset({"atomic"}),
+        "all": frozenset({"aicore", "atomic"}),
+    }
+)
+DATA: Final = ("tensor", "stats")
+
+_BOTH: Final = "ge.exec.enableDump and ge.exec.enableDumpDebug cannot be set to 1 at the same time."
+_SPACE: Final = re.compile(r"[ \t\n\v\f\r]+")
+# What is written for the values of flags where options are texts (npu_device).
+_FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"1": True, "0": False})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingDump:
+    """What a program asked for."""
+
+    plan: DumpPlan | None
+    """None where neither data nor overflows are to be dumped."""
+    exceptions: ExceptionDump = 2
+    device_id: int = 0
+    quant_dumpable: str = ""
+    """Passed on as it is: for models that AMCT quantised."""
+    warnings: tuple[str, ...] = ()
+
+
+def training_dump_of(
+    parameters: Mapping[str, ParameterValue],
+    *,
+    environ: Mapping[str, str],
+    directory: Path | None = None,
+    where: str = "NpuOptimizer",
+    dump_path: Path | None = None,
+) -> TrainingDump:
+    """What the values of a `parameter_map` ask for. `where` leads messages.
+
+    A relative `dump_path` lies under `directory`, or under the current directory where that is None; the argument
+    `dump_path` takes the place of the key, unchecked. Of `environ` ASCEND_DEVICE_ID and DEVICE_ID count, in this order, where
+    `session_device_id` is missing or negative.
+
+    Unknown keys, values in another field than the one that is read, and keys without effect give warnings.
+
+    Raises TensorflowConfigError for the first value that cannot be used, in the order of the adapter: path, steps, mode, mode
+    of overflows, data, dump of exceptions, then that data and overflows are not asked for together.
+    """
+    warnings = unknown_tensorflow_keys(parameters, where)
+    notes: list[str] = []
+    data = read_flag(parameters, "enable_dump", False, notes)
+    overflow = read_flag(parameters, "enable_dump_debug", False, notes)
+    path = dump_path
+    if (data or overflow) and path is None:
+        path = resolve_dump_path(read_text(parameters, "dump_path", None, notes), where, directory)
+    steps = parse_dump_step(read_text(parameters, "dump_step", "", notes) or "", where) if data else None
+    mode = read_text(parameters, "dump_mode", "output", notes) if data else "output"
+    _check_member(where, "dump_mode", mode, MODES, "dump mode should be one of the list:[input, output, all]")
+    debug_mode = read_text(parameters, "dump_debug_mode", "all", notes) if overflow else "all"
+    _check_member(
+        where,
+        "dump_debug_mode",
+        debug_mode,
+        tuple(OVERFLOW_KINDS),
+        "dump debug mode should be one of the list:[aicore_overflow, atomic_overflow, all]",
+    )
+    saved = read_text(parameters, "dump_data", "tensor", notes)
+    _check_member(where, "dump_data", saved, DATA, "dump_data should be 'tensor' or 'stats'.")
+    exceptions = read_number(parameters, "enable_exception_dump", 2, notes)
+    if exceptions not in (0, 1, 2):
+        raise TensorflowConfigError(
+            f"{where}: enable_exception_dump: found {exceptions}: enable_exception_dump should be one of 0, 1 and 2. "
+            f"(0 for none, 1 for whole inputs, 2 for the facts alone)"
+        )
+    if data and overflow:
+        raise TensorflowConfigError(
+            f"{where}: enable_dump and enable_dump_debug: {_BOTH} Found both, expected one of the two; take one out",
+            "E10001",
+        )
+    layers = read_text(parameters, "dump_layer", "", notes) or ""
+    plan: DumpPlan | None = None
+    if path is not None and (data or overflow):
+        plan = DumpPlan(
+            path=path,
+            inputs=True,
+            statistic_category=tuple(STATISTICS[name] for name in DEFAULT_STATISTICS),
+            file_format="bin",
+            stream_in_names=False,
+            layout="acl",
+            dialect="tensorflow",
+        )
+        if data:
+            assert steps is not None
+            plan = replace(
+                plan,
+                steps=steps,
+                saved_data="statistic" if saved == "stats" else "tensor",
+                inputs=mode != "output",
+                outputs=mode != "input",
+                models=_models(layers, parameters, notes),
+            )
+        else:  # every operator that overflows, whole
+            assert debug_mode is not None
+            plan = replace(plan, captures="overflow", overflow_kinds=OVERFLOW_KINDS[debug_mode])
+            notes += _without_effect(parameters)
+        if not read_flag(parameters, "use_off_line", True, notes):
+            notes.append(
+                "use_off_line is False, so the graph stays on the host and nothing is dumped; take it out, or set it to True"
+            )
+            plan = None
+        if (loop := read_number(parameters, "iterations_per_loop", 1, notes)) > 1:
+            notes.append(f"iterations_per_loop is {loop} and has no effect here: each run of a session is one step")
+    device_id = _device_id(parameters, environ, where, notes)
+    quant_dumpable = read_text(parameters, "quant_dumpable", "", notes) or ""
+    said = (*warnings, *(f"{where}: {note}" for note in notes))
+    return TrainingDump(
+        plan=None if plan is None else replace(plan, warnings=said),
+        exceptions=cast(ExceptionDump, exceptions),
+        device_id=device_id,
+        quant_dumpable=quant_dumpable,
+        warnings=said,
+    )
+
+
+def training_dump_of_options(
+    options: Mapping[str, str], *, environ: Mapping[str, str], directory: Path | None = None
+) -> TrainingDump:
+    """What the options of `npu_device` ask for, as texts: flags are "1" and "0", numbers are written out.
+
+    Keys, checks and errors are those of `training_dump_of`; a flag that is none is an error (E10001), and so is a number. Options
+    that a dump does not look at are passed over.
+    """
+    values: dict[str, ParameterValue] = {}
+    for key, text in options.items():
+        if key not in DUMP_KEYS:
+            continue
+        if key in ("enable_dump", "enable_dump_debug"):
+            if text not in _FLAGS:
+                raise TensorflowConfigError(
+                    f"npu_device: dump_config.{key}: found {text!r}: The value must be 1 or 0. Assign True or False",
+                    "E10001",
+                )
+            values[key] = ParameterValue.of(_FLAGS[text])
+        elif DUMP_KEYS[key] == "i":
+            values[key] = ParameterValue.of(_number(f"npu_device: {key}", text))
+        else:
+            values[key] = ParameterValue.of(text)
+    return training_dump_of(values, environ=environ, directory=directory, where="npu_device")
+
+
+def _check_member(where: str, key: str, value: str | None, allowed: Sequence[str], words: str) -> None:
+    if value not in allowed:
+        raise TensorflowConfigError(
+            f"{where}: {key}: found {value!r}: {words} (with this case and without spaces; or leave the key out)"
+        )
+
+
+def _models(
+    layers: str, parameters: Mapping[str, ParameterValue], notes: list[str]
+) -> tuple[ModelSelection, ...] | None:
+    """The operators that `dump_layer` names, each once; None for all."""
+    names = tuple(dict.fromkeys(name for name in _SPACE.split(layers) if name))
+    if not names:
+        if "dump_layer" in parameters:
+            notes.append("dump_layer names no operator, so all are dumped; leave the key out, or name some")
+        return None
+    return (ModelSelection(layers=names),)
+
+
+def _without_effect(parameters: Mapping[str, ParameterValue]) -> list[str]:
+    """One sentence that names the keys which the dump of overflows does not look at; nothing for empty texts and defaults."""
+    defaults = {"dump_step": b"", "dump_mode": b"output", "dump_data": b"tensor", "dump_layer": b""}
+    unused = [
+        key
+        for key, default in defaults.items()
+        if key in parameters and parameters[key].value not in (default, b"", None)
+    ]
+    return [f"under enable_dump_debug these have no effect: {', '.join(unused)}"] if unused else []
+
+
+def _device_id(
+    parameters: Mapping[str, ParameterValue], environ: Mapping[str, str], where: str, notes: list[str]
+) -> int:
+    chosen = read_number(parameters, "session_device_id", -1, notes)
+    return chosen if chosen >= 0 else device_of(environ, where)
+
+
+def device_of(environ: Mapping[str, str], where: str = "the environment") -> int:
+    """The device that ASCEND_DEVICE_ID or DEVICE_ID names; 0 without them. Raises TensorflowConfigError for what is no number."""
+    for name in DEVICE_VARIABLES:
+        if environ.get(name):
+            return _number(f"{where}: {name}", environ[name])
+    return 0
+
+
+def _number(name: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise TensorflowConfigError(f"{name}: found {text!r}, expected a number from 0 on such as 0; set it to one")
+    return int(text)

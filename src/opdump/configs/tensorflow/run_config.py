@@ -1,0 +1,81 @@
+"""The values of a `parameter_map` that the configuration of an estimator stands for.
+
+>>> class Config:  # an NPURunConfig
+...     enable_exception_dump = 2
+>>> parameters_of_run_config(Config())["enable_dump"]
+ParameterValue(kind='b', value=False)
+
+Source: section 3 of the specification of the TensorFlow adapter, with what is odd there. The list of graph optimizers that the
+adapter sets besides is left alone: in stock TensorFlow it would change what is computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from opdump.configs.tensorflow.values import ParameterValue
+
+# Settings that are texts, by the attributes of an NPURunConfig; each is written where it is not None.
+_TEXTS: Final = {
+    "quant_dumpable": "quant_dumpable",
+    "fusion_switch_file": "_fusion_switch_file",
+    "op_debug_config": "_op_debug_config",
+    "debug_dir": "_debug_dir",
+}
+
+
+def parameters_of_run_config(config: Any) -> dict[str, ParameterValue]:
+    """The values by key. An attribute that `config` lacks counts as its default.
+
+    Without a `dump_config` both flags are written as False, and nothing else of a dump. With one, flags are written as they are
+    and texts where they are not None; `dump_debug_mode` is written where `dump_mode` is not None.
+
+    Raises TypeError for a text that is none, and for a `dump_debug_mode` of None beside a `dump_mode`.
+    """
+    values = {
+        "use_off_line": ParameterValue.of(True),
+        "enable_exception_dump": ParameterValue.of(getattr(config, "enable_exception_dump", 2)),
+        "iterations_per_loop": ParameterValue.of(getattr(config, "iterations_per_loop", 1)),
+        "mix_compile_mode": ParameterValue.of(getattr(config, "mix_compile_mode", False)),
+        "enable_data_pre_proc": ParameterValue.of(getattr(config, "enable_data_pre_proc", True)),
+    }
+    device_id = getattr(config, "_session_device_id", None)
+    if device_id is not None:
+        values["session_device_id"] = ParameterValue.of(device_id)
+    for key, attribute in _TEXTS.items():
+        if (text := getattr(config, attribute, None)) is not None:
+            values[key] = _bytes_of(key, text)
+    return values | _of_dump_config(getattr(config, "_dump_config", None))
+
+
+def _of_dump_config(dump: Any) -> dict[str, ParameterValue]:
+    if dump is None:
+        return {"enable_dump": ParameterValue.of(False), "enable_dump_debug": ParameterValue.of(False)}
+    values = {
+        "enable_dump": _flag(dump._enable_dump),
+        "enable_dump_debug": _flag(dump._enable_dump_debug),
+    }
+    texts = {
+        "dump_path": dump._dump_path,
+        "dump_step": dump._dump_step,
+        "dump_mode": dump._dump_mode,
+        "dump_data": dump.dump_data,
+        "dump_layer": dump.dump_layer,
+    }
+    values |= {key: _bytes_of(key, text) for key, text in texts.items() if text is not None}
+    if dump._dump_mode is not None:  # the adapter asks for the other mode here
+        values["dump_debug_mode"] = _bytes_of("dump_debug_mode", dump._dump_debug_mode)
+    return values
+
+
+def _flag(value: object) -> ParameterValue:
+    """What a protobuf field of booleans takes."""
+    if not isinstance(value, int):
+        raise TypeError(f"DumpConfig: found {value!r} for a flag, expected True or False")
+    return ParameterValue.of(bool(value))
+
+
+def _bytes_of(key: str, text: object) -> ParameterValue:
+    if not isinstance(text, str | bytes):
+        raise TypeError(f"{key}: Expected binary or unicode string, got {text!r}")
+    return ParameterValue.of(text)

@@ -1,0 +1,1 @@
+"""Element types, their codes in the formats, and how narrow ones become wide."""

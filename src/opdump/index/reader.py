@@ -1,0 +1,381 @@
+"""Reads the index of a rank. Trusts it no more than any other file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_args
+
+from opdump.errors import CorruptDumpError
+from opdump.index.opening import IndexFile, check_index
+from opdump.index.payload import FilePayload
+from opdump.index.runs import Run
+from opdump.index.schema import may_lack_summaries
+from opdump.index.values import (
+    Budget,
+    count,
+    json_array,
+    json_object,
+    known,
+    moment,
+    name,
+    shape,
+    shown,
+    statistics,
+    summaries,
+    text,
+    whole,
+    whole_numbers,
+)
+from opdump.kernels import Summary
+from opdump.records import IO, Frame, OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
+from opdump.statistics import SummaryStatistics
+
+_MOST_CACHED_PATTERNS = 16  # a regular training has a few; where every step is another, none is used again
+_PHASES = frozenset(get_args(Phase))
+
+
+class Batch(NamedTuple):
+    """What one call of the writer filed: its row, its run, its step."""
+
+    id: int
+    run: int
+    step: int
+
+
+class BatchRecords(NamedTuple):
+    """The records of a batch, and how many operators without data it only counts, by reason."""
+
+    ops: list[OpRecord]
+    tensors: list[TensorRecord]
+    counted: Mapping[SkipReason, int]
+
+
+class _Pattern(NamedTuple):
+    """What a batch ran: the rows of its operators, and of each tensor the place of its operator and its signature."""
+
+    operators: list[int]
+    tensors: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    io: IO
+    slot: int
+    dtype: str
+    shape: tuple[int, ...]
+    format: str
+    data_size: int
+    argument: str
+    source: str
+    skip: SkipReason
+    sample: int
+
+
+class IndexReader:
+    """The index at `path`, whose files are below `root`. A connection lives as long as one call: a capture that is still
+    going on is not held up.
+
+    Raises CorruptDumpError where it is no index, is damaged, or is of another version.
+    """
+
+    def __init__(
+        self, path: Path, root: Path, open_payload: Callable[[Path, str, str, tuple[int, ...]], Payload] = FilePayload
+    ) -> None:
+        """`open_payload` makes the elements of a tensor of the root, its file as the index has it, its dtype and shape."""
+        self._file = IndexFile(path)
+        self._root = root
+        self._open_payload = open_payload
+        self._operators: dict[int, tuple[Any, ...]] = {}
+        self._signatures: dict[int, _Signature] = {}
+        self._arguments: dict[int, dict[str, Any]] = {}
+        self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
+        self._last_row = {"operators": 0, "signatures": 0, "arguments": 0, "frames": 0}
+        self._patterns: dict[int, _Pattern] = {}
+        self._read_before: set[Batch] = set()
+        with self._named():
+            check_index(self._file)
+            with self._database() as database:
+                self._names_budget, self._batches_budget = self._budget(), self._budget()
+                runs = [_run(row) for row in self._rows(database, "SELECT * FROM runs ORDER BY id")]
+                totals: dict[int, dict[str, int]] = {run.id: {} for run in runs}
+                budget = self._budget()
+                for row in database.execute("SELECT run, name, value FROM totals"):
+                    budget.spend(row)
+                    totals.setdefault(whole(row[0]), {})[name(row[1])] = whole(row[2])
+                self.batches = tuple(
+                    Batch(*(whole(value) for value in row))
+                    for row in self._rows(database, "SELECT id, run, step FROM batches ORDER BY id")
+                )
+        for run in runs:
+            cast(dict[str, int], run.totals).update(totals[run.id])
+        self.runs = tuple(runs)
+        self._of_step: dict[int, list[Batch]] = {}
+        for batch in self.batches:
+            self._of_step.setdefault(batch.step, []).append(batch)
+
+    def of_step(self, step: int) -> tuple[Batch, ...]:
+        """The batches of a step, in the order in which they were filed."""
+        return tuple(self._of_step.get(step, ()))
+
+    def read(self, batch: Batch) -> BatchRecords:
+        """The records of a batch, in the order in which they were filed."""
+        with self._named(), self._database() as database:
+            return self._read(database, batch)
+
+    def newest_timestamp(self) -> int:
+        """The latest time stamp of an operator; -1 where no batch has one."""
+        with self._named(), self._database() as database:
+            rows = self._rows(database, "SELECT id, timestamps FROM batches ORDER BY id")
+            return max((max(whole_numbers(stamps), default=-1) for _, stamps in rows), default=-1)
+
+    def _read(self, database: sqlite3.Connection, batch: Batch) -> BatchRecords:
+        row = database.execute(
+            "SELECT pattern, timestamps, summaries, counted FROM batches WHERE id = ?", (batch.id,)
+        ).fetchone()
+        if row is None:
+            raise CorruptDumpError(f"the index no longer holds batch {batch.id}, which it listed")
+        # What is read again, as a catalog does, is not counted again.
+        budget = self._budget() if batch in self._read_before else self._batches_budget
+        budget.size = self._file.size()
+        budget.spend(row)
+        pattern = self._pattern(database, whole(row[0]))
+        extras = self._extras(database, batch, len(pattern.tensors), budget)
+        self._read_before.add(batch)
+        times = whole_numbers(row[1])
+        if len(times) != len(pattern.operators):
+            raise CorruptDumpError(
+                f"batch {batch.id} of the index has {len(times)} time stamps for {len(pattern.operators)} operators"
+            )
+        if row[2] is None and not may_lack_summaries(len(pattern.tensors), row[1], len(extras)):
+            raise CorruptDumpError(
+                f"batch {batch.id} of the index has nothing to say of {len(pattern.tensors)} tensors of {len(times)} operators"
+            )
+        found = summaries(row[2], len(pattern.tensors))
+        ops = [self._op(operator, time, batch.step) for operator, time in zip(pattern.operators, times, strict=True)]
+        tensors = [
+            self._tensor(ops[place], signature, summary, *extras.get(number, (None, None)))
+            for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, found, strict=True))
+        ]
+        return BatchRecords(ops, tensors, _counted(row[3]))
+
+    def constants(self) -> list[tuple[int, TensorRecord]]:
+        """The constants of every run, in the order in which they were filed: (run, record)."""
+        found: list[tuple[int, TensorRecord]] = []
+        with self._named(), self._database() as database:
+            self._load_what_is_new(database)
+            for _, run, step, operator, time, signature, blob, others, file in self._rows(
+                database,
+                "SELECT id, run, step, operator, timestamp, signature, summary, statistics, file FROM constants ORDER BY id",
+            ):
+                (summary,) = summaries(blob, 1)
+                op = self._op(operator, whole(time), whole(step))
+                found.append((whole(run), self._tensor(op, signature, summary, others, file)))
+        return found
+
+    def op_names(self, graph_id: int) -> tuple[tuple[str, str], ...]:
+        """(op_type, true name) of the operators of a graph, of all runs."""
+        with self._named(), self._database() as database:
+            self._load_what_is_new(database)
+        return tuple(dict.fromkeys((row[0], row[1]) for row in self._operators.values() if row[3] == graph_id))
+
+    def _op(self, operator: Any, time: int, step: int) -> OpRecord:
+        row = known(self._operators, operator, "operator")
+        (op_type, op_name, net_name, graph, rank, device, task, stream, phase, kernel, forward_op) = row[:11]
+        position, occurrence, skip, stack, arguments = row[11:]
+        return OpRecord(
+            op_type=op_type,
+            op_name=op_name,
+            timestamp=time,
+            step=step,
+            net_name=net_name,
+            graph_id=graph,
+            rank_id=rank,
+            device_id=device,
+            task_id=task,
+            stream_id=stream,
+            order=position,
+            occurrence=occurrence,
+            phase=phase,
+            kernel=kernel,
+            forward_op=forward_op,
+            stack=known(self._stacks, stack, "stack"),
+            arguments=known(self._arguments, arguments, "arguments") if arguments else {},
+            skip=skip,
+        )
+
+    def _tensor(self, op: OpRecord, number: Any, summary: Summary | None, others: Any, file: Any) -> TensorRecord:
+        signature: _Signature = known(self._signatures, number, "signature")
+        values: Mapping[str, StatisticValue] = statistics(others) if others is not None else {}
+        if summary is not None:
+            values = SummaryStatistics(summary, cast(Mapping[str, str], values))
+        payload = None
+        if file is not None:
+            held = (signature.sample,) if signature.sample else signature.shape
+            payload = self._open_payload(self._root, text(file), signature.dtype, held)
+        return TensorRecord(
+            op=op,
+            io=signature.io,
+            slot=signature.slot,
+            dtype=signature.dtype,
+            shape=signature.shape,
+            format=signature.format,
+            payload=payload,
+            statistics=values,
+            argument=signature.argument,
+            source=signature.source,
+            data_size=signature.data_size,
+            skip=signature.skip,
+            sample=signature.sample,
+        )
+
+    def _pattern(self, database: sqlite3.Connection, number: int) -> _Pattern:
+        pattern = self._patterns.get(number)
+        if pattern is not None:
+            return pattern
+        row = database.execute("SELECT operators, tensors FROM patterns WHERE id = ?", (number,)).fetchone()
+        if row is None:
+            raise CorruptDumpError(f"the index refers to pattern {number}, which it does not hold")
+        self._budget().spend(row)
+        operators = whole_numbers(row[0])
+        tensors = []
+        for pair in json_array(row[1]):
+            if not isinstance(pair, list) or len(pair) != 2 or not 0 <= whole(pair[0]) < len(operators):
+                raise CorruptDumpError(
+                    f"pattern {number} of the index has a tensor {shown(pair)} among {len(operators)} operators"
+                )
+            tensors.append((whole(pair[0]), whole(pair[1])))
+        if len(self._patterns) >= _MOST_CACHED_PATTERNS:
+            self._patterns.clear()
+        self._load_what_is_new(database)  # a pattern comes with what it names
+        pattern = self._patterns[number] = _Pattern(operators, tensors)
+        return pattern
+
+    def _extras(
+        self, database: sqlite3.Connection, batch: Batch, tensors: int, budget: Budget
+    ) -> dict[int, tuple[Any, Any]]:
+        rows = database.execute(
+            "SELECT tensor, statistics, file FROM extras WHERE batch = ? ORDER BY tensor", (batch.id,)
+        )
+        extras = {}
+        for number, others, file in budget.each(rows):
+            if not 0 <= number < tensors:
+                raise CorruptDumpError(
+                    f"batch {batch.id} of the index has {tensors} tensors and says more of tensor {shown(number)}"
+                )
+            extras[number] = others, file
+        return extras
+
+    def _load_what_is_new(self, database: sqlite3.Connection) -> None:
+        """Names, stacks, arguments and signatures are only ever added: read those past the last one known."""
+        self._names_budget.size = self._file.size()
+        used = self._names_budget.used
+        try:
+            self._load(database)
+        except BaseException:
+            self._names_budget.used = used  # what was cut off is read again
+            raise
+
+    def _load(self, database: sqlite3.Connection) -> None:
+        for number, *row in self._new(database, "operators", "SELECT * FROM operators WHERE id > ? ORDER BY id"):
+            self._operators[number] = _operator(row)
+        for number, *row in self._new(database, "signatures", "SELECT * FROM signatures WHERE id > ? ORDER BY id"):
+            self._signatures[number] = _signature(row)
+        for number, value in self._new(database, "arguments", "SELECT * FROM arguments WHERE id > ? ORDER BY id"):
+            self._arguments[number] = json_object(value)
+        frames: dict[int, list[Frame]] = {}
+        query = (
+            "SELECT stack, position, file, line, function, code FROM frames WHERE stack > ? ORDER BY stack, position"
+        )
+        for stack, _, file, line, function, code in self._new(database, "frames", query, keys=2):
+            frames.setdefault(stack, []).append(Frame(name(file), whole(line), name(function), name(code)))
+        self._stacks.update((stack, tuple(lines)) for stack, lines in frames.items())
+
+    def _new(self, database: sqlite3.Connection, table: str, query: str, keys: int = 1) -> Iterator[tuple[Any, ...]]:
+        """The rows past the last one that was read; they count as read only when all of them were."""
+        last = self._last_row[table]
+        for row in self._names_budget.each(database.execute(query, (last,)), keys):
+            last = row[0]
+            yield row
+        self._last_row[table] = last
+
+    def _rows(self, database: sqlite3.Connection, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a table, whose first column is its key, one by one."""
+        return self._budget().each(database.execute(query))
+
+    def _budget(self) -> Budget:
+        return Budget(self._file.size())
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except CorruptDumpError as error:
+            if str(self._file.path) in str(error):
+                raise
+            raise CorruptDumpError(f"{self._file.path}: {error}") from error
+        except (sqlite3.Error, ValueError, OverflowError, MemoryError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise CorruptDumpError(f"{self._file.path}: the index cannot be read ({reason})") from error
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        with self._file.connect() as database:
+            yield database
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    number, started, ended, rank, target, framework, framework_version, opdump_version, process, command, plan = row
+    return Run(
+        id=whole(number),
+        rank_id=whole(rank),
+        started=moment(started),
+        ended=None if ended is None else moment(ended),
+        device_target=name(target),
+        framework=name(framework),
+        framework_version=name(framework_version),
+        opdump_version=name(opdump_version),
+        process=whole(process),
+        command=tuple(str(part) for part in json_array(command)) if command else (),
+        plan=json_object(plan),
+        totals={},
+    )
+
+
+def _operator(row: list[Any]) -> tuple[Any, ...]:
+    texts = {0, 1, 2, 8, 9, 10, 13}
+    checked = tuple([name(value) if place in texts else whole(value) for place, value in enumerate(row)])
+    if checked[8] not in _PHASES:
+        raise CorruptDumpError(f"the index describes an operator of the phase {shown(checked[8])}")
+    return checked
+
+
+def _signature(row: list[Any]) -> _Signature:
+    io, slot, dtype, dimensions, layout, data_size, argument, source, skip, *samples = row
+    (sample,) = samples or (0,)  # version 2 has none
+    if io not in ("input", "output"):
+        raise CorruptDumpError(f"the index describes a tensor as {shown(io)}; expected 'input' or 'output'")
+    return _Signature(
+        io=io,
+        slot=count(slot),
+        dtype=name(dtype),
+        shape=shape(dimensions),
+        format=name(layout),
+        data_size=count(data_size),
+        argument=name(argument),
+        source=name(source),
+        skip=_reason(skip),
+        sample=count(sample),
+    )
+
+
+def _counted(value: Any) -> dict[SkipReason, int]:
+    return {_reason(reason): count(number) for reason, number in json_object(value).items()}
+
+
+def _reason(value: Any) -> SkipReason:
+    # A later opdump may know more reasons: each is a word for a person, and the operators are there whatever it says.
+    return cast(SkipReason, name(value))

@@ -1,0 +1,71 @@
+"""Runs: captures into the directory of a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from opdump import amounts
+from opdump.html_table import html_facts
+
+RunChoice = int | Literal["latest", "all"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Run:
+    """One capture into a rank's directory. Times are microseconds since the Unix epoch.
+
+    `ended` is None for a run that was killed or is still going on. A dump that MindSpore or a device wrote says nothing of its
+    runs: they are told apart by their time stamps, and `command`, `plan` and `totals` are empty.
+    """
+
+    id: int
+    rank_id: int
+    started: int
+    ended: int | None = None
+    device_target: str = ""
+    framework: str = ""
+    framework_version: str = ""
+    opdump_version: str = ""
+    process: int = 0
+    command: tuple[str, ...] = ()
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    totals: Mapping[str, int] = field(default_factory=dict)
+    end_untold: str = ""
+    """Why the dump cannot tell whether it ended: its index is missing, or cannot be read."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether it ended in good order: every file that it lists is on disk."""
+        return self.ended is not None
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """What people ask of a run first, by name; an empty text where the dump does not tell."""
+        captured = self.totals.get("captured")
+        ended = "ended" if self.complete else self.end_untold or "cut off, or still runs"
+        return (
+            ("run", str(self.id)),
+            ("rank", str(self.rank_id)),
+            ("framework", f"{self.framework} {self.framework_version}".strip()),
+            ("captured", amounts.count(captured, "operator") if captured is not None else ""),
+            ("started", datetime.fromtimestamp(self.started / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")),
+            ("end", ended if self.opdump_version else ""),
+            ("command", _command(self.command)),
+        )
+
+    def __repr__(self) -> str:
+        facts = dict(self.facts)
+        told = (f"rank {self.rank_id}", facts["framework"], facts["captured"], facts["started"], facts["end"])
+        return f"Run({', '.join((str(self.id), *filter(None, told)))})"
+
+    def _repr_html_(self) -> str:
+        return html_facts(self.facts)
+
+
+def _command(words: Sequence[str]) -> str:
+    if words and words[0].endswith("ipykernel_launcher.py"):
+        return "a notebook"  # what its kernel was started with says nothing of it
+    return " ".join(words)

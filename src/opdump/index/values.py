@@ -1,0 +1,182 @@
+"""Values of an index, none of them trusted: SQLite keeps text in a column of numbers, and JSON may hold anything.
+
+Each function raises CorruptDumpError for what it does not expect.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.errors import CorruptDumpError
+from opdump.index.schema import SUMMARY
+from opdump.kernels import SUMMARY_FIELDS, Summary
+from opdump.records import StatisticValue
+
+_COUNTS: Final = SUMMARY_FIELDS.index("max")
+_DIGESTS: Final = ("md5", "hash")
+_LONGEST_NAME: Final = 1 << 16
+_LAST_MOMENT: Final = 250_000_000_000_000_000  # in the year 9892
+_MOST_DIMENSIONS: Final = 255  # TensorFlow knows 254, numpy and PyTorch 64
+
+
+class Budget:
+    """What rows of one file may hold together: no more than its bytes.
+
+    Rows that share their pages, which no honest file has, would hold more, without end where pages follow each other in a
+    circle; as they are read one by one, they end here.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.used = 0
+
+    def spend(self, row: Sequence[Any]) -> None:
+        """Count a row."""
+        self.used += 2 + sum([len(value) for value in row if isinstance(value, str | bytes)])
+        if self.used > self.size:
+            raise CorruptDumpError(
+                f"the rows of the index hold more than the {self.size} bytes of its file: its pages refer to each other"
+            )
+
+    def each(self, rows: Iterator[tuple[Any, ...]], keys: int = 1) -> Iterator[tuple[Any, ...]]:
+        """The rows, whose first `keys` values are whole numbers and grow from row to row: none comes twice."""
+        last: tuple[int, ...] = ()
+        for row in rows:
+            key = tuple([whole(value) for value in row[:keys]])
+            if key <= last:
+                raise CorruptDumpError(f"the rows of the index are out of order: {key} comes after {last}")
+            last = key
+            self.spend(row)
+            yield row
+
+
+def whole(value: Any) -> int:
+    """A whole number of 64 bits."""
+    # JSON, unlike SQLite, has booleans, which Python counts as whole numbers, and numbers of any length.
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return value
+    raise CorruptDumpError(f"the index holds {shown(value)} where a whole number was expected")
+
+
+def count(value: Any) -> int:
+    """A whole number that is not negative."""
+    if whole(value) < 0:
+        raise CorruptDumpError(f"the index holds {value} where a number of 0 and up was expected")
+    return int(value)
+
+
+def moment(value: Any) -> int:
+    """Microseconds since the epoch, within the years that a calendar has."""
+    if not 0 <= whole(value) <= _LAST_MOMENT:
+        raise CorruptDumpError(f"the index holds {value} where a time in microseconds was expected")
+    return int(value)
+
+
+def text(value: Any) -> str:
+    """Text of any length."""
+    if isinstance(value, str):
+        return value
+    raise CorruptDumpError(f"the index holds {shown(value)} where text was expected")
+
+
+def name(value: Any) -> str:
+    """Text that each of very many records may repeat: not too long for that."""
+    if len(text(value)) > _LONGEST_NAME:
+        raise CorruptDumpError(
+            f"the index holds a name of {len(value)} characters; at most {_LONGEST_NAME} were expected"
+        )
+    return str(value)
+
+
+def shape(value: Any) -> tuple[int, ...]:
+    """`2,3`; the empty text is the shape of a scalar."""
+    parts = name(value).split(",") if value else []
+    if len(parts) > _MOST_DIMENSIONS or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        raise CorruptDumpError(f"the index holds {shown(value)} where a shape was expected")
+    return tuple(whole(int(part)) for part in parts)
+
+
+def whole_numbers(value: Any) -> list[int]:
+    """A JSON array of whole numbers."""
+    numbers = json_array(value)
+    for number in numbers:
+        whole(number)
+    return numbers
+
+
+def json_object(value: Any) -> dict[str, Any]:
+    """A JSON object."""
+    parsed = _json(value)
+    if not isinstance(parsed, dict):
+        raise CorruptDumpError(f"the index holds {shown(parsed)} where a JSON object was expected")
+    return parsed
+
+
+def json_array(value: Any) -> list[Any]:
+    """A JSON array."""
+    parsed = _json(value)
+    if not isinstance(parsed, list):
+        raise CorruptDumpError(f"the index holds {shown(parsed)} where a JSON array was expected")
+    return parsed
+
+
+def statistics(value: Any) -> dict[str, StatisticValue]:
+    """A JSON object of numbers; digests are text, and counts have an end."""
+    found = json_object(value)
+    for key, each in found.items():
+        kinds = (str,) if key.startswith(_DIGESTS) else (int, float)
+        if type(each) not in kinds or (key.endswith("count") and not math.isfinite(each)):
+            raise CorruptDumpError(f"the index holds {shown(each)} where a statistic was expected")
+    return found
+
+
+def summaries(blob: Any, tensors: int) -> list[Summary | None]:
+    """The summary of each tensor, None where it has none."""
+    if blob is None:
+        return [None] * tensors
+    if not isinstance(blob, bytes) or len(blob) != tensors * SUMMARY.size:
+        found = f"{len(blob)} bytes" if isinstance(blob, bytes) else shown(blob)
+        raise CorruptDumpError(
+            f"the index holds {found} as the summaries of {tensors} tensors; expected {tensors * SUMMARY.size} bytes"
+        )
+    rows = np.frombuffer(blob, "<f8").reshape(tensors, len(Summary._fields))
+    if not np.all(_is_summary(rows[~np.isnan(rows[:, 0])])):
+        raise CorruptDumpError("the index holds a summary whose counts or squares are negative or without end")
+    return [None if math.isnan(row[0]) else Summary(*row) for row in SUMMARY.iter_unpack(blob)]
+
+
+def _is_summary(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether each row can be one: counts of elements first, the sum of squares last; of no numbers it is not a number."""
+    counts, squares = rows[:, :_COUNTS], rows[:, -1]
+    found: NDArray[np.bool_] = np.all((counts >= 0) & (counts < 2**63), axis=1) & ~(squares < 0)
+    return found
+
+
+def known(table: Mapping[int, Any], number: Any, what: str) -> Any:
+    """The entry of that number."""
+    if isinstance(number, int) and number in table:
+        return table[number]
+    raise CorruptDumpError(f"the index refers to {what} {shown(number)}, which it does not hold")
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value, for a message: the whole of it may be very long, or too long a number to be written."""
+    if isinstance(value, str | bytes | list):
+        value = value[:80]
+    try:
+        return repr(value)[:80]
+    except ValueError:
+        return f"a number of {value.bit_length()} bits"
+
+
+def _json(value: Any) -> Any:
+    try:
+        return json.loads(text(value))
+    except (ValueError, RecursionError) as error:
+        raise CorruptDumpError(f"the index holds damaged JSON: {error}") from error

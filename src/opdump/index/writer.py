@@ -1,0 +1,473 @@
+"""Writes the index of a rank, one transaction per step.
+
+A step that repeats an earlier one is a single row. So that finding this out costs little, whole lists are looked up at once,
+and no Python runs per operator or tensor but to take its fields.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import sqlite3
+import stat
+import time
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib import metadata
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.errors import CorruptDumpError, DumpPathError
+from opdump.index.batch import (
+    Batch,
+    Batches,
+    Key,
+    Pattern,
+    operator_keys,
+    signature_keys,
+    statistics_of,
+)
+from opdump.index.opening import check_files, check_schema
+from opdump.index.schema import (
+    APPLICATION_ID,
+    INDEX_NAME,
+    NO_SUMMARY,
+    SCHEMA_VERSION,
+    SUMMARY,
+    TABLES,
+    VIEWS,
+    may_lack_summaries,
+)
+from opdump.records import FiledTensor, Frame, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
+from opdump.sink.failures import reason_of, remedy_for
+from opdump.sink.open_directories import link_error
+
+# A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
+_PATIENCE_SECONDS = 60.0
+_MOST_CACHED_STACKS = 20_000
+_MOST_HELD_OPERATORS = 50_000
+_MOST_KNOWN_ROWS = 200_000
+"""More distinct operators, arguments, tensors or patterns are forgotten and stored again: a learning rate that changes in
+every step makes new arguments in every step."""
+_NUMBERED = ("operators", "frames", "arguments", "signatures", "patterns")
+_HIGHEST = (
+    "SELECT (SELECT MAX(id) FROM operators), (SELECT MAX(stack) FROM frames), (SELECT MAX(id) FROM arguments),"
+    " (SELECT MAX(id) FROM signatures), (SELECT MAX(id) FROM patterns)"
+)
+_NOTHING: Mapping[SkipReason, int] = {}
+_ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
+
+
+class RunFacts(NamedTuple):
+    """What the index keeps of a run besides its records."""
+
+    rank_id: int
+    device_target: str
+    framework: str
+    framework_version: str
+    opdump_version: str
+    command: Sequence[str]
+    plan: str
+
+
+def own_version() -> str:
+    """The version of opdump; "unknown" for a source tree that was never installed."""
+    try:
+        return metadata.version("opdump")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class Constant(NamedTuple):
+    """A constant that was filed: its number, its record, and its file relative to the rank's directory."""
+
+    data_id: int
+    record: TensorRecord
+    file: str
+
+
+class IndexWriter:
+    """One run's hand on the index of a rank. Strings that recur in every step are stored once.
+
+    `arguments` of operators must not be changed after they were handed over: the same mapping is taken to say the same.
+
+    Raises DumpPathError where the index cannot be written or is of another version. An index that no longer can be read (a
+    disk that failed) is put aside as `index.sqlite.unreadable` and a new one is begun.
+    """
+
+    def __init__(self, metadata: Path, run: RunFacts) -> None:
+        self._path = metadata / INDEX_NAME
+        self._place = _identity(metadata)
+        self.failed = False
+        self._operators: dict[tuple[object, ...], int] = {}
+        # The same with stack and arguments by identity, since to compare them costs more than all else here: an adapter gives
+        # the same object for the same place. What is held keeps its identity from being given to another object.
+        self._operators_by_identity: dict[tuple[object, ...], int] = {}
+        self._held: list[OpRecord] = []
+        self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
+        self._stacks_by_identity: dict[int, tuple[tuple[Frame, ...], int]] = {}
+        self._arguments: dict[bytes, int] = {}
+        self._signatures: dict[tuple[object, ...], int] = {}
+        self._patterns: dict[bytes, int] = {}
+        self._batches = Batches()
+        self._last: tuple[Pattern, int] | None = None
+        """What the last batch ran, and its row of `patterns`: most often the next one runs the same."""
+        self.run_id = self._begin_run(run)
+
+    def batch_of(self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
+        """The records of (a part of) a step, as `write_batch` takes them."""
+        return self._batches.of(ops, tensors)
+
+    def write_batch(
+        self,
+        step: int,
+        batch: Batch,
+        files: Sequence[str | None],
+        constants: Sequence[Constant] = (),
+        counted: Mapping[SkipReason, int] = _NOTHING,
+    ) -> None:
+        """File the records of (a part of) a step; `files` runs parallel to the tensors.
+
+        `counted` says of how many operators without data an earlier call filed the record, by reason.
+
+        Raises ValueError where `files` has another length, DumpPathError where the index cannot be written.
+        """
+        if len(files) != len(batch.tensors):
+            raise ValueError(
+                f"{len(files)} files were given for {len(batch.tensors)} tensors; expected one, or None, for each"
+            )
+        self._forget_if_many()
+        pattern, others = batch.pattern, batch.others
+        timestamps = json.dumps(batch.timestamps)
+        extras = [place for place, file in enumerate(files) if file is not None or others.get(place)]
+        if batch.summaries is not None:
+            summaries = _blob(batch.summaries)
+        elif may_lack_summaries(len(files), timestamps, len(extras)):
+            summaries = None
+        else:
+            summaries = SUMMARY.pack(*NO_SUMMARY) * len(files)
+        with self._transaction() as database:
+            rows = _NewRows(self, database)
+            if batch.ops or counted or not constants:
+                if self._last is None or self._last[0] is not pattern:
+                    operators = rows.operators(batch.ops, pattern.operators)
+                    number = rows.pattern(operators, pattern.places, rows.signatures(pattern.signatures))
+                    self._last = pattern, number
+                cursor = database.execute(
+                    "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?)",
+                    (self.run_id, step, self._last[1], timestamps, summaries, json.dumps(counted)),
+                )
+                row = cursor.lastrowid
+                for place in extras:
+                    statistics = others.get(place)
+                    rows.add("extras", row, place, _json(statistics) if statistics else None, files[place])
+            for constant in constants:
+                rows.add_constant(self.run_id, step, constant)
+            rows.insert()
+
+    def _forget_if_many(self) -> None:
+        # Numbers go on from the highest in the file, so rows that are stored twice do no harm.
+        for known in (self._operators, self._arguments, self._signatures, self._patterns):
+            if len(known) > _MOST_KNOWN_ROWS:
+                known.clear()
+        if len(self._held) > _MOST_HELD_OPERATORS:
+            self._operators_by_identity.clear()
+            self._held.clear()
+
+    def forget(self) -> None:
+        """Give back the memory of what was stored once; a batch that comes later stores it again."""
+        for known in (self._operators, self._operators_by_identity, self._arguments, self._signatures, self._patterns):
+            known.clear()
+        self._held.clear()
+        self._stacks_by_identity.clear()
+        self._stacks = {(): 0}
+        self._batches.forget()
+        self._last = None
+
+    def end_run(self, totals: Mapping[str, int]) -> None:
+        """Note the time and the totals: the mark of a run that ended in good order."""
+        with self._transaction() as database:
+            database.execute("UPDATE runs SET ended = ? WHERE id = ?", (time.time_ns() // 1000, self.run_id))
+            rows = [(self.run_id, name, int(value)) for name, value in totals.items()]
+            database.executemany("INSERT OR REPLACE INTO totals VALUES (?, ?, ?)", rows)
+
+    def forget_run(self) -> int:
+        """Take back the run, of which nothing was filed; how many others the index has."""
+        with self._transaction() as database:
+            database.execute("DELETE FROM runs WHERE id = ?", (self.run_id,))
+            return int(database.execute("SELECT COUNT(*) FROM runs").fetchone()[0])
+
+    def _begin_run(self, run: RunFacts) -> int:
+        try:
+            self._create()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise self._failure(error) from error
+            self._path.replace(self._path.with_name(INDEX_NAME + ".unreadable"))
+            self._create()
+        with self._transaction() as database:
+            cursor = database.execute(
+                "INSERT INTO runs(started, rank_id, device_target, framework, framework_version, opdump_version, process,"
+                " command, plan) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    time.time_ns() // 1000,
+                    run.rank_id,
+                    escaped(run.device_target),
+                    escaped(run.framework),
+                    escaped(run.framework_version),
+                    escaped(run.opdump_version),
+                    os.getpid(),
+                    json.dumps([escaped(word) for word in run.command]),
+                    escaped(run.plan),
+                ),
+            )
+            return int(cursor.lastrowid or 0)
+
+    def _create(self) -> None:
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise link_error(self._path) if self._path.is_symlink() else self._failure(error) from error
+        os.close(descriptor)
+        try:
+            check_files(self._path)
+        except CorruptDumpError as error:
+            raise DumpPathError(f"{error}; or dump into a new directory") from error
+        database = _connect(self._path)
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, SCHEMA_VERSION):
+                remedy = "or update opdump" if version > SCHEMA_VERSION else "or remove the dump that is there"
+                raise DumpPathError(
+                    f"{self._path}: is an index of version {version}; this opdump writes version {SCHEMA_VERSION}: dump "
+                    f"into a new directory, {remedy}"
+                )
+            if version == SCHEMA_VERSION:
+                _check_schema(database, self._path)
+            if version == 0:
+                for statement in (*TABLES, *VIEWS):
+                    database.execute(statement)
+                database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            database.execute("COMMIT")
+        finally:
+            database.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._refuse_another_place()
+            database = _connect(self._path, create=False)
+            try:
+                database.execute("BEGIN IMMEDIATE")
+                yield database
+                database.execute("COMMIT")
+            finally:
+                database.close()
+        except BaseException as error:
+            self.forget()  # what is known of this transaction is not in the file: it failed, or Ctrl-C cut it off
+            self.failed = True
+            if isinstance(error, DumpPathError) or not isinstance(error, Exception):
+                raise
+            raise self._failure(error) from error
+
+    def _refuse_another_place(self) -> None:
+        """Raises DumpPathError where another directory, or a link, stands where the index was begun."""
+        if self._path.is_symlink():
+            raise link_error(self._path)
+        if _identity(self._path.parent) != self._place:
+            raise DumpPathError(
+                f"{self._path}: the index cannot be written (its directory was removed or replaced while the dump was written): run it "
+                "again, and leave the directory; the files written so far are whole"
+            )
+
+    def _failure(self, error: Exception) -> DumpPathError:
+        said, remedy = reason_of(error), remedy_for(error)
+        if isinstance(error, sqlite3.Error):
+            said = str(error)
+            remedy = "free space on the disk, make the directory writable, or dump into another directory"
+            if not self._path.exists():
+                remedy = "it was removed while the dump was written; run it again, and leave the directory"
+            elif "locked" in said:
+                remedy = "another program holds it open; end that, and run this again"
+        return DumpPathError(
+            f"{self._path}: the index cannot be written ({said}): {remedy}; the files written so far are whole"
+        )
+
+
+class _NewRows:
+    """The rows of one transaction: those that are known already are found, the others collected to be inserted."""
+
+    def __init__(self, index: IndexWriter, database: sqlite3.Connection) -> None:
+        self._index = index
+        self._database = database
+        self._rows: dict[str, list[tuple[object, ...]]] = {}
+        self._next: dict[str, int] = {}
+
+    def operators(self, ops: Sequence[OpRecord], keys: Sequence[Key]) -> list[int]:
+        """The row of each operator, whose key of `Pattern.operators` is at the same place."""
+        known = self._index._operators_by_identity
+        numbers = [*map(known.get, keys)]
+        if None in numbers:
+            for place, number in enumerate(numbers):
+                if number is None:
+                    op = ops[place]
+                    numbers[place] = known[keys[place]] = self._operator(op, keys[place][:-2])
+                    self._index._held.append(op)
+        return cast(list[int], numbers)
+
+    def signatures(self, keys: Sequence[Key]) -> list[int]:
+        """The row of what each tensor looks like, for the keys of `Pattern.signatures`."""
+        known = self._index._signatures
+        numbers = [*map(known.get, keys)]
+        if None in numbers:
+            for place, key in enumerate(keys):
+                number = known.get(key)
+                if number is None:
+                    number = known[key] = self._number("signatures")
+                    shape = ",".join(map(str, cast(tuple[int, ...], key[3])))
+                    self.add("signatures", number, *key[:3], shape, *key[4:])
+                numbers[place] = number
+        return cast(list[int], numbers)
+
+    def pattern(self, operators: Sequence[int], places: Sequence[int], signatures: Sequence[int]) -> int:
+        """The row of this sequence of operators, and of tensors: the place of each one's operator, and its signature."""
+        known = self._index._patterns
+        # A digest: the sequences themselves would fill the memory where every step is another.
+        key = sha256(array("q", [len(operators), *operators, *places, *signatures]).tobytes()).digest()
+        number = known.get(key)
+        if number is None:
+            number = known[key] = self._number("patterns")
+            pairs = list(zip(places, signatures, strict=True))
+            self.add("patterns", number, json.dumps(operators), json.dumps(pairs))
+        return number
+
+    def add_constant(self, run: int, step: int, constant: Constant) -> None:
+        record = constant.record
+        (operator,) = self.operators([record.op], operator_keys([record.op]))
+        (signature,) = self.signatures(signature_keys([record]))
+        summaries, _, others = statistics_of([record])
+        self.add(
+            "constants(run, step, data_id, operator, timestamp, signature, summary, statistics, file)",
+            *(run, step, constant.data_id, operator, record.op.timestamp, signature),
+            None if summaries is None else _blob(summaries),
+            _json(others[0]) if others else None,
+            constant.file,
+        )
+
+    def add(self, table: str, *row: object) -> None:
+        self._rows.setdefault(table, []).append(tuple(map(_storable, row)))
+
+    def insert(self) -> None:
+        # Many rows a statement take half the time of as many statements.
+        for table, rows in self._rows.items():
+            marks = f"({', '.join('?' * len(rows[0]))})"
+            for start in range(0, len(rows), _ROWS_PER_STATEMENT):
+                part = rows[start : start + _ROWS_PER_STATEMENT]
+                statement = f"INSERT INTO {table} VALUES {', '.join([marks] * len(part))}"  # noqa: S608  # our own names
+                self._database.execute(statement, list(chain.from_iterable(part)))
+
+    def _number(self, table: str) -> int:
+        if not self._next:
+            # Asked in every transaction that adds rows: another run may have added some meanwhile.
+            highest = self._database.execute(_HIGHEST).fetchone()
+            self._next = {name: int(number or 0) + 1 for name, number in zip(_NUMBERED, highest, strict=True)}
+        number = self._next[table]
+        self._next[table] += 1
+        return number
+
+    def _operator(self, op: OpRecord, fields: tuple[object, ...]) -> int:
+        known = self._index._operators
+        stack = self._stack(op.stack) if op.stack else 0
+        key = (*fields, stack, self._argument(op.arguments) if op.arguments else 0)
+        number = known.get(key)
+        if number is None:
+            number = known[key] = self._number("operators")
+            self.add("operators", number, *key)
+        return number
+
+    def _stack(self, stack: tuple[Frame, ...]) -> int:
+        index = self._index
+        known = index._stacks_by_identity.get(id(stack))
+        if known is not None:
+            return known[1]
+        number = index._stacks.get(stack)
+        if number is None:
+            number = index._stacks[stack] = self._number("frames")
+            for position, frame in enumerate(stack):
+                self.add("frames", number, position, frame.file, frame.line, frame.function, frame.code)
+        if len(index._stacks_by_identity) >= _MOST_CACHED_STACKS:
+            index._stacks_by_identity.clear()
+        index._stacks_by_identity[id(stack)] = (stack, number)
+        return number
+
+    def _argument(self, arguments: Mapping[str, Any]) -> int:
+        index = self._index
+        try:
+            # Format 0 knows neither references nor interned strings, so equal values give equal bytes; and it is three
+            # times as fast as the JSON that is stored.
+            key = marshal.dumps(cast(Any, arguments), 0)
+        except ValueError:
+            key = _json(arguments).encode("utf-8", "surrogatepass")
+        number = index._arguments.get(key)
+        if number is None:
+            number = index._arguments[key] = self._number("arguments")
+            self.add("arguments", number, _json(arguments))
+        return number
+
+
+def _check_schema(database: sqlite3.Connection, path: Path) -> None:
+    """What an index computes is computed by whoever writes into it: triggers, checks."""
+    try:
+        check_schema(database, path)
+    except CorruptDumpError as error:
+        raise DumpPathError(f"{error}: dump into a new directory, or remove the dump that is there") from error
+
+
+def _blob(summaries: NDArray[np.float64]) -> bytes:
+    """Little-endian, as `index_schema.SUMMARY` reads it."""
+    return summaries.astype("<f8", copy=False).tobytes()
+
+
+def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
+    mode = "rwc" if create else "rw"
+    database = sqlite3.connect(
+        f"file:{_quoted(path)}?mode={mode}", uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None
+    )
+    # Not to wait for the disk: what a killed process wrote is in the system's cache and arrives all the same.
+    try:
+        database.execute("PRAGMA synchronous = OFF")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """What tells a directory from another of its name; None where there is none, and for a link."""
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def _storable(value: object) -> object:
+    """Text as SQLite takes it: a file name that is no UTF-8 reaches Python with lone surrogates."""
+    return escaped(value) if isinstance(value, str) and not value.isascii() else value
+
+
+def _json(value: Mapping[str, Any] | Mapping[str, StatisticValue]) -> str:
+    return json.dumps(dict(value), ensure_ascii=True, default=str)

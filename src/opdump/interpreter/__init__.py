@@ -1,0 +1,1 @@
+"""What opdump asks of the Python interpreter: imports, modules, processes."""

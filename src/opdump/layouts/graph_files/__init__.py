@@ -1,0 +1,1 @@
+"""Files that hold a graph: those of GE and those of MindSpore."""

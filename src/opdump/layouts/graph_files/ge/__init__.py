@@ -1,0 +1,41 @@
+"""The graph of a model, as the graph engine of Ascend devices writes it beside a dump.
+
+    ge_proto_00001_Build.txt         ge.proto.ModelDef in protobuf's text format
+    ge_proto_00001_Build.txt.json    the same as JSON, which comparison tools read in its place
+
+It tells under which names the operators of the original model run (`_datadump_original_op_names`), where a tensor stood in it
+(`_datadump_origin_name`), and which operators leave no data because no task runs them (`_no_task`). Of a training program it tells
+which model of the dump is the training: the one whose graph `is_computational`.
+
+Source: section 9 of the document on the TensorFlow adapter's dump.
+"""
+
+from __future__ import annotations
+
+from opdump.layouts.graph_files.ge.computational import COMPUTE_GRAPH, is_computational, update_of
+from opdump.layouts.graph_files.ge.files import GRAPH_NAME, Naming, WrittenGraph, write_ge_graph, write_new_ge_graph
+from opdump.layouts.graph_files.ge.graph import GeGraph, GeOperator, GeOrigin, GeTensor
+from opdump.layouts.graph_files.ge.notes import NOTES_NAME, GraphNote, note_graph, read_notes
+from opdump.layouts.graph_files.ge.reading import is_graph_name, read_ge_graph, root_name
+
+__all__ = [
+    "COMPUTE_GRAPH",
+    "GRAPH_NAME",
+    "NOTES_NAME",
+    "GeGraph",
+    "GeOperator",
+    "GeOrigin",
+    "GeTensor",
+    "GraphNote",
+    "Naming",
+    "WrittenGraph",
+    "is_computational",
+    "is_graph_name",
+    "note_graph",
+    "read_ge_graph",
+    "read_notes",
+    "root_name",
+    "update_of",
+    "write_ge_graph",
+    "write_new_ge_graph",
+]

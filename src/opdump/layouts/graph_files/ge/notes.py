@@ -1,0 +1,94 @@
+"""`.dump_metadata/ge_graphs.json`: which graph file belongs to which model of a dump, wherever the file is.
+
+    {"graphs": [{"file": "/home/me/ge_proto_00002_Build.txt", "model_name": "ge_default_20201120163719_2", "model_id": 2,
+                 "rule": "IteratorV2", "update": "ApplyAdam"}]}
+
+Graph files stand in the directory of the training script, and a dump is most often elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from opdump.errors import CorruptDumpError, DumpPathError
+from opdump.layouts.graph_files.ge.reading import is_graph_name
+from opdump.sink import make_directory
+from opdump.sink.leftovers import temporary_name
+
+NOTES_NAME: Final = "ge_graphs.json"
+_LARGEST: Final = 1 << 24
+_MODE: Final = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNote:
+    """A graph file, the model that it is of, and why that is the computational one (empty where it is not).
+
+    `update` is the type of an operator that updates a variable; empty where there is none.
+    """
+
+    file: str
+    model_name: str
+    model_id: int
+    rule: str
+    update: str = ""
+
+
+def note_graph(
+    metadata_dir: Path, file: Path, model_name: str, model_id: int, rule: str | None, update: str = ""
+) -> None:
+    """Adds a graph file to the notes in `{time}/{device_id}/.dump_metadata`, which is made.
+
+    One process calls it for a directory, and not from two threads at once. Raises DumpPathError where it cannot be written, and
+    CorruptDumpError where the notes so far are damaged.
+    """
+    make_directory(metadata_dir)
+    notes = [*read_notes(metadata_dir), GraphNote(str(file.absolute()), model_name, model_id, rule or "", update)]
+    path = metadata_dir / NOTES_NAME
+    unfinished = path.with_name(temporary_name())
+    try:
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8") as stream:
+            json.dump({"graphs": [asdict(note) for note in notes]}, stream, indent=1)
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise DumpPathError(
+            f"{path}: cannot be written ({error.strerror}): free space, or dump into another directory"
+        ) from error
+
+
+def read_notes(metadata_dir: Path) -> tuple[GraphNote, ...]:
+    """The notes of a directory; none where there are none.
+
+    What a note calls a graph file has the name of one. Raises CorruptDumpError where they cannot be read.
+    """
+    path = metadata_dir / NOTES_NAME
+    if not path.is_file():
+        return ()
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise CorruptDumpError(f"{path}: holds more than {_LARGEST} bytes; notes on graph files were expected")
+        found = json.loads(path.read_bytes())["graphs"]
+        notes = tuple(_note(entry) for entry in found)
+    except OSError as error:
+        raise CorruptDumpError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise CorruptDumpError(
+            f"{path}: holds no notes on graph files ({str(error)[:100]}); remove it, and name the file with --graph"
+        ) from error
+    for note in notes:
+        if not is_graph_name(os.path.basename(note.file)):
+            raise CorruptDumpError(f"{path}: {note.file[:100]!r} is the name of no graph file; remove {path}")
+    return notes
+
+
+def _note(entry: Any) -> GraphNote:
+    """A note as it stands in JSON. Raises KeyError and TypeError."""
+    texts = entry["file"], entry["model_name"], entry["rule"], entry.get("update", "")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(entry["model_id"], int):
+        raise TypeError("a note has texts and a number")
+    return GraphNote(texts[0], texts[1], entry["model_id"], *texts[2:])

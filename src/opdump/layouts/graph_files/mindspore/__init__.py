@@ -1,0 +1,21 @@
+"""The files that describe a graph in a MindSpore dump: `.ir`, `.pb` and the two execution orders."""
+
+from opdump.layouts.graph_files.mindspore.execution_order import (
+    decode_execution_history,
+    decode_execution_order,
+    encode_execution_history,
+    encode_execution_order,
+)
+from opdump.layouts.graph_files.mindspore.ir import decode_ir, encode_ir
+from opdump.layouts.graph_files.mindspore.pb import decode_pb, encode_pb
+
+__all__ = [
+    "decode_execution_history",
+    "decode_execution_order",
+    "decode_ir",
+    "decode_pb",
+    "encode_execution_history",
+    "encode_execution_order",
+    "encode_ir",
+    "encode_pb",
+]

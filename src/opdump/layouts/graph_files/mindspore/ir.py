@@ -1,0 +1,353 @@
+"""The `.ir` file of a graph: the text that people read to get from a line of their program to an operator's full name.
+
+    subgraph @kernel_graph0() {
+      %1(equiv_output) = Conv2D(%0, %para1_conv1.weight) primitive_attrs: {stride: (I64(1), I64(1))} cnode_attrs: {...}
+          : (<Tensor[Float32], (2, 1, 28, 28)>, <Tensor[Float32], (4, 1, 5, 5)>) -> (<Tensor[Float32], (2, 4, 24, 24)>)
+          : (<Float32xDefaultFormat[const vector][2, 1, 28, 28]>, ...) -> (...)
+          : full_name_with_scope: (Default/network-LeNet/conv1-Conv2d/Conv2D-op1)
+          # In file train.py(175)/        x = self.conv1(x)/
+
+So it looks in the layout of MindSpore 2.3; 2.10 writes `# Fullname with scope: (...)`, `train.py:175/` and braces around
+device shapes. The second line of types stands only where a kernel runs: MindSpore's files and these agree in that.
+Lines of the program run from the outermost to the innermost call.
+
+An input that is the second output of %3 is `%3[1]`; an input that nobody in the graph made is written as a tensor
+without a value. Not in the file: the functions' names of the stack and the root graph's name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, Literal, cast, get_args
+
+from opdump.errors import CorruptDumpError
+from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, Graph, GraphInput, GraphNode, GraphOutput, GraphValue
+from opdump.layouts.graph_files.mindspore.dtypes import ir_name
+from opdump.layouts.graph_files.mindspore.ir_text import (
+    closing,
+    format_attributes,
+    format_outputs,
+    format_shape,
+    format_type,
+    parse_attributes,
+    parse_type,
+    split,
+)
+from opdump.layouts.graph_files.mindspore.source_lines import FrameLines, one_line, parse_frames, printable
+from opdump.records import Phase
+
+IrLayout = Literal["mindspore-2.3", "mindspore-2.10"]
+
+_ENTRY: Final = re.compile(r"#\s*IR entry\s*:\s*@\S*?(\d{1,9})\s*$")
+_PARAMETER: Final = re.compile(r"%para(\d+)_(.*?):\s*(<.*)$")
+_USED_PARAMETER: Final = re.compile(r"%para(\d+)_([^\s,()]+)")
+_CONSTANT: Final = re.compile(r"(data-\d+):\s*(<.*)$")
+_NODE: Final = re.compile(r"\s{0,4}(?:%(\d+)\([^)\n]*\) = ([^\s(]+)|(Return))\(")
+_DEVICE_TYPES: Final = re.compile(r"\s*: \((?:\) -> \()?<\w+x\w+\[const vector\]")
+_NOTHING: Final = ": () -> ()"
+_FULL_NAME: Final = re.compile(r"\s*(?:: full_name_with_scope|# Fullname with scope): \((.*)\)\s*$")
+_REFERENCE: Final = re.compile(r"%(\d+)(?:\[(\d+)\])?$")
+_PARAMETER_REFERENCE: Final = re.compile(r"%para(\d+)_(.*)$", re.DOTALL)
+_PRIMITIVE_PREFIX: Final = "PrimFunc_"
+_BATCH: Final = re.compile(r"inputs\d+$")
+_NOT_PLAIN: Final = re.compile(r"[^\w.]")
+
+
+# ---------------------------------------------------------------------------------------------------------------- writing
+
+
+def encode_ir(graph: Graph, *, layout: IrLayout = "mindspore-2.3") -> bytes:
+    """The file of the graph in the words of the layout's generation, UTF-8."""
+    return "\n".join([*_header(graph), *_body(graph, layout), "}", ""]).encode("utf-8", "backslashreplace")
+
+
+def _header(graph: Graph) -> Iterator[str]:
+    name = f"kernel_graph{graph.graph_id}"
+    yield f"# IR entry: @{name}"
+    yield "# Total subgraphs: 1"
+    yield ""
+    yield f"# Total params: {len(graph.parameters)}"
+    yield "# Params:"
+    for index, parameter in enumerate(graph.parameters, start=1):
+        label, shape = _parameter_label(index, parameter), format_shape(parameter.shape)
+        if _BATCH.match(parameter.name):
+            yield f"{label}: {format_type(parameter.dtype, parameter.shape)}  :  IsWeight: false"
+            continue
+        key = json.dumps(printable(parameter.name))
+        yield f"{label}: <Ref[Tensor[{ir_name(parameter.dtype)}]], {shape}, ref_key={key}>  :  IsWeight: true"
+    if graph.constants:
+        yield ""
+        yield f"# Total constants: {len(graph.constants)}"
+        for constant in graph.constants:
+            yield f"{constant.name}: {format_type(constant.dtype, constant.shape)}"
+    yield ""
+    yield "Node counting information:"
+    yield f"Total number of nodes: {len(graph.nodes)}"
+    yield f"Total number of kernels: {len(graph.kernels)}"
+    yield ""
+    yield f"subgraph instance: {name}"
+    yield ""
+    yield f"subgraph @{name}() {{"
+
+
+def _parameter_label(index: int, parameter: GraphValue) -> str:
+    """`%para1_fc.weight`, without what would end an argument; the whole name is the declaration's ref_key."""
+    return f"%para{index}_{_NOT_PLAIN.sub('_', parameter.name)}"
+
+
+def _body(graph: Graph, layout: IrLayout) -> Iterator[str]:
+    references: dict[str, str] = {}
+    for index, parameter in enumerate(graph.parameters, start=1):
+        references[PARAMETER_PREFIX + parameter.name] = _parameter_label(index, parameter)
+    for constant in graph.constants:
+        references[constant.name] = constant.name
+    for index, node in enumerate(graph.nodes):
+        for slot in range(max(len(node.outputs), 1)):
+            references[f"{node.op_name}:{slot}"] = f"%{index}[{slot}]" if slot else f"%{index}"
+    quoted = FrameLines("parenthesis" if layout == "mindspore-2.3" else "colon")
+    for index, node in enumerate(graph.nodes):
+        yield from _node_lines(index, node, references, layout)
+        yield from map(quoted, reversed(node.stack))
+
+
+def _node_lines(index: int, node: GraphNode, references: Mapping[str, str], layout: IrLayout) -> Iterator[str]:
+    arguments = ", ".join(_argument(graph_input, references) for graph_input in node.inputs)
+    head = f"  %{index}(equiv_{index}) = {one_line(node.op_type)}({arguments})"
+    if node.attributes:
+        head += f" primitive_attrs: {format_attributes(node.attributes, typed=layout == 'mindspore-2.10')}"
+    yield f"{head} cnode_attrs: {{phase: {json.dumps(node.phase)}}}"
+    host = ", ".join(format_type(graph_input.dtype, graph_input.shape) for graph_input in node.inputs)
+    yield f"      : ({host}) -> ({format_outputs(node.outputs)})"
+    if node.runs_kernel:
+        device = ", ".join(_device_type(graph_input.dtype, graph_input.shape, layout) for graph_input in node.inputs)
+        made = ", ".join(_device_type(*output, layout) for output in node.outputs)
+        yield f"      : ({device}) -> ({made})"
+    name = one_line(node.op_name)
+    yield (
+        f"      : full_name_with_scope: ({name})"
+        if layout == "mindspore-2.3"
+        else f"      # Fullname with scope: ({name})"
+    )
+
+
+def _argument(graph_input: GraphInput, references: Mapping[str, str]) -> str:
+    if graph_input.source in references:
+        return references[graph_input.source]
+    if graph_input.source:
+        return "@" + json.dumps(printable(graph_input.source))
+    shape = ", ".join(map(str, graph_input.shape))
+    return f"Tensor(shape=[{shape}], dtype={ir_name(graph_input.dtype)})"
+
+
+def _device_type(dtype: str, shape: tuple[int, ...], layout: IrLayout) -> str:
+    start, end = "[]" if layout == "mindspore-2.3" else "{}"
+    return f"<{ir_name(dtype)}xDefaultFormat[const vector]{start}{', '.join(map(str, shape))}{end}>"
+
+
+# ---------------------------------------------------------------------------------------------------------------- reading
+
+
+def decode_ir(data: bytes, *, where: str = ".ir file") -> Graph:
+    """The graph of an `.ir` file: opdump's, MindSpore's of 2.3 (as its documents show it), or of 2.7 to 2.10 (seen).
+
+    Of a MindSpore file: constants in the argument lists have no name and become inputs of unknown source; `Return` is not
+    a node. CorruptDumpError where the text has no subgraph, ends inside of one, or has a node without a full name.
+    """
+    try:
+        lines = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise CorruptDumpError(
+            f"{where}: expected UTF-8 text, found byte {data[error.start]:#04x} at {error.start}"
+        ) from error
+    header, blocks = _sections(lines, where)
+    entry = next(filter(None, map(_ENTRY.match, header)), None)
+    graph_id = int(entry[1]) if entry else 0
+    labels = dict(_USED_PARAMETER.findall("\n".join(line for _, block in blocks for line in block)))
+    parameters = {
+        match[1]: _declared(partial(_parameter, labels.get(match[1]) or match[2], match[3]), where, match[0])
+        for match in filter(None, map(_PARAMETER.match, header))
+    }
+    return Graph(
+        graph_id=graph_id,
+        root_name=str(graph_id),
+        nodes=_nodes(blocks, parameters, where),
+        parameters=tuple(parameters.values()),
+        constants=tuple(
+            _declared(partial(_value, match[1], match[2]), where, match[0])
+            for match in filter(None, map(_CONSTANT.match, header))
+        ),
+    )
+
+
+def _sections(lines: list[str], where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The lines before the subgraphs, and the lines of each node with the number of its first line."""
+    header: list[str] = []
+    blocks: list[tuple[int, list[str]]] = []
+    inside = complete = False
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("subgraph @"):
+            inside, complete = True, False
+        elif inside and line.rstrip() == "}":
+            inside, complete = False, True
+        elif not inside:
+            header.append(line)
+        elif _NODE.match(line):
+            blocks.append((number, [line]))
+        elif blocks:
+            blocks[-1][1].append(line)
+    if inside or not complete:
+        found = "the beginning alone" if inside else "neither"
+        raise CorruptDumpError(
+            f"{where}: expected 'subgraph @name() {{' and a closing '}}' on lines of their own, found {found}"
+        )
+    return header, blocks
+
+
+def _declared(make: Callable[[], GraphValue], where: str, line: str) -> GraphValue:
+    try:
+        return make()
+    except ValueError as error:
+        raise CorruptDumpError(f"{where}: {line[:80]!r}: {error}") from error
+
+
+def _first_type(text: str) -> str:
+    end = closing(text, 0)
+    if end < 0:
+        raise ValueError(f"the type of {text[:80]!r} does not end")
+    return text[: end + 1]
+
+
+def _parameter(label: str, text: str) -> GraphValue:
+    kind = _first_type(text)
+    for part in split(kind[1:-1])[2:]:
+        if part.startswith("ref_key="):
+            # MindSpore's labels leave characters out, its keys do not; opdump quotes the key.
+            key = part.removeprefix("ref_key=")
+            return _value(json.loads(key) if key.startswith('"') else key, kind)
+    return _value(label, kind)
+
+
+def _value(name: str, text: str) -> GraphValue:
+    leaf = (parse_type(_first_type(text)) or (GraphOutput("", ()),))[0]
+    return GraphValue(name, leaf.dtype, leaf.shape)
+
+
+def _nodes(
+    blocks: list[tuple[int, list[str]]], parameters: Mapping[str, GraphValue], where: str
+) -> tuple[GraphNode, ...]:
+    names: dict[str, str] = {}
+    parsed: list[tuple[int, str, re.Match[str], list[str]]] = []
+    for number, lines in blocks:
+        match = _NODE.match(lines[0])
+        name = next((found[1] for found in map(_FULL_NAME.match, lines) if found), "")
+        if match is None or not name:
+            raise CorruptDumpError(f"{where}, line {number}: node {lines[0].strip()[:80]!r} has no full name")
+        if match[3]:
+            continue
+        names[match[1]] = name
+        parsed.append((number, name, match, lines))
+    return tuple(_node_or_error(block, names, parameters, where) for block in parsed)
+
+
+def _node_or_error(
+    block: tuple[int, str, re.Match[str], list[str]],
+    names: Mapping[str, str],
+    parameters: Mapping[str, GraphValue],
+    where: str,
+) -> GraphNode:
+    number, name, match, lines = block
+    try:
+        return _node(name, match, lines, names, parameters)
+    except ValueError as error:
+        raise CorruptDumpError(f"{where}, line {number}: {name}: {error}") from error
+
+
+def _node(
+    name: str, match: re.Match[str], lines: list[str], names: Mapping[str, str], parameters: Mapping[str, GraphValue]
+) -> GraphNode:
+    end = next(
+        (i for i, line in enumerate(lines) if i and line.lstrip().startswith((": (", ": full", "# "))), len(lines)
+    )
+    head = "\n".join(lines[:end])
+    start = match.end() - 1
+    stop = closing(head, start)
+    if stop < 0:
+        raise ValueError("the list of its arguments does not end")
+    arguments = split(head[start + 1 : stop])
+    host = next(
+        (
+            line.strip()[2:]
+            for line in lines[end:]
+            if line.lstrip().startswith(": (<") or line.lstrip().startswith(": () ->")
+        ),
+        "",
+    )
+    taken, made = _sides(host)
+    types = [parse_type(part) for part in split(taken[1:-1])]
+    primitive = _attribute_lists(head[stop + 1 :])
+    phase = primitive["cnode_attrs"].get("phase")
+    return GraphNode(
+        op_name=name,
+        op_type=match[2].removeprefix(_PRIMITIVE_PREFIX),
+        phase=_phase(phase, name),
+        inputs=tuple(
+            _input(argument, types[index] if index < len(types) else (), names, parameters)
+            for index, argument in enumerate(arguments)
+        ),
+        outputs=tuple(leaf for part in split(made[1:-1]) for leaf in parse_type(part)),
+        attributes=primitive["primitive_attrs"],
+        stack=parse_frames(reversed(lines[end:])),
+        runs_kernel=any(map(_DEVICE_TYPES.match, lines[end:]))
+        or sum(line.strip() == _NOTHING for line in lines[end:]) == 2,
+    )
+
+
+def _sides(text: str) -> tuple[str, str]:
+    """The two sides of `(types) -> (types)`; `Return` and the like have one."""
+    stop = closing(text, 0) if text else -1
+    if text and stop < 0:
+        raise ValueError(f"the types {text[:80]!r} do not end")
+    rest = text[stop + 1 :].strip()
+    made = rest.removeprefix("->").strip()
+    if rest and (not made.startswith("(") or not made.endswith(")")):
+        raise ValueError(f"expected '-> (types)', found {rest[:80]!r}")
+    return text[: stop + 1], made
+
+
+def _attribute_lists(text: str) -> dict[str, dict[str, Any]]:
+    lists: dict[str, dict[str, Any]] = {"primitive_attrs": {}, "cnode_attrs": {}}
+    for name, attributes in lists.items():
+        position = text.find(f"{name}: {{")
+        if position >= 0:
+            start = text.index("{", position)
+            stop = closing(text, start)
+            if stop < 0:
+                raise ValueError(f"{name} do not end")
+            attributes.update(parse_attributes(text[start : stop + 1]))
+    return lists
+
+
+def _phase(written: Any, name: str) -> Phase:
+    if written in get_args(Phase):
+        return cast("Phase", written)
+    return "backward" if name.startswith("Gradients/") else "forward"
+
+
+def _input(
+    argument: str, types: tuple[GraphOutput, ...], names: Mapping[str, str], parameters: Mapping[str, GraphValue]
+) -> GraphInput:
+    leaf = types[0] if len(types) == 1 else GraphOutput("tuple" if types else "", ())
+    source = ""
+    if match := _REFERENCE.match(argument):
+        source = f"{names[match[1]]}:{match[2] or 0}" if match[1] in names else ""
+    elif match := _PARAMETER_REFERENCE.match(argument):
+        if match[1] in parameters:
+            source = PARAMETER_PREFIX + parameters[match[1]].name
+    elif argument.startswith(CONSTANT_PREFIX):
+        source = argument
+    elif argument.startswith('@"'):
+        source = json.loads(argument[1:])
+    return GraphInput(source, leaf.dtype, leaf.shape)
