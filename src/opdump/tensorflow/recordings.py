@@ -43,7 +43,7 @@ class Recording:
         recorder = make_recorder(plan, self.writer, NumpyReader.of_plan(plan))
         self.capture: Capture = adapter_module("capture").Capture(recorder, device_id=device_id, streams=streams)
         if plan.captures != "exception":
-            self.capture.write_graph = adapter_module("graph_files").GraphFiles(self.capture, os.environ)
+            self.capture.write_graph = adapter_module("sessions.graph_files").GraphFiles(self.capture, os.environ)
         self.not_steps: Counter[str] = Counter()
         self._started = time.monotonic()
 

@@ -145,7 +145,7 @@ def _prepare_on_import(facts: ScriptFacts) -> None:
 
 
 def _prepare(facts: ScriptFacts) -> None:
-    names = adapter_module("v1_names")
+    names = adapter_module("estimator.v1_names")
     names.give_v1_names()
     if facts.is_tensorflow_1:
         names.use_version_1()
