@@ -12,7 +12,7 @@ import pytest
 
 from opdump.conversion.plan import FileResult, SourceFile
 from opdump.conversion.run import _results
-from opdump.sink.leftovers import temporary_name
+from opdump.interpreter.leftovers import temporary_name
 from tests.conversion.dump_files import TIME, dump, tensor
 
 _PROGRAM = """
@@ -71,7 +71,7 @@ def test_where_no_other_process_is_to_be_had_this_one_converts(tmp_path: Path, w
 def test_a_conversion_clears_what_a_killed_one_left_half_written(tmp_path: Path, command: str) -> None:
     dump(tmp_path / "in", f"Add.add.1.2.{TIME}", tensor(np.full(3, 1, np.int32)))
     dead = subprocess.run(
-        [sys.executable, "-c", "from opdump.sink.leftovers import temporary_name; print(temporary_name())"],
+        [sys.executable, "-c", "from opdump.interpreter.leftovers import temporary_name; print(temporary_name())"],
         capture_output=True,
         text=True,
         check=True,

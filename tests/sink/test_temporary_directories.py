@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.sink.leftovers import this_process
+from opdump.interpreter.leftovers import this_process
 from opdump.sink.temporary_directories import temporary_directory
 
 MAKES = """

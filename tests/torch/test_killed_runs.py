@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 import opdump
 from opdump.commands import main
+from opdump.interpreter.leftovers import own_prefix
 from opdump.layouts.dump_root import prepare
-from opdump.sink.leftovers import own_prefix
 from tests.torch.killed_programs import LAYOUTS, run
 
 CASES = [
@@ -109,7 +109,7 @@ def test_the_next_run_clears_what_a_killed_one_left_half_written(tmp_path: Path,
     root = tmp_path / "5"
     directory = max((path for path in root.rglob("*") if path.is_dir()), key=lambda path: len(path.parts))
     dead = subprocess.run(
-        [sys.executable, "-c", "from opdump.sink.leftovers import own_prefix; print(own_prefix())"],
+        [sys.executable, "-c", "from opdump.interpreter.leftovers import own_prefix; print(own_prefix())"],
         capture_output=True,
         text=True,
         check=True,

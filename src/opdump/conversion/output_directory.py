@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opdump.errors import DumpPathError
-from opdump.sink.leftovers import SUFFIX, clear, own_prefix
+from opdump.interpreter.leftovers import SUFFIX, clear, own_prefix
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from opdump.sink.leftovers import SUFFIX, entries_below, is_left_over, remove
+from opdump.interpreter.leftovers import SUFFIX, entries_below, is_left_over, remove
 from opdump.sink.open_directories import link_error
 
 

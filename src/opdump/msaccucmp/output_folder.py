@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from opdump.interpreter.leftovers import SUFFIX, clear, own_prefix
 from opdump.msaccucmp.exit_codes import CommandError, ExitCode
-from opdump.sink.leftovers import SUFFIX, clear, own_prefix
 
 MAPPING_FILE: Final = "mapping.csv"
 _LONGEST_NAME: Final = 254

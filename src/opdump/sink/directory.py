@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.errors import DumpPathError
+from opdump.interpreter.leftovers import SUFFIX, own_prefix
 from opdump.sink.failures import remedy_for, told_of
-from opdump.sink.leftovers import SUFFIX, own_prefix
 from opdump.sink.npy import encode_npy
 from opdump.sink.open_directories import OpenDirectories, OpenDirectory, refuse_link
 from opdump.sink.writer_threads import WriterThreads

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from opdump.sink.leftovers import is_dead, this_process
+from opdump.interpreter.leftovers import is_dead, this_process
 
 
 def temporary_directory(

@@ -30,7 +30,7 @@ def await_work_of_ancestors(asked: str) -> bool:
     import os
     import tempfile
 
-    from opdump.sink.leftovers import ancestors, named_process
+    from opdump.interpreter.leftovers import ancestors, named_process
 
     try:
         names = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("opdump-family.")]

@@ -59,7 +59,9 @@ def install(
     check_values("install", given, {"stream_in_names": bool, "streams": bool, "on_error": OnError | None})
     if _STATE.recordings is None:
         recordings = Recordings(os.environ)
-        interception = adapter_module("sessions.interception").Interception(recordings.capture_of, recordings.session_ended)
+        interception = adapter_module("sessions.interception").Interception(
+            recordings.capture_of, recordings.session_ended
+        )
         interception.put_in()
         _STATE.recordings, _STATE.interception = recordings, interception
     _STATE.recordings.path = path

@@ -24,9 +24,9 @@ from typing import Any, Final
 from opdump.capturing.children.plan_text import plan_of_text, text_of_plan
 from opdump.capturing.children.reports import ChildReport
 from opdump.capturing.children.roles import awaited_processes
+from opdump.interpreter.leftovers import ancestors, is_dead, named_process, this_process
 from opdump.interpreter.process_starts import FAMILY_VARIABLE, START_VARIABLE
 from opdump.plan import DumpPlan
-from opdump.sink.leftovers import ancestors, is_dead, named_process, this_process
 from opdump.sink.temporary_directories import is_of_dead_process, temporary_directory
 
 __all__ = ["FAMILY_VARIABLE", "Family"]

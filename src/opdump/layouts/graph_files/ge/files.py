@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from opdump.errors import DumpPathError
+from opdump.interpreter.leftovers import temporary_name
 from opdump.layouts.graph_files.ge.encoding import encode_json, encode_text, model_of
 from opdump.layouts.graph_files.ge.graph import GeGraph
 from opdump.sink import make_directory
-from opdump.sink.leftovers import temporary_name
 
 GRAPH_NAME: Final = "ge_proto_{:05d}_Build.txt"
 """With five digits every known reader finds it."""

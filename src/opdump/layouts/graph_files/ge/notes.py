@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from opdump.errors import CorruptDumpError, DumpPathError
+from opdump.interpreter.leftovers import temporary_name
 from opdump.layouts.graph_files.ge.reading import is_graph_name
 from opdump.sink import make_directory
-from opdump.sink.leftovers import temporary_name
 
 NOTES_NAME: Final = "ge_graphs.json"
 _LARGEST: Final = 1 << 24
