@@ -11,6 +11,10 @@ class ConfigError(OpdumpError):
     """A dump configuration cannot be used."""
 
 
+class ExtensionError(OpdumpError):
+    """A part that an installed package adds cannot be loaded."""
+
+
 class NotSupportedYetError(ConfigError):
     """A configuration asks for something that a later version will do."""
 

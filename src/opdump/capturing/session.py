@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import itertools
 import logging
 import os
@@ -31,6 +30,7 @@ from opdump.adapters.base import (
 )
 from opdump.adapters.framework_use import is_used_by_program
 from opdump.adapters.program_marks import ModelNames, ProgramMarks
+from opdump.adapters.registry import FRAMEWORKS
 from opdump.amounts import repr_of
 from opdump.capturing.children import FAMILY_VARIABLE, Family, role_here
 from opdump.capturing.children.ends import call_at_end, when_it_has_its_work
@@ -167,8 +167,8 @@ class Dump:
     def _make_report(self, recorder: Recorder, sink: DirectorySink) -> None:
         around = recorder.circumstances
         around.marks = bool(_SESSION.marks)
-        if recorder.executed == 0 and around.framework in _PACKAGES:
-            around.is_framework_used = is_used_by_program(_PACKAGES[around.framework])
+        if recorder.executed == 0 and around.framework:
+            around.is_framework_used = is_used_by_program(_PACKAGES.get(around.framework, around.framework))
         self._own_report = CaptureReport.of(
             recorder,
             sink,
@@ -275,7 +275,8 @@ def capture(
                      the block on without it, logs the cause at once, and the report has it as `failure`; "stop", the default under
                      `strict`, raises it in the block
     children         False: processes that the program starts are counted and told, and not captured
-    framework        "torch" or "tensorflow"; "auto": the one of them that the program has imported, else torch
+    framework        "torch", "tensorflow" or one that an installed package adds (`opdump extensions`); "auto": the one of them that
+                     the program has imported, else torch
 
     Raises ConfigError before anything runs, DumpPathError where the directory cannot be written, CaptureStateError where a
     capture is running already.
@@ -526,7 +527,6 @@ def _clear_session(stack: ExitStack) -> None:
     _SESSION.numbers = itertools.count()
 
 
-_FRAMEWORKS: Final = ("torch", "tensorflow")
 _PACKAGES: Final = {"PyTorch": "torch", "TensorFlow": "tensorflow"}
 
 
@@ -535,29 +535,31 @@ def chosen_framework(asked: str, imported: Collection[str]) -> str:
 
     Raises ConfigError for a name that is none of them.
     """
+    known = FRAMEWORKS.names()
     if asked != "auto":
-        if asked not in _FRAMEWORKS:
-            raise ConfigError(f'framework is {shown(asked)}, expected "auto", "torch" or "tensorflow"')
+        if asked not in known:
+            expected = ", ".join(f'"{name}"' for name in ("auto", *known[:-1]))
+            raise ConfigError(f'framework is {shown(asked)}, expected {expected} or "{known[-1]}"')
         return asked
-    found = [name for name in _FRAMEWORKS if name in imported]
+    found = [name for name in known if name in imported]
     if len(found) > 1:
+        both = "both " if len(found) == 2 else ""
         _LOG.warning(
-            'both torch and tensorflow are imported; torch is captured. For the other: opdump.capture(..., framework="tensorflow")'
+            f"{both}{' and '.join(found)} are imported; {found[0]} is captured. "
+            f'For the other: opdump.capture(..., framework="{found[1]}")'
         )
     return found[0] if found else "torch"
 
 
 def _adapter(name: str) -> Adapter:
     try:
-        module = importlib.import_module(f"opdump.adapters.{name}.adapter")
+        return FRAMEWORKS.load(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
         raise FrameworkMissingError(
             f"capture needs {name}, which is not installed here; type: pip install {name} (reading dumps needs nothing more)"
         ) from None
-    adapter: Adapter = module.ADAPTER
-    return adapter
 
 
 def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -> Dump:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from opdump.records import IO
 
-CheckName = Literal["nan", "inf", "overflow", "all zero", "extreme"]
+CheckName = str
+"""`nan`, `inf`, `overflow`, `all zero`, `extreme`, or the name of a check that an installed package adds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

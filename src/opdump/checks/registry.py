@@ -1,37 +1,35 @@
 """The checks of a dump, and what they say of an executed operator.
 
-A check is a function of the facts of a tensor, its element type and the thresholds; it gives a few words, or none. The status words
-of overflow files (`overflow`) are no such function: they are found already.
+A check is a function of the facts of a tensor, its element type and the thresholds; it gives a few words, or none. An installed package
+adds one by an entry point of the group `opdump.checks`. The status words of overflow files (`overflow`) are no such function: they are
+found already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
-from opdump.checks.all_zero import all_zero
 from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, is_lowest, is_root_input
-from opdump.checks.extreme import extreme
 from opdump.checks.facts import Facts
 from opdump.checks.finding import CheckName, Finding, Thresholds
-from opdump.checks.inf import inf
-from opdump.checks.nan import nan
 from opdump.checks.operator_classes import class_of
 from opdump.checks.overflow import has_only_finite_arguments
 from opdump.checks.zero_parameters import Parameters
+from opdump.extensions import Registry
 from opdump.records import OpRecord, TensorRecord
 
 Check = Callable[[Facts, str, Thresholds], str]
 
-CHECKS: Final[Mapping[CheckName, Check]] = MappingProxyType(
+CHECKS: Final[Registry[Check]] = Registry(
+    "opdump.checks",
     {
-        "nan": nan,
-        "inf": inf,
-        "all zero": all_zero,
-        "extreme": extreme,
-    }
+        "nan": "opdump.checks.nan:nan",
+        "inf": "opdump.checks.inf:inf",
+        "all zero": "opdump.checks.all_zero:all_zero",
+        "extreme": "opdump.checks.extreme:extreme",
+    },
 )
 _NOT_FINITE: Final = ("nan", "inf")
 
@@ -47,6 +45,7 @@ class Checks:
     def __init__(self, thresholds: Thresholds, *, is_first_step: bool = True, is_poisoned: bool = False) -> None:
         """`is_first_step`: parameters may be as they were initialised; `is_poisoned`: parameters held NaN or infinities before."""
         self._thresholds = thresholds
+        self._checks = CHECKS.loaded()
         self._was_poisoned = is_poisoned
         self.poisons = False
         """Whether the optimizer, or a parameter at the end of the step, has given NaN or infinities."""
@@ -160,7 +159,7 @@ class Checks:
         return replace(finding, origin=not (has_read or makes_it_up or self._has_origin), inherited=has_read)
 
     def _words(self, record: TensorRecord, facts: Facts) -> dict[CheckName, str]:
-        words = {name: check(facts, record.dtype, self._thresholds) for name, check in CHECKS.items()}
+        words = {name: check(facts, record.dtype, self._thresholds) for name, check in self._checks.items()}
         return {name: text for name, text in words.items() if text}
 
 

@@ -34,6 +34,7 @@ _VERBS = MappingProxyType(
         "check": _Verb("opdump.commands.check", "Say what in a dump looks wrong."),
         "convert": _Verb("opdump.commands.convert", "Convert dump files of Ascend devices."),
         "overflow": _Verb("opdump.commands.overflow", "Show what overflowed on Ascend devices."),
+        "extensions": _Verb("opdump.commands.extensions", "List what installed packages add."),
         "config": _Verb("opdump.commands.config", "Write or check a data_dump.json or an acl.json."),
     }
 )

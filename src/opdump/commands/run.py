@@ -91,10 +91,10 @@ written to its end, gives 3.""",
 )
 @click.option(
     "--framework",
-    type=click.Choice(["auto", "torch", "tensorflow"]),
+    metavar="NAME",
     default="auto",
     show_default=True,
-    help="Whose operators are captured; auto: of the one that SCRIPT imports.",
+    help="Whose operators are captured: torch, tensorflow, or one of `opdump extensions`; auto: of the one that SCRIPT imports.",
 )
 @click.option(
     "--stream-in-names",

@@ -36,7 +36,7 @@ class RunOptions:
     strict: bool = False
     on_error: Literal["continue", "stop"] | None = None
     layout: str | None = None
-    framework: Literal["auto", "torch", "tensorflow"] = "auto"
+    framework: str = "auto"
     stream_in_names: bool = False
     streams: bool = False
     short_names: bool = False

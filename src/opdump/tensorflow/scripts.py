@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
+from opdump.adapters.registry import FRAMEWORKS
 from opdump.interpreter.first_import import after_import
 from opdump.plan import OnError
 from opdump.tensorflow.installation import install_on_import
@@ -54,10 +55,13 @@ class ScriptFacts:
     """Whether it uses names of `tensorflow` that version 2 lacks."""
 
     @property
-    def framework(self) -> Literal["torch", "tensorflow"]:
+    def framework(self) -> str:
         """Whose operators it runs, by what it imports."""
-        runs_tensorflow = self.imports & {"tensorflow", "keras", *_DROP_INS}
-        return "tensorflow" if runs_tensorflow and "torch" not in self.imports else "torch"
+        if "torch" in self.imports:
+            return "torch"
+        if self.imports & {"tensorflow", "keras", *_DROP_INS}:
+            return "tensorflow"
+        return next((name for name in FRAMEWORKS.names() if name in self.imports), "torch")
 
     @property
     def asks_for_dumps(self) -> bool:

@@ -86,7 +86,7 @@ class CaptureKeywords(PlanKeywords, total=False):
     overflow: bool
     on_exception: bool
     watch: Any
-    framework: Literal["auto", "torch", "tensorflow"]
+    framework: str
     device_id: int | None
     on_error: OnError | None
     children: bool

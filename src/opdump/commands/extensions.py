@@ -1,0 +1,44 @@
+"""`opdump extensions`: frameworks and checks, opdump's own and those of installed packages.
+
+opdump extensions
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from opdump.commands import EXIT_ERROR
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  opdump extensions                  what is there, and who adds it
+  opdump extensions --json | jq .    for a program
+
+\b
+An installed package adds to opdump by entry points of the groups opdump.adapters
+and opdump.checks. Ends with 1 where what a package adds cannot be loaded; that a
+framework of opdump's own is not installed is no error.""",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def extensions(*, as_json: bool) -> None:
+    """List what can be captured and checked, and what installed packages add to it."""
+    from opdump.adapters.registry import FRAMEWORKS
+    from opdump.checks.registry import CHECKS
+
+    found = [each for registry in (FRAMEWORKS, CHECKS) for each in registry.listed()]
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in found], indent=2))
+    else:
+        from opdump.reports.table import Column, Printer
+
+        rows = [(each.group, each.name, each.package or "opdump", each.reason or "yes") for each in found]
+        Printer().table([Column("group"), Column("name"), Column("of"), Column("can be loaded", gives_way=True)], rows)
+    if any(each.reason and each.package for each in found):
+        sys.exit(EXIT_ERROR)
