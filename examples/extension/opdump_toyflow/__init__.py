@@ -1,0 +1,1 @@
+"""What opdump needs to know of toyflow."""

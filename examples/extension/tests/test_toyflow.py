@@ -1,0 +1,46 @@
+"""What opdump asks of every adapter and of every check, asked of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import toyflow
+from opdump_toyflow.adapter import ToyflowAdapter
+from opdump_toyflow.all_equal import all_equal
+
+from opdump.checks import Thresholds
+from opdump.checks.facts import facts_of_summary
+from opdump.kernels import summarise
+from opdump.testing import AdapterTests
+
+
+class TestToyflow(AdapterTests):
+    """The contract of adapters."""
+
+    def adapter(self) -> ToyflowAdapter:
+        return ToyflowAdapter()
+
+    def tensor(self, array: Any) -> Any:
+        return array.copy()
+
+    def array(self, tensor: Any) -> Any:
+        return tensor
+
+    def multiply(self, one: Any, other: Any) -> Any:
+        return toyflow.multiply(one, other)
+
+    def add_in_place(self, tensor: Any, other: Any) -> None:
+        toyflow.add_(tensor, other)
+
+    def view(self, tensor: Any) -> Any:
+        return toyflow.flatten(tensor)
+
+
+def test_equal_elements_are_found() -> None:
+    def said(array: Any) -> str:
+        return all_equal(facts_of_summary(summarise(array)), "float32", Thresholds())
+
+    assert said(np.full(5, 0.25, np.float32)) == "5 times 0.25"
+    assert said(np.arange(5, dtype=np.float32)) == ""
+    assert said(np.zeros(5, np.float32)) == ""

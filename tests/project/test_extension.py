@@ -1,0 +1,92 @@
+"""examples/extension, installed: what a package adds is found, used, and told of where it is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "extension"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("extension")
+    source, target = folder / "source", folder / "installed"
+    subprocess.run(["cp", "-r", EXAMPLE, source], check=True)  # a build writes beside its source
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--no-build-isolation", "--target", target, source], check=True)
+    return target
+
+
+def python(installed: Path, *arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_contract_tests_of_the_example_pass(installed: Path, tmp_path: Path) -> None:
+    pytest_here: list[str | Path] = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        tmp_path,
+    ]
+    done = python(installed, *pytest_here, EXAMPLE / "tests", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "failed" not in done.stdout
+    assert int(done.stdout.split(" passed")[0].split()[-1]) > 15
+
+
+def test_a_program_is_captured_shown_and_checked(installed: Path, tmp_path: Path) -> None:
+    run = python(installed, "-m", "opdump", "run", "--path", "dump", EXAMPLE / "train.py", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == python(installed, EXAMPLE / "train.py", cwd=tmp_path).stdout
+    assert "infinity" in run.stderr
+    assert "Multiply" in run.stderr
+    shown = python(installed, "-m", "opdump", "show", "dump", "--op", "MatMul", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "toyflow 0.1 CPU" in python(installed, "-m", "opdump", "show", "dump", cwd=tmp_path).stdout
+    checked = python(installed, "-m", "opdump", "check", "dump", "--json", cwd=tmp_path)
+    findings = json.loads(checked.stdout)["findings"]
+    assert {"inf", "all equal"} <= {each["check"] for each in findings}
+    assert any(each["check"] == "all equal" and each["text"] == "8 times 1" for each in findings), findings
+
+
+def test_what_is_there_is_listed_and_what_is_broken_with_its_reason(installed: Path, tmp_path: Path) -> None:
+    listed = json.loads(python(installed, "-m", "opdump", "extensions", "--json", cwd=tmp_path).stdout)
+    found = {(each["group"], each["name"]): each for each in listed}
+    assert found["opdump.adapters", "toyflow"]["package"] == "opdump-toyflow 1.0"
+    assert found["opdump.adapters", "toyflow"]["reason"] == ""
+    assert found["opdump.checks", "nan"]["package"] == ""
+    broken = tmp_path / "broken"
+    info = broken / "opdump_broken-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: opdump-broken\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[opdump.checks]\nodd = nowhere:odd\nnan = nowhere:nan\n")
+    done = python(broken, "-m", "opdump", "extensions", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "No module named 'nowhere'" in done.stdout
+    assert "the name is taken by opdump" in done.stdout
+    assert (
+        python(installed, "-m", "opdump", "run", "--path", "dump", EXAMPLE / "train.py", cwd=tmp_path).returncode == 0
+    )
+    checked = python(broken, "-m", "opdump", "check", "dump", cwd=tmp_path)
+    assert "opdump-broken 2.0" in checked.stderr
+    assert "it is left out" in checked.stderr
+
+
+def test_a_framework_that_nobody_adds_is_named_with_those_that_are_there(installed: Path, tmp_path: Path) -> None:
+    script = EXAMPLE / "train.py"
+    done = python(installed, "-m", "opdump", "run", "--framework", "caffe", "--path", "dump", script, cwd=tmp_path)
+    assert done.returncode == 1
+    assert 'framework is \'caffe\', expected "auto", "torch", "tensorflow" or "toyflow"' in done.stderr
