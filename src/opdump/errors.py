@@ -15,10 +15,6 @@ class ExtensionError(OpdumpError):
     """A part that an installed package adds cannot be loaded."""
 
 
-class NotSupportedYetError(ConfigError):
-    """A configuration asks for something that a later version will do."""
-
-
 class DumpPathError(OpdumpError):
     """The directory to dump into cannot be written."""
 

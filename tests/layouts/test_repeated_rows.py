@@ -20,9 +20,9 @@ from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
 from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, SkipReason, StatisticValue, TensorRecord
-from opdump.sink import MemorySink
 from opdump.statistics import CATEGORIES, SummaryStatistics
 from tests.layouts.filing import new_writer
+from tests.layouts.memory_sink import MemorySink
 
 _TEXTS = st.text(st.sampled_from('aB/%,"\n\r ö%dsg'), max_size=8)
 _COUNTS = st.integers(0, 2**53).map(float)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from opdump.errors import DumpPathError
-from opdump.sink import DirectorySink, MemorySink, NullSink, Sink
+from opdump.sink import DirectorySink
 from opdump.sink import directory as directory_module
 from opdump.sink.directory import Buffer
 from opdump.sink.open_directories import OpenDirectories, OpenDirectory
@@ -315,21 +315,6 @@ def test_a_forked_process_neither_writes_nor_hangs(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     sink.close()
     assert len(_files(tmp_path)) == 50
-
-
-def test_every_sink_takes_the_same_calls(tmp_path: Path) -> None:
-    array = np.arange(6, dtype="f4").reshape(2, 3)
-    memory = MemorySink()
-    sinks: list[Sink] = [DirectorySink(tmp_path), memory, NullSink()]
-    for sink in sinks:
-        sink.write_array("a/x.npy", array)
-        sink.write_bytes("a/y.csv", b"1,2\n")
-        sink.flush()
-        sink.close()
-        assert sink.files_written == 2
-        assert sink.bytes_written >= array.nbytes
-    assert memory.files["a/x.npy"] == (tmp_path / "a/x.npy").read_bytes()
-    assert memory.files["a/y.csv"] == b"1,2\n"
 
 
 def test_a_directory_may_be_forgotten_while_one_writes_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,9 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from opdump.sink.directory import FILE_MODE, DirectorySink
-from opdump.sink.memory import MemorySink, NullSink
 from opdump.sink.open_directories import make_directory
 
-__all__ = ["FILE_MODE", "DirectorySink", "MemorySink", "NullSink", "Sink", "make_directory"]
+__all__ = ["FILE_MODE", "DirectorySink", "Sink", "make_directory"]
 
 
 class Sink(Protocol):

@@ -1,4 +1,4 @@
-"""Sinks that touch no disk: one that keeps the files, one that counts them."""
+"""A sink that keeps the files in memory."""
 
 from __future__ import annotations
 
@@ -31,26 +31,6 @@ class MemorySink:
     def read(self, relative: str) -> bytes:
         """What a file holds; nothing where there is none."""
         return self.files.get(relative, b"")
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class NullSink:
-    """Counts files and bytes and keeps none: for measuring everything but the disk."""
-
-    def __init__(self) -> None:
-        self.files_written = 0
-        self.bytes_written = 0
-
-    def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
-        self.files_written += 1
-        self.bytes_written += array.nbytes
-
-    def write_bytes(self, relative: str, data: bytes) -> None:
-        self.files_written += 1
-        self.bytes_written += len(data)
 
     def flush(self) -> None: ...
 
