@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet
+from opdump.plan.model_selection import Exclusion, OperatorRange
 
 
 def test_a_path_alone_makes_a_plan_with_the_dialects_defaults() -> None:
@@ -87,3 +89,52 @@ def test_the_json_holds_every_field_but_text_and_warnings() -> None:
 def test_a_field_outside_its_list_is_refused(settings: Mapping[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         DumpPlan(path=Path("/tmp/dump"), **settings)
+
+
+PLANS: tuple[dict[str, Any], ...] = (
+    {},
+    {
+        "steps": StepSet.parse("0|5-8"),
+        "devices": frozenset({0, 3}),
+        "sample_num": 7,
+        "statistic_category": ("max", "md5"),
+    },
+    {"selection": "kernels", "kernels": (KernelPattern.parse("name-regex(a.+)"), KernelPattern.parse("Conv2D"))},
+    {"captures": "overflow", "overflow_kinds": frozenset({"atomic"}), "on_error": "stop", "layout": "mindspore-2.10"},
+    {
+        "layout": "acl",
+        "dialect": "acl",
+        "models": (
+            ModelSelection(),
+            ModelSelection(
+                model_name="Net",
+                layers=("conv1", "conv2"),
+                ranges=(OperatorRange("conv1", "fc"),),
+                name_exclusions=(Exclusion("fc", frozenset({0, 1}), frozenset()),),
+            ),
+        ),
+    },
+)
+
+
+@pytest.mark.parametrize("fields", PLANS)
+def test_a_plan_comes_back_from_its_json(fields: dict[str, Any]) -> None:
+    plan = DumpPlan(path=Path("/dump/\udcff"), **fields)
+    assert DumpPlan.from_json(plan.to_json()) == plan
+    assert DumpPlan.from_json(json.dumps(json.loads(plan.to_json()))) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "expected the JSON text of a plan"),
+        ("[]", "found JSON of list, expected an object"),
+        ("{}", "found no path"),
+        ('{"path": "/dump", "colour": 1}', "a plan has no field 'colour'"),
+        ('{"path": "/dump", "net_name": 1}', "net_name"),
+        ('{"path": "/dump", "steps": "9-1"}', "iteration"),
+    ],
+)
+def test_json_that_is_no_plan_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        DumpPlan.from_json(text)

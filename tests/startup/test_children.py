@@ -12,7 +12,6 @@ import pytest
 
 import opdump as package
 from opdump.capturing.children import Family
-from opdump.capturing.children.plan_text import plan_of_text, text_of_plan
 from opdump.configs.acl.plan import plan_from_acl_text
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 from tests.cli.programs import opdump, python, write_config
@@ -187,8 +186,13 @@ def test_a_plan_reaches_a_child_as_it_is(tmp_path: Path) -> None:
         plan_from_acl_text(json.dumps({"dump": dump}), environ={}),
     ]
     for plan in plans:
-        assert plan_of_text(text_of_plan(plan)) == plan
-        assert plan_of_text(text_of_plan(plan)).kernels == plan.kernels
+        family = Family.begin(plan, {})
+        try:
+            read = Family.named(str(family.directory))
+            assert read is not None
+            assert (read.plan, read.plan.config_text, read.plan.warnings) == (plan, plan.config_text, plan.warnings)
+        finally:
+            family.end()
 
 
 def test_numbers_of_a_family_are_taken_once_and_strangers_find_none(tmp_path: Path) -> None:

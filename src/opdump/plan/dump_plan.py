@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final, Literal
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from opdump.errors import ConfigError
 from opdump.plan.field_types import check_fields, wrong_value
@@ -124,9 +124,9 @@ class DumpPlan:
     """Where the dump cannot be written any more (a full disk): `continue` runs the program without it, `stop` raises in it."""
     trailing_comma: bool = False
     """End the rows of statistic.csv with the comma that MindSpore writes."""
-    config_text: str = ""
+    config_text: str = field(default="", compare=False)
     """The text of the config file, for `.dump_metadata/data_dump.json`; empty where there was no file."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = field(default=(), compare=False)
     """What was said about the config while it was read."""
 
     def __post_init__(self) -> None:
@@ -210,8 +210,34 @@ class DumpPlan:
         """Whether tensors on this device are dumped. `device_type` is "cpu", "cuda", ...; a CPU is always wanted."""
         return device_type == "cpu" or self.devices is None or device_id in self.devices
 
+    @classmethod
+    def from_json(cls, text: str) -> DumpPlan:
+        """The plan that `to_json` wrote; fields that are not there have their defaults.
+
+        Raises ConfigError where the text is no JSON object, or names a field that a plan does not have.
+        """
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"DumpPlan: expected the JSON text of a plan; {error}") from None
+        if not isinstance(given, dict):
+            raise ConfigError(
+                f"DumpPlan: found JSON of {type(given).__name__}, expected an object with the fields of a plan"
+            )
+        unknown = sorted(given.keys() - {item.name for item in fields(cls)})
+        if unknown:
+            raise ConfigError(
+                f"DumpPlan: a plan has no field {unknown[0]!r}; of an opdump that is newer than this one?"
+            )
+        if "path" not in given:
+            raise ConfigError("DumpPlan: found no path, expected the directory of the dump")
+        return cast("DumpPlan", _of_json(cls, given))
+
     def to_json(self) -> str:
-        """The plan as JSON text, one field a line, in the order of the fields."""
+        """The plan as JSON text, one field a line, in the order of the fields. `from_json` gives an equal plan.
+
+        What was read and said to make it, `config_text` and `warnings`, is no part of it.
+        """
         shown = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -233,4 +259,22 @@ def _as_json(value: object) -> object:
         return {key: _as_json(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return [_as_json(item) for item in value]
+    return value
+
+
+def _of_json(kind: Any, value: Any) -> Any:
+    """The value of a field annotated with `kind`, from what `_as_json` made of it."""
+    if value is None:
+        return None
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(each for each in get_args(kind) if each is not NoneType)
+    if kind is Path:
+        return Path(value)
+    if kind in (StepSet, KernelPattern):
+        return kind.parse(value)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: _of_json(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
+    if get_origin(kind) in (tuple, frozenset):
+        return get_origin(kind)(_of_json(get_args(kind)[0], item) for item in value)
     return value

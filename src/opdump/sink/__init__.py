@@ -1,4 +1,4 @@
-"""Where the bytes of a dump go: a directory, memory, or nowhere; and the npy format, which carries them.
+"""Where the bytes of a dump go: a directory; and the npy format, which carries them.
 
 sink = DirectorySink(Path("/data/dump/rank_0"))
 sink.write_array("Net/0/0/MatMul.MatMul-op0.0.0.1795247154245448.output.0.DefaultFormat.npy", array)

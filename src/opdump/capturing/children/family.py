@@ -17,11 +17,10 @@ import stat
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from opdump.capturing.children.plan_text import plan_of_text, text_of_plan
 from opdump.capturing.children.reports import ChildReport
 from opdump.capturing.children.roles import awaited_processes
 from opdump.interpreter.leftovers import ancestors, is_dead, named_process, this_process
@@ -85,7 +84,9 @@ class Family:
             read = json.loads((path / _FACTS).read_text())
         except (OSError, ValueError):
             return None
-        return cls(path, plan_of_text(read["plan"]), read["facts"])
+        plan = DumpPlan.from_json(read["plan"])
+        plan = replace(plan, config_text=read["config_text"], warnings=tuple(read["warnings"]))
+        return cls(path, plan, read["facts"])
 
     @classmethod
     def of_ancestors(cls, asked: str) -> str:
@@ -175,7 +176,8 @@ class Family:
 
     def _write_facts(self) -> None:
         asked = os.environ.get(START_VARIABLE, "").strip()
-        self._write(_FACTS, {"plan": text_of_plan(self.plan), "facts": {**self.facts, _ASKED: asked}})
+        said = {"config_text": self.plan.config_text, "warnings": self.plan.warnings}
+        self._write(_FACTS, {"plan": self.plan.to_json(), **said, "facts": {**self.facts, _ASKED: asked}})
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         temporary = self.directory / f".{name}"
