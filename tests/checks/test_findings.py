@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opdump.checks import CHECKS, CheckName, Checks, Finding, Thresholds
-from opdump.checks.facts import Facts, facts_of, facts_of_summary
+from opdump.checks.tensor_stats import TensorStats, facts_of, facts_of_summary
 from opdump.kernels import summarise
 from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
 
@@ -53,18 +53,18 @@ def test_thresholds_move_and_have_limits() -> None:
 @pytest.mark.parametrize(
     ("statistics", "facts"),
     [
-        ({"max": 1.0, "min": -1.0, "l2norm": 2.0}, Facts(4, 0, 0, -1, 1.0, -1.0)),
-        ({"max": 0.0, "min": 0.0}, Facts(4, 0, 0, 4, 0.0, 0.0)),
-        ({"max": INF, "min": 0.0}, Facts(4, 0, -1, -1, INF, 0.0)),
-        ({"l2norm": 0.0}, Facts(4, 0, None, 4, None, None)),
-        ({"nan count": 2, "positive inf count": 1, "negative inf count": 0}, Facts(4, 2, 1, None, None, None)),
-        ({"positive inf count": 1}, Facts(4, None, -1, None, None, None)),
+        ({"max": 1.0, "min": -1.0, "l2norm": 2.0}, TensorStats(4, 0, 0, -1, 1.0, -1.0)),
+        ({"max": 0.0, "min": 0.0}, TensorStats(4, 0, 0, 4, 0.0, 0.0)),
+        ({"max": INF, "min": 0.0}, TensorStats(4, 0, -1, -1, INF, 0.0)),
+        ({"l2norm": 0.0}, TensorStats(4, 0, None, 4, None, None)),
+        ({"nan count": 2, "positive inf count": 1, "negative inf count": 0}, TensorStats(4, 2, 1, None, None, None)),
+        ({"positive inf count": 1}, TensorStats(4, None, -1, None, None, None)),
         ({"md5": "00"}, None),
         ({}, None),
     ],
 )
 def test_facts_come_from_whichever_statistics_there_are(
-    statistics: dict[str, StatisticValue], facts: Facts | None
+    statistics: dict[str, StatisticValue], facts: TensorStats | None
 ) -> None:
     assert facts_of(statistics, 4) == facts
 
@@ -76,7 +76,7 @@ def test_a_nan_shows_in_the_extremes_where_nobody_counted() -> None:
     assert CHECKS.load("nan")(facts, "float32", Thresholds()) == "some of 4 elements"
 
 
-def tensor(op: OpRecord, io: IO, *values: float, source: str = "", **more: Any) -> tuple[TensorRecord, Facts]:
+def tensor(op: OpRecord, io: IO, *values: float, source: str = "", **more: Any) -> tuple[TensorRecord, TensorStats]:
     array = np.array(values, np.float32)
     record = TensorRecord(op, io, 0, "float32", array.shape, source=source, **more)
     return record, facts_of_summary(summarise(array))

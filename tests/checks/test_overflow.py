@@ -32,7 +32,7 @@ def seen(tensor: torch.Tensor, argument: str = "") -> Seen:
     return Seen(dtype, tuple(tensor.shape), argument, summary, lambda: array)
 
 
-class Judge(TorchDispatchMode):
+class OverflowDetector(TorchDispatchMode):
     """Asks for the status of every operator that runs."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 @pytest.mark.parametrize("program", OVERFLOWING, ids=lambda program: program.name)
 def test_the_operator_that_overflows_and_no_other_gets_its_status(program: Program) -> None:
     torch.manual_seed(0)
-    with Judge() as judge:
+    with OverflowDetector() as judge:
         program.run()
     assert tuple(judge.found) == program.expected
 
@@ -79,7 +79,7 @@ def test_the_operator_that_overflows_and_no_other_gets_its_status(program: Progr
 @pytest.mark.parametrize("program", CLEAN, ids=lambda program: program.name)
 def test_what_only_looks_like_an_overflow_gets_none(program: Program) -> None:
     torch.manual_seed(0)
-    with Judge() as judge:
+    with OverflowDetector() as judge:
         program.run()
     assert judge.found == []
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from opdump.checks import Checks, Thresholds
-from opdump.checks.facts import Facts, facts_of_summary
 from opdump.checks.operator_classes import class_of
+from opdump.checks.tensor_stats import TensorStats, facts_of_summary
 from opdump.kernels import summarise
 from opdump.records import IO, OpRecord, TensorRecord
 
@@ -67,7 +67,7 @@ def test_an_operator_that_computes_is_no_such_operator(op_type: str) -> None:
     assert class_of(op_type) in ("computes", "cube")
 
 
-def executed(op_type: str, *values: float) -> tuple[OpRecord, list[tuple[TensorRecord, Facts]]]:
+def executed(op_type: str, *values: float) -> tuple[OpRecord, list[tuple[TensorRecord, TensorStats]]]:
     op = OpRecord(op_type=op_type, op_name=op_type, timestamp=1)
     io: IO = "output"
     record = TensorRecord(op=op, io=io, slot=0, dtype="float32", shape=(len(values),))

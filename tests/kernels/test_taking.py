@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from opdump.kernels import DTYPE_CODES, SummaryTable, TensorTaker, reference, taking
-from opdump.recorder import Taken
+from opdump.kernels import DTYPE_CODES, TensorTaker, SummaryTable, reference, taking
+from opdump.recorder import TensorSnapshot
 from opdump.records import OpRecord
 
 torch = pytest.importorskip("torch")
@@ -25,17 +25,17 @@ class Taking:
 
     def __init__(self, pair: tuple[Any, Any]) -> None:
         self.table = pair[0]()
-        self.taker = pair[1](self.table, Taken("", (), 0), CLASSES)
+        self.taker = pair[1](self.table, TensorSnapshot("", (), 0), CLASSES)
         self.others: list[tuple[Any, str]] = []
 
-    def take(self, *lives: tuple[int, str, Any, str, str]) -> list[Taken]:
-        entries: list[Taken] = []
+    def take(self, *lives: tuple[int, str, Any, str, str]) -> list[TensorSnapshot]:
+        entries: list[TensorSnapshot] = []
         self.taker.take_all(OP, "input", lives, entries, self._other)
         return entries
 
-    def _other(self, tensor: Any, skip: str) -> Taken:
+    def _other(self, tensor: Any, skip: str) -> TensorSnapshot:
         self.others.append((tensor, skip))
-        return Taken("other", (), 0)
+        return TensorSnapshot("other", (), 0)
 
 
 def _small_numbers(dtype: str) -> Any:
@@ -125,7 +125,7 @@ def test_tensors_keep_their_order_and_are_objects_of_their_own(pair: tuple[Any, 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_tensors_may_belong_to_no_operator_yet(pair: tuple[Any, Any]) -> None:
-    entries: list[Taken] = []
+    entries: list[TensorSnapshot] = []
     Taking(pair).taker.take_all(None, "output", ((0, "", torch.ones(2), "", ""),), entries, lambda *_: None)
     assert [entry.op for entry in entries] == [None]
 
@@ -134,7 +134,7 @@ def test_tensors_may_belong_to_no_operator_yet(pair: tuple[Any, Any]) -> None:
 def test_mistakes_of_a_caller_are_refused(pair: tuple[Any, Any]) -> None:
     table_type, taker_type = pair
     with pytest.raises(AttributeError, match="__dlpack_c_exchange_api__"):
-        taker_type(table_type(), Taken("", (), 0), (int,))
+        taker_type(table_type(), TensorSnapshot("", (), 0), (int,))
     with pytest.raises(TypeError, match="slot, argument, tensor, source and skip"):
         Taking(pair).take((0, "self", torch.ones(2)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unlike the prototype"):
@@ -143,7 +143,7 @@ def test_mistakes_of_a_caller_are_refused(pair: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_an_error_that_is_not_the_tensors_own_is_not_hidden(pair: tuple[Any, Any]) -> None:
-    def fails(tensor: Any, skip: str) -> Taken:
+    def fails(tensor: Any, skip: str) -> TensorSnapshot:
         raise KeyError(skip)
 
     with pytest.raises(KeyError, match="in flight"):

@@ -14,13 +14,13 @@ from onnx import helper
 from opdump.adapters.host.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.plan import DumpPlan, StepSet
-from opdump.recorder import GatheringRecorder, LiveTensor
+from opdump.recorder import LiveTensor, OperatorRecorder
 from opdump.records import OpRecord
 from opdump.testing import CollectingWriter
 from tests.onnx.recording import FLOAT, INT64, model_of, numbers, plain_run
 
 
-class FailureRecorder(GatheringRecorder):
+class FailureRecorder(OperatorRecorder):
     """Also keeps what an adapter said of failures."""
 
     def __init__(self, plan: DumpPlan) -> None:

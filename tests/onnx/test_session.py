@@ -18,7 +18,7 @@ from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.errors import CaptureStateError, ModelFileError
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import Exclusion, ModelSelection, OperatorRange
-from opdump.recorder import GatheringRecorder, Taken
+from opdump.recorder import OperatorRecorder, TensorSnapshot
 from opdump.records import OpRecord
 from opdump.testing import CollectingWriter
 from tests.onnx.recording import FLOAT, INT64, Recording, model_of, numbers, plain_run
@@ -258,7 +258,7 @@ def test_watched_outputs_are_told_after_each_chosen_operator() -> None:
     selection = ModelSelection(layers=("A", "B"), watcher_nodes=("C", "D", "E"))
     plan = DumpPlan(path=Path("dump"), captures="watch", models=(selection,))
     writer = CollectingWriter()
-    recorder = GatheringRecorder(plan, writer, NumpyReader.of_plan(plan))
+    recorder = OperatorRecorder(plan, writer, NumpyReader.of_plan(plan))
     session = OnnxSession(model, recorder=recorder, plan=plan, model_id=1)
     x = numbers(3)
     assert same_bits(session.run(None, {"x": x}), plain_run(model.SerializeToString(), {"x": x}))
@@ -274,13 +274,13 @@ def test_watched_outputs_are_told_after_each_chosen_operator() -> None:
 def test_the_judge_of_overflows_gets_all_tensors_of_an_operator() -> None:
     seen: dict[str, list[str]] = {}
 
-    def judge(op: OpRecord, taken: Sequence[Taken]) -> int:
+    def judge(op: OpRecord, taken: Sequence[TensorSnapshot]) -> int:
         seen[op.op_name] = [entry.io for entry in taken]
         return 0x20 if op.op_name == "relu" else 0
 
     plan = DumpPlan(path=Path("dump"), captures="overflow", saved_data="full")
     writer = CollectingWriter()
-    recorder = GatheringRecorder(plan, writer, NumpyReader.of_plan(plan), judge)
+    recorder = OperatorRecorder(plan, writer, NumpyReader.of_plan(plan), judge)
     session = OnnxSession(chain(), recorder=recorder, plan=plan, model_id=1)
     x = numbers(4)
     session.run(None, {"x": x})

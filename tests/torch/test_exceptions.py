@@ -19,7 +19,7 @@ import opdump
 from opdump.catalog.catalog import Execution
 from opdump.commands.tracebacks import without_opdump_frames
 from opdump.plan import DumpPlan
-from opdump.recorder import Taken
+from opdump.recorder import TensorSnapshot
 
 
 class Doubling(torch.autograd.Function):
@@ -265,7 +265,7 @@ def test_a_run_without_failure_leaves_nothing_and_reads_no_tensor(
     read: list[object] = []
     take = TensorReader.take
 
-    def counting(reader: TensorReader, tensor: Tensor) -> Taken:
+    def counting(reader: TensorReader, tensor: Tensor) -> TensorSnapshot:
         read.append(tensor)
         return take(reader, tensor)
 

@@ -10,13 +10,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from opdump.adapters.program_marks import MarkError
+from opdump.adapters.torch.dump_selection import DumpSelection
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_marks import Marks
 from tests.torch.operator_places import Block, Net, Places, Saving, Sine, batch, sines
 
 
-def marks_of(*targets: object) -> Marks:
-    marks = Marks()
+def marks_of(*targets: object) -> DumpSelection:
+    marks = DumpSelection()
     for target in targets:
         marks.program.set(target, enabled=True)
     return marks

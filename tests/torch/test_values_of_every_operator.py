@@ -39,7 +39,7 @@ def host(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 @dataclass
-class Judge(TorchDispatchMode):
+class OverflowDetector(TorchDispatchMode):
     seen: list[Seen] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ def test_every_value_of_a_dump_is_what_a_plain_mode_sees(
     program: Callable[[], None], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     torch.manual_seed(0)
-    with Judge() as judge:
+    with OverflowDetector() as judge:
         program()
     torch.manual_seed(0)
     with opdump.capture(path=tmp_path, saved_data="full"):

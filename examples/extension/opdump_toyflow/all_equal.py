@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from opdump.checks import Thresholds
-from opdump.checks.facts import Facts
+from opdump.checks.tensor_stats import TensorStats
 
 
-def all_equal(facts: Facts, _dtype: str, thresholds: Thresholds) -> str:
+def all_equal(facts: TensorStats, _dtype: str, thresholds: Thresholds) -> str:
     """`5 times 0.25`; empty where elements differ, where they are zero and where there are too few."""
     if facts.max is None or facts.max != facts.min or facts.max == 0 or facts.count < max(thresholds.zeros, 4):
         return ""

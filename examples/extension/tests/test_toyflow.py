@@ -10,7 +10,7 @@ from opdump_toyflow.adapter import ToyflowAdapter
 from opdump_toyflow.all_equal import all_equal
 
 from opdump.checks import Thresholds
-from opdump.checks.facts import facts_of_summary
+from opdump.checks.tensor_stats import facts_of_summary
 from opdump.kernels import summarise
 from opdump.testing import AdapterTests
 

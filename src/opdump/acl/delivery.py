@@ -127,7 +127,7 @@ class DeliveringSink(DirectorySink):
             self.write_parts(relative, [data])
 
 
-class DeliveringWriter(AscendWriter):
+class CallbackWriter(AscendWriter):
     """Writes dumps of models to disk, or hands them to the callback."""
 
     def __init__(self, plan: DumpPlan, run: RunFacts, delivery: Delivery) -> None:

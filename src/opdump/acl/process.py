@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opdump.acl.codes import Code
 from opdump.acl.contexts import Contexts
-from opdump.acl.delivery import DeliveringWriter, Delivery
+from opdump.acl.delivery import CallbackWriter, Delivery
 from opdump.acl.failures import LOG, CallError
 from opdump.acl.handles import Handles
 from opdump.acl.memory import Memory
@@ -207,7 +207,7 @@ class Process:
     def _open(self, plan: DumpPlan) -> Recording:
         recording = Recording(
             plan,
-            writer=DeliveringWriter(plan, run_facts(plan), self.delivery),
+            writer=CallbackWriter(plan, run_facts(plan), self.delivery),
             may_write=lambda: not self.delivery.is_on,
         )
         self.recordings.append(recording)

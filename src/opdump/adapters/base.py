@@ -37,7 +37,7 @@ class Settings:
     """Tensors of the program to watch from the start, by name (watch mode)."""
 
 
-class Clock(Protocol):
+class StepController(Protocol):
     """The half of an attached adapter that a program may drive."""
 
     @property
@@ -104,5 +104,5 @@ class Adapter(Protocol):
     def reader(self, plan: DumpPlan) -> Reader:
         """Looks at the framework's tensors as the plan wants."""
 
-    def attach(self, recorder: Recorder, settings: Settings) -> AbstractContextManager[Clock]:
+    def attach(self, recorder: Recorder, settings: Settings) -> AbstractContextManager[StepController]:
         """Captures while the context is open."""

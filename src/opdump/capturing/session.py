@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from opdump import amounts
 from opdump.adapters.base import (
     Adapter,
-    Clock,
     DumpComplete,
     Settings,
+    StepController,
     Steps,
     SupportsForks,
     SupportsGroups,
@@ -89,7 +89,7 @@ class Dump:
         self.report: CaptureReport | None = None
         self._recorder = recorder
         self._writer = writer
-        self._clock: Clock = _StoppedClock()
+        self._clock: StepController = _StoppedClock()
         self._started = time.monotonic()
         self._process = os.getpid()
         self.when_replaced: Callable[[CaptureReport], object] = _log_replaced

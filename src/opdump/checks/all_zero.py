@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from opdump.checks.facts import Facts
 from opdump.checks.finding import Thresholds
 from opdump.checks.seen import INTEGERS
+from opdump.checks.tensor_stats import TensorStats
 
 
-def all_zero(facts: Facts, dtype: str, thresholds: Thresholds) -> str:
+def all_zero(facts: TensorStats, dtype: str, thresholds: Thresholds) -> str:
     """`6 elements`; empty for integers and bool, of which many are rightly zero, for fewer than `zeros` elements,
     and where only a sample is known: the rest may be other.
     """

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from opdump.checks.extreme import LARGEST
-from opdump.checks.facts import Facts
 from opdump.checks.finding import Thresholds
 from opdump.checks.operator_classes import class_of
 from opdump.checks.overflow import has_only_finite_arguments
 from opdump.checks.seen import INTEGERS
+from opdump.checks.tensor_stats import TensorStats
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord
 
-Known = tuple[TensorRecord, Facts]
+Known = tuple[TensorRecord, TensorStats]
 
 PARAMETER: Final = "Parameter"
 PROGRAMS_OWN: Final = ("Parameter.", "data-")
@@ -65,7 +65,7 @@ class Consequences:
         self._plain: set[str] = set()
         """Outputs that were made of masks, of positions and of numbers in the program alone: no parameter, no data."""
 
-    def is_meant(self, record: TensorRecord, facts: Facts) -> bool:
+    def is_meant(self, record: TensorRecord, facts: TensorStats) -> bool:
         """Whether the infinities of an input are those of a mask."""
         if record.source in self._meant:
             return True
@@ -74,7 +74,7 @@ class Consequences:
         is_given = record.source.startswith("data-") or is_root_input(record.source)
         return facts.only_negative_inf and is_given
 
-    def infinities_are_meant(self, op: OpRecord, inputs: Sequence[Known], facts: Facts) -> bool:
+    def infinities_are_meant(self, op: OpRecord, inputs: Sequence[Known], facts: TensorStats) -> bool:
         """Whether those of an output are a mask, or what a mask makes of other numbers."""
         if not facts.only_negative_inf:
             return False
@@ -120,7 +120,7 @@ class Consequences:
         return bool(inputs) and all(not _is_float(record) or record.source in self._plain for record, _ in inputs)
 
 
-def is_extreme(record: TensorRecord, facts: Facts, thresholds: Thresholds) -> bool:
+def is_extreme(record: TensorRecord, facts: TensorStats, thresholds: Thresholds) -> bool:
     """Whether a tensor holds a number near the largest of its type, or an infinity in its place."""
     largest = LARGEST.get(record.dtype)
     if largest is None:
@@ -129,7 +129,7 @@ def is_extreme(record: TensorRecord, facts: Facts, thresholds: Thresholds) -> bo
     return any(value is not None and abs(value) >= bound for value in (facts.max, facts.min))
 
 
-def is_lowest(record: TensorRecord, facts: Facts, thresholds: Thresholds) -> bool:
+def is_lowest(record: TensorRecord, facts: TensorStats, thresholds: Thresholds) -> bool:
     """Whether the one extreme of a tensor is the lowest number of its type itself: a mask that is no infinity."""
     largest = LARGEST.get(record.dtype)
     if largest is None or facts.min is None or facts.max is None:

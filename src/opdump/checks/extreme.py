@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from opdump.checks.facts import Facts
 from opdump.checks.finding import Thresholds
+from opdump.checks.tensor_stats import TensorStats
 
 LARGEST: Final[Mapping[str, float]] = {
     "float64": 1.7976931348623157e308,
@@ -19,7 +19,7 @@ LARGEST: Final[Mapping[str, float]] = {
 }
 
 
-def extreme(facts: Facts, dtype: str, thresholds: Thresholds) -> str:
+def extreme(facts: TensorStats, dtype: str, thresholds: Thresholds) -> str:
     """`60000, the largest float16 is 65504`; empty for other types, and where the extremes are not finite: other checks tell that."""
     largest = LARGEST.get(dtype)
     if largest is None:

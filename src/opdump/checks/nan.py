@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from opdump.checks.facts import Facts
 from opdump.checks.finding import Thresholds
+from opdump.checks.tensor_stats import TensorStats
 
 
-def nan(facts: Facts, _dtype: str, _thresholds: Thresholds) -> str:
+def nan(facts: TensorStats, _dtype: str, _thresholds: Thresholds) -> str:
     """`3 of 6 elements`, `3 of the first 6 of 1000 elements`; empty where there is none, or nothing is known."""
     if not facts.nan:
         return ""

@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Final
 
 from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, is_lowest, is_root_input
-from opdump.checks.facts import Facts
 from opdump.checks.finding import CheckName, Finding, Thresholds
 from opdump.checks.operator_classes import class_of
 from opdump.checks.overflow import has_only_finite_arguments
+from opdump.checks.tensor_stats import TensorStats
 from opdump.checks.zero_parameters import Parameters
 from opdump.extensions import Registry
 from opdump.records import OpRecord, TensorRecord
 
-Check = Callable[[Facts, str, Thresholds], str]
+Check = Callable[[TensorStats, str, Thresholds], str]
 
 CHECKS: Final[Registry[Check]] = Registry(
     "opdump.checks",
@@ -58,7 +58,7 @@ class Checks:
         self._zero_parameters: dict[str, Finding] = {}
         """Parameters that were zero when they were read first; the end of the step tells what of them is news."""
 
-    def findings(self, op: OpRecord, tensors: Iterable[tuple[TensorRecord, Facts]]) -> list[Finding]:
+    def findings(self, op: OpRecord, tensors: Iterable[tuple[TensorRecord, TensorStats]]) -> list[Finding]:
         """What is wrong with an operator's tensors, inputs first."""
         known = list(tensors)
         inputs = [each for each in known if each[0].io == "input"]
@@ -100,7 +100,9 @@ class Checks:
             found += [finding for source, finding in read if not self._parameters.is_trained(source)]
         return found
 
-    def _of_input(self, op: OpRecord, record: TensorRecord, facts: Facts, name: CheckName, text: str) -> Finding | None:
+    def _of_input(
+        self, op: OpRecord, record: TensorRecord, facts: TensorStats, name: CheckName, text: str
+    ) -> Finding | None:
         source = record.source
         if name == "inf" and self._consequences.is_meant(record, facts):
             return None
@@ -125,9 +127,9 @@ class Checks:
         self,
         op: OpRecord,
         record: TensorRecord,
-        facts: Facts,
+        facts: TensorStats,
         name: CheckName,
-        inputs: Sequence[tuple[TensorRecord, Facts]],
+        inputs: Sequence[tuple[TensorRecord, TensorStats]],
     ) -> bool:
         """Whether a kind of finding of an output is what the operator was asked for, or follows from what it read."""
         follows = self._consequences
@@ -158,7 +160,7 @@ class Checks:
         makes_it_up = class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments)
         return replace(finding, origin=not (has_read or makes_it_up or self._has_origin), inherited=has_read)
 
-    def _words(self, record: TensorRecord, facts: Facts) -> dict[CheckName, str]:
+    def _words(self, record: TensorRecord, facts: TensorStats) -> dict[CheckName, str]:
         words = {name: check(facts, record.dtype, self._thresholds) for name, check in self._checks.items()}
         return {name: text for name, text in words.items() if text}
 

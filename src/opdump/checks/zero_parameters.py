@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from opdump.checks.consequences import PARAMETER, Known, is_root_input
-from opdump.checks.facts import Facts
+from opdump.checks.tensor_stats import TensorStats
 from opdump.records import OpRecord
 
 PREFIX: Final = f"{PARAMETER}."
@@ -20,7 +20,7 @@ class Parameters:
     """Of one step: what parameters were when they were read first, and what they are at its end."""
 
     def __init__(self) -> None:
-        self._before: dict[str, Facts] = {}
+        self._before: dict[str, TensorStats] = {}
         self._after: dict[str, Known] = {}
 
     def saw(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:

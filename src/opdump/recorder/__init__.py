@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from opdump.plan import DumpPlan
 from opdump.recorder.circumstances import Circumstances, Nothing
-from opdump.recorder.gathering import GatheringRecorder, Judge
-from opdump.recorder.overflow_judge import judge_by_data
+from opdump.recorder.operator_recorder import OperatorRecorder, OverflowDetector
+from opdump.recorder.overflow_detector import judge_by_data
 from opdump.recorder.own_errors import beside_the_program
 from opdump.recorder.recorder import GAPS, Recorder, failure_text
-from opdump.recorder.taken import Live, LiveTensor, PendingArray, Reader, Taken
+from opdump.recorder.snapshots import Live, LiveTensor, PendingArray, Reader, TensorSnapshot
 from opdump.recorder.writers import (
     StepWriter,
     SupportsExceptions,
@@ -31,11 +31,11 @@ from opdump.recorder.writers import (
 __all__ = [
     "GAPS",
     "Circumstances",
-    "GatheringRecorder",
-    "Judge",
     "Live",
     "LiveTensor",
     "Nothing",
+    "OperatorRecorder",
+    "OverflowDetector",
     "PendingArray",
     "Reader",
     "Recorder",
@@ -46,14 +46,16 @@ __all__ = [
     "SupportsOperatorFiles",
     "SupportsOverflows",
     "SupportsTensorFiles",
-    "Taken",
+    "TensorSnapshot",
     "beside_the_program",
     "failure_text",
     "make_recorder",
 ]
 
 
-def make_recorder(plan: DumpPlan, writer: StepWriter, reader: Reader, judge: Judge | None = None) -> Recorder:
+def make_recorder(
+    plan: DumpPlan, writer: StepWriter, reader: Reader, judge: OverflowDetector | None = None
+) -> Recorder:
     """The recorder for a plan and a layout.
 
     `judge` says how an operator that has run overflowed; without one, overflow mode judges by the operator's data.
@@ -62,4 +64,4 @@ def make_recorder(plan: DumpPlan, writer: StepWriter, reader: Reader, judge: Jud
         return Recorder(plan, writer, reader)
     if judge is None and plan.captures == "overflow":
         judge = judge_by_data(plan)
-    return GatheringRecorder(plan, writer, reader, judge)
+    return OperatorRecorder(plan, writer, reader, judge)

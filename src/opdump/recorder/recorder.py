@@ -32,7 +32,7 @@ from opdump.plan.nearest import with_nearest
 from opdump.recorder.circumstances import Circumstances, Nothing, why_nothing
 from opdump.recorder.guarded import guarded
 from opdump.recorder.own_errors import cut_short, stopped_by, told_where_it_stops
-from opdump.recorder.taken import Live, LiveTensor, Reader, SupportsSides, Taken
+from opdump.recorder.snapshots import Live, LiveTensor, Reader, SupportsSides, TensorSnapshot
 from opdump.recorder.verdict import Lookout
 from opdump.recorder.writers import StepWriter, SupportsTensorFiles
 from opdump.records import IO, HostPayload, OpRecord, SkipReason, record_of
@@ -97,9 +97,9 @@ class Recorder:
         """The same reader where it takes all tensors of a side at once."""
         self._ops: list[OpRecord] = []
         self._counted: Counter[SkipReason] = Counter()
-        self._entries: list[Taken] = []
-        self._waiting: list[Taken] = []
-        self._waiting_constants: list[tuple[int, Taken]] = []
+        self._entries: list[TensorSnapshot] = []
+        self._waiting: list[TensorSnapshot] = []
+        self._waiting_constants: list[tuple[int, TensorSnapshot]] = []
         self._graph_sizes: dict[int, int] = {}
         self._constants: dict[tuple[int, str, int], int] = {}
         self._kernel_args: set[tuple[int, int, str]] = set()
@@ -318,7 +318,7 @@ class Recorder:
         step: int,
         steps: set[int],
         ops: Sequence[OpRecord],
-        entries: Sequence[Taken],
+        entries: Sequence[TensorSnapshot],
         counted: Counter[SkipReason],
     ) -> None:
         if steps == {step}:
@@ -472,7 +472,7 @@ class Recorder:
             self._write_entry(entry)
         self._waiting = []
 
-    def _write_entry(self, entry: Taken) -> None:
+    def _write_entry(self, entry: TensorSnapshot) -> None:
         if entry.array is None or self._files_of is None:
             return  # written already, by a call that Ctrl-C or a full disk cut off
         entry.file = self._files_of.write_payload(record_of(entry, HostPayload(array_of(entry))))
@@ -484,7 +484,7 @@ class Recorder:
             self._kernel_args.add(key)
             self._files_of.write_kernel_args(op)
 
-    def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
+    def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
         self.executed += sum(1 for op in ops if op.op_type != "Parameter")
         for op in ops:
             if op.skip:
@@ -518,7 +518,7 @@ def failure_text(error: BaseException | None) -> str:
     return str(error) if isinstance(error, OpdumpError) else f"{type(error).__name__}: {error}"
 
 
-def array_of(taken: Taken) -> npt.NDArray[Any]:
+def array_of(taken: TensorSnapshot) -> npt.NDArray[Any]:
     """The elements that were taken, on the host."""
     array = taken.array
     if array is None:
@@ -526,7 +526,7 @@ def array_of(taken: Taken) -> npt.NDArray[Any]:
     return array.to_numpy() if hasattr(array, "to_numpy") else array
 
 
-def held_bytes(taken: Taken) -> int:
+def held_bytes(taken: TensorSnapshot) -> int:
     """Bytes that the elements of a tensor take in memory, before any widening."""
     if not taken.sample:
         return taken.data_size

@@ -15,7 +15,7 @@ import numpy as np
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.checks import Checks, Finding, Thresholds
-from opdump.checks.facts import Facts, facts_of, facts_of_summary
+from opdump.checks.tensor_stats import TensorStats, facts_of, facts_of_summary
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
@@ -70,7 +70,7 @@ def check_dump(
     return checked
 
 
-def _facts(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecord, Facts]]:
+def _facts(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecord, TensorStats]]:
     for record in execution.tensors:
         checked.tensors += 1
         try:
@@ -87,7 +87,7 @@ def _facts(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecor
             yield record, facts
 
 
-def _facts_of(record: TensorRecord) -> Facts | None:
+def _facts_of(record: TensorRecord) -> TensorStats | None:
     count = math.prod(record.shape)
     facts = facts_of(record.statistics, count) if record.statistics else None
     if facts is not None or record.payload is None or isinstance(record.payload, DamagedPayload):

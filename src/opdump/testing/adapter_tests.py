@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from opdump.adapters.base import Adapter, Clock, Settings
+from opdump.adapters.base import Adapter, Settings, StepController
 from opdump.plan import DumpPlan, StepSet
 from opdump.recorder import Recorder
 from opdump.records import OpRecord, TensorRecord
@@ -62,7 +62,7 @@ class AdapterTests(ABC):
         """Another look at the same memory, by an operator that runs no kernel."""
 
     @contextmanager
-    def captured(self, path: Path, **settings: Any) -> Iterator[tuple[Clock, CollectingWriter, Recorder]]:
+    def captured(self, path: Path, **settings: Any) -> Iterator[tuple[StepController, CollectingWriter, Recorder]]:
         """Capture into memory while the block runs; only `manual_step` ends a step."""
         plan = DumpPlan(path=path, **{"saved_data": "full", **settings})
         adapter = self.adapter()

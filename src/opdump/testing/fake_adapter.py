@@ -23,7 +23,7 @@ import numpy.typing as npt
 from opdump.adapters.base import Settings
 from opdump.kernels import DTYPE_CODES, Summary, summarise
 from opdump.plan import DumpPlan
-from opdump.recorder import Live, Recorder, Taken
+from opdump.recorder import Live, Recorder, TensorSnapshot
 from opdump.records import OpRecord, SkipReason
 from opdump.statistics import digests_of
 
@@ -37,8 +37,8 @@ class ArrayReader:
         self._plan = plan
         self._digests = tuple(name for name in ("md5", "hash") if name in plan.statistic_category)
 
-    def take(self, tensor: Array) -> Taken:
-        taken = Taken(tensor.dtype.name, tensor.shape, tensor.nbytes)
+    def take(self, tensor: Array) -> TensorSnapshot:
+        taken = TensorSnapshot(tensor.dtype.name, tensor.shape, tensor.nbytes)
         if tensor.size == 0:
             taken.skip = "empty"
             return taken
@@ -51,10 +51,10 @@ class ArrayReader:
             taken.array = tensor.flat[:number].copy() if taken.sample else tensor.copy()
         return taken
 
-    def skip(self, tensor: Array, reason: SkipReason) -> Taken:
-        return Taken(tensor.dtype.name, tensor.shape, 0, reason)
+    def skip(self, tensor: Array, reason: SkipReason) -> TensorSnapshot:
+        return TensorSnapshot(tensor.dtype.name, tensor.shape, 0, reason)
 
-    def summaries(self, entries: Sequence[Taken]) -> list[Summary | None]:
+    def summaries(self, entries: Sequence[TensorSnapshot]) -> list[Summary | None]:
         return [entry.table for entry in entries]
 
     def finish_step(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opdump.adapters.base import Clock, DumpComplete, Settings
+from opdump.adapters.base import DumpComplete, Settings, StepController
 from opdump.adapters.tensorflow.adapter import ADAPTER
 from opdump.plan import DumpPlan, StepSet
 from opdump.recorder import Recorder, make_recorder
@@ -22,7 +22,7 @@ from opdump.testing import CollectingWriter
 class Recording:
     """What was captured; complete when the block has ended."""
 
-    clock: Clock
+    clock: StepController
     writer: CollectingWriter
     recorder: Recorder
 

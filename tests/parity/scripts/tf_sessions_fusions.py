@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.sessions.fetch_planning import PlainRun
+from opdump.adapters.tensorflow.sessions.fetch_planning import BaselineGraph
 from opdump.adapters.tensorflow.sessions.subgraph import closure_of
 from tests.parity.scripts.tf_sessions_harness import expect, main, recorded, same, v1
 
@@ -107,7 +107,7 @@ def case_fused_operators_are_tried():
             x, w, b = (v1.placeholder(tf.float32, shape) for shape in ([None, 200], [200, columns], [columns]))
             y = tf.negative(tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b)))
             closure = closure_of([y], {x.name, w.name, b.name})
-            tried = PlainRun([y], closure, v1.ConfigProto()).fusions
+            tried = BaselineGraph([y], closure, v1.ConfigProto()).fusions
         expect(tried)
         expect(tried.alike(()) == set(), "without shapes nobody knows")
         shapes = tuple(sorted({x.name: (rows, 200), w.name: (200, columns), b.name: (columns,)}.items()))

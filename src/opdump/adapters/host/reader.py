@@ -16,7 +16,7 @@ from opdump.adapters.host.element_types import widened_elements
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
 from opdump.plan import DumpPlan
-from opdump.recorder import Taken
+from opdump.recorder import TensorSnapshot
 from opdump.records import SkipReason
 from opdump.statistics import Extremes, canonical_category, device_extremes, digests_of, has_device_extremes
 
@@ -58,7 +58,7 @@ class NumpyReader:
         self._generation = 0
         self._device_extremes = device_extremes and statistics
         self._hosts: dict[int, HostTensor] = {}
-        """What was taken in this step, by the identity of its `Taken`, where extremes are wanted."""
+        """What was taken in this step, by the identity of its `TensorSnapshot`, where extremes are wanted."""
 
     @classmethod
     def of_plan(cls, plan: DumpPlan) -> NumpyReader:
@@ -71,13 +71,13 @@ class NumpyReader:
             device_extremes=plan.layout == "acl" and plan.saves_statistics,
         )
 
-    def take(self, tensor: LiveValue) -> Taken:
+    def take(self, tensor: LiveValue) -> TensorSnapshot:
         """Reads one tensor as it is now."""
         if isinstance(tensor, str):
-            return Taken(tensor, (), 0, "opaque")
+            return TensorSnapshot(tensor, (), 0, "opaque")
         host = _host_tensor(tensor)
         element = host.element
-        taken = Taken(element.dtype, host.shape, host.size)
+        taken = TensorSnapshot(element.dtype, host.shape, host.size)
         if element.bits == 0:
             taken.skip = "opaque"
             return taken
@@ -100,14 +100,14 @@ class NumpyReader:
             taken.digests = dict(host.digests)
         return taken
 
-    def skip(self, tensor: LiveValue, reason: SkipReason) -> Taken:
+    def skip(self, tensor: LiveValue, reason: SkipReason) -> TensorSnapshot:
         """The facts of a tensor whose elements are not to be read."""
         if isinstance(tensor, str):
-            return Taken(tensor, (), 0, reason)
+            return TensorSnapshot(tensor, (), 0, reason)
         host = _host_tensor(tensor)
-        return Taken(host.element.dtype, host.shape, 0, reason)
+        return TensorSnapshot(host.element.dtype, host.shape, 0, reason)
 
-    def summaries(self, entries: Sequence[Taken]) -> list[Summary | None]:
+    def summaries(self, entries: Sequence[TensorSnapshot]) -> list[Summary | None]:
         """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
         table, make, known = self._table, Summary._make, self._fixed_summaries
         known.extend(map(make, self._fixed.rows()[len(known) :].tolist()))
@@ -132,7 +132,7 @@ class NumpyReader:
         self._hosts.clear()
         self._generation += 1
 
-    def _extremes_of(self, host: HostTensor, taken: Taken, summary: Summary) -> Extremes | None:
+    def _extremes_of(self, host: HostTensor, taken: TensorSnapshot, summary: Summary) -> Extremes | None:
         if has_device_extremes(summary, is_float="float" in host.element.dtype):
             return None
         if not host.extremes:
@@ -140,7 +140,7 @@ class NumpyReader:
             host.extremes.append(device_extremes(elements, summary))
         return host.extremes[0]
 
-    def _summarise(self, host: HostTensor, taken: Taken) -> None:
+    def _summarise(self, host: HostTensor, taken: TensorSnapshot) -> None:
         table = self._fixed if host.fixed else self._table
         if host.row < 0 or not (host.fixed or host.generation == self._generation):
             element = host.element

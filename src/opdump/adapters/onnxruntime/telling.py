@@ -17,7 +17,7 @@ from opdump.adapters.onnxruntime.model_graph import ModelNode
 from opdump.adapters.onnxruntime.selection import Choice, ChosenNode, Slots
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors
 from opdump.plan import DumpPlan
-from opdump.recorder import GatheringRecorder, LiveTensor, Recorder
+from opdump.recorder import LiveTensor, OperatorRecorder, Recorder
 from opdump.records import OpRecord, SkipReason
 
 NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
@@ -77,7 +77,7 @@ class NodeTeller:
                     self._tell_skipped(chosen.node.with_bodies, chosen.skip, step)
                 continue
             self._tell_node(chosen, tensors, step)
-            if isinstance(self._recorder, GatheringRecorder) and self._choice.watched:
+            if isinstance(self._recorder, OperatorRecorder) and self._choice.watched:
                 self._tell_watched(self._recorder, chosen, tensors, step, place)
 
     def _tell_node(self, chosen: ChosenNode, tensors: Tensors, step: int) -> None:
@@ -111,7 +111,7 @@ class NodeTeller:
                 self._tell_runs(run.within.get(node.name, ()), within, step)
 
     def _tell_watched(
-        self, recorder: GatheringRecorder, after: ChosenNode, tensors: Tensors, step: int, place: int
+        self, recorder: OperatorRecorder, after: ChosenNode, tensors: Tensors, step: int, place: int
     ) -> None:
         """What the outputs of the watched nodes that have run by then hold, after a node that is not watched itself."""
         watched = {chosen.node.name: chosen for chosen in self._choice.watched}

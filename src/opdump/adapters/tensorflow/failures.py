@@ -18,7 +18,7 @@ from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.sessions.seen import Seen
 from opdump.adapters.tensorflow.sessions.subgraph import Closure, GraphOperator
-from opdump.recorder import GatheringRecorder, LiveTensor
+from opdump.recorder import LiveTensor, OperatorRecorder
 
 Run = Callable[..., Any]
 
@@ -84,7 +84,7 @@ class FailureDump:
                 arguments=arguments_of(op.operation.node_def),
             )
             recorder = capture.recorder
-            assert isinstance(recorder, GatheringRecorder), "that of the mode of failures"
+            assert isinstance(recorder, OperatorRecorder), "that of the mode of failures"
             recorder.failed_op(record, _said(error), inputs)
 
     def _inputs(

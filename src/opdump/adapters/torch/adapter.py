@@ -27,6 +27,7 @@ from opdump.adapters.torch.calls import CallMode
 from opdump.adapters.torch.compiled import CompiledCall, CompiledRegions
 from opdump.adapters.torch.composites import ExactOperators
 from opdump.adapters.torch.dispatch import CaptureMode
+from opdump.adapters.torch.dump_selection import DumpSelection
 from opdump.adapters.torch.failures import FunctionFailures
 from opdump.adapters.torch.future_callbacks import FutureCallbacks
 from opdump.adapters.torch.loading import Loading
@@ -39,7 +40,6 @@ from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.rpc_calls import RpcCalls, worker_number
 from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.training_listener import SilentListener
-from opdump.adapters.torch.training_marks import Marks
 from opdump.adapters.torch.unseen import never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
@@ -103,7 +103,7 @@ class _Capture(SilentListener):
         self._plan = plan
         self._recorder = recorder
         self._stop_after_dump = settings.stop_after_dump
-        self._marks = Marks(settings.marks) if plan.selection == "marked" else None
+        self._marks = DumpSelection(settings.marks) if plan.selection == "marked" else None
         self.depth = CallDepth()
         self.observer = TrainingObserver(
             self,
@@ -429,7 +429,7 @@ class _Capture(SilentListener):
             self._calls.detach()
 
 
-def _unused_marks(marks: Marks) -> Iterator[str]:
+def _unused_marks(marks: DumpSelection) -> Iterator[str]:
     if not marks.program and not marks.used:
         yield "set_dump: nothing is marked, and dump_mode 2 dumps what is; call opdump.set_dump(net) in the program"
     for text in marks.unused():

@@ -20,6 +20,7 @@ from opdump.adapters.torch.call_depth import BESIDE_AN_OPERATOR, CallDepth
 from opdump.adapters.torch.collectives import WAIT, Collectives
 from opdump.adapters.torch.description import node_of
 from opdump.adapters.torch.device_graphs import DeviceGraphs
+from opdump.adapters.torch.dump_selection import DumpSelection
 from opdump.adapters.torch.failures import records_failures
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
 from opdump.adapters.torch.models import Models
@@ -44,12 +45,11 @@ from opdump.adapters.torch.schemas import (
 )
 from opdump.adapters.torch.sites import Site
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_marks import Marks
 from opdump.adapters.torch.unseen import unseen
 from opdump.adapters.torch.values import ProgramValues
 from opdump.adapters.torch.watching import Watches
 from opdump.plan import DumpPlan
-from opdump.recorder import GatheringRecorder, Live, LiveTensor, Recorder, beside_the_program
+from opdump.recorder import Live, LiveTensor, OperatorRecorder, Recorder, beside_the_program
 from opdump.records import OpRecord, SkipReason
 
 # Found once: every operator asks them.
@@ -80,7 +80,7 @@ class CaptureMode(RecordingMode):
         observer: TrainingObserver,
         *,
         rank_id: int = 0,
-        marks: Marks | None = None,
+        marks: DumpSelection | None = None,
         models: Models | None = None,
         names: OperatorNames | None = None,
         calls_only: bool = False,
@@ -102,11 +102,11 @@ class CaptureMode(RecordingMode):
         """Outputs of allocations: whoever reads such memory reads what happened to be there."""
         self.watches: Watches | None = None
         if plan.captures == "watch":
-            assert isinstance(recorder, GatheringRecorder), "make_recorder gives one for every mode"
+            assert isinstance(recorder, OperatorRecorder), "make_recorder gives one for every mode"
             self.watches = Watches(plan, recorder, self.naming.now, OperatorNames() if names is None else names)
-        self._judged: GatheringRecorder | None = None
+        self._judged: OperatorRecorder | None = None
         """The recorder in overflow mode."""
-        if plan.captures == "overflow" and isinstance(recorder, GatheringRecorder):
+        if plan.captures == "overflow" and isinstance(recorder, OperatorRecorder):
             self._judged = recorder
         self._calls_only = calls_only
         self._fails_only = plan.captures == "exception"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from opdump.adapters.torch.arguments import arguments_of, json_value, numbers_for_tensors
+from opdump.adapters.torch.dump_selection import DumpSelection, Spot
 from opdump.adapters.torch.forward_links import ForwardLinks
 from opdump.adapters.torch.models import Models
 from opdump.adapters.torch.private_names import autograd_node, graph_task
@@ -23,7 +24,6 @@ from opdump.adapters.torch.schemas import OperatorSchema, nested_tensors
 from opdump.adapters.torch.sites import GRADIENTS, Site, Sites
 from opdump.adapters.torch.stacks import StackReader, is_recomputing
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_marks import Marks, Spot
 from opdump.adapters.torch.training_position import Position
 from opdump.dump_file.names import UNKNOWN_ID
 from opdump.plan import DumpPlan
@@ -65,7 +65,7 @@ class Naming:
         observer: TrainingObserver,
         *,
         rank_id: int = 0,
-        marks: Marks | None = None,
+        marks: DumpSelection | None = None,
         models: Models | None = None,
     ) -> None:
         self.rank_id = rank_id

@@ -17,8 +17,8 @@ from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
 from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, elements_of, widened
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
 from opdump.adapters.torch.unseen import never_seen
-from opdump.kernels import Summary, SummaryTable, TensorTaker, summarise
-from opdump.recorder import LiveTensor, Taken
+from opdump.kernels import TensorTaker, Summary, SummaryTable, summarise
+from opdump.recorder import LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import SummaryStatistics, canonical_category, device_extremes, digests_of
 
@@ -53,31 +53,31 @@ class TensorReader:
         self._device_extremes = device_extremes
         self._low_precision_on_device = low_precision_on_device
         self._table = SummaryTable(4096)
-        self._undigested: list[tuple[Taken, PendingCopy]] = []
+        self._undigested: list[tuple[TensorSnapshot, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device, accelerators=accelerators)
         self._accelerators = self._device.accelerators
         self._taker: TensorTaker | None = None
         """Where a summary is all that is asked for."""
         summaries_alone = not elements and not self._digests and not device_extremes
         if statistics and summaries_alone and self._accelerators.reads_host and _DESCRIBES_TENSORS:
-            self._taker = TensorTaker(self._table, Taken("", (), 0), _PLAIN_CLASSES)
+            self._taker = TensorTaker(self._table, TensorSnapshot("", (), 0), _PLAIN_CLASSES)
 
-    def take(self, tensor: torch.Tensor) -> Taken:
+    def take(self, tensor: torch.Tensor) -> TensorSnapshot:
         """Reads one tensor as it is now."""
         if self._taker is not None:
-            entries: list[Taken] = []
+            entries: list[TensorSnapshot] = []
             self._taker.take_all(None, "input", ((0, "", tensor, "", ""),), entries, self._take_other)
             return entries[0]
         return self._take_other(tensor, "")
 
-    def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[Taken]) -> bool:
+    def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[TensorSnapshot]) -> bool:
         """Reads the tensors of one side of an operator; False, and nothing read, where more than summaries is asked for."""
         if self._taker is None:
             return False
         self._taker.take_all(op, io, lives, entries, self._take_other)
         return True
 
-    def _take_other(self, tensor: torch.Tensor, skip: SkipReason) -> Taken:
+    def _take_other(self, tensor: torch.Tensor, skip: SkipReason) -> TensorSnapshot:
         if skip:
             return self.skip(tensor, skip)
         if tensor.__class__ in _PLAIN_CLASSES:
@@ -86,10 +86,10 @@ class TensorReader:
         with no_subclass_functions():
             return self._take_any(tensor)
 
-    def skip(self, tensor: torch.Tensor, reason: SkipReason) -> Taken:
+    def skip(self, tensor: torch.Tensor, reason: SkipReason) -> TensorSnapshot:
         """The facts of a tensor whose elements are not to be read."""
         shape = () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
-        return Taken(NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.")), shape, 0, reason)
+        return TensorSnapshot(NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.")), shape, 0, reason)
 
     def without_elements(self) -> TensorReader:
         """A reader of the summaries that this one takes, and of nothing else."""
@@ -108,7 +108,7 @@ class TensorReader:
         except (RuntimeError, NotImplementedError):  # a wrapper around others
             return None
 
-    def summaries(self, entries: Sequence[Taken]) -> list[Summary | None]:
+    def summaries(self, entries: Sequence[TensorSnapshot]) -> list[Summary | None]:
         """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
         table, device, make = self._table, self._device, Summary._make
         if self._device_extremes:
@@ -150,14 +150,14 @@ class TensorReader:
         """How many times the host waited for a stream of a device."""
         return self._device.waits
 
-    def _take_any(self, tensor: torch.Tensor) -> Taken:
+    def _take_any(self, tensor: torch.Tensor) -> TensorSnapshot:
         dtype = NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
         if is_lazy(tensor):
-            return Taken(dtype, (), 0, "no storage")
+            return TensorSnapshot(dtype, (), 0, "no storage")
         shape = tuple(tensor.shape) if not tensor.is_nested else ()
         if tensor.is_nested:
-            return Taken(dtype, shape, 0, "unsupported layout")
-        taken = Taken(dtype, shape, _size(tensor))
+            return TensorSnapshot(dtype, shape, 0, "unsupported layout")
+        taken = TensorSnapshot(dtype, shape, _size(tensor))
         if tensor.is_meta or is_functorch(tensor) or _has_no_storage(tensor):
             taken.skip = "no storage"
             return taken
@@ -190,7 +190,7 @@ class TensorReader:
             self._take_device(dense, taken)
         return taken
 
-    def _take_host(self, dense: torch.Tensor, taken: Taken) -> None:
+    def _take_host(self, dense: torch.Tensor, taken: TensorSnapshot) -> None:
         code = CODES.get(dense.dtype)
         if self._digests and code is not None:
             taken.digests = digests_of(elements_of(dense), self._digests)
@@ -206,7 +206,7 @@ class TensorReader:
             raw = elements_of(dense).flat[: taken.sample] if taken.sample else copy_of_elements(dense)
             taken.array = widened(raw) if dense.dtype is torch.bfloat16 else raw
 
-    def _take_extremes(self, dense: torch.Tensor, taken: Taken) -> None:
+    def _take_extremes(self, dense: torch.Tensor, taken: TensorSnapshot) -> None:
         """The summary now, while the elements that it may not be enough for are there."""
         elements = elements_of(dense)
         name = NAMES[dense.dtype]
@@ -214,7 +214,7 @@ class TensorReader:
         extremes = device_extremes(widened(elements) if name == "bfloat16" else elements, summary)
         taken.statistics = SummaryStatistics(summary, taken.digests, extremes)
 
-    def _take_device(self, dense: torch.Tensor, taken: Taken) -> None:
+    def _take_device(self, dense: torch.Tensor, taken: TensorSnapshot) -> None:
         # Floats of 8 bits are widened block by block, or on the host.
         is_summed = dense.dtype in CODES or NAMES[dense.dtype].startswith("float8")
         if self._statistics and is_summed:

@@ -27,11 +27,11 @@ from torch.fx import GraphModule
 from torch.optim import Optimizer
 
 from opdump.adapters.torch.call_depth import NESTED, CallDepth
+from opdump.adapters.torch.dump_selection import DumpSelection, Enclosing
 from opdump.adapters.torch.loading import Loading, Stopped, raised
 from opdump.adapters.torch.private_names import REPLICA, graph_task, tracing_context
 from opdump.adapters.torch.training_hooks import Watch, install
 from opdump.adapters.torch.training_listener import SilentListener, TrainingListener
-from opdump.adapters.torch.training_marks import Enclosing, Marks
 from opdump.adapters.torch.training_networks import Networks
 from opdump.adapters.torch.training_optimizers import Optimizers
 from opdump.adapters.torch.training_position import Phase, Position, Running
@@ -61,7 +61,7 @@ class TrainingObserver:
         *,
         steps: Literal["auto", "manual"] = "auto",
         class_names: bool = True,
-        marks: Marks | None = None,
+        marks: DumpSelection | None = None,
         first_step: int = 0,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         depth: CallDepth | None = None,

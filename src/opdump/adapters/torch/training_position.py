@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import FrameType
 from typing import Literal
 
-from opdump.adapters.torch.training_marks import Enclosing
+from opdump.adapters.torch.dump_selection import Enclosing
 from opdump.adapters.torch.training_scopes import OUTSIDE, RootScopes
 from opdump.records import Frame
 

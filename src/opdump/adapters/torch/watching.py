@@ -19,7 +19,7 @@ from opdump.adapters.torch.private_names import without_modes
 from opdump.adapters.torch.schemas import Found
 from opdump.plan import DumpPlan, ModelSelection
 from opdump.plan.nearest import with_nearest
-from opdump.recorder import GatheringRecorder, LiveTensor
+from opdump.recorder import LiveTensor, OperatorRecorder
 from opdump.records import OpRecord
 
 _MOST_SEEN = 100_000
@@ -60,7 +60,7 @@ class Watches:
     """Follows the `watcher_nodes` of a plan through a run. `now` gives a new timestamp, `names` the names of operators."""
 
     def __init__(
-        self, plan: DumpPlan, recorder: GatheringRecorder, now: Callable[[], int], names: OperatorNames
+        self, plan: DumpPlan, recorder: OperatorRecorder, now: Callable[[], int], names: OperatorNames
     ) -> None:
         self._names = names
         self._seen: dict[str, None] = {}

@@ -20,7 +20,7 @@ from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import folds_callbacks
 from opdump.adapters.tensorflow.functions.compiled import tell_compiled
 from opdump.adapters.tensorflow.functions.eager import is_own
-from opdump.adapters.tensorflow.functions.instrumented import Twin, make_twin, without_suffix
+from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, make_twin, without_suffix
 from opdump.adapters.tensorflow.functions.library import Definition, draws_seeded_numbers, reached
 from opdump.adapters.tensorflow.functions.probe import Named, Run
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
@@ -69,7 +69,7 @@ class _Traced:
     """
     compiled: str
     """What is told of it where XLA compiles it, or operators of it that the program marked: it is one operator then. Else empty."""
-    twin: Twin | None = None
+    twin: InstrumentedFunction | None = None
 
 
 class FunctionCapture:
@@ -214,7 +214,7 @@ class FunctionCapture:
                 return True
         return False
 
-    def _make_twin(self, context: Any, name: bytes, model: Model) -> Twin:
+    def _make_twin(self, context: Any, name: bytes, model: Model) -> InstrumentedFunction:
         def add(definition: Definition) -> None:
             context.add_function_def(definition)
 
@@ -225,7 +225,7 @@ class FunctionCapture:
         original: CallFunction,
         context: Any,
         model: Model,
-        twin: Twin,
+        twin: InstrumentedFunction,
         step: int,
         inputs: list[Any],
         num_outputs: int,
@@ -248,7 +248,7 @@ class FunctionCapture:
         order, told = self._steps.order(step), self._steps.told(model, step)
         return Run(self._capture, model, step, order, told, self._capture.stacks.of_call())
 
-    def _tell_skipped(self, run: Run, twin: Twin) -> None:
+    def _tell_skipped(self, run: Run, twin: InstrumentedFunction) -> None:
         """Lists or counts the operators that leave no data, and those of the bodies that did not run."""
         capture = self._capture
         with capture.lock:
@@ -282,7 +282,9 @@ def _record(run: Run, operator: Named, skip: SkipReason) -> Any:
     )
 
 
-def _renamed(original: CallFunction, context: Any, twin: Twin, inputs: list[Any], num_outputs: int) -> Any:
+def _renamed(
+    original: CallFunction, context: Any, twin: InstrumentedFunction, inputs: list[Any], num_outputs: int
+) -> Any:
     """Runs a copy; an error of it speaks of the function, and so does what callbacks of the program are told."""
     callbacks = context.op_callbacks
     told = list(callbacks)
@@ -304,7 +306,7 @@ def _telling_of_the_function(callback: Callable[..., Any]) -> Callable[..., Any]
     return tell
 
 
-def _redirecting(original: CallFunction, kept: dict[bytes, Twin]) -> CallFunction:
+def _redirecting(original: CallFunction, kept: dict[bytes, InstrumentedFunction]) -> CallFunction:
     """Runs copies in the place of some functions. It refers to them: who has a copy run has to keep its probes alive."""
 
     def call_function(context: Any, name: bytes, tensor_inputs: list[Any], num_outputs: int) -> Any:

@@ -73,7 +73,7 @@ class BodyOperators:
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
+class InstrumentedFunction:
     """An instrumented copy that the runtime knows."""
 
     name: str
@@ -137,7 +137,9 @@ def without_suffix(text: str) -> str:
     return _SUFFIX.sub("", text)
 
 
-def make_twin(name: str, library: Library, add: Callable[[Definition], object], capture: Capture, model: Model) -> Twin:
+def make_twin(
+    name: str, library: Library, add: Callable[[Definition], object], capture: Capture, model: Model
+) -> InstrumentedFunction:
     """Copies a function and hands the copies to the runtime through `add`."""
     parts: list[_Part] = []
     root = _part(name, library, "", None, (), parts)
@@ -151,7 +153,9 @@ def make_twin(name: str, library: Library, add: Callable[[Definition], object], 
     capture.recorder.matched_kernels |= selection.matched_kernels
     hidden = tuple(_note_hidden(parts, capture))
     bodies = tuple(builder.bodies[number] for number in range(len(parts)))
-    return Twin(twin_name, builder.board, bodies, tuple(builder.definitions), tuple(builder.probes), hidden)
+    return InstrumentedFunction(
+        twin_name, builder.board, bodies, tuple(builder.definitions), tuple(builder.probes), hidden
+    )
 
 
 def _note_hidden(parts: Sequence[_Part], capture: Capture) -> Iterator[str]:

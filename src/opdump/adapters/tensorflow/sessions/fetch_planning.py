@@ -36,7 +36,7 @@ class Undisturbed:
     """Sums whose order the timing decides, also in a run that is left alone."""
 
 
-class PlainRun:
+class BaselineGraph:
     """A run of `elements` that nobody looks into, as the runtime rewrites it. `config` is the session's ConfigProto."""
 
     def __init__(self, elements: Sequence[Any], closure: Closure, config: Any | None) -> None:
@@ -70,7 +70,7 @@ class PlainRun:
 
 
 def undisturbed(
-    plain: PlainRun,
+    plain: BaselineGraph,
     wanted: Sequence[Any],
     watches: Sequence[Any],
     *,
@@ -99,7 +99,7 @@ def undisturbed(
     return _watched(found, [*watches, *(tensor for tensor in wanted if tensor.name in lost)], plain)
 
 
-def _access(search: _Search, wanted: Sequence[Any], plain: PlainRun) -> Undisturbed:
+def _access(search: _Search, wanted: Sequence[Any], plain: BaselineGraph) -> Undisturbed:
     closure = plain.closure
     # What the program asks for is what it is given, and is not computed again.
     broken = {tensor.name for tensor in wanted if tensor.name not in plain.asked and _cannot_be_fetched(tensor)}
@@ -130,7 +130,7 @@ def _access(search: _Search, wanted: Sequence[Any], plain: PlainRun) -> Undistur
     return Undisturbed(tuple(fetches.values()), tuple(replayed), tuple(used), lost=(*broken, *lost))
 
 
-def _watched(found: Undisturbed, watches: Sequence[Any], plain: PlainRun) -> Undisturbed:
+def _watched(found: Undisturbed, watches: Sequence[Any], plain: BaselineGraph) -> Undisturbed:
     """With those of `watches` that may be watched. Who watches holds a tensor for some time, which a sum may see, and a copy is read then."""
     if not watches:
         return found
@@ -145,7 +145,7 @@ def _watched(found: Undisturbed, watches: Sequence[Any], plain: PlainRun) -> Und
 class _Search:
     """Finds tensors that can be fetched beside what is asked for."""
 
-    def __init__(self, plain: PlainRun, sums: Sums, alike: frozenset[str], *, strict: bool, streams: bool) -> None:
+    def __init__(self, plain: BaselineGraph, sums: Sums, alike: frozenset[str], *, strict: bool, streams: bool) -> None:
         self._rewriting = plain.rewriting
         self._plain = plain.rewritten.digested(alike)
         self._alike = alike

@@ -22,7 +22,7 @@ from opdump.adapters.tensorflow.capture import Capture, FailuresOfRuns
 from opdump.adapters.tensorflow.functions.function_state import belongs_to_fetches
 from opdump.adapters.tensorflow.functions.library import hidden_callees
 from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.fetch_planning import PlainRun, Undisturbed, undisturbed
+from opdump.adapters.tensorflow.sessions.fetch_planning import BaselineGraph, Undisturbed, undisturbed
 from opdump.adapters.tensorflow.sessions.fusions import Shapes
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
 from opdump.adapters.tensorflow.sessions.seen import Seen
@@ -51,7 +51,7 @@ class _Wanted(NamedTuple):
     """What is dumped of a signature where the same tensors are fed; without a plain run where that is nothing."""
 
     dumped: DumpedSignature
-    plain: PlainRun | None
+    plain: BaselineGraph | None
     is_clustered: bool
     """Whether XLA compiles clusters of its operators: nothing is fetched beside what the program asks for."""
 
@@ -317,7 +317,7 @@ class SessionCapture:
                 self.capture.note(OF_SESSION.format(signature.model.names[0]))
                 dumped = dumped.without_looking()
             if dumped.fetches or dumped.watches:
-                plain = PlainRun(signature.elements, closure, self._session._config)
+                plain = BaselineGraph(signature.elements, closure, self._session._config)
                 dumped = dumped.without_removed(plain.removed, closure)
             found = signature.wanted[fed] = _Wanted(dumped, plain, is_clustered)
         return found

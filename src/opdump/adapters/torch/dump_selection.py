@@ -4,7 +4,7 @@
     spot = Spot(inside, frame)                     where an operator runs
     marks.takes(spot)                              whether it is marked now
 
-Marks change while a program runs. What was found for a spot holds as long as no mark changes; the gradient of an operator asks for the
+DumpSelection change while a program runs. What was found for a spot holds as long as no mark changes; the gradient of an operator asks for the
 spot of that operator again.
 """
 
@@ -63,7 +63,7 @@ class Spot:
         self.version = -1
 
 
-class Marks:
+class DumpSelection:
     """Looks up what the program has marked so far.
 
     Of the marks of the modules that an operator runs in, and of their classes, the one that was made last decides; a marked function

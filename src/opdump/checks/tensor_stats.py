@@ -1,4 +1,4 @@
-"""Facts: what the checks need to know of a tensor, from its statistics, or from a summary of its elements."""
+"""TensorStats: what the checks need to know of a tensor, from its statistics, or from a summary of its elements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opdump.records import StatisticValue
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TensorStats:
     """A count is None where the statistics say nothing of it, and -1 where they say that there are some, but not how many."""
 
     count: int
@@ -32,7 +32,7 @@ class Facts:
         return f"{self.count} elements" if self.whole is None else f"the first {self.count} of {self.whole} elements"
 
 
-def facts_of(statistics: Mapping[str, StatisticValue], count: int) -> Facts | None:
+def facts_of(statistics: Mapping[str, StatisticValue], count: int) -> TensorStats | None:
     """The facts that statistics of a dump give, whichever were asked for; None where they give none of them.
 
     Without `nan count`, a NaN shows in max, min, avg or l2norm. Without the counts of infinities these show in max and min; there a
@@ -59,12 +59,12 @@ def facts_of(statistics: Mapping[str, StatisticValue], count: int) -> Facts | No
     lowest = bool(negative) or minimum == -math.inf
     highest = bool(positive) or maximum == math.inf
     only_negative = lowest and not highest and nan == 0 and (positive is not None or maximum is not None)
-    return Facts(count, nan, inf, zero, maximum, minimum, only_negative_inf=only_negative)
+    return TensorStats(count, nan, inf, zero, maximum, minimum, only_negative_inf=only_negative)
 
 
-def facts_of_summary(summary: Summary, whole: int | None = None) -> Facts:
+def facts_of_summary(summary: Summary, whole: int | None = None) -> TensorStats:
     """The facts of elements; `whole` is the count of those of the tensor where only the first ones are there."""
-    return Facts(
+    return TensorStats(
         count=int(summary.count),
         nan=int(summary.nan),
         inf=int(summary.positive_inf + summary.negative_inf),

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opdump.plan import DumpPlan
-from opdump.recorder.glances import SupportsClearing, SupportsGlances, parted
+from opdump.recorder.lazy_inputs import SupportsClearing, SupportsGlances, parted
 from opdump.recorder.own_errors import told_where_it_stops
 from opdump.recorder.recorder import HELD_BYTES, MOST_OPS, Recorder, array_of, held_bytes
-from opdump.recorder.taken import LiveTensor, Reader, Taken
+from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot
 from opdump.recorder.writers import (
     StepWriter,
     SupportsExceptions,
@@ -25,7 +25,7 @@ from opdump.recorder.writers import (
 from opdump.records import IO, HostPayload, OpRecord, SkipReason, TensorRecord, record_of
 from opdump.statistics import SummaryStatistics
 
-Judge = Callable[[OpRecord, Sequence[Taken]], int]
+OverflowDetector = Callable[[OpRecord, Sequence[TensorSnapshot]], int]
 """Status bits of how an operator that has run overflowed; 0 where it did not. Statistics and elements are there to look at."""
 
 
@@ -36,21 +36,23 @@ class _Finished(NamedTuple):
     """An operator that has run."""
 
     op: OpRecord
-    taken: list[Taken]
+    taken: list[TensorSnapshot]
     status: int = 0
 
 
-class GatheringRecorder(Recorder):
+class OperatorRecorder(Recorder):
     """Files operators one by one, after each has run."""
 
-    def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader, judge: Judge | None = None) -> None:
+    def __init__(
+        self, plan: DumpPlan, writer: StepWriter, reader: Reader, judge: OverflowDetector | None = None
+    ) -> None:
         super().__init__(plan, writer, reader)
         self.overflows = 0
         """Operators that overflowed so far."""
         self.failures = 0
         """Operators that failed so far."""
         self._judge = judge
-        self._open: dict[int, list[Taken]] = {}
+        self._open: dict[int, list[TensorSnapshot]] = {}
         """What was taken of operators that run now, by identity."""
         self._held: list[_Finished] = []
         """Operators that have run and of which nobody knows yet to which step they belong."""
@@ -255,7 +257,7 @@ class GatheringRecorder(Recorder):
         self._ops.sort(key=lambda op: op.timestamp)
         super()._end_step(step)
 
-    def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[Taken]) -> None:
+    def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
         super()._count(steps, ops, entries)
         if self.plan.captures == "watch":
             self.executed -= len(ops)  # looks, and no operators: those are counted
@@ -275,7 +277,9 @@ class GatheringRecorder(Recorder):
         glances.clear()
         return judge.clears(op, taken)
 
-    def _read(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], reader: Reader | None = None) -> list[Taken]:
+    def _read(
+        self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], reader: Reader | None = None
+    ) -> list[TensorSnapshot]:
         reader = reader or self._reader
         found = []
         for slot, argument, tensor, source, skip in lives:
@@ -289,7 +293,7 @@ class GatheringRecorder(Recorder):
         most = self.plan.overflow_number
         return bool(most) and self.overflows >= most
 
-    def _judged(self, op: OpRecord, taken: list[Taken], judge: Judge) -> int:
+    def _judged(self, op: OpRecord, taken: list[TensorSnapshot], judge: OverflowDetector) -> int:
         if self._has_enough():
             return 0
         self._reader.finish_step()
@@ -298,7 +302,7 @@ class GatheringRecorder(Recorder):
         self.overflows += status != 0
         return status
 
-    def _settle(self, taken: Sequence[Taken]) -> None:
+    def _settle(self, taken: Sequence[TensorSnapshot]) -> None:
         """Sets the statistics now: who looks at an operator does not wait for the end of the step."""
         for entry, summary in zip(taken, self._reader.summaries(taken), strict=True):
             if summary is not None:
@@ -340,7 +344,7 @@ class GatheringRecorder(Recorder):
         if self.plan.save_kernel_args:
             self._write_kernel_args(op)
 
-    def _files(self, op: OpRecord, taken: Sequence[Taken]) -> Sequence[str | None]:
+    def _files(self, op: OpRecord, taken: Sequence[TensorSnapshot]) -> Sequence[str | None]:
         """Hands the elements of an operator to the layout; for each tensor its file, None where it has none."""
         if not self.plan.saves_tensors:
             return [None] * len(taken)
@@ -355,7 +359,7 @@ class GatheringRecorder(Recorder):
             return [None] * len(records)
         return [None if record.payload is None else self._files_of.write_payload(record) for record in records]
 
-    def _enter(self, op: OpRecord, taken: Sequence[Taken], files: Sequence[str | None]) -> None:
+    def _enter(self, op: OpRecord, taken: Sequence[TensorSnapshot], files: Sequence[str | None]) -> None:
         """What was filed goes into the index at the end of the step."""
         if self.is_over:
             self._count_lost([op], len(taken))
@@ -367,7 +371,7 @@ class GatheringRecorder(Recorder):
             entry.array = None
 
 
-def _cut(entry: Taken, count: int) -> None:
+def _cut(entry: TensorSnapshot, count: int) -> None:
     """Keeps the first elements of a larger tensor alone, where the reader did not."""
     if entry.array is not None and not entry.sample:
         array = array_of(entry)
@@ -375,5 +379,5 @@ def _cut(entry: Taken, count: int) -> None:
             entry.array, entry.sample = array.reshape(-1)[:count].copy(), count
 
 
-def _record(entry: Taken) -> TensorRecord:
+def _record(entry: TensorSnapshot) -> TensorRecord:
     return record_of(entry, None if entry.array is None else HostPayload(array_of(entry)))

@@ -21,7 +21,7 @@ class PendingArray(Protocol):
     def to_numpy(self) -> npt.NDArray[Any]: ...
 
 
-class Taken:
+class TensorSnapshot:
     """What was read of one tensor: facts now, the summary at the end of the step, the elements where asked for.
 
     The reader fills in what it read, the recorder where it belongs; one object, since there are thousands in a step.
@@ -66,13 +66,13 @@ class Taken:
 class Reader(Protocol):
     """Looks at an adapter's live tensors."""
 
-    def take(self, tensor: Any) -> Taken:
+    def take(self, tensor: Any) -> TensorSnapshot:
         """Reads one tensor as it is now."""
 
-    def skip(self, tensor: Any, reason: SkipReason) -> Taken:
+    def skip(self, tensor: Any, reason: SkipReason) -> TensorSnapshot:
         """The facts of a tensor whose elements are not to be read."""
 
-    def summaries(self, entries: Sequence[Taken]) -> Iterable[Summary | None]:
+    def summaries(self, entries: Sequence[TensorSnapshot]) -> Iterable[Summary | None]:
         """The summaries of tensors taken in this step, after `finish_step`; None where there is none."""
 
     def finish_step(self) -> None:
@@ -90,7 +90,7 @@ class Reader(Protocol):
 class SupportsSides(Protocol):
     """A reader that can take all inputs or all outputs of an operator in one call."""
 
-    def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[Taken]) -> bool:
+    def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[TensorSnapshot]) -> bool:
         """Appends what it reads to `entries`, without elements; False, and nothing read, where it has to read elements."""
 
 

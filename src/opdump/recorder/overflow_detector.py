@@ -8,14 +8,14 @@ from functools import partial
 from opdump.checks.overflow import OverflowKind, overflow_status
 from opdump.checks.seen import Seen
 from opdump.plan import DumpPlan
-from opdump.recorder.gathering import Judge
+from opdump.recorder.operator_recorder import OverflowDetector
 from opdump.recorder.recorder import array_of
-from opdump.recorder.taken import Taken
+from opdump.recorder.snapshots import TensorSnapshot
 from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics
 
 
-def judge_by_data(plan: DumpPlan) -> Judge:
+def judge_by_data(plan: DumpPlan) -> OverflowDetector:
     """The judge of overflow mode: status bits of an operator, 0 where its data prove no overflow of the plan's kinds.
 
     It looks at tensors with settled statistics, the inputs as they were before the operator ran.
@@ -27,7 +27,7 @@ class _DataJudge:
     def __init__(self, kinds: Collection[OverflowKind]) -> None:
         self._kinds = kinds
 
-    def __call__(self, op: OpRecord, taken: Sequence[Taken]) -> int:
+    def __call__(self, op: OpRecord, taken: Sequence[TensorSnapshot]) -> int:
         return overflow_status(
             op.op_type,
             op.kernel,
@@ -37,11 +37,11 @@ class _DataJudge:
             self._kinds,
         )
 
-    def clears(self, op: OpRecord, outputs: Sequence[Taken]) -> bool:
+    def clears(self, op: OpRecord, outputs: Sequence[TensorSnapshot]) -> bool:
         return all(entry.skip == "empty" or _seen(entry).cannot_have_overflowed for entry in outputs)
 
 
-def _seen(entry: Taken) -> Seen:
+def _seen(entry: TensorSnapshot) -> Seen:
     statistics = entry.statistics
     return Seen(
         dtype=entry.dtype,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from opdump.recorder.taken import LiveTensor, Reader, Taken
+from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot
 from opdump.records import OpRecord
 
 
@@ -28,7 +28,7 @@ class SupportsGlances(Protocol):
 class SupportsClearing(Protocol):
     """A judge that can often tell from the outputs."""
 
-    def clears(self, op: OpRecord, outputs: Sequence[Taken]) -> bool:
+    def clears(self, op: OpRecord, outputs: Sequence[TensorSnapshot]) -> bool:
         """Whether the outputs, of which statistics are there, prove that the operator did not overflow."""
 
 
