@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opdump.kernels import DTYPE_CODES, TensorTaker, SummaryTable, reference, taking
+from opdump.kernels import DTYPE_CODES, SummaryTable, TensorTaker, reference, taking
 from opdump.recorder import TensorSnapshot
 from opdump.records import OpRecord
 

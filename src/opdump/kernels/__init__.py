@@ -25,9 +25,9 @@ from opdump.kernels.summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
 __all__ = [
     "DTYPE_CODES",
     "SUMMARY_FIELDS",
-    "TensorTaker",
     "Summary",
     "SummaryTable",
+    "TensorTaker",
     "active",
     "copy_elements",
     "copy_strided_pointer",

@@ -17,7 +17,7 @@ from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
 from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, elements_of, widened
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
 from opdump.adapters.torch.unseen import never_seen
-from opdump.kernels import TensorTaker, Summary, SummaryTable, summarise
+from opdump.kernels import Summary, SummaryTable, TensorTaker, summarise
 from opdump.recorder import LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import SummaryStatistics, canonical_category, device_extremes, digests_of
