@@ -14,9 +14,9 @@ import pytest
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.errors import ConfigError, CorruptDumpError, NotInDumpError, UnknownLayoutError
 from opdump.layouts.mindspore_sync import parse_file_name
+from opdump.npy_header import npy_header
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, TensorRecord
-from opdump.sink.npy_header import npy_header
 from opdump.testing import SampleStep, sample_step
 from tests.catalog import archives
 from tests.layouts.filing import file_step, file_steps, new_writer

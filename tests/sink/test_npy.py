@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdump.errors import CorruptDumpError
+from opdump.npy_header import npy_header
 from opdump.sink.npy import encode_npy, read_npy, read_npy_header
-from opdump.sink.npy_header import npy_header
 
 _TYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
 

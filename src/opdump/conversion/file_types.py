@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from opdump.conversion.output_directory import write_all, write_two
 from opdump.conversion.plan import FileType
 from opdump.dump_file.stored_bytes import Bytes, FileBytes
-from opdump.sink.npy_header import npy_header
+from opdump.npy_header import npy_header
 
 if TYPE_CHECKING:
     from opdump.conversion.plain_tensor import PlainTensor

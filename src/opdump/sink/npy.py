@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.errors import CorruptDumpError
-from opdump.sink.npy_header import MAGIC, npy_header
+from opdump.npy_header import MAGIC, npy_header
 
 _LARGEST_HEADER = 1 << 20
 _LARGEST_RANK = 64
