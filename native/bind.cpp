@@ -179,9 +179,9 @@ Kind kind_of(nb::dlpack::dtype dtype) {
 
 // Reads the tensors of an operator, all of a side in one call. What a tensor is comes from DLPack's exchange API, which
 // costs a tenth of seven attributes.
-class TensorTaker {
+class BatchSummarizer {
  public:
-  TensorTaker(nb::handle table, nb::handle prototype, const nb::tuple& classes)
+  BatchSummarizer(nb::handle table, nb::handle prototype, const nb::tuple& classes)
       : table_object_(nb::borrow(table)),
         table_(nb::cast<SummaryTable*>(table)),
         prototype_(prototype),
@@ -396,9 +396,9 @@ NB_MODULE(_native, m) {
       .def("rows", &SummaryTable::rows)
       .def("clear", &SummaryTable::clear)
       .def("__len__", &SummaryTable::size);
-  nb::class_<TensorTaker>(m, "TensorTaker")
+  nb::class_<BatchSummarizer>(m, "BatchSummarizer")
       .def(nb::init<nb::handle, nb::handle, const nb::tuple&>(), "table"_a, "prototype"_a, "classes"_a)
-      .def("take_all", &TensorTaker::take_all, "op"_a.none(), "io"_a, "lives"_a, "entries"_a, "other"_a);
+      .def("take_all", &BatchSummarizer::take_all, "op"_a.none(), "io"_a, "lives"_a, "entries"_a, "other"_a);
   m.def("copy_strided_pointer", &copy_strided, "source"_a, "destination"_a, "item"_a, "shape"_a, "source_strides"_a,
         "destination_strides"_a);
   m.def("widen_codes", &widen_codes, "codes"_a, "count"_a, "table"_a, "out"_a);

@@ -49,7 +49,7 @@ SkipReason = Literal[
     "handle",  # gives a handle to a variable, an iterator, a queue: no elements
     "not executed",  # did not run in this step: a branch not taken, or removed before by the runtime
     "device graph",  # recorded into a graph of the device, or replayed from one: it runs without the framework
-    "untold",  # ran where it could not be seen
+    "not observed",  # ran where it could not be seen
     "not written",  # the dump could not be written any more when it ran
     "not watched",  # watch mode: files hold what the watched operators' outputs became
 ]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import opdump
 from opdump.catalog.catalog import Catalog
 from opdump.commands.show import show
-from opdump.reports.selection import Selection, selected
+from opdump.reports.shown_part import ShownPart, selected
 
 pytestmark = pytest.mark.torch
 
@@ -91,7 +91,7 @@ def test_every_name_that_is_printed_is_found(make: Callable[[Path], None], tmp_p
     names = names_of(catalog) | set(names_in(json.loads(printed.stdout)))
     assert len(names) > 10
     for name in sorted(names):
-        assert selected(catalog, Selection(op=name)), name
+        assert selected(catalog, ShownPart(op=name)), name
 
 
 def test_a_parameter_is_found_by_the_name_that_made_by_has(tmp_path: Path) -> None:

@@ -15,21 +15,21 @@ from hypothesis.extra import numpy as hnp
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from opdump.adapters.torch.arguments import json_value
-from opdump.checks import Seen, overflow_kind, overflow_status
+from opdump.checks import InspectedTensor, overflow_kind, overflow_status
 from opdump.kernels import DTYPE_CODES, Summary, summarise
 from opdump.op_types import bare_name
 from tests.checks.overflow_programs import CLEAN, OVERFLOWING, Program
 
 
-def seen(tensor: torch.Tensor, argument: str = "") -> Seen:
+def seen(tensor: torch.Tensor, argument: str = "") -> InspectedTensor:
     dtype = str(tensor.dtype).removeprefix("torch.")
     tensor = tensor.detach().clone()  # what it holds now
     if dtype.startswith("float8"):
-        return Seen(dtype, tuple(tensor.shape), argument, None, lambda: tensor.float().numpy())
+        return InspectedTensor(dtype, tuple(tensor.shape), argument, None, lambda: tensor.float().numpy())
     bits = (tensor.view(torch.uint16) if dtype == "bfloat16" else tensor).numpy()
     array = tensor.float().numpy() if dtype == "bfloat16" else bits
     summary = summarise(bits, dtype) if dtype in DTYPE_CODES else None
-    return Seen(dtype, tuple(tensor.shape), argument, summary, lambda: array)
+    return InspectedTensor(dtype, tuple(tensor.shape), argument, summary, lambda: array)
 
 
 class OverflowDetector(TorchDispatchMode):
@@ -54,7 +54,7 @@ class OverflowDetector(TorchDispatchMode):
         return result
 
 
-def _tensors(given: Mapping[str, Any]) -> Iterator[Seen]:
+def _tensors(given: Mapping[str, Any]) -> Iterator[InspectedTensor]:
     for name, value in given.items():
         for argument, tensor in _named(name, value):
             yield seen(tensor, argument)
@@ -71,17 +71,17 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 @pytest.mark.parametrize("program", OVERFLOWING, ids=lambda program: program.name)
 def test_the_operator_that_overflows_and_no_other_gets_its_status(program: Program) -> None:
     torch.manual_seed(0)
-    with OverflowDetector() as judge:
+    with OverflowDetector() as detector:
         program.run()
-    assert tuple(judge.found) == program.expected
+    assert tuple(detector.found) == program.expected
 
 
 @pytest.mark.parametrize("program", CLEAN, ids=lambda program: program.name)
 def test_what_only_looks_like_an_overflow_gets_none(program: Program) -> None:
     torch.manual_seed(0)
-    with OverflowDetector() as judge:
+    with OverflowDetector() as detector:
         program.run()
-    assert judge.found == []
+    assert detector.found == []
 
 
 def test_the_tables_are_as_long_as_they_were_asked_to_be() -> None:
@@ -104,19 +104,25 @@ def test_an_ordinary_operator_on_floats_is_judged_by_summaries_alone() -> None:
 
     finite = Summary(4, 0, 0, 0, 0, 0, 4, 2.0, 1.0, 6.0, 10.0)
     broken = finite._replace(positive_inf=1, max=math.inf)
-    inputs = [Seen("float32", (4,), "self", finite, never), Seen("float32", (4,), "other", finite, never)]
-    assert overflow_status("mul", "", {}, inputs, [Seen("float32", (4,), "", finite, never)]) == 0
-    assert overflow_status("mul", "", {}, inputs, [Seen("float32", (4,), "", broken, never)]) == 0x20
-    assert overflow_status("mm", "", {}, inputs, [Seen("float32", (4,), "", broken, never)]) == 0x400
-    small = [Seen("int32", (4,), "self", finite, never), Seen("int32", (4,), "other", finite, never)]
-    assert overflow_status("mul", "", {}, small, [Seen("int32", (4,), "", finite, never)]) == 0
+    inputs = [
+        InspectedTensor("float32", (4,), "self", finite, never),
+        InspectedTensor("float32", (4,), "other", finite, never),
+    ]
+    assert overflow_status("mul", "", {}, inputs, [InspectedTensor("float32", (4,), "", finite, never)]) == 0
+    assert overflow_status("mul", "", {}, inputs, [InspectedTensor("float32", (4,), "", broken, never)]) == 0x20
+    assert overflow_status("mm", "", {}, inputs, [InspectedTensor("float32", (4,), "", broken, never)]) == 0x400
+    small = [
+        InspectedTensor("int32", (4,), "self", finite, never),
+        InspectedTensor("int32", (4,), "other", finite, never),
+    ]
+    assert overflow_status("mul", "", {}, small, [InspectedTensor("int32", (4,), "", finite, never)]) == 0
 
 
 def test_what_could_not_be_looked_at_proves_nothing() -> None:
     broken = Summary(1, 1, 0, 0, 0, 0, 0, math.nan, math.nan, math.nan, math.nan)
-    unseen = Seen("complex64", (1,), "self")
-    assert overflow_status("abs", "", {}, [unseen], [Seen("float32", (1,), "", broken)]) == 0
-    assert overflow_status("exp", "", {}, [], [Seen("complex64", (1,))]) == 0
+    unseen = InspectedTensor("complex64", (1,), "self")
+    assert overflow_status("abs", "", {}, [unseen], [InspectedTensor("float32", (1,), "", broken)]) == 0
+    assert overflow_status("exp", "", {}, [], [InspectedTensor("complex64", (1,))]) == 0
 
 
 def test_a_kind_of_overflow_that_is_not_wanted_is_not_reported() -> None:
@@ -195,5 +201,5 @@ def test_a_cast_is_judged_element_by_element(array: np.ndarray[Any, Any]) -> Non
     assert overflow_status("Cast", "", {}, [_of(array, "input")], [_of(unsigned)]) == (0x80 if negative else 0)
 
 
-def _of(array: np.ndarray[Any, Any], argument: str = "") -> Seen:
-    return Seen(array.dtype.name, array.shape, argument, summarise(array), lambda: array)
+def _of(array: np.ndarray[Any, Any], argument: str = "") -> InspectedTensor:
+    return InspectedTensor(array.dtype.name, array.shape, argument, summarise(array), lambda: array)

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from opdump.checks import Seen, overflow_status
+from opdump.checks import InspectedTensor, overflow_status
 from opdump.kernels import DTYPE_CODES, summarise
 
 INF = float("inf")
@@ -108,10 +108,10 @@ NODES = (
 )
 
 
-def _seen(array: Any, argument: str = "") -> Seen:
+def _seen(array: Any, argument: str = "") -> InspectedTensor:
     array = np.asarray(array)
     summary = summarise(array) if array.dtype.name in DTYPE_CODES else None
-    return Seen(array.dtype.name, array.shape, argument, summary, lambda: array)
+    return InspectedTensor(array.dtype.name, array.shape, argument, summary, lambda: array)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of the very overflows that are made here

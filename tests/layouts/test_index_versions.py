@@ -44,6 +44,15 @@ def test_an_index_of_version_2_gives_what_only_an_index_knows(dumps: Path) -> No
     assert op.outputs[0].statistics["max"] == np.max(result.to_host())
 
 
+def test_reasons_of_version_2_are_called_as_today(dumps: Path) -> None:
+    for table in ("signatures", "operators"):
+        run_sql(f"UPDATE {table} SET skip = 'untold' WHERE id = 1")(index_file(dumps / "sync"))
+    records = list(open_dump(dumps / "sync").tensors())
+    assert "not observed" in {record.skip for record in records}
+    assert "not observed" in {record.op.skip for record in records}
+    assert "untold" not in {reason for record in records for reason in (record.skip, record.op.skip)}
+
+
 @pytest.mark.parametrize(("name", "tensors"), [("sync", 81), ("sampled", 81), ("device", 10)])
 def test_dumps_of_version_2_are_read_whole(name: str, tensors: int, dumps: Path) -> None:
     catalog = open_dump(dumps / name)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.json_shapes import mistakes
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "extension"
 
 
@@ -64,6 +66,7 @@ def test_a_program_is_captured_shown_and_checked(installed: Path, tmp_path: Path
 
 def test_what_is_there_is_listed_and_what_is_broken_with_its_reason(installed: Path, tmp_path: Path) -> None:
     listed = json.loads(python(installed, "-m", "opdump", "extensions", "--json", cwd=tmp_path).stdout)
+    assert mistakes("extensions", listed) == []
     found = {(each["group"], each["name"]): each for each in listed}
     assert found["opdump.adapters", "toyflow"]["package"] == "opdump-toyflow 1.0"
     assert found["opdump.adapters", "toyflow"]["reason"] == ""

@@ -1,6 +1,6 @@
 """Nothing that PyTorch itself reports is missing from a dump.
 
-The judge is torch.profiler in a run without capture. It reports operators in a tree: what the program called, and what that
+The detector is torch.profiler in a run without capture. It reports operators in a tree: what the program called, and what that
 came down to. The lowest ones that run a kernel must stand in the manifest, themselves or under the name of what called them,
 in the order of the profiler.
 """

@@ -18,16 +18,16 @@ from opdump.plan import SavedData
 
 def test_a_graph_that_outlives_its_step_keeps_its_forward_operators(tmp_path: Path) -> None:
     # The images are made before the discriminator's step, which ends an iteration, and differentiated after it.
-    maker, judge = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)), nn.Linear(3, 1)
-    makers, judges = torch.optim.SGD(maker.parameters(), lr=0.1), torch.optim.SGD(judge.parameters(), lr=0.1)
+    maker, detector = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)), nn.Linear(3, 1)
+    makers, judges = torch.optim.SGD(maker.parameters(), lr=0.1), torch.optim.SGD(detector.parameters(), lr=0.1)
     with opdump.capture(path=tmp_path, iteration="all", saved_data="statistic"):
         for _ in range(2):
             images = maker(torch.randn(4, 2))
             judges.zero_grad()
-            judge(images.detach()).sum().backward()
+            detector(images.detach()).sum().backward()
             judges.step()
             makers.zero_grad()
-            judge(images).sum().backward()
+            detector(images).sum().backward()
             makers.step()
     catalog = opdump.open(tmp_path)
     backward = list(catalog.ops(op_type="threshold_backward"))

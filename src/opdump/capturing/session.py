@@ -71,8 +71,8 @@ def close_writer(recorder: Recorder, writer: RankWriter) -> None:
         writer.close(totals if recorder.failure is None else None)
 
 
-class _StoppedClock:
-    """The clock before an adapter is attached."""
+class _NotAttached:
+    """The controller before an adapter is attached."""
 
     step = 0
 
@@ -89,7 +89,7 @@ class Dump:
         self.report: CaptureReport | None = None
         self._recorder = recorder
         self._writer = writer
-        self._clock: StepController = _StoppedClock()
+        self._controller: StepController = _NotAttached()
         self._started = time.monotonic()
         self._process = os.getpid()
         self.when_replaced: Callable[[CaptureReport], object] = _log_replaced
@@ -126,12 +126,12 @@ class Dump:
 
     def step(self) -> None:
         """Ends the current iteration here; from the first call on nothing else ends one."""
-        self._clock.manual_step()
+        self._controller.manual_step()
 
     @property
     def current_step(self) -> int:
         """The iteration that the program is in."""
-        return self._clock.step
+        return self._controller.step
 
     @property
     def operators(self) -> int:
@@ -145,13 +145,13 @@ class Dump:
 
     def _marked(self, target: Any) -> None:
         """`set_dump` has just marked something."""
-        if isinstance(self._clock, SupportsMarks):
-            self._clock.marked(target)
+        if isinstance(self._controller, SupportsMarks):
+            self._controller.marked(target)
 
     def _named(self, model: Any, name: str) -> None:
         """`name_model` has just named something."""
-        if isinstance(self._clock, SupportsMarks):
-            self._clock.named(model, name)
+        if isinstance(self._controller, SupportsMarks):
+            self._controller.named(model, name)
 
     def _finish(self) -> None:
         if os.getpid() != self._process:
@@ -431,10 +431,10 @@ def watch(*what: Any) -> None:
     """
     if _SESSION.dump is None:
         raise CaptureStateError("watch: no capture runs; begin one with opdump.capture(watch=[...], path=...)")
-    clock = _SESSION.dump._clock
-    if not isinstance(clock, SupportsWatch):
-        raise CaptureStateError(f"watch: captures of {type(clock).__name__} cannot watch memory")
-    clock.watch(*_watched_of(what, _SESSION.numbers))
+    controller = _SESSION.dump._controller
+    if not isinstance(controller, SupportsWatch):
+        raise CaptureStateError(f"watch: captures of {type(controller).__name__} cannot watch memory")
+    controller.watch(*_watched_of(what, _SESSION.numbers))
 
 
 _WATCHABLE: Final = "expected tensors, a mapping from names to tensors, or names of operators and modules"
@@ -580,7 +580,7 @@ def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings,
         recorder.wait_for_place(lambda: place.settled(writer))
     dump = Dump(plan, recorder, writer, place)
     stack.callback(dump._finish)
-    dump._clock = stack.enter_context(adapter.attach(recorder, options))
+    dump._controller = stack.enter_context(adapter.attach(recorder, options))
     return dump
 
 
@@ -759,9 +759,9 @@ def _forked() -> None:
     dump, family = _SESSION.dump, _SESSION.family
     _SESSION.running = _SESSION.dump = _SESSION.family = _SESSION.child = _SESSION.awaiting = None
     _STARTED.clear()
-    if dump is None or not isinstance(dump._clock, SupportsForks):
+    if dump is None or not isinstance(dump._controller, SupportsForks):
         return
-    obstacle = dump._clock.abandon()
+    obstacle = dump._controller.abandon()
     if family is not None:
         framework = dump._place.framework
         when_it_has_its_work(lambda: _leave_out(family, obstacle) if obstacle else begin_child(family, framework))

@@ -7,9 +7,9 @@ Checks(Thresholds()).findings(op, tensors)                          # NaN, Inf, 
 from __future__ import annotations
 
 from opdump.checks.finding import CheckName, Finding, Thresholds
+from opdump.checks.inspected_tensor import InspectedTensor
 from opdump.checks.overflow import OVERFLOW_KINDS, overflow_kind, overflow_status
 from opdump.checks.registry import CHECKS, Checks
-from opdump.checks.seen import Seen
 
 __all__ = [
     "CHECKS",
@@ -17,7 +17,7 @@ __all__ = [
     "CheckName",
     "Checks",
     "Finding",
-    "Seen",
+    "InspectedTensor",
     "Thresholds",
     "overflow_kind",
     "overflow_status",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opdump.checks.finding import Thresholds
-from opdump.checks.seen import INTEGERS
+from opdump.checks.inspected_tensor import INTEGERS
 from opdump.checks.tensor_stats import TensorStats
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from opdump.checks.seen import INTEGERS, SIGNED, Seen
+from opdump.checks.inspected_tensor import INTEGERS, SIGNED, InspectedTensor
 from opdump.op_types import bare_name
 
 NEGATED_MINIMUM: Final = 0x8
@@ -39,8 +39,8 @@ class _Rule:
     """How an operator computes: names of its operands, the interval of its result, the result in a wide type."""
 
     operands: tuple[str, ...]
-    interval: Callable[[Sequence[_Operand], Mapping[str, Any], Seen], Interval]
-    compute: Callable[[Sequence[Array], Mapping[str, Any], Seen], Array]
+    interval: Callable[[Sequence[_Operand], Mapping[str, Any], InspectedTensor], Interval]
+    compute: Callable[[Sequence[Array], Mapping[str, Any], InspectedTensor], Array]
 
 
 def _safe_range(dtype: str) -> Interval:
@@ -53,7 +53,9 @@ def _safe_range(dtype: str) -> Interval:
 _SAFE: Final[Mapping[str, Interval]] = {dtype: _safe_range(dtype) for dtype in INTEGERS}
 
 
-def integer_status(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], output: Seen) -> int:
+def integer_status(
+    name: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor], output: InspectedTensor
+) -> int:
     """0x8 or 0x10 where the integers of `output` are provably not what the operator should have computed, else 0.
 
     Known are additions, subtractions, multiplications, powers, sums, products, their running forms, and products of matrices, under
@@ -84,12 +86,12 @@ class _UnknownAxesError(Exception):
     """Along which axes the operator worked is not to be seen."""
 
 
-def _is_inside(low: float, high: float, output: Seen) -> bool:
+def _is_inside(low: float, high: float, output: InspectedTensor) -> bool:
     least, most = _SAFE[output.dtype]
     return least <= low and high <= most
 
 
-def _with_axes(key: str, arguments: Mapping[str, Any], inputs: Sequence[Seen]) -> Mapping[str, Any]:
+def _with_axes(key: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor]) -> Mapping[str, Any]:
     """The arguments, with the axes that newer operators of ONNX take as a tensor."""
     if not (key.startswith("Reduce") or key in ("CumSum", "CumProd")) or len(inputs) < 2:
         return arguments
@@ -100,7 +102,7 @@ def _with_axes(key: str, arguments: Mapping[str, Any], inputs: Sequence[Seen]) -
 
 
 def _left_range(
-    rule: _Rule, arrays: list[Array], arguments: Mapping[str, Any], output: Seen, *, is_small: bool
+    rule: _Rule, arrays: list[Array], arguments: Mapping[str, Any], output: InspectedTensor, *, is_small: bool
 ) -> bool:
     limits = np.iinfo(output.dtype)
     if is_small:
@@ -118,7 +120,7 @@ def _left_range(
     return any(not limits.min <= int(value) <= limits.max for value in np.ravel(np.asarray(whole, object)))
 
 
-def _has_minimum(inputs: Sequence[Seen], output: Seen) -> bool:
+def _has_minimum(inputs: Sequence[InspectedTensor], output: InspectedTensor) -> bool:
     if output.dtype not in SIGNED or not inputs or inputs[0].dtype != output.dtype or inputs[0].summary is None:
         return False
     minimum = np.iinfo(output.dtype).min
@@ -131,12 +133,12 @@ def _has_minimum(inputs: Sequence[Seen], output: Seen) -> bool:
 
 
 def _operands(
-    names: tuple[str, ...], arguments: Mapping[str, Any], inputs: Sequence[Seen]
+    names: tuple[str, ...], arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor]
 ) -> tuple[_Operand, ...] | None:
     """The operands by the names of PyTorch where the inputs have those, else by place; None where one is missing or no integer."""
     named = {seen.argument: seen for seen in inputs}
     by_name = any(name in named for name in names)
-    found: list[Seen | float] = []
+    found: list[InspectedTensor | float] = []
     for place, name in enumerate(names):
         if name.endswith("*"):
             found.extend(inputs[place:])
@@ -153,8 +155,8 @@ def _operands(
     return known if known and len(known) == len(operands) else None
 
 
-def _operand(value: Seen | float) -> _Operand | None:
-    if not isinstance(value, Seen):
+def _operand(value: InspectedTensor | float) -> _Operand | None:
+    if not isinstance(value, InspectedTensor):
         number = int(value)
         return _Operand((), (number, number), lambda: np.asarray(number, object))
     if not value.is_exact or value.summary is None:
@@ -202,12 +204,12 @@ def _add(sign: int, *, swapped: bool = False) -> _Rule:
         scaled = sign * _number(arguments, "alpha")
         return (scaled, 1) if swapped else (1, scaled)
 
-    def interval(operands: Sequence[_Operand], arguments: Mapping[str, Any], _: Seen) -> Interval:
+    def interval(operands: Sequence[_Operand], arguments: Mapping[str, Any], _: InspectedTensor) -> Interval:
         first, second = factors(arguments)
         one, other = operands[0].interval, operands[1].interval
         return _plus(_times(one, (first, first)), _times(other, (second, second)))
 
-    def compute(arrays: Sequence[Array], arguments: Mapping[str, Any], _: Seen) -> Array:
+    def compute(arrays: Sequence[Array], arguments: Mapping[str, Any], _: InspectedTensor) -> Array:
         first, second = factors(arguments)
         return np.asarray(arrays[0] * first + arrays[1] * second)
 
@@ -215,7 +217,7 @@ def _add(sign: int, *, swapped: bool = False) -> _Rule:
 
 
 def _all_added() -> _Rule:
-    def interval(operands: Sequence[_Operand], _: Mapping[str, Any], __: Seen) -> Interval:
+    def interval(operands: Sequence[_Operand], _: Mapping[str, Any], __: InspectedTensor) -> Interval:
         total: Interval = (0.0, 0.0)
         for operand in operands:
             total = _plus(total, operand.interval)
@@ -261,7 +263,7 @@ def _named_axes(arguments: Mapping[str, Any], dimensions: int) -> tuple[int, ...
     return tuple(axis % dimensions for axis in axes) if axes and dimensions else None
 
 
-def _axes(arguments: Mapping[str, Any], source: tuple[int, ...], output: Seen) -> tuple[int, ...]:
+def _axes(arguments: Mapping[str, Any], source: tuple[int, ...], output: InspectedTensor) -> tuple[int, ...]:
     """The axes that a reduction took: those that it names, else those that are gone in the result."""
     named = _named_axes(arguments, len(source))
     if named is not None:
@@ -273,33 +275,33 @@ def _axes(arguments: Mapping[str, Any], source: tuple[int, ...], output: Seen) -
     return tuple(axis for axis in range(len(source)) if output.shape[axis] != source[axis])
 
 
-def _terms(operands: Sequence[_Operand], output: Seen) -> float:
+def _terms(operands: Sequence[_Operand], output: InspectedTensor) -> float:
     return math.prod(operands[0].shape) / max(math.prod(output.shape), 1)
 
 
 def _reduction(step: Literal["sum", "product"], *, of: Callable[[Array], Array] = np.asarray, degree: int = 1) -> _Rule:
     reduce: Callable[..., Any] = np.sum if step == "sum" else np.prod
 
-    def interval(operands: Sequence[_Operand], _: Mapping[str, Any], output: Seen) -> Interval:
+    def interval(operands: Sequence[_Operand], _: Mapping[str, Any], output: InspectedTensor) -> Interval:
         one = operands[0].interval if degree == 1 and of is np.asarray else _power(operands[0].interval, degree)
         terms = _terms(operands, output)
         return _summed(terms, one) if step == "sum" else _power(one, terms)
 
-    def compute(arrays: Sequence[Array], arguments: Mapping[str, Any], output: Seen) -> Array:
+    def compute(arrays: Sequence[Array], arguments: Mapping[str, Any], output: InspectedTensor) -> Array:
         return np.asarray(reduce(of(arrays[0]), axis=_axes(arguments, arrays[0].shape, output)))
 
     return _Rule(("self",), interval, compute)
 
 
 def _running(step: Literal["sum", "product"]) -> _Rule:
-    def interval(operands: Sequence[_Operand], arguments: Mapping[str, Any], _: Seen) -> Interval:
+    def interval(operands: Sequence[_Operand], arguments: Mapping[str, Any], _: InspectedTensor) -> Interval:
         shape = operands[0].shape
         axes = _named_axes(arguments, len(shape))
         terms = max(shape, default=1) if axes is None else shape[axes[0]]
         one = operands[0].interval
         return _summed(terms, one) if step == "sum" else _power(one, terms)
 
-    def compute(arrays: Sequence[Array], arguments: Mapping[str, Any], _: Seen) -> Array:
+    def compute(arrays: Sequence[Array], arguments: Mapping[str, Any], _: InspectedTensor) -> Array:
         array = arrays[0]
         if not array.ndim:
             return array
@@ -319,7 +321,7 @@ def _running(step: Literal["sum", "product"]) -> _Rule:
 def _product(operands: tuple[str, ...], *, plus: bool = False) -> _Rule:
     """Of matrices or vectors; with `plus` something is added, after `beta` and `alpha` scale them."""
 
-    def interval(found: Sequence[_Operand], arguments: Mapping[str, Any], _: Seen) -> Interval:
+    def interval(found: Sequence[_Operand], arguments: Mapping[str, Any], _: InspectedTensor) -> Interval:
         left, right = found[-2:]
         one = _summed(left.shape[-1] if left.shape else 1, _times(left.interval, right.interval))
         if not plus:
@@ -327,7 +329,7 @@ def _product(operands: tuple[str, ...], *, plus: bool = False) -> _Rule:
         alpha, beta = _number(arguments, "alpha"), _number(arguments, "beta")
         return _plus(_times(one, (alpha, alpha)), _times(found[0].interval, (beta, beta)))
 
-    def compute(arrays: Sequence[Array], arguments: Mapping[str, Any], _: Seen) -> Array:
+    def compute(arrays: Sequence[Array], arguments: Mapping[str, Any], _: InspectedTensor) -> Array:
         product = np.asarray(np.matmul(arrays[-2], arrays[-1]))
         if not plus:
             return product

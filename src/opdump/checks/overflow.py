@@ -19,9 +19,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
 
+from opdump.checks.inspected_tensor import FLOATS, INTEGERS, UNSIGNED, InspectedTensor
 from opdump.checks.integer_overflow import integer_status
 from opdump.checks.operator_classes import adds_atomically, class_of
-from opdump.checks.seen import FLOATS, INTEGERS, UNSIGNED, Seen
 from opdump.op_types import bare_name
 
 OverflowKind = Literal["aicore", "atomic"]
@@ -70,8 +70,8 @@ def overflow_status(
     op_type: str,
     kernel: str,
     arguments: Mapping[str, Any],
-    inputs: Sequence[Seen],
-    outputs: Sequence[Seen],
+    inputs: Sequence[InspectedTensor],
+    outputs: Sequence[InspectedTensor],
     kinds: Collection[OverflowKind] = OVERFLOW_KINDS,
 ) -> int:
     """The status bits that the data of one executed operator proves; 0 for none, and for kinds of overflow not wanted.
@@ -92,7 +92,9 @@ def overflow_status(
     return _status(name, arguments, inputs, outputs)
 
 
-def _status(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], outputs: Sequence[Seen]) -> int:
+def _status(
+    name: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor], outputs: Sequence[InspectedTensor]
+) -> int:
     operator = class_of(name)
     if operator == "casts":
         return _cast_status(name, inputs, outputs)
@@ -111,18 +113,18 @@ def _status(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], out
     return status
 
 
-def _all_finite(outputs: Sequence[Seen]) -> bool:
+def _all_finite(outputs: Sequence[InspectedTensor]) -> bool:
     """Whether every output is of floats, and finite."""
     return all(output.dtype in FLOATS and output.is_finite for output in outputs)
 
 
-def _float_bit(is_cube: bool, name: str, inputs: Sequence[Seen], outputs: Sequence[Seen]) -> int:
+def _float_bit(is_cube: bool, name: str, inputs: Sequence[InspectedTensor], outputs: Sequence[InspectedTensor]) -> int:
     if _may_be_masked_out(name, inputs, outputs):
         return 0
     return CUBE if is_cube else FLOAT
 
 
-def _are_finite(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen]) -> bool:
+def _are_finite(name: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor]) -> bool:
     """Whether everything that the operator read is known to be finite, and is something."""
     if not has_only_finite_arguments(arguments):
         return False
@@ -151,7 +153,7 @@ def _is_finite_argument(value: Any) -> bool:
     return True
 
 
-def _may_be_masked_out(name: str, inputs: Sequence[Seen], outputs: Sequence[Seen]) -> bool:
+def _may_be_masked_out(name: str, inputs: Sequence[InspectedTensor], outputs: Sequence[InspectedTensor]) -> bool:
     """Whether the operator takes a mask of bool, inside of which it makes -Inf, and no +Inf came out: a row may be all masked."""
     if not any(word in name.lower() for word in ("attention", "softmax")):
         return False
@@ -160,7 +162,7 @@ def _may_be_masked_out(name: str, inputs: Sequence[Seen], outputs: Sequence[Seen
     return not any(output.summary is not None and output.summary.positive_inf for output in outputs)
 
 
-def _cast_status(name: str, inputs: Sequence[Seen], outputs: Sequence[Seen]) -> int:
+def _cast_status(name: str, inputs: Sequence[InspectedTensor], outputs: Sequence[InspectedTensor]) -> int:
     if not inputs or not outputs:
         return 0
     source = _cast_source(name, inputs)
@@ -183,14 +185,16 @@ def _cast_status(name: str, inputs: Sequence[Seen], outputs: Sequence[Seen]) -> 
     return TO_FP16 if made.dtype == "float16" else FLOAT
 
 
-def _cast_source(name: str, inputs: Sequence[Seen]) -> Seen:
+def _cast_source(name: str, inputs: Sequence[InspectedTensor]) -> InspectedTensor:
     """What is cast: of `copy_(self, src)` the second."""
     if name == "copy":
         return next((seen for seen in inputs if seen.argument == "src"), inputs[-1])
     return inputs[0]
 
 
-def _of_each(name: str, arguments: Mapping[str, Any], inputs: Sequence[Seen], outputs: Sequence[Seen]) -> int:
+def _of_each(
+    name: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor], outputs: Sequence[InspectedTensor]
+) -> int:
     """An operator over lists of tensors is one operator for each place of the lists."""
     status = 0
     for place, output in enumerate(outputs):

@@ -119,7 +119,7 @@ def _check(
 
 
 def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect | None, directory: str | None) -> None:
-    from opdump.configs.shared.focused_config import Suspect, second_config
+    from opdump.configs.shared.focused_config import Suspect, focused_config
     from opdump.errors import ConfigError
     from opdump.reports.second_run import dump_path, first_config
 
@@ -133,7 +133,7 @@ def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect
     suspicious = [each for each in found if not each.inherited] or found
     suspects = [Suspect(each.op_name, each.net_name, each.step) for each in suspicious]
     chosen = dialect or _dialect_of(catalog, file)
-    text = second_config(
+    text = focused_config(
         chosen,
         suspects,
         path=directory or dump_path(catalog),

@@ -100,7 +100,7 @@ def show(
         print_runs,
         print_steps,
     )
-    from opdump.reports.selection import Selection, each_selected, selected
+    from opdump.reports.shown_part import ShownPart, each_selected, selected
     from opdump.reports.table import Printer
 
     chosen = _run_choice(run)
@@ -113,7 +113,7 @@ def show(
         return
     named = op is not None or source is not None
     damaged: list[str] = []
-    selection = Selection(op=op, source=source, step=step, rank=rank, include_skipped=skipped, limit=limit)
+    selection = ShownPart(op=op, source=source, step=step, rank=rank, include_skipped=skipped, limit=limit)
     search = None if named and graph_file is None else _search_graphs(catalog, graph_file)
     if as_json:
         found = each_selected(catalog, selection)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, Final, NamedTuple, cast, get_args
 
 from opdump.errors import CorruptDumpError
 from opdump.index.opening import IndexFile, check_index
@@ -36,9 +36,11 @@ from opdump.statistics import SummaryStatistics
 
 _MOST_CACHED_PATTERNS = 16  # a regular training has a few; where every step is another, none is used again
 _PHASES = frozenset(get_args(Phase))
+_EARLIER_REASONS: Final = {"untold": "not observed"}
+"""What earlier versions wrote for a reason, and what it is called now."""
 
 
-class Batch(NamedTuple):
+class FiledBatch(NamedTuple):
     """What one call of the writer filed: its row, its run, its step."""
 
     id: int
@@ -95,7 +97,7 @@ class IndexReader:
         self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
         self._last_row = {"operators": 0, "signatures": 0, "arguments": 0, "frames": 0}
         self._patterns: dict[int, _Pattern] = {}
-        self._read_before: set[Batch] = set()
+        self._read_before: set[FiledBatch] = set()
         with self._named():
             check_index(self._file)
             with self._database() as database:
@@ -107,21 +109,21 @@ class IndexReader:
                     budget.spend(row)
                     totals.setdefault(whole(row[0]), {})[name(row[1])] = whole(row[2])
                 self.batches = tuple(
-                    Batch(*(whole(value) for value in row))
+                    FiledBatch(*(whole(value) for value in row))
                     for row in self._rows(database, "SELECT id, run, step FROM batches ORDER BY id")
                 )
         for run in runs:
             cast(dict[str, int], run.totals).update(totals[run.id])
         self.runs = tuple(runs)
-        self._of_step: dict[int, list[Batch]] = {}
+        self._of_step: dict[int, list[FiledBatch]] = {}
         for batch in self.batches:
             self._of_step.setdefault(batch.step, []).append(batch)
 
-    def of_step(self, step: int) -> tuple[Batch, ...]:
+    def of_step(self, step: int) -> tuple[FiledBatch, ...]:
         """The batches of a step, in the order in which they were filed."""
         return tuple(self._of_step.get(step, ()))
 
-    def read(self, batch: Batch) -> BatchRecords:
+    def read(self, batch: FiledBatch) -> BatchRecords:
         """The records of a batch, in the order in which they were filed."""
         with self._named(), self._database() as database:
             return self._read(database, batch)
@@ -132,7 +134,7 @@ class IndexReader:
             rows = self._rows(database, "SELECT id, timestamps FROM batches ORDER BY id")
             return max((max(whole_numbers(stamps), default=-1) for _, stamps in rows), default=-1)
 
-    def _read(self, database: sqlite3.Connection, batch: Batch) -> BatchRecords:
+    def _read(self, database: sqlite3.Connection, batch: FiledBatch) -> BatchRecords:
         row = database.execute(
             "SELECT pattern, timestamps, summaries, counted FROM batches WHERE id = ?", (batch.id,)
         ).fetchone()
@@ -204,7 +206,7 @@ class IndexReader:
             forward_op=forward_op,
             stack=known(self._stacks, stack, "stack"),
             arguments=known(self._arguments, arguments, "arguments") if arguments else {},
-            skip=skip,
+            skip=_reason(skip),
         )
 
     def _tensor(self, op: OpRecord, number: Any, summary: Summary | None, others: Any, file: Any) -> TensorRecord:
@@ -255,7 +257,7 @@ class IndexReader:
         return pattern
 
     def _extras(
-        self, database: sqlite3.Connection, batch: Batch, tensors: int, budget: Budget
+        self, database: sqlite3.Connection, batch: FiledBatch, tensors: int, budget: Budget
     ) -> dict[int, tuple[Any, Any]]:
         rows = database.execute(
             "SELECT tensor, statistics, file FROM extras WHERE batch = ? ORDER BY tensor", (batch.id,)
@@ -378,4 +380,5 @@ def _counted(value: Any) -> dict[SkipReason, int]:
 
 def _reason(value: Any) -> SkipReason:
     # A later opdump may know more reasons: each is a word for a person, and the operators are there whatever it says.
-    return cast(SkipReason, name(value))
+    reason = name(value)
+    return cast(SkipReason, _EARLIER_REASONS.get(reason, reason))

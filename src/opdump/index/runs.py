@@ -33,7 +33,7 @@ class Run:
     command: tuple[str, ...] = ()
     plan: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
-    end_untold: str = ""
+    end_unknown: str = ""
     """Why the dump cannot tell whether it ended: its index is missing, or cannot be read."""
 
     @property
@@ -45,7 +45,7 @@ class Run:
     def facts(self) -> tuple[tuple[str, str], ...]:
         """What people ask of a run first, by name; an empty text where the dump does not tell."""
         captured = self.totals.get("captured")
-        ended = "ended" if self.complete else self.end_untold or "cut off, or still runs"
+        ended = "ended" if self.complete else self.end_unknown or "cut off, or still runs"
         return (
             ("run", str(self.id)),
             ("rank", str(self.rank_id)),

@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import KernelChoiceError, NativeCoreMissingError, UnsupportedDtypeError
-from opdump.kernels import reference, reorder, taking
+from opdump.kernels import batch_summarizer, reference, reorder
 from opdump.kernels.summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
 
 __all__ = [
     "DTYPE_CODES",
     "SUMMARY_FIELDS",
+    "BatchSummarizer",
     "Summary",
     "SummaryTable",
-    "TensorTaker",
     "active",
     "copy_elements",
     "copy_strided_pointer",
@@ -94,7 +94,7 @@ _kernels, _REASON = _choose(os.environ)
 # The choice is made once, at import. The hot path calls the chosen functions without another one in between.
 if _REASON:
     SummaryTable = reference.SummaryTable
-    TensorTaker = taking.TensorTaker
+    BatchSummarizer = batch_summarizer.BatchSummarizer
     summarise_pointer = reference.summarise_pointer
     summarise_strided_pointer = reference.summarise_strided_pointer
     set_threads = reference.set_threads
@@ -105,7 +105,7 @@ else:
     from opdump.kernels import _native
 
     SummaryTable = _native.SummaryTable  # type: ignore[misc,assignment]  # the twin is one too
-    TensorTaker = _native.TensorTaker  # type: ignore[misc,assignment]  # the twin is one too
+    BatchSummarizer = _native.BatchSummarizer  # type: ignore[misc,assignment]  # the twin is one too
     summarise_pointer = _native.summarise_pointer
     summarise_strided_pointer = _native.summarise_strided_pointer
     set_threads = _native.set_threads

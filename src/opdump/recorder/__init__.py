@@ -14,7 +14,7 @@ from __future__ import annotations
 from opdump.plan import DumpPlan
 from opdump.recorder.circumstances import Circumstances, Nothing
 from opdump.recorder.operator_recorder import OperatorRecorder, OverflowDetector
-from opdump.recorder.overflow_detector import judge_by_data
+from opdump.recorder.overflow_detector import overflow_detector_of
 from opdump.recorder.own_errors import beside_the_program
 from opdump.recorder.recorder import GAPS, Recorder, failure_text
 from opdump.recorder.snapshots import Live, LiveTensor, PendingArray, Reader, TensorSnapshot
@@ -54,14 +54,14 @@ __all__ = [
 
 
 def make_recorder(
-    plan: DumpPlan, writer: StepWriter, reader: Reader, judge: OverflowDetector | None = None
+    plan: DumpPlan, writer: StepWriter, reader: Reader, detector: OverflowDetector | None = None
 ) -> Recorder:
     """The recorder for a plan and a layout.
 
-    `judge` says how an operator that has run overflowed; without one, overflow mode judges by the operator's data.
+    `detector` says how an operator that has run overflowed; without one, overflow mode judges by the operator's data.
     """
     if plan.captures == "data" and not isinstance(writer, SupportsOperatorFiles):
         return Recorder(plan, writer, reader)
-    if judge is None and plan.captures == "overflow":
-        judge = judge_by_data(plan)
-    return OperatorRecorder(plan, writer, reader, judge)
+    if detector is None and plan.captures == "overflow":
+        detector = overflow_detector_of(plan)
+    return OperatorRecorder(plan, writer, reader, detector)

@@ -14,7 +14,7 @@ from opdump.records import OpRecord
 
 
 @runtime_checkable
-class SupportsGlances(Protocol):
+class SupportsLazyInputs(Protocol):
     """A reader that can look at a tensor without a copy of its elements."""
 
     def without_elements(self) -> Reader:
@@ -26,7 +26,7 @@ class SupportsGlances(Protocol):
 
 @runtime_checkable
 class SupportsClearing(Protocol):
-    """A judge that can often tell from the outputs."""
+    """A detector that can often tell from the outputs."""
 
     def clears(self, op: OpRecord, outputs: Sequence[TensorSnapshot]) -> bool:
         """Whether the outputs, of which statistics are there, prove that the operator did not overflow."""
@@ -41,7 +41,9 @@ class Inputs(NamedTuple):
     """Those that it leaves as they are."""
 
 
-def parted(inputs: Iterable[LiveTensor], changes: Collection[str], memory_of: Callable[[Any], object]) -> Inputs:
+def split_by_aliasing(
+    inputs: Iterable[LiveTensor], changes: Collection[str], memory_of: Callable[[Any], object]
+) -> Inputs:
     """Tells the inputs apart by whether they share memory with an argument among `changes`, into which the operator writes."""
     lives = list(inputs)
     if not changes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opdump.plan import DumpPlan
-from opdump.recorder.lazy_inputs import SupportsClearing, SupportsGlances, parted
+from opdump.recorder.lazy_inputs import SupportsClearing, SupportsLazyInputs, split_by_aliasing
 from opdump.recorder.own_errors import told_where_it_stops
 from opdump.recorder.recorder import HELD_BYTES, MOST_OPS, Recorder, array_of, held_bytes
 from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot
@@ -44,14 +44,14 @@ class OperatorRecorder(Recorder):
     """Files operators one by one, after each has run."""
 
     def __init__(
-        self, plan: DumpPlan, writer: StepWriter, reader: Reader, judge: OverflowDetector | None = None
+        self, plan: DumpPlan, writer: StepWriter, reader: Reader, detector: OverflowDetector | None = None
     ) -> None:
         super().__init__(plan, writer, reader)
         self.overflows = 0
         """Operators that overflowed so far."""
         self.failures = 0
         """Operators that failed so far."""
-        self._judge = judge
+        self._detector = detector
         self._open: dict[int, list[TensorSnapshot]] = {}
         """What was taken of operators that run now, by identity."""
         self._held: list[_Finished] = []
@@ -59,15 +59,15 @@ class OperatorRecorder(Recorder):
         self._graphs_ran: set[int] = set()
         """Graphs of which an operator ran in this step; most operators are dropped."""
         self._drops: SkipReason = _DROPS.get(plan.captures, "no overflow")
-        self._glances: Reader | None = None
-        """Looks at outputs before anything is copied, where the judge can make use of it."""
+        self._summaries_only: Reader | None = None
+        """Looks at outputs before anything is copied, where the detector can make use of it."""
         self._clearing: SupportsClearing | None = None
-        """The judge, where it can."""
+        """The detector, where it can."""
         self._memory_of: Callable[[Any], object] | None = None
         """The reader's, where it can."""
-        able: object = judge  # a plain function has no methods, says mypy; another callable may
-        if isinstance(able, SupportsClearing) and isinstance(reader, SupportsGlances):
-            self._glances, self._clearing, self._memory_of = reader.without_elements(), able, reader.memory_of
+        able: object = detector  # a plain function has no methods, says mypy; another callable may
+        if isinstance(able, SupportsClearing) and isinstance(reader, SupportsLazyInputs):
+            self._summaries_only, self._clearing, self._memory_of = reader.without_elements(), able, reader.memory_of
         self._later: dict[int, list[LiveTensor]] = {}
         """Inputs of operators that run now, and that stay what they are."""
 
@@ -86,7 +86,7 @@ class OperatorRecorder(Recorder):
             self._graphs_ran.add(op.graph_id)
             wanted = self.plan.inputs or self.plan.captures != "data"
             if wanted and changes is not None and self._memory_of is not None:
-                inputs, self._later[id(op)] = parted(inputs, changes, self._memory_of)
+                inputs, self._later[id(op)] = split_by_aliasing(inputs, changes, self._memory_of)
             self._open[id(op)] = self._read(op, "input", inputs) if wanted else []
         return op
 
@@ -101,8 +101,8 @@ class OperatorRecorder(Recorder):
             if self.plan.captures in ("exception", "watch"):
                 self._drop(self._drops)
                 return
-            if self.plan.captures == "overflow" and self._judge is None:
-                raise ValueError("overflow mode needs a judge; make the recorder with make_recorder")
+            if self.plan.captures == "overflow" and self._detector is None:
+                raise ValueError("overflow mode needs a detector; make the recorder with make_recorder")
             if later is not None:
                 outputs = list(outputs)
                 if self._is_cleared(op, outputs):
@@ -110,11 +110,11 @@ class OperatorRecorder(Recorder):
                     return
                 taken += self._read(op, "input", later)
                 taken.sort(key=lambda entry: entry.slot)
-            if self.plan.outputs or self._judge is not None:
+            if self.plan.outputs or self._detector is not None:
                 taken += self._read(op, "output", outputs)
             status = 0
-            if self._judge is not None:
-                status = self._judged(op, taken, self._judge)
+            if self._detector is not None:
+                status = self._detected(op, taken, self._detector)
                 if status == 0:
                     self._drop("no overflow")
                     return
@@ -207,7 +207,7 @@ class OperatorRecorder(Recorder):
         with self._lock:
             waited = self._place is not None
             super().place()
-            if waited and not self.holding:
+            if waited and not self.is_deferring:
                 self.release()
 
     def _change_ops(self, change: Callable[[OpRecord], OpRecord]) -> None:
@@ -264,18 +264,18 @@ class OperatorRecorder(Recorder):
 
     def _is_cleared(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> bool:
         """Whether a look at the outputs is enough to see that the operator did not overflow."""
-        glances, judge = self._glances, self._clearing
-        assert glances is not None, "only then inputs are left for later"
-        assert judge is not None, "only then there are glances"
+        summaries_only, detector = self._summaries_only, self._clearing
+        assert summaries_only is not None, "only then inputs are left for later"
+        assert detector is not None, "only then there are summaries_only"
         if self._has_enough():
             return True
-        taken = self._read(op, "output", outputs, glances)
-        glances.finish_step()
-        for entry, summary in zip(taken, glances.summaries(taken), strict=True):
+        taken = self._read(op, "output", outputs, summaries_only)
+        summaries_only.finish_step()
+        for entry, summary in zip(taken, summaries_only.summaries(taken), strict=True):
             if summary is not None:
                 entry.statistics = SummaryStatistics(summary)
-        glances.clear()
-        return judge.clears(op, taken)
+        summaries_only.clear()
+        return detector.clears(op, taken)
 
     def _read(
         self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], reader: Reader | None = None
@@ -293,12 +293,12 @@ class OperatorRecorder(Recorder):
         most = self.plan.overflow_number
         return bool(most) and self.overflows >= most
 
-    def _judged(self, op: OpRecord, taken: list[TensorSnapshot], judge: OverflowDetector) -> int:
+    def _detected(self, op: OpRecord, taken: list[TensorSnapshot], detector: OverflowDetector) -> int:
         if self._has_enough():
             return 0
         self._reader.finish_step()
         self._settle(taken)
-        status = judge(op, taken)
+        status = detector(op, taken)
         self.overflows += status != 0
         return status
 
@@ -325,7 +325,7 @@ class OperatorRecorder(Recorder):
     def _close(self, finished: _Finished) -> None:
         if self.plan.saves_tensors and any(hasattr(entry.array, "to_numpy") for entry in finished.taken):
             self._reader.finish_step()
-        if self.holding or self._place is not None:
+        if self.is_deferring or self._place is not None:
             self._held.append(finished)
             self._held_bytes += sum(map(held_bytes, finished.taken))
             if self._held_bytes > HELD_BYTES:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 
+from opdump.checks.inspected_tensor import InspectedTensor
 from opdump.checks.overflow import OverflowKind, overflow_status
-from opdump.checks.seen import Seen
 from opdump.plan import DumpPlan
 from opdump.recorder.operator_recorder import OverflowDetector
 from opdump.recorder.recorder import array_of
@@ -15,15 +15,15 @@ from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics
 
 
-def judge_by_data(plan: DumpPlan) -> OverflowDetector:
-    """The judge of overflow mode: status bits of an operator, 0 where its data prove no overflow of the plan's kinds.
+def overflow_detector_of(plan: DumpPlan) -> OverflowDetector:
+    """The detector of overflow mode: status bits of an operator, 0 where its data prove no overflow of the plan's kinds.
 
     It looks at tensors with settled statistics, the inputs as they were before the operator ran.
     """
-    return _DataJudge(plan.overflow_kinds)
+    return DataOverflowDetector(plan.overflow_kinds)
 
 
-class _DataJudge:
+class DataOverflowDetector:
     def __init__(self, kinds: Collection[OverflowKind]) -> None:
         self._kinds = kinds
 
@@ -41,9 +41,9 @@ class _DataJudge:
         return all(entry.skip == "empty" or _seen(entry).cannot_have_overflowed for entry in outputs)
 
 
-def _seen(entry: TensorSnapshot) -> Seen:
+def _seen(entry: TensorSnapshot) -> InspectedTensor:
     statistics = entry.statistics
-    return Seen(
+    return InspectedTensor(
         dtype=entry.dtype,
         shape=entry.shape,
         argument=entry.argument,

@@ -42,7 +42,7 @@ from opdump.verdict import Verdict
 _LOG = logging.getLogger("opdump")
 
 GAPS: frozenset[SkipReason] = frozenset(
-    {"no storage", "unsupported layout", "opaque", "device graph", "untold", "not written"}
+    {"no storage", "unsupported layout", "opaque", "device graph", "not observed", "not written"}
 )
 """Reasons that leave a hole in a dump: `strict` makes them an error."""
 MOST_OPS = 50_000
@@ -69,7 +69,7 @@ class Recorder:
         self.tensors_skipped: Counter[str] = Counter()
         self.steps: list[int] = []
         self._known_steps: set[int] = set()
-        self.holding = False
+        self.is_deferring = False
         self.matched_kernels: set[str] = set()
         """Entries of the plan's `kernels` that matched some operator."""
         self.circumstances = Circumstances()
@@ -127,7 +127,7 @@ class Recorder:
             self._change_ops(lambda op: op if op.rank_id == rank else replace(op, rank_id=rank))
             for told in self.when_placed:
                 told(rank)
-            if not self.holding:
+            if not self.is_deferring:
                 self._held_bytes = 0
                 self._write_ready()
 
@@ -190,22 +190,22 @@ class Recorder:
         """In a forked process: a thread that is not there any more may have held the lock."""
         self._lock = threading.RLock()
 
-    def hold(self) -> None:
+    def defer(self) -> None:
         """From now on nobody knows yet which step the operators belong to: keeps their files back until `release`."""
         with self._lock:
-            self.holding = not self._ops and not self._counted and not self.is_over
+            self.is_deferring = not self._ops and not self._counted and not self.is_over
 
     @told_where_it_stops
     def release(self) -> None:
         """The held operators belong to the step that they name."""
         with self._lock:
-            if self.holding:
-                self.holding = False
+            if self.is_deferring:
+                self.is_deferring = False
                 self._held_bytes = 0
                 self._write_ready()
 
     @told_where_it_stops
-    def fold_back(self, step: int) -> None:
+    def reassign_step(self, step: int) -> None:
         """The held operators belong to `step`, which was filed already: they ran after its end, and no other step came."""
         with self._lock:
             self._change_ops(lambda op: replace(op, step=step, order=op.order + self._filed_ops))
@@ -220,7 +220,7 @@ class Recorder:
     def discard(self) -> None:
         """The held operators belong to no step that is dumped: nothing of them was filed yet."""
         with self._lock:
-            self.holding = False
+            self.is_deferring = False
             self._ops, self._entries, self._waiting = [], [], []
             self._counted = Counter()
             self._reader.clear()
@@ -394,7 +394,7 @@ class Recorder:
                 _LOG.error("opdump: %s. The program goes on, and nothing more is dumped", text, exc_info=trace)
             if first:
                 self.is_over = True
-                self.holding = False
+                self.is_deferring = False
                 self._lose()
                 self.when_over()
 
@@ -438,14 +438,14 @@ class Recorder:
                 self._waiting.append(taken)
                 self._held_bytes += held_bytes(taken)
         if self._waiting:
-            if (self.holding or self._place is not None) and self._held_bytes > HELD_BYTES:
+            if (self.is_deferring or self._place is not None) and self._held_bytes > HELD_BYTES:
                 self.place()
                 self.release()
             if reader.must_finish:
                 self.place()
                 reader.finish_step()
                 self._write_waiting()
-            elif not self.holding and self._place is None:
+            elif not self.is_deferring and self._place is None:
                 self._write_ready()
 
     def _write_ready(self) -> None:

@@ -12,7 +12,7 @@ from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.index.runs import RunChoice
 from opdump.records import OpRecord, StatisticValue, TensorRecord
 from opdump.reports.computational_graph import GraphSearch, search_json
-from opdump.reports.selection import file_of
+from opdump.reports.shown_part import file_of
 from opdump.reports.statistics_shown import statistics_of
 
 

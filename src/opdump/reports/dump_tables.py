@@ -15,7 +15,7 @@ from opdump.checks.origins import PARAMETER, Origins
 from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.records import OpRecord, TensorRecord
 from opdump.reports.computational_graph import GraphSearch, search_lines
-from opdump.reports.selection import file_of
+from opdump.reports.shown_part import file_of
 from opdump.reports.statistics_shown import SHOWN, shown_statistics, statistics_of
 from opdump.reports.table import Column, Printer
 
@@ -157,7 +157,7 @@ def _ended(run: Run) -> str:
         return _time(run.ended)
     if not run.opdump_version:
         return ""  # other writers do not tell
-    return f"not known: {run.end_untold}" if run.end_untold else "cut off, or still runs"
+    return f"not known: {run.end_unknown}" if run.end_unknown else "cut off, or still runs"
 
 
 def _command(run: Run) -> tuple[str, ...]:

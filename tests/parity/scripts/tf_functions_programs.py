@@ -267,7 +267,7 @@ def fed_from_a_dataset() -> list[Any]:
 
 
 def sums_in_a_loop_with_effects() -> list[Any]:
-    """Sums whose order depends on who else reads what the body is given."""
+    """BufferForwarding whose order depends on who else reads what the body is given."""
     rng = np.random.default_rng(4)
     total = tf.Variable(np.zeros(500, np.float32))
     given = [tf.constant(rng.normal(size=500).astype(np.float32)) for _ in range(4)]

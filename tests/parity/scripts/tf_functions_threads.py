@@ -130,7 +130,7 @@ def what_generators_of_data_sets_run_is_told() -> None:
 def told_of(data, consume, steps="all"):
     with recorded(steps=steps) as recording:
         consume(data)
-    return recording, {op.op_type for op in recording.skipped(skip="untold")}, recording.recorder.warnings
+    return recording, {op.op_type for op in recording.skipped(skip="not observed")}, recording.recorder.warnings
 
 
 @case
@@ -157,7 +157,7 @@ def functions_of_data_sets_are_listed_and_told() -> None:
         assert {"Tanh", "IsFinite", "Sin", "Exp", "Sqrt", "Less"} <= types, types
         for name in ("map", "filter", "flat_map", "interleave", "scan", "take_while"):
             assert any(f"the operators of Dataset_{name}_lambda" in text for text in warnings), (name, warnings)
-        assert recording.recorder.skipped["untold"] >= 6
+        assert recording.recorder.skipped["not observed"] >= 6
         assert recording.recorder.executed == recording.recorder.captured + recording.recorder.skipped.total()
     recording, types, warnings = told_of(
         tf.data.Dataset.range(3), lambda data: data.reduce(np.int64(0), lambda state, each: state - each)
@@ -214,7 +214,7 @@ def bodies_of_loops_over_data_sets_are_listed() -> None:
         recording, types, warnings = told_of(data, lambda data: [total(data) for _ in range(3)], steps)
         assert {"Sqrt", "Cast"} <= types, (steps, types)
         assert any("ReduceDataset" in text for text in warnings), warnings
-        assert recording.recorder.skipped["untold"] >= 2
+        assert recording.recorder.skipped["not observed"] >= 2
         assert recording.recorder.executed == recording.recorder.captured + recording.recorder.skipped.total()
 
 

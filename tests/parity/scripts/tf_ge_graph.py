@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of, ge_graphs_of_function
-from opdump.adapters.tensorflow.sessions.subgraph import closure_of
+from opdump.adapters.tensorflow.sessions.subgraph import subgraph_of
 from opdump.layouts.graph_files.ge import GeGraph, write_new_ge_graph
 
 v1 = tf.compat.v1
@@ -62,11 +62,11 @@ def training() -> None:
         loss = tf.reduce_mean(tf.square(tf.matmul(x, weights, name="product") - y), name="loss")
         step = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
         initialize = v1.global_variables_initializer()
-        fetched = closure_of([step, loss], ())
+        fetched = subgraph_of([step, loss], ())
         run = [operator.name for operator in fetched.operators]
         _add("training", ge_graphs_of("ge_default_20201120163719_3", fetched, fetched=[loss]), graph, run=run)
-        _add("starting", ge_graphs_of("ge_default_20201120163719_2", closure_of([iterator.initializer], ())), graph)
-        _add("initialising", ge_graphs_of("ge_default_20201120163719_1", closure_of([initialize], ())), graph)
+        _add("starting", ge_graphs_of("ge_default_20201120163719_2", subgraph_of([iterator.initializer], ())), graph)
+        _add("initialising", ge_graphs_of("ge_default_20201120163719_1", subgraph_of([initialize], ())), graph)
 
 
 def feeding() -> None:
@@ -84,11 +84,11 @@ def feeding() -> None:
         total = tf.add_n([tf.reduce_sum(after), tf.reduce_sum(second), tf.cast(count, tf.float32)], name="total")
         total = tf.add(total, free, name="end")
         fed = {x.name, free.name, rate.name, middle.name}
-        closure = closure_of([total], fed)
-        graphs = ge_graphs_of("ge_default_20201120163719_4", closure, fetched=[total], is_computational=True)
-        run = [operator.name for operator in closure.operators]
+        subgraph = subgraph_of([total], fed)
+        graphs = ge_graphs_of("ge_default_20201120163719_4", subgraph, fetched=[total], is_computational=True)
+        run = [operator.name for operator in subgraph.operators]
         _add("feeding", graphs, graph, run=run)
-        shared = closure_of([tf.concat([first, second], 1, name="both")], {first.name})
+        shared = subgraph_of([tf.concat([first, second], 1, name="both")], {first.name})
         _add("partly fed", ge_graphs_of("ge_default_20201120163719_5", shared), graph)
 
 
@@ -108,8 +108,8 @@ def branching() -> None:
     _add("function", ge_graphs_of_function("ge_default_20201120163719_6", traced), traced)
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(traced.as_graph_def(), name="")
-        closure = closure_of([graph.get_tensor_by_name(traced.outputs[0].name)], {"x:0"})
-        _add("imported", ge_graphs_of("ge_default_20201120163719_7", closure), graph)
+        subgraph = subgraph_of([graph.get_tensor_by_name(traced.outputs[0].name)], {"x:0"})
+        _add("imported", ge_graphs_of("ge_default_20201120163719_7", subgraph), graph)
 
 
 training()

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from opdump.adapters.tensorflow.sessions.buffer_forwarding import Sums
+from opdump.adapters.tensorflow.sessions.buffer_forwarding import BufferForwarding
 from tests.parity.scripts.tf_functions_recording import recorded as recorded_functions
 from tests.parity.scripts.tf_sessions_harness import recorded as recorded_sessions
 from tests.parity.scripts.tf_sessions_harness import same
@@ -337,7 +337,7 @@ def captured_function(seed, program=through_a_function):
     chance: list[str] = []
     for graph in graphs:
         held = [text for node in graph.node if node.op == "_Retval" for text in node.input if not text.startswith("^")]
-        chance += Sums({node.name: node for node in graph.node}, held).left_to_chance
+        chance += BufferForwarding({node.name: node for node in graph.node}, held).left_to_chance
     return answer, chance
 
 

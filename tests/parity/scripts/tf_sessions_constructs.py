@@ -270,9 +270,9 @@ def case_control_flow_2():
         expect(kinds.get("If", kinds.get("StatelessIf")) == "control flow", kinds)
         expect(kinds.get("While", kinds.get("StatelessWhile")) == "control flow", kinds)
         # What runs within them is listed, and counted in each step.
-        listed = {name for name, reason in found.skips().items() if reason == "untold"}
+        listed = {name for name, reason in found.skips().items() if reason == "not observed"}
         expect({"cond/then/Sin", "cond/else/Exp", "while/body/Cos", "while/cond/Less"} <= listed, listed)
-        expect(found.capture.recorder.gaps["untold"] >= 4 * 3, found.capture.recorder.gaps)
+        expect(found.capture.recorder.gaps["not observed"] >= 4 * 3, found.capture.recorder.gaps)
         # What they gave is what their readers read.
         expect(np.allclose(found.value("total", io="input"), np.cos(np.cos(np.cos(np.sin(X)))), 1e-5))
     finally:
@@ -306,7 +306,7 @@ def case_function_in_a_graph():
     found, _ = both(build)
     calls = [name for name, reason in found.skips().items() if reason == "control flow"]
     expect(len(calls) == 1, found.skips())
-    expect(found.skips()[f"{calls[0]}/Sin"] == "untold", found.skips())
+    expect(found.skips()[f"{calls[0]}/Sin"] == "not observed", found.skips())
     close(found, "total", np.sin(X) * 2, io="input")
 
 

@@ -1,4 +1,4 @@
-"""Data sets that sessions read: the operators of their functions run in threads of the runtime, and are listed as `untold`."""
+"""Data sets that sessions read: the operators of their functions run in threads of the runtime, and are listed as `not observed`."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -60,7 +60,7 @@ def by_name():
     return v1.data.Iterator.from_string_handle(handle, tf.float32, [None]), start
 
 
-def listed(found, why="untold"):
+def listed(found, why="not observed"):
     return {name for name, reason in found.skips().items() if reason == why}
 
 

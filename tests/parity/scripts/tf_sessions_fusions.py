@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.sessions.fetch_planning import BaselineGraph
-from opdump.adapters.tensorflow.sessions.subgraph import closure_of
+from opdump.adapters.tensorflow.sessions.subgraph import subgraph_of
 from tests.parity.scripts.tf_sessions_harness import expect, main, recorded, same, v1
 
 v1.disable_eager_execution()
@@ -106,8 +106,8 @@ def case_fused_operators_are_tried():
         with tf.Graph().as_default():
             x, w, b = (v1.placeholder(tf.float32, shape) for shape in ([None, 200], [200, columns], [columns]))
             y = tf.negative(tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b)))
-            closure = closure_of([y], {x.name, w.name, b.name})
-            tried = BaselineGraph([y], closure, v1.ConfigProto()).fusions
+            subgraph = subgraph_of([y], {x.name, w.name, b.name})
+            tried = BaselineGraph([y], subgraph, v1.ConfigProto()).fusions
         expect(tried)
         expect(tried.alike(()) == set(), "without shapes nobody knows")
         shapes = tuple(sorted({x.name: (rows, 200), w.name: (200, columns), b.name: (columns,)}.items()))

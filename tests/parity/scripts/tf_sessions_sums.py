@@ -1,4 +1,4 @@
-"""Sums of three and more: their order depends on who else holds what they read, so looking at it must not change the answer."""
+"""BufferForwarding of three and more: their order depends on who else holds what they read, so looking at it must not change the answer."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -178,11 +178,11 @@ def case_sums_in_loops():
         expect(len(found.values("while/sum")) == 5, found.values("while/sum"))
         expect(len(found.values("while/third")) == 5)
         outputs = found.catalog.tensors(io="output", include_skipped=True)
-        lost = {f"{each.op.op_name}:{each.slot}" for each in outputs if each.skip == "untold"}
+        lost = {f"{each.op.op_name}:{each.slot}" for each in outputs if each.skip == "not observed"}
         wanted = {"gradients/while/first_grad/mul:0", "while/second:0"} if has_gradient else {"while/first:0"}
         expect(lost == wanted, lost)
         expect(all(any(name in note for note in found.capture.notes) for name in lost), found.capture.notes)
-        expect(gaps(found) == {"while/Identity_1": "untold"}, gaps(found))
+        expect(gaps(found) == {"while/Identity_1": "not observed"}, gaps(found))
 
 
 if __name__ == "__main__":

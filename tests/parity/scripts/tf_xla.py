@@ -151,7 +151,7 @@ def what_only_changes_variables_is_skipped() -> None:
 
     with recorded() as recording:
         update()
-    assert [(op.op_name, op.skip) for op in recording.skipped(op_type="XlaLaunch")] == [("update", "untold")]
+    assert [(op.op_name, op.skip) for op in recording.skipped(op_type="XlaLaunch")] == [("update", "not observed")]
     assert same(weight.numpy(), tf.function(tf.sin, jit_compile=True)(X).numpy())
 
 
@@ -248,7 +248,7 @@ def operators_that_are_marked_for_xla_are_left_to_it() -> None:
 
     found, answers = in_session(scoped)
     assert same(found.value("y"), answers[0])
-    assert found.skips()["Tanh"] == "untold"
+    assert found.skips()["Tanh"] == "not observed"
     assert sum("XLA" in note for note in found.capture.recorder.warnings) == 1
 
 
@@ -294,7 +294,7 @@ def of_a_session_what_it_fetches_is_dumped() -> None:
     for streams in (False, True):
         found, answers = in_session(training, streams=streams)
         assert [found.value("loss", step).item() for step in range(3)] == [loss.item() for _, loss in answers]
-        assert found.skips()["Tanh"] == "untold"
+        assert found.skips()["Tanh"] == "not observed"
         assert sum("XLA compiles clusters" in note for note in found.capture.recorder.warnings) == 1
 
 
@@ -305,7 +305,7 @@ def a_level_of_the_session_counts_where_no_flag_speaks() -> None:
         found, _ = in_session(training, level=1)  # the runtime has read its flags, and opdump these
     finally:
         os.environ["TF_XLA_FLAGS"] = before
-    assert found.skips()["Tanh"] == "untold"
+    assert found.skips()["Tanh"] == "not observed"
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def _run_operators(operators: list[Any], outcome: Outcome, samples: int | None, 
             captured.append(_attempt(case))
             clock.manual_step()
     for (name, case, plain), run in zip(found, captured, strict=True):
-        _judge(name, case, plain, run, outcome)
+        _detector(name, case, plain, run, outcome)
     counts.update(writer.counts)
     outcome.wrong_statistics += writer.wrong
 
@@ -86,7 +86,7 @@ def _attempt(case: Case) -> Run | Exception:
         return error
 
 
-def _judge(name: str, case: Case, plain: Run | Exception, captured: Run | Exception, outcome: Outcome) -> None:
+def _detector(name: str, case: Case, plain: Run | Exception, captured: Run | Exception, outcome: Outcome) -> None:
     counts = outcome.counts
     counts[f"samples, {case.form}"] += 1
     if isinstance(plain, Exception) or isinstance(captured, Exception):

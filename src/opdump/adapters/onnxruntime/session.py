@@ -29,8 +29,8 @@ from opdump.adapters.onnxruntime.failures import FailureSearch
 from opdump.adapters.onnxruntime.hazards import has_half_precision, has_random_operators, is_random
 from opdump.adapters.onnxruntime.model_file import ModelFile, load_model, open_session, optimized
 from opdump.adapters.onnxruntime.model_graph import ModelNode, nodes_of, producers
+from opdump.adapters.onnxruntime.node_emitter import NOT_SHOWN, NodeEmitter
 from opdump.adapters.onnxruntime.selection import choose, chosen_within, matches_of, slots_of
-from opdump.adapters.onnxruntime.telling import NOT_SHOWN, NodeTeller
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan, StepSet
@@ -136,7 +136,7 @@ class OnnxSession:
                 for chosen in choice.nodes
             ),
         )
-        self._teller = NodeTeller(
+        self._emitter = NodeEmitter(
             recorder,
             plan,
             self._ran,
@@ -333,7 +333,7 @@ class OnnxSession:
         """Runs what is recorded and tells it; `given` are tensors that are known before."""
         session = self._recorded_session
         answer: list[Any] | None = None if session is not None else []
-        self._teller.begin()
+        self._emitter.begin()
         private = self._plan.saves_tensors
         for first, last in self._chunks(feeds):
             chosen = self._choice.nodes[first:last]
@@ -354,7 +354,7 @@ class OnnxSession:
                 self._sizes.update(
                     (name, tensor.size) for name, tensor in tensors.items() if isinstance(tensor, HostTensor)
                 )
-            self._teller.tell(chosen, first, {**given, **tensors}, step)
+            self._emitter.emit(chosen, first, {**given, **tensors}, step)
             if self._recorder.is_over:
                 break
         assert answer is not None
@@ -406,9 +406,9 @@ class OnnxSession:
         node = failure.node
         tensors = {**fed_tensors(self._plain(), feeds), **failure.inputs}
         slots = slots_of(node.inputs, node.input_arguments, self._sources)
-        self._teller.begin()
-        op = replace(self._teller.operator(node, step), order=self.nodes.index(node))
-        self._recorder.failed_op(op, error, self._teller.live(slots, tensors))
+        self._emitter.begin()
+        op = replace(self._emitter.operator(node, step), order=self.nodes.index(node))
+        self._recorder.failed_op(op, error, self._emitter.live(slots, tensors))
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdump.adapters.base import DumpComplete
-from opdump.adapters.tensorflow.selection import Selection
+from opdump.adapters.tensorflow.model_slots import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stack, Stacks
 from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter, ModelSelection
@@ -24,8 +24,8 @@ from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
 
 if TYPE_CHECKING:
-    from opdump.adapters.tensorflow.sessions.seen import Seen
-    from opdump.adapters.tensorflow.sessions.subgraph import Closure
+    from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
+    from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 
 # Of the process: models of two plans may lie in one directory.
 _NUMBERS: Final = itertools.count(1)
@@ -34,8 +34,8 @@ _NUMBERS: Final = itertools.count(1)
 class GraphWriter(Protocol):
     """Files the graph of a model."""
 
-    def __call__(self, model: Model, closure: Any, *, is_computational: bool) -> object:
-        """`closure` is the `Closure` of a session's signature, or the graph of a function."""
+    def __call__(self, model: Model, subgraph: Any, *, is_computational: bool) -> object:
+        """`subgraph` is the `Subgraph` of a session's signature, or the graph of a function."""
 
     def tell(self) -> None:
         """Notes in the dump which files belong to it, once there is a dump."""
@@ -59,16 +59,16 @@ class FailuresOfRuns(Protocol):
 
     @property
     def whole(self) -> bool: ...
-    def watched(self, closure: Closure) -> tuple[Any, ...]: ...
+    def watched(self, subgraph: Subgraph) -> tuple[Any, ...]: ...
     def record(
         self,
         error: BaseException,
         model: Model,
         step: int,
-        closure: Closure,
+        subgraph: Subgraph,
         run: Callable[..., Any],
         feed_dict: Mapping[Any, Any] | None,
-        seen: Mapping[str, Sequence[Seen]],
+        seen: Mapping[str, Sequence[ObservedValue]],
     ) -> None: ...
 
 
@@ -131,13 +131,13 @@ class Capture:
         wanted = self.plan.single_operators
         return Model("", next(_NUMBERS)), ModelFilter.of_single_operators(models) if wanted else ModelFilter(())
 
-    def selection(self, model_filter: ModelFilter, order: Sequence[str] = ()) -> Selection:
+    def selection(self, model_filter: ModelFilter, order: Sequence[str] = ()) -> ModelSlots:
         """What is taken of a model whose operators run in this order."""
         for entry in model_filter.entries:
             for each in entry.ranges:
                 if ModelFilter((ModelSelection(ranges=(each,)),)).in_ranges(order):
                     self.matches.opened((each,))
-        return Selection(self.plan, model_filter, model_filter.in_ranges(order) if order else None, self.matches)
+        return ModelSlots(self.plan, model_filter, model_filter.in_ranges(order) if order else None, self.matches)
 
     def note(self, text: str) -> None:
         """Adds to the notes what they do not say yet."""
@@ -202,12 +202,12 @@ class Capture:
             skip=skip,
         )
 
-    def tell(self, op: OpRecord, inputs: Iterable[LiveTensor], outputs: Iterable[LiveTensor]) -> None:
+    def emit(self, op: OpRecord, inputs: Iterable[LiveTensor], outputs: Iterable[LiveTensor]) -> None:
         """Hands an operator that has run to the recorder."""
         opened = self.recorder.before_op(op, inputs)
         self.recorder.after_op(opened, outputs)
 
-    def tell_skipped(self, op: OpRecord) -> None:
+    def emit_skipped(self, op: OpRecord) -> None:
         """Lists an operator that leaves no data, the first time; then counts it."""
         key = (op.graph_id, op.op_name)
         if key in self._listed or self.plan.captures != "data":

@@ -16,11 +16,11 @@ import tensorflow as tf
 from opdump.adapters.host import HostTensor
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.sessions.seen import Seen
-from opdump.adapters.tensorflow.sessions.subgraph import Closure, GraphOperator
+from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
+from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Subgraph
 from opdump.recorder import LiveTensor, OperatorRecorder
 
-Run = Callable[..., Any]
+RunFunction = Callable[..., Any]
 
 _EXPECTED: Final = (tf.errors.OutOfRangeError, tf.errors.CancelledError, tf.errors.AbortedError)
 """The end of the data, and what a session raises when somebody stops it: no operator did wrong."""
@@ -37,16 +37,16 @@ class FailureDump:
         self._opened = opened
         self._capture: Capture | None = None
 
-    def watched(self, closure: Closure) -> tuple[Any, ...]:
+    def watched(self, subgraph: Subgraph) -> tuple[Any, ...]:
         """What of a signature is to be watched, so that a failure in it can be told whole."""
         if not self.whole:
             return ()
         found = {}
-        for op in closure.operators:
+        for op in subgraph.operators:
             for slot in op.outputs:
-                access = closure.access(slot.tensor)
-                if slot.tensor.name not in closure.fed and (
-                    access == "watch" or (access == "fetch" and op.name in closure.with_effects)
+                access = subgraph.access(slot.tensor)
+                if slot.tensor.name not in subgraph.fed and (
+                    access == "watch" or (access == "fetch" and op.name in subgraph.with_effects)
                 ):
                     found[slot.tensor.name] = slot.tensor
         return tuple(found.values())
@@ -56,22 +56,22 @@ class FailureDump:
         error: BaseException,
         model: Model,
         step: int,
-        closure: Closure,
-        run: Run,
+        subgraph: Subgraph,
+        run: RunFunction,
         feed_dict: Mapping[Any, Any] | None,
-        seen: Mapping[str, Sequence[Seen]],
+        seen: Mapping[str, Sequence[ObservedValue]],
     ) -> None:
         """Files what failed; nothing where no operator did. `run` is the session's, without capture."""
         operation = getattr(error, "op", None)
         if isinstance(error, _EXPECTED) or not isinstance(error, tf.errors.OpError) or operation is None:
             return
-        op = next((each for each in closure.operators if each.name == operation.name), None)
+        op = next((each for each in subgraph.operators if each.name == operation.name), None)
         if op is None:
             return
         if self._capture is None:
             self._capture = self._opened()
         capture = self._capture
-        inputs = self._inputs(capture, op, closure, run, feed_dict, seen) if self.whole else _facts(op)
+        inputs = self._inputs(capture, op, subgraph, run, feed_dict, seen) if self.whole else _facts(op)
         with capture.lock:
             record = capture.operator(
                 model,
@@ -91,23 +91,23 @@ class FailureDump:
         self,
         capture: Capture,
         op: GraphOperator,
-        closure: Closure,
-        run: Run,
+        subgraph: Subgraph,
+        run: RunFunction,
         feed_dict: Mapping[Any, Any] | None,
-        seen: Mapping[str, Sequence[Seen]],
+        seen: Mapping[str, Sequence[ObservedValue]],
     ) -> list[LiveTensor]:
-        tensors = {slot.tensor.name: slot.tensor for slot in op.inputs if closure.access(slot.tensor) != "handle"}
+        tensors = {slot.tensor.name: slot.tensor for slot in op.inputs if subgraph.access(slot.tensor) != "handle"}
         values = {name: seen[name][-1].array for name in tensors if seen.get(name)}
         wanted = [
-            tensor for name, tensor in tensors.items() if name not in values and closure.access(tensor) == "fetch"
+            tensor for name, tensor in tensors.items() if name not in values and subgraph.access(tensor) == "fetch"
         ]
         state = {
             slot.tensor: seen[slot.tensor.name][-1].array
-            for other in closure.operators
+            for other in subgraph.operators
             for slot in other.outputs
-            if seen.get(slot.tensor.name) and other.name in closure.with_effects
+            if seen.get(slot.tensor.name) and other.name in subgraph.with_effects
         }
-        if wanted and _is_settled(wanted, closure, {tensor.name for tensor in state}):
+        if wanted and _is_settled(wanted, subgraph, {tensor.name for tensor in state}):
             try:
                 answers = run(wanted, {**dict(feed_dict or {}), **state}, None, None)
             except tf.errors.OpError as problem:  # the program is told of its own failure
@@ -122,21 +122,21 @@ class FailureDump:
         ]
 
 
-def _is_settled(wanted: Sequence[Any], closure: Closure, known: set[str]) -> bool:
+def _is_settled(wanted: Sequence[Any], subgraph: Subgraph, known: set[str]) -> bool:
     """Whether nothing behind these tensors reads or changes state, but for what is known."""
-    made = {slot.tensor.name: op for op in closure.operators for slot in op.outputs}
+    made = {slot.tensor.name: op for op in subgraph.operators for slot in op.outputs}
     waiting, done = [tensor.name for tensor in wanted], set()
     while waiting:
         name = waiting.pop()
-        if name in done or name in known or name in closure.fed:
+        if name in done or name in known or name in subgraph.fed:
             continue
         done.add(name)
         operation = made[name].operation
-        if operation.name in closure.with_effects and closure.access(operation.outputs[0]) != "handle":
+        if operation.name in subgraph.with_effects and subgraph.access(operation.outputs[0]) != "handle":
             return False
         waiting += [tensor.name for tensor in operation.inputs]
         waiting += [tensor.name for other in operation.control_inputs for tensor in other.outputs]
-        if any(not other.outputs and other.name in closure.with_effects for other in operation.control_inputs):
+        if any(not other.outputs and other.name in subgraph.with_effects for other in operation.control_inputs):
             return False
     return True
 

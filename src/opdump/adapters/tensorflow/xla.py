@@ -34,7 +34,7 @@ OF_CLUSTERS: Final = (
     "operators, leave out tf.config.optimizer.set_jit, jit_scope, and --tf_xla_auto_jit in TF_XLA_FLAGS"
 )
 OF_SESSION: Final = (
-    "XLA compiles clusters of operators in {}: dumped is what the program itself fetches, and the other operators are listed as untold; to see "
+    "XLA compiles clusters of operators in {}: dumped is what the program itself fetches, and the other operators are listed as not observed; to see "
     "them, leave out global_jit_level in the session's config, jit_scope, and --tf_xla_auto_jit in TF_XLA_FLAGS"
 )
 

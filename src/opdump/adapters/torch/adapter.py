@@ -216,11 +216,11 @@ class _Capture(SilentListener):
                     "the capture ended while a graph of the device was being recorded, and to file what was left of step "
                     f"{self.observer.step} would have broken it: that is missing. End the capture before a graph is recorded, or after"
                 )
-        elif not self._recorder.holding:
+        elif not self._recorder.is_deferring:
             self._file_step(self.observer.step)
         elif self._filed == self.observer.step - 1:
             # No other step came: what ran since belongs to the last one.
-            self._recorder.fold_back(self._filed)
+            self._recorder.reassign_step(self._filed)
             self._file_step(self._filed)
         else:
             self._recorder.discard()
@@ -310,16 +310,16 @@ class _Capture(SilentListener):
         self._switch(wanted)
         if wanted and step > self._plan.initial_iteration:
             # Whether another step follows at all, the next forward will tell.
-            self._recorder.hold()
+            self._recorder.defer()
 
     @never_seen
     @deeper
     @beside_the_program
     def step_ends(self, step: int, reopened: bool) -> None:
         if self._mode.recording:
-            if reopened and self._recorder.holding and self._filed == step - 1:
+            if reopened and self._recorder.is_deferring and self._filed == step - 1:
                 # The step before goes on, so what ran since its optimizer returned lies within it.
-                self._recorder.fold_back(step - 1)
+                self._recorder.reassign_step(step - 1)
                 self._file_step(step - 1)
             else:
                 self._file_step(step)

@@ -494,7 +494,7 @@ class CaptureMode(RecordingMode):
     def _is_known_in_gradient(self, schema: OperatorSchema) -> bool:
         """Whether the gradient that runs now ran this operator in an earlier step. Nothing depends on a view in there."""
         task = _graph_task()
-        if task < 0 or schema.kind == "allocation" or self._recorder.holding or torch.is_grad_enabled():
+        if task < 0 or schema.kind == "allocation" or self._recorder.is_deferring or torch.is_grad_enabled():
             return False
         node: torch.autograd.graph.Node | None = _autograd_node()
         if node is None or self._observer.current().recomputing:

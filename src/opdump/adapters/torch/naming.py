@@ -243,7 +243,7 @@ class Naming:
 
     def _release(self, position: Position, task: int) -> None:
         """A network, a gradient or an optimizer runs: another step has begun for sure, what was held belongs to it."""
-        if self._recorder.holding and (task >= 0 or position.root is not None or position.phase == "optimizer"):
+        if self._recorder.is_deferring and (task >= 0 or position.root is not None or position.phase == "optimizer"):
             self._recorder.release()
 
     def _adjusted(

@@ -17,7 +17,7 @@ from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
 from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, elements_of, widened
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
 from opdump.adapters.torch.unseen import never_seen
-from opdump.kernels import Summary, SummaryTable, TensorTaker, summarise
+from opdump.kernels import BatchSummarizer, Summary, SummaryTable, summarise
 from opdump.recorder import LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import SummaryStatistics, canonical_category, device_extremes, digests_of
@@ -56,11 +56,11 @@ class TensorReader:
         self._undigested: list[tuple[TensorSnapshot, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device, accelerators=accelerators)
         self._accelerators = self._device.accelerators
-        self._taker: TensorTaker | None = None
+        self._taker: BatchSummarizer | None = None
         """Where a summary is all that is asked for."""
         summaries_alone = not elements and not self._digests and not device_extremes
         if statistics and summaries_alone and self._accelerators.reads_host and _DESCRIBES_TENSORS:
-            self._taker = TensorTaker(self._table, TensorSnapshot("", (), 0), _PLAIN_CLASSES)
+            self._taker = BatchSummarizer(self._table, TensorSnapshot("", (), 0), _PLAIN_CLASSES)
 
     def take(self, tensor: torch.Tensor) -> TensorSnapshot:
         """Reads one tensor as it is now."""

@@ -39,7 +39,7 @@ from opdump.adapters.torch.training_scopes import RootScopes, compiled_original,
 from opdump.adapters.torch.training_steps import StepCounter
 from opdump.errors import CaptureStateError
 
-Run = Callable[[], Any]
+RunFunction = Callable[[], Any]
 _PLACE = ("scope", "phase", "root", "refreshed", "graph_id", "call_id", "recomputing", "enclosing")
 
 
@@ -298,7 +298,7 @@ class TrainingObserver:
         module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        run: Run,
+        run: RunFunction,
     ) -> Any:
         training = compiled_original(module).training
         needed = torch.is_grad_enabled() and self.networks.needs_gradients(scopes, module, args, kwargs)
@@ -338,7 +338,7 @@ class TrainingObserver:
 
         return again
 
-    def _recompute(self, position: Position, module: nn.Module, run: Run) -> Any:
+    def _recompute(self, position: Position, module: nn.Module, run: RunFunction) -> Any:
         """Backward runs a module again that no checkpoint of PyTorch remembers."""
         scopes = self.networks.owner(module, self._latest[0])
         if scopes is None:

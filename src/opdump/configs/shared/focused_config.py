@@ -1,6 +1,6 @@
 """The configuration of a second run that dumps the tensors of the operators that the first one made suspicious.
 
-    text = second_config("mindspore", suspects, path="/tmp/dump", first={})
+    text = focused_config("mindspore", suspects, path="/tmp/dump", first={})
 
 The documents on offline models advise it: statistics of everything first, then the tensors of the few operators that matter.
 """
@@ -34,7 +34,7 @@ class Suspect:
     step: int | None = None
 
 
-def second_config(
+def focused_config(
     dialect: SecondDialect,
     suspects: Sequence[Suspect],
     *,

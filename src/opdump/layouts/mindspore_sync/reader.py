@@ -261,7 +261,7 @@ class RankTree:
         starts = run_starts(stamps, history)
         facts = read_json_object(self.root / METADATA / ENVIRONMENT_NAME)
         is_mindspore = "ms_version" in facts
-        untold = "the index cannot be read" if self.problems else "there is no index"
+        unknown = "the index cannot be read" if self.problems else "there is no index"
         return tuple(
             Run(
                 id=number,
@@ -271,7 +271,7 @@ class RankTree:
                 framework="mindspore" if is_mindspore else str(facts.get("framework", "")),
                 framework_version=str(facts.get("ms_version" if is_mindspore else "framework_version", "")),
                 opdump_version=str(facts.get("opdump_version", "")),
-                end_untold="" if is_mindspore else untold,
+                end_unknown="" if is_mindspore else unknown,
             )
             for number, start in enumerate(starts, start=1)
         )

@@ -10,7 +10,7 @@ from tensorflow.python.eager import context as eager_context
 
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.library import Definition
-from opdump.adapters.tensorflow.functions.probe import Run, live_tensors
+from opdump.adapters.tensorflow.functions.probe import FunctionRun, live_tensors
 from opdump.adapters.tensorflow.xla import LAUNCH, shown_name
 from opdump.records import IO
 
@@ -18,7 +18,7 @@ _HANDLES: Final = (tf.resource, tf.variant)
 
 
 def tell_compiled(
-    capture: Capture, definition: Definition, inputs: Sequence[Any], outputs: Sequence[Any], run: Run
+    capture: Capture, definition: Definition, inputs: Sequence[Any], outputs: Sequence[Any], run: FunctionRun
 ) -> None:
     """Hands a call that has ended to the recorder; `run` says where it stands."""
     eager_context.async_wait()
@@ -29,7 +29,7 @@ def tell_compiled(
     capture.recorder.matched_kernels |= selection.matched_kernels
     reads, gives = capture.wants_inputs and _has_data(inputs), capture.wants_outputs and _has_data(outputs)
     if not skip and not (reads or gives):
-        skip = "untold"  # what it does, it does to variables
+        skip = "not observed"  # what it does, it does to variables
 
     def live(io: IO, tensors: Sequence[Any], arguments: Sequence[Any]) -> Any:
         names = [each.name for each in arguments] if len(arguments) == len(tensors) else ()
@@ -50,9 +50,9 @@ def tell_compiled(
         )
         run.told[op_name] += 1
         if skip:
-            capture.tell_skipped(record)
+            capture.emit_skipped(record)
             return
-        capture.tell(
+        capture.emit(
             record,
             live("input", inputs, signature.input_arg) if reads else (),
             live("output", outputs, signature.output_arg) if gives else (),

@@ -1,7 +1,7 @@
 """Functions of data sets (`map`, `filter`, `flat_map`, `reduce`, ...): they run in threads of the runtime, where nobody sees their operators.
 
 A data set that is iterated, reduced or asked for its element while a capture is open is looked at for them. Their operators are listed as
-`untold`, and a note says which functions they are. Functions of TensorFlow's and Keras' own data handling are no operators of the program.
+`not observed`, and a note says which functions they are. Functions of TensorFlow's and Keras' own data handling are no operators of the program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from opdump.adapters.tensorflow.effects import Library
 from opdump.adapters.tensorflow.functions.dataset_operators import gives_handles, hidden_functions
 from opdump.adapters.tensorflow.functions.library import reached
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
-from opdump.adapters.tensorflow.selection import Selection
+from opdump.adapters.tensorflow.model_slots import ModelSlots
 from opdump.adapters.tensorflow.stacks import stack_of_node
 
 _CARRIERS: Final = (tf.variant, tf.resource)
@@ -35,7 +35,7 @@ _TRACED: Final = re.compile(r"^__inference_|_\d+$")
 class DatasetFunctions:
     """Lists the operators of the functions that data sets run, from `open` to `close`, once there is a step that is dumped."""
 
-    def __init__(self, capture: Capture, model: Model, selection: Selection, steps: ProgramSteps) -> None:
+    def __init__(self, capture: Capture, model: Model, selection: ModelSlots, steps: ProgramSteps) -> None:
         self._capture = capture
         self._model = model
         self._selection = selection
@@ -175,7 +175,7 @@ class DatasetFunctions:
                 if not skip and gives_handles(node, library):
                     skip = "handle"
                 unseen += not skip
-                self._capture.tell_skipped(
+                self._capture.emit_skipped(
                     self._capture.operator(
                         self._model,
                         node.op,
@@ -184,7 +184,7 @@ class DatasetFunctions:
                         order=next(self._steps.order(step)),
                         stack=stack_of_node(node.name, stacks, run_at),
                         arguments=arguments_of(node),
-                        skip=skip or "untold",
+                        skip=skip or "not observed",
                     )
                 )
         if unseen and function is not None:

@@ -203,9 +203,9 @@ class EagerCapture:
         for slot, tensor in enumerate(outputs):
             self._made[tensor._id] = f"{op_name}:{slot}"
         if skip:
-            capture.tell_skipped(record)
+            capture.emit_skipped(record)
             return
-        capture.tell(
+        capture.emit(
             record,
             self._live(record.op_name, op_type, inputs, op_def.input_arg, "input") if capture.wants_inputs else (),
             self._live(record.op_name, op_type, outputs, op_def.output_arg, "output") if capture.wants_outputs else (),

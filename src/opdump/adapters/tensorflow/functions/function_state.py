@@ -14,27 +14,27 @@ from typing import Any
 from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.tensorflow.effects import definitions_of, folds_callbacks
-from opdump.adapters.tensorflow.sessions.subgraph import Closure
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 
 
-def belongs_to_fetches(closure: Closure) -> bool:
+def belongs_to_fetches(subgraph: Subgraph) -> bool:
     """Whether there is something among the operators that each set of fetches has for itself."""
-    return has_state_in_functions(closure) or _folds_callbacks(closure)
+    return has_state_in_functions(subgraph) or _folds_callbacks(subgraph)
 
 
-def _folds_callbacks(closure: Closure) -> bool:
-    if not closure.with_effects:
+def _folds_callbacks(subgraph: Subgraph) -> bool:
+    if not subgraph.with_effects:
         return False
-    definitions = definitions_of(closure.operators[0].operation.graph)
-    return folds_callbacks((op.operation.node_def for op in closure.operators), definitions.__getitem__)
+    definitions = definitions_of(subgraph.operators[0].operation.graph)
+    return folds_callbacks((op.operation.node_def for op in subgraph.operators), definitions.__getitem__)
 
 
-def has_state_in_functions(closure: Closure) -> bool:
+def has_state_in_functions(subgraph: Subgraph) -> bool:
     """Whether a function that the operators call, or one that it calls, draws random numbers from a seed."""
-    called = [name for op in closure.operators for name in _called(op.operation.node_def)]
+    called = [name for op in subgraph.operators for name in _called(op.operation.node_def)]
     if not called:
         return False
-    return _draws(called, definitions_of(closure.operators[0].operation.graph))
+    return _draws(called, definitions_of(subgraph.operators[0].operation.graph))
 
 
 def _draws(called: Iterable[str], bodies: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from opdump.adapters.tensorflow.functions.compiled import tell_compiled
 from opdump.adapters.tensorflow.functions.eager import is_own
 from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, make_twin, without_suffix
 from opdump.adapters.tensorflow.functions.library import Definition, draws_seeded_numbers, reached
-from opdump.adapters.tensorflow.functions.probe import Named, Run
+from opdump.adapters.tensorflow.functions.probe import FunctionRun, Named
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.model_names import function_names
 from opdump.adapters.tensorflow.operator_kinds import is_update
@@ -244,11 +244,11 @@ class FunctionCapture:
             raise run.error
         return outputs
 
-    def _run(self, model: Model, step: int) -> Run:
+    def _run(self, model: Model, step: int) -> FunctionRun:
         order, told = self._steps.order(step), self._steps.told(model, step)
-        return Run(self._capture, model, step, order, told, self._capture.stacks.of_call())
+        return FunctionRun(self._capture, model, step, order, told, self._capture.stacks.of_call())
 
-    def _tell_skipped(self, run: Run, twin: InstrumentedFunction) -> None:
+    def _tell_skipped(self, run: FunctionRun, twin: InstrumentedFunction) -> None:
         """Lists or counts the operators that leave no data, and those of the bodies that did not run."""
         capture = self._capture
         with capture.lock:
@@ -258,9 +258,9 @@ class FunctionCapture:
                 if (number, times > 0) not in twin.listed:
                     twin.listed.add((number, times > 0))
                     for operator in body.skipped:
-                        capture.tell_skipped(_record(run, operator, operator.skip if times else "not executed"))
+                        capture.emit_skipped(_record(run, operator, operator.skip if times else "not executed"))
                     for operator in () if times else body.told:
-                        capture.tell_skipped(_record(run, operator, "not executed"))
+                        capture.emit_skipped(_record(run, operator, "not executed"))
                     times = max(times - 1, 0)
                     if not times:
                         continue
@@ -268,7 +268,7 @@ class FunctionCapture:
                     capture.count_skipped(reasons)
 
 
-def _record(run: Run, operator: Named, skip: SkipReason) -> Any:
+def _record(run: FunctionRun, operator: Named, skip: SkipReason) -> Any:
     return run.capture.operator(
         run.model,
         operator.op_type,

@@ -49,7 +49,7 @@ from opdump.adapters.tensorflow.functions.library import (
     producer,
 )
 from opdump.adapters.tensorflow.functions.probe import BodyProbe, Named, OperatorProbe, ProbedSlot, Switchboard
-from opdump.adapters.tensorflow.selection import Selection
+from opdump.adapters.tensorflow.model_slots import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled, note_of_call, type_of
 from opdump.records import IO, SkipReason
@@ -271,7 +271,7 @@ class _Builder:
     """Makes the definitions of the copies, the innermost first."""
 
     def __init__(
-        self, capture: Capture, selection: Selection, library: Library, add: Callable[[Definition], object]
+        self, capture: Capture, selection: ModelSlots, library: Library, add: Callable[[Definition], object]
     ) -> None:
         self.board = Switchboard()
         self.probes: list[Callable[..., Any]] = []
@@ -339,7 +339,7 @@ class _Builder:
         if reason:
             return reason
         if not node.known or node.node.name in part.recursive:
-            return "untold"
+            return "not observed"
         if node.outputs and all(slot.dtype in _HANDLES for slot in node.outputs):
             reads = self._capture.wants_inputs and any(slot.dtype not in _HANDLES for slot in node.inputs)
             return "" if reads else "handle"

@@ -51,7 +51,7 @@ class ProbedSlot:
 
 
 @dataclass(slots=True)
-class Run:
+class FunctionRun:
     """One dumped call of a function. What goes wrong in a probe waits here for the end of the call: the graph is to finish."""
 
     capture: Capture
@@ -71,7 +71,7 @@ class Switchboard:
     """Says to the probes of one function for which call they tell; for none where that is not dumped."""
 
     def __init__(self) -> None:
-        self.run: Run | None = None
+        self.run: FunctionRun | None = None
         self.lock = threading.Lock()
         """Held by a dumped call, so that calls of one function are dumped one after the other."""
 
@@ -97,7 +97,7 @@ class OperatorProbe:
             run.error = error
         return _NOTHING
 
-    def _tell(self, run: Run, arrays: Sequence[Any]) -> None:
+    def _tell(self, run: FunctionRun, arrays: Sequence[Any]) -> None:
         operator = self._operator
         capture = run.capture
         with capture.lock:
@@ -113,7 +113,7 @@ class OperatorProbe:
                 arguments=operator.arguments,
             )
             run.told[operator.op_name] += 1
-            capture.tell(record, _live(self._inputs, arrays), _live(self._outputs, arrays))
+            capture.emit(record, _live(self._inputs, arrays), _live(self._outputs, arrays))
 
 
 class BodyProbe:

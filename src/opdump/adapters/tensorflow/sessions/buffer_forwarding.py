@@ -1,7 +1,7 @@
 """Sums whose order of summation depends on who else holds what they read.
 
 AddN sums into the first of its inputs that nobody else holds, and begins with it: `a + b + c` becomes `c + b + a` where `a` and `b` are
-fetched. Sums of floating-point numbers differ in the last bits then. The first two may change places without that.
+fetched. BufferForwarding of floating-point numbers differ in the last bits then. The first two may change places without that.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HELD: Final = frozenset({"Const", "Placeholder", "VariableV2", "Variable", "_Ar
 """Somebody holds what these give for as long as a run lasts."""
 
 
-class Sums:
+class BufferForwarding:
     """The sums of three and more floating-point tensors in a graph, where `asked` are held.
 
     `nodes` are its NodeDefs by name.

@@ -13,16 +13,16 @@ from functools import cached_property
 from typing import Any, Final
 
 from opdump.adapters.tensorflow.functions.library import runs_functions
-from opdump.adapters.tensorflow.sessions.buffer_forwarding import Sums
+from opdump.adapters.tensorflow.sessions.buffer_forwarding import BufferForwarding
 from opdump.adapters.tensorflow.sessions.fusions import Fusions
 from opdump.adapters.tensorflow.sessions.grappler import Rewriting, Rewritten
-from opdump.adapters.tensorflow.sessions.subgraph import Closure
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 
 _ATTEMPTS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Undisturbed:
+class FetchPlan:
     """What is fetched in a run, and what is computed after it, from which of the tensors that were fetched or fed."""
 
     fetches: tuple[Any, ...]
@@ -33,16 +33,16 @@ class Undisturbed:
     lost: tuple[str, ...] = ()
     """Tensors that cannot be had without another answer, but by being watched."""
     left_to_chance: tuple[str, ...] = ()
-    """Sums whose order the timing decides, also in a run that is left alone."""
+    """BufferForwarding whose order the timing decides, also in a run that is left alone."""
 
 
 class BaselineGraph:
     """A run of `elements` that nobody looks into, as the runtime rewrites it. `config` is the session's ConfigProto."""
 
-    def __init__(self, elements: Sequence[Any], closure: Closure, config: Any | None) -> None:
-        self.closure = closure
-        self.asked = tuple(element.name for element in elements if element.name not in closure.fed)
-        self.rewriting = Rewriting(closure, config)
+    def __init__(self, elements: Sequence[Any], subgraph: Subgraph, config: Any | None) -> None:
+        self.subgraph = subgraph
+        self.asked = tuple(element.name for element in elements if element.name not in subgraph.fed)
+        self.rewriting = Rewriting(subgraph, config)
         self.rewritten = self.rewriting.of(self.asked)
         self.fusions = Fusions(self.rewritten.graph, self.rewriting.placeholders, self.rewriting.config)
 
@@ -52,10 +52,10 @@ class BaselineGraph:
         calls a function, which may stand in its place.
         """
         nodes = self.rewritten.nodes
-        operators = {op.name: op for op in self.closure.operators}
+        operators = {op.name: op for op in self.subgraph.operators}
         waiting = [
             op.name
-            for op in self.closure.operators
+            for op in self.subgraph.operators
             if (op.name in nodes and (nodes[op.name].op != "NoOp" or op.op_type == "NoOp"))
             or runs_functions(op.operation.node_def)
         ]
@@ -65,26 +65,26 @@ class BaselineGraph:
             if name in needed or name not in operators:
                 continue
             needed.add(name)
-            waiting += [slot.tensor.op.name for slot in operators[name].inputs if slot.source not in self.closure.fed]
+            waiting += [slot.tensor.op.name for slot in operators[name].inputs if slot.source not in self.subgraph.fed]
         return frozenset(operators.keys() - needed)
 
 
-def undisturbed(
+def plan_fetches(
     plain: BaselineGraph,
     wanted: Sequence[Any],
     watches: Sequence[Any],
     *,
     alike: frozenset[str] = frozenset(),
     streams: bool = False,
-) -> Undisturbed:
+) -> FetchPlan:
     """How `wanted` are got hold of, and `watches` watched, so that the answer of the run stays the same, bit for bit.
 
     `alike` names fused operators that give the bits of what they are made of. `streams`: what is fetched may be given away while the run
     goes on. Costs one or two rewritings of the graph.
     """
-    closure, asked = plain.closure, plain.asked
-    wanted = [tensor for tensor in wanted if tensor.name not in closure.fed]
-    sums = Sums(plain.rewritten.nodes, asked)
+    subgraph, asked = plain.subgraph, plain.asked
+    wanted = [tensor for tensor in wanted if tensor.name not in subgraph.fed]
+    sums = BufferForwarding(plain.rewritten.nodes, asked)
     for strict in (True,) if streams else (False, True):
         search = _Search(plain, sums, alike, strict=strict, streams=streams)
         found = _access(search, wanted, plain)
@@ -99,8 +99,8 @@ def undisturbed(
     return _watched(found, [*watches, *(tensor for tensor in wanted if tensor.name in lost)], plain)
 
 
-def _access(search: _Search, wanted: Sequence[Any], plain: BaselineGraph) -> Undisturbed:
-    closure = plain.closure
+def _access(search: _Search, wanted: Sequence[Any], plain: BaselineGraph) -> FetchPlan:
+    subgraph = plain.subgraph
     # What the program asks for is what it is given, and is not computed again.
     broken = {tensor.name for tensor in wanted if tensor.name not in plain.asked and _cannot_be_fetched(tensor)}
     candidates = [tensor for tensor in wanted if tensor.name not in broken]
@@ -108,36 +108,36 @@ def _access(search: _Search, wanted: Sequence[Any], plain: BaselineGraph) -> Und
     names = {*plain.asked, *(tensor.name for tensor in kept)}
     missing = [tensor for tensor in candidates if tensor.name not in names]
     if not missing:
-        return Undisturbed(tuple(kept), lost=tuple(broken))
+        return FetchPlan(tuple(kept), lost=tuple(broken))
     # What is computed again starts from what the run gives, whether or not that is dumped.
     everything = [
         slot.tensor
-        for op in closure.operators
+        for op in subgraph.operators
         if op.name not in plain.removed
         for slot in op.outputs
-        if closure.access(slot.tensor) == "fetch"
-        and slot.tensor.name not in closure.fed
+        if subgraph.access(slot.tensor) == "fetch"
+        and slot.tensor.name not in subgraph.fed
         and not _cannot_be_fetched(slot.tensor)
     ]
     asked = [tensor for tensor in everything if tensor.name in plain.asked]
     sources = {tensor.name: tensor for tensor in (*asked, *kept, *search.kept(everything))}
     dropped = {tensor.name for tensor in missing}
     sources = {name: tensor for name, tensor in sources.items() if name not in dropped}
-    replayed, used, lost = _replay(missing, sources, closure)
+    replayed, used, lost = _replay(missing, sources, subgraph)
     fetches = {
-        tensor.name: tensor for tensor in (*kept, *(tensor for tensor in used if tensor.name not in closure.fed))
+        tensor.name: tensor for tensor in (*kept, *(tensor for tensor in used if tensor.name not in subgraph.fed))
     }
-    return Undisturbed(tuple(fetches.values()), tuple(replayed), tuple(used), lost=(*broken, *lost))
+    return FetchPlan(tuple(fetches.values()), tuple(replayed), tuple(used), lost=(*broken, *lost))
 
 
-def _watched(found: Undisturbed, watches: Sequence[Any], plain: BaselineGraph) -> Undisturbed:
+def _watched(found: FetchPlan, watches: Sequence[Any], plain: BaselineGraph) -> FetchPlan:
     """With those of `watches` that may be watched. Who watches holds a tensor for some time, which a sum may see, and a copy is read then."""
     if not watches:
         return found
     held = [*plain.asked, *(tensor.name for tensor in found.fetches)]
     nodes = plain.rewriting.of(held).nodes
-    unwatched = Sums(nodes, held).disturbing(nodes, [tensor.name for tensor in watches], strict=True)
-    unwatched |= {tensor.name for tensor in watches if tensor.op.name in plain.closure.read_late}
+    unwatched = BufferForwarding(nodes, held).disturbing(nodes, [tensor.name for tensor in watches], strict=True)
+    unwatched |= {tensor.name for tensor in watches if tensor.op.name in plain.subgraph.read_late}
     watched = tuple(tensor for tensor in watches if tensor.name not in unwatched)
     return replace(found, watched=watched, lost=(*found.lost, *sorted(unwatched.difference(found.lost))))
 
@@ -145,14 +145,16 @@ def _watched(found: Undisturbed, watches: Sequence[Any], plain: BaselineGraph) -
 class _Search:
     """Finds tensors that can be fetched beside what is asked for."""
 
-    def __init__(self, plain: BaselineGraph, sums: Sums, alike: frozenset[str], *, strict: bool, streams: bool) -> None:
+    def __init__(
+        self, plain: BaselineGraph, sums: BufferForwarding, alike: frozenset[str], *, strict: bool, streams: bool
+    ) -> None:
         self._rewriting = plain.rewriting
         self._plain = plain.rewritten.digested(alike)
         self._alike = alike
         self._sums = sums
         self._asked = plain.asked
         self._strict = strict
-        """See `Sums.disturbing`."""
+        """See `BufferForwarding.disturbing`."""
         self._streams = streams
 
     def kept(self, tensors: Sequence[Any]) -> list[Any]:
@@ -204,23 +206,23 @@ def _cannot_be_fetched(tensor: Any) -> bool:
 
 
 def _replay(
-    missing: Iterable[Any], sources: Mapping[str, Any], closure: Closure
+    missing: Iterable[Any], sources: Mapping[str, Any], subgraph: Subgraph
 ) -> tuple[list[Any], list[Any], list[str]]:
     """What of `missing` a run can compute from `sources` without touching a state; the sources that it needs; the rest."""
     fed = {
-        slot.tensor.name: slot.tensor for op in closure.operators for slot in op.inputs if slot.source in closure.fed
+        slot.tensor.name: slot.tensor for op in subgraph.operators for slot in op.inputs if slot.source in subgraph.fed
     }
     given = {name: tensor for name, tensor in {**sources, **fed}.items() if tensor.graph.is_feedable(tensor)}
-    operations = {op.name: op.operation for op in closure.operators}
+    operations = {op.name: op.operation for op in subgraph.operators}
     blocked: dict[str, bool] = {}
-    for op in closure.operators:  # in a running order
+    for op in subgraph.operators:  # in a running order
         operation = op.operation
         before = [tensor.op.name for tensor in operation.inputs if tensor.name not in given]
         before += [other.name for other in operation.control_inputs]
         blocked[op.name] = (
-            op.name in closure.with_effects
+            op.name in subgraph.with_effects
             or _touches_reference(operation)
-            or op.name in closure.unsure
+            or op.name in subgraph.unsure
             or any(blocked.get(name, name in operations) for name in before)
         )
     replayed, lost, used = [], [], {}

@@ -11,7 +11,7 @@ from tensorflow.python.framework import function_def_to_graph
 
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.operator_kinds import SKIPS
-from opdump.adapters.tensorflow.sessions.subgraph import Closure, GraphOperator, closure_of
+from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Subgraph, subgraph_of
 from opdump.layouts.graph_files.ge import COMPUTE_GRAPH, GeGraph, GeOperator, GeOrigin, GeTensor
 
 DATA: Final = "Data"
@@ -32,7 +32,7 @@ _BODIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def ge_graphs_of(
-    model_name: str, closure: Closure, *, fetched: Iterable[Any] = (), is_computational: bool = False
+    model_name: str, subgraph: Subgraph, *, fetched: Iterable[Any] = (), is_computational: bool = False
 ) -> tuple[GeGraph, ...]:
     """The operators of a signature under their own names and types, then the bodies of its control operators as graphs.
 
@@ -41,15 +41,15 @@ def ge_graphs_of(
     without any, these are the outputs that no operator reads. `is_computational`: the caller knows that it is the graph of
     training or inference, and so says an attribute of it, for programs that have no iterator.
     """
-    return _Builder().graphs(model_name, closure, fetched, is_computational=is_computational)
+    return _Builder().graphs(model_name, subgraph, fetched, is_computational=is_computational)
 
 
 def ge_graphs_of_function(model_name: str, func_graph: Any, *, is_computational: bool = False) -> tuple[GeGraph, ...]:
     """The same of a `FuncGraph`, what a `tf.function` or a train function of Keras was traced to."""
-    closure = closure_of(func_graph.get_operations(), ())
+    subgraph = subgraph_of(func_graph.get_operations(), ())
     return _Builder().graphs(
         model_name,
-        closure,
+        subgraph,
         func_graph.outputs,
         inputs=[_source(tensor) for tensor in func_graph.inputs],
         is_computational=is_computational,
@@ -68,40 +68,40 @@ class _Builder:
     def graphs(
         self,
         name: str,
-        closure: Closure,
+        subgraph: Subgraph,
         fetched: Iterable[Any],
         *,
         inputs: Sequence[str] = (),
         is_computational: bool = False,
     ) -> tuple[GeGraph, ...]:
-        self._root = closure.operators[0].operation.graph if closure.operators else None
-        found = [self._graph(name, closure, fetched, inputs, is_computational=is_computational)]
+        self._root = subgraph.operators[0].operation.graph if subgraph.operators else None
+        found = [self._graph(name, subgraph, fetched, inputs, is_computational=is_computational)]
         while self._waiting:
             body_name, body = self._waiting.pop(0)
-            inner = closure_of(body.get_operations(), ())
+            inner = subgraph_of(body.get_operations(), ())
             found.append(self._graph(body_name, inner, body.outputs, [_source(tensor) for tensor in body.inputs]))
         return tuple(found)
 
     def _graph(
         self,
         name: str,
-        closure: Closure,
+        subgraph: Subgraph,
         fetched: Iterable[Any],
         inputs: Sequence[str],
         *,
         is_computational: bool = False,
     ) -> GeGraph:
-        feeds = _feeds(closure)
+        feeds = _feeds(subgraph)
         sources = {tensor_name: f"{feed.name}:0" for tensor_name, feed in feeds.items()}
-        constants = {operator.name for operator in closure.operators if operator.op_type in _CONSTANTS}
-        operators = [self._operator(operator, sources, constants) for operator in closure.operators]
+        constants = {operator.name for operator in subgraph.operators if operator.op_type in _CONSTANTS}
+        operators = [self._operator(operator, sources, constants) for operator in subgraph.operators]
         outputs = [
             sources.get(tensor.name, _source(tensor)) for tensor in fetched if not isinstance(tensor, tf.Operation)
         ]
         return GeGraph(
             name=name,
             inputs=(*inputs, *sources.values()),
-            outputs=tuple(outputs or _unread(closure)),
+            outputs=tuple(outputs or _unread(subgraph)),
             operators=(*feeds.values(), *operators),
             attributes={COMPUTE_GRAPH: True} if is_computational else {},
         )
@@ -143,15 +143,15 @@ class _Builder:
         return tuple(names)
 
 
-def _feeds(closure: Closure) -> dict[str, GeOperator]:
+def _feeds(subgraph: Subgraph) -> dict[str, GeOperator]:
     """For each fed tensor that is read the operator that stands for it."""
     read = {
         slot.tensor.name: slot.tensor
-        for operator in closure.operators
+        for operator in subgraph.operators
         for slot in operator.inputs
-        if slot.tensor.name in closure.fed
+        if slot.tensor.name in subgraph.fed
     }
-    taken = {operator.name for operator in closure.operators}
+    taken = {operator.name for operator in subgraph.operators}
     feeds = {}
     for tensor_name, tensor in read.items():
         is_placeholder = tensor.op.type in _PLACEHOLDERS
@@ -170,11 +170,11 @@ def _feeds(closure: Closure) -> dict[str, GeOperator]:
     return feeds
 
 
-def _unread(closure: Closure) -> list[str]:
-    read = {slot.tensor.name for operator in closure.operators for slot in operator.inputs}
+def _unread(subgraph: Subgraph) -> list[str]:
+    read = {slot.tensor.name for operator in subgraph.operators for slot in operator.inputs}
     return [
         _source(slot.tensor)
-        for operator in closure.operators
+        for operator in subgraph.operators
         for slot in operator.outputs
         if slot.tensor.name not in read
     ]

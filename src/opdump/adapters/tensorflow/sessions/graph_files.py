@@ -13,7 +13,7 @@ from typing import Any
 
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of, ge_graphs_of_function
-from opdump.adapters.tensorflow.sessions.subgraph import Closure
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 from opdump.configs.shared.ge_graph_environment import graph_directory, graph_warnings
 from opdump.errors import DumpPathError
 from opdump.layouts.graph_files.ge import NOTES_NAME, note_graph, update_of, write_new_ge_graph
@@ -31,18 +31,18 @@ class GraphFiles:
         self._recorder: Recorder = capture.recorder
         self._capture = capture
         self._lock = threading.Lock()
-        self._untold: list[tuple[Path, Model, str | None, str]] = []
+        self._unwritten: list[tuple[Path, Model, str | None, str]] = []
         for text in graph_warnings(environ):
             capture.note(text)
 
-    def __call__(self, model: Model, closure: Any, *, is_computational: bool) -> None:
+    def __call__(self, model: Model, subgraph: Any, *, is_computational: bool) -> None:
         """Files the graph of a model; a directory that cannot be written gives a note, and another directory; where none can be,
         the dump goes on without the graph, or the error is raised, as the plan's `on_error` says.
         """
-        if isinstance(closure, Closure):
-            graphs = ge_graphs_of(model.name, closure, is_computational=is_computational)
+        if isinstance(subgraph, Subgraph):
+            graphs = ge_graphs_of(model.name, subgraph, is_computational=is_computational)
         else:
-            graphs = ge_graphs_of_function(model.name, closure, is_computational=is_computational)
+            graphs = ge_graphs_of_function(model.name, subgraph, is_computational=is_computational)
         try:
             written = write_new_ge_graph(self._directories, model.number, graphs)
         except DumpPathError as error:
@@ -54,7 +54,7 @@ class GraphFiles:
             self._capture.note(written.warning)
         rule = rule_of(graphs) if is_computational else None
         with self._lock:
-            self._untold.append((written.path, model, rule, update_of(graphs)))
+            self._unwritten.append((written.path, model, rule, update_of(graphs)))
 
     def tell(self) -> None:
         """Notes in the dump which files belong to it, once there is a dump."""
@@ -65,9 +65,9 @@ class GraphFiles:
         if metadata is None:
             return
         with self._lock:
-            for path, model, rule, update in self._untold:
+            for path, model, rule, update in self._unwritten:
                 note_graph(metadata, path, model.name, model.number, rule, update)
                 # The graphs are most often elsewhere; what of them lies in the dump counts as its other files do.
                 for file in (metadata / NOTES_NAME, path, path.with_name(f"{path.name}.json")):
                     writer.adopt(file)
-            self._untold.clear()
+            self._unwritten.clear()

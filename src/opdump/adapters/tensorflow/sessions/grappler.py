@@ -19,7 +19,7 @@ from tensorflow.python.grappler import tf_optimizer
 from opdump.adapters.tensorflow.operator_kinds import is_assignment, is_stateful, is_update
 from opdump.adapters.tensorflow.sessions.fusions import ATTRIBUTES, FUSED, fused_with
 from opdump.adapters.tensorflow.sessions.rehearsal import Rehearsal
-from opdump.adapters.tensorflow.sessions.subgraph import Closure
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 
 _DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _READER: Final = "opdump_reader/"
@@ -35,22 +35,22 @@ _LEAST_NODES: Final = 4
 class Rewriting:
     """The runtime's rewriting of what a signature computes."""
 
-    def __init__(self, closure: Closure, config: Any | None) -> None:
+    def __init__(self, subgraph: Subgraph, config: Any | None) -> None:
         self.config = tf.compat.v1.ConfigProto()
         if config is not None:
             self.config.CopyFrom(config)
-        self.placeholders = {name: _placeholder(name) for name in closure.fed}
+        self.placeholders = {name: _placeholder(name) for name in subgraph.fed}
         """By tensor, the names of what stands for those that are fed."""
         graph = graph_pb2.GraphDef()
-        if closure.operators:
-            whole = closure.operators[0].operation.graph
+        if subgraph.operators:
+            whole = subgraph.operators[0].operation.graph
             rewriting = self.config.graph_options.rewrite_options
             if rewriting.min_graph_nodes == 0 and len(whole.get_operations()) >= _LEAST_NODES:
                 rewriting.min_graph_nodes = -1  # the runtime counts all that the graph has
             graph.library.CopyFrom(_library(whole))
             graph.versions.CopyFrom(whole.graph_def_versions)
-        known = {op.name for op in closure.operators}
-        for op in closure.operators:
+        known = {op.name for op in subgraph.operators}
+        for op in subgraph.operators:
             node = graph.node.add()
             node.CopyFrom(op.operation.node_def)
             node.device = node.device or _DEVICE
@@ -62,13 +62,13 @@ class Rewriting:
             del node.input[:]
             node.input.extend(kept)
         for name in sorted(self.placeholders):
-            self._add_placeholder(graph, name, closure)
+            self._add_placeholder(graph, name, subgraph)
         self._graph = graph
-        self._rehearsal = Rehearsal(graph, closure.operators[0].operation.graph if closure.operators else None)
+        self._rehearsal = Rehearsal(graph, subgraph.operators[0].operation.graph if subgraph.operators else None)
         self._is_off = self.config.graph_options.rewrite_options.disable_meta_optimizer
 
-    def _add_placeholder(self, graph: Any, name: str, closure: Closure) -> None:
-        tensors = (slot.tensor for op in closure.operators for slot in op.inputs if slot.tensor.name == name)
+    def _add_placeholder(self, graph: Any, name: str, subgraph: Subgraph) -> None:
+        tensors = (slot.tensor for op in subgraph.operators for slot in op.inputs if slot.tensor.name == name)
         tensor = next(tensors, None)
         if tensor is None:
             return

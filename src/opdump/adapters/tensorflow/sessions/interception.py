@@ -17,7 +17,7 @@ from tensorflow.python.client import session as session_module
 
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.sessions.own_sessions import OwnSession
-from opdump.adapters.tensorflow.sessions.session import Run, SessionCapture
+from opdump.adapters.tensorflow.sessions.session import RunFunction, SessionCapture
 
 CaptureOf = Callable[[Any], Capture | None]
 """The capture for a session with this ConfigProto (None: it was given none); None where it is not to be recorded."""
@@ -70,7 +70,7 @@ class _Methods:
             self._originals[name] = original
             setattr(_BaseSession, name, functools.wraps(original)(make(original)))
 
-    def run_of(self, session: Any) -> Run:
+    def run_of(self, session: Any) -> RunFunction:
         """What `session.run` is without interception."""
         return functools.partial(self._originals.get("run", _BaseSession.run), session)
 
@@ -184,7 +184,7 @@ class _OptionsCallable:
     """What `_make_callable_from_options` gives, with its runs under capture; Keras of the older interface trains through it."""
 
     def __init__(
-        self, capture: SessionCapture, session: Any, plain: Any, options: Any, run_of: Callable[[Any], Run]
+        self, capture: SessionCapture, session: Any, plain: Any, options: Any, run_of: Callable[[Any], RunFunction]
     ) -> None:
         self._capture = capture
         self._run_of = run_of

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.operator_kinds import SKIPS, is_assignment, is_update
-from opdump.adapters.tensorflow.sessions.subgraph import Closure, GraphOperator
+from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Subgraph
 
 Purpose = Literal["step", "initialisation", "restore", "save", "summary", "input pipeline", "reading"]
 
@@ -29,10 +29,10 @@ _INITIALISES: Final = frozenset(
 _READS: Final = frozenset({"ReadVariableOp", "VariableV2", "Variable", "Identity", "Shape", "VariableShape", *SKIPS})
 
 
-def purpose_of(closure: Closure, fetched: Sequence[Any]) -> Purpose:
+def purpose_of(subgraph: Subgraph, fetched: Sequence[Any]) -> Purpose:
     """What a run that fetches these operations and tensors is for."""
-    types = {op.op_type for op in closure.operators}
-    if any(is_update(op.op_type) and not _counts_steps(op) for op in closure.operators):
+    types = {op.op_type for op in subgraph.operators}
+    if any(is_update(op.op_type) and not _counts_steps(op) for op in subgraph.operators):
         return "step"
     if types & _RESTORES:
         return "restore"
@@ -47,7 +47,7 @@ def purpose_of(closure: Closure, fetched: Sequence[Any]) -> Purpose:
         return "input pipeline"
     if types & _CHECKS and not types & {"IteratorGetNext"}:
         return "initialisation"
-    if _initialises(closure.operators, asked):
+    if _initialises(subgraph.operators, asked):
         return "initialisation"
     if types <= _READS:
         return "reading"

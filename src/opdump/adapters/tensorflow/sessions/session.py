@@ -22,23 +22,23 @@ from opdump.adapters.tensorflow.capture import Capture, FailuresOfRuns
 from opdump.adapters.tensorflow.functions.function_state import belongs_to_fetches
 from opdump.adapters.tensorflow.functions.library import hidden_callees
 from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.fetch_planning import BaselineGraph, Undisturbed, undisturbed
+from opdump.adapters.tensorflow.sessions.fetch_planning import BaselineGraph, FetchPlan, plan_fetches
 from opdump.adapters.tensorflow.sessions.fusions import Shapes
+from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
-from opdump.adapters.tensorflow.sessions.seen import Seen
 from opdump.adapters.tensorflow.sessions.signatures import (
     DumpedSignature,
-    SignatureTeller,
+    SignatureEmitter,
     dumped_signature,
     without_copies,
 )
 from opdump.adapters.tensorflow.sessions.step_count import StepCount
 from opdump.adapters.tensorflow.sessions.streaming import SignatureStream
-from opdump.adapters.tensorflow.sessions.subgraph import Closure, closure_of, read_variable
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
 from opdump.adapters.tensorflow.sessions.watches import WatchFolders, watching
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
 
-Run = Callable[..., Any]
+RunFunction = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""
 
 _ARRAYS = (np.ndarray, np.generic, list, tuple, int, float, complex)
@@ -59,9 +59,9 @@ class _Wanted(NamedTuple):
 class _Dump(NamedTuple):
     """How that is got hold of."""
 
-    teller: SignatureTeller
+    emitter: SignatureEmitter
     stream: SignatureStream | None
-    access: Undisturbed
+    access: FetchPlan
 
 
 class _Signature:
@@ -73,7 +73,7 @@ class _Signature:
         self.steps = StepCount(capture.plan.initial_iteration)
         self.purpose: Purpose | None = None
         """None before it ran."""
-        self.closures: dict[frozenset[str], Closure] = {}
+        self.subgraphs: dict[frozenset[str], Subgraph] = {}
         """By what is fed: a fed tensor keeps operators from running."""
         self.wanted: dict[frozenset[str], _Wanted] = {}
         """By what is fed."""
@@ -82,10 +82,10 @@ class _Signature:
         self.is_always_extended = False
         """Whether its steps are run as dumped ones, dumped or not: see `function_state`."""
 
-    def closure(self, fed: frozenset[str]) -> Closure:
-        if fed not in self.closures:
-            self.closures[fed] = closure_of(self.elements, fed)
-        return self.closures[fed]
+    def subgraph(self, fed: frozenset[str]) -> Subgraph:
+        if fed not in self.subgraphs:
+            self.subgraphs[fed] = subgraph_of(self.elements, fed)
+        return self.subgraphs[fed]
 
 
 class SessionCapture:
@@ -114,7 +114,12 @@ class SessionCapture:
         return getattr(self._own, "is_busy", False)
 
     def run(
-        self, run: Run, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: Any | None, run_metadata: Any | None
+        self,
+        run: RunFunction,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        options: Any | None,
+        run_metadata: Any | None,
     ) -> Any:
         """What `session.run` gives."""
         signature = self._signature(fetches)
@@ -152,7 +157,7 @@ class SessionCapture:
         self,
         signature: _Signature,
         step: int,
-        run: Run,
+        run: RunFunction,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         options: Any | None,
@@ -163,15 +168,15 @@ class SessionCapture:
             return run(fetches, feed_dict, options, run_metadata)
         except tf.errors.OpError as error:
             if self._failures is not None:
-                closure = signature.closure(fed_names(feed_dict, self._graph))
-                self._failures.record(error, signature.model, step, closure, run, feed_dict, {})
+                subgraph = signature.subgraph(fed_names(feed_dict, self._graph))
+                self._failures.record(error, signature.model, step, subgraph, run, feed_dict, {})
             raise
 
     def _observed(
         self,
         signature: _Signature,
         step: int,
-        run: Run,
+        run: RunFunction,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         options: Any | None,
@@ -182,12 +187,12 @@ class SessionCapture:
     ) -> Any:
         """A run that is dumped, or of which a failure is to be told."""
         fed = fed_names(feed_dict, self._graph)
-        closure = signature.closure(fed)
+        subgraph = signature.subgraph(fed)
         dump = self._dump(signature, fed, feed_dict) if extends else None
         watches = {} if dump is None else {tensor.name: tensor for tensor in dump.access.watched}
         if self._failures is not None:
             watches.update(
-                (tensor.name, tensor) for tensor in self._failures.watched(closure) if read_variable(tensor) is None
+                (tensor.name, tensor) for tensor in self._failures.watched(subgraph) if read_variable(tensor) is None
             )
         own, run_at = self._own, self.capture.stacks.of_call()
         own.is_busy = True
@@ -208,14 +213,14 @@ class SessionCapture:
             if self._failures is not None:
                 own.extra, own.targets = (), ()
                 seen = {} if watched is None else watched.seen
-                self._failures.record(error, signature.model, step, closure, run, feed_dict, seen)
+                self._failures.record(error, signature.model, step, subgraph, run, feed_dict, seen)
             raise
         finally:
             values, own.values, own.is_busy = own.values, {}, False
         if dump is not None and dumps:
             if watched is not None:
                 values.update(watched.seen)
-            unseen = dump.teller.signature.unseen(dump.access.lost, values)
+            unseen = dump.emitter.signature.unseen(dump.access.lost, values)
             if unseen:
                 self.capture.note(
                     f"{signature.model.name}: looking at {', '.join(unseen)} would change the answer: they are not dumped"
@@ -226,10 +231,10 @@ class SessionCapture:
                     "without a dump: last bits may differ from run to run"
                 )
             with self.capture.lock:
-                dump.teller.tell(values, step, run_at)
+                dump.emitter.emit(values, step, run_at)
         return result
 
-    def _replay(self, access: Undisturbed) -> None:
+    def _replay(self, access: FetchPlan) -> None:
         """Computes what could not be fetched in the run that has ended, from what was."""
         own = self._own
         own.extra, own.targets = (), ()
@@ -252,7 +257,7 @@ class SessionCapture:
         for key, value in feeds.items():  # what is fed cannot be fetched
             name = key.deref().name
             asked.add(name)
-            own.values[name] = (Seen(np.asarray(value), stays=False),)
+            own.values[name] = (ObservedValue(np.asarray(value), stays=False),)
         own.asked = [tensor.name for tensor in fetch_list]
         own.added = [tensor for tensor in own.extra if tensor.name not in asked]
         return [*fetch_list, *own.added], [*target_list, *own.targets]
@@ -262,9 +267,9 @@ class SessionCapture:
         own = self._own
         count = len(own.asked)
         for name, value in zip(own.asked, results[:count], strict=True):
-            own.values[name] = (Seen(np.asarray(value), stays=False),)  # the program may write into it
+            own.values[name] = (ObservedValue(np.asarray(value), stays=False),)  # the program may write into it
         for tensor, value in zip(own.added, results[count:], strict=True):
-            own.values[tensor.name] = (Seen(np.asarray(value)),)
+            own.values[tensor.name] = (ObservedValue(np.asarray(value)),)
         return results[:count]
 
     def _signature(self, fetches: Any) -> _Signature | None:
@@ -295,36 +300,36 @@ class SessionCapture:
 
     def _meet(self, signature: _Signature, feed_dict: Mapping[Any, Any] | None) -> None:
         """Finds out what a signature is for, the first time that it runs, and files its graph."""
-        closure = signature.closure(fed_names(feed_dict, self._graph))
-        signature.purpose = purpose_of(closure, signature.elements)
-        signature.is_always_extended = self.capture.plan.steps.last is not None and belongs_to_fetches(closure)
-        for op in closure.operators:
+        subgraph = signature.subgraph(fed_names(feed_dict, self._graph))
+        signature.purpose = purpose_of(subgraph, signature.elements)
+        signature.is_always_extended = self.capture.plan.steps.last is not None and belongs_to_fetches(subgraph)
+        for op in subgraph.operators:
             if self._records and op.op_type.endswith(_DATASETS) and hidden_callees(op.operation.node_def):
                 self.capture.note(
                     f"the functions that {op.name} ({op.op_type}) runs are not shown: a data set runs them in threads of the runtime"
                 )
         write = self.capture.write_graph
         if write is not None and self._records and not self.capture.is_over:
-            write(signature.model, closure, is_computational=signature.purpose == "step")
+            write(signature.model, subgraph, is_computational=signature.purpose == "step")
 
     def _wanted(self, signature: _Signature, fed: frozenset[str]) -> _Wanted:
         found = signature.wanted.get(fed)
         if found is None:
-            closure = signature.closure(fed)
-            dumped, plain = dumped_signature(self.capture, signature.model, closure), None
-            is_clustered = self._clusters(closure)
+            subgraph = signature.subgraph(fed)
+            dumped, plain = dumped_signature(self.capture, signature.model, subgraph), None
+            is_clustered = self._clusters(subgraph)
             if is_clustered:
                 self.capture.note(OF_SESSION.format(signature.model.names[0]))
                 dumped = dumped.without_looking()
             if dumped.fetches or dumped.watches:
-                plain = BaselineGraph(signature.elements, closure, self._session._config)
-                dumped = dumped.without_removed(plain.removed, closure)
+                plain = BaselineGraph(signature.elements, subgraph, self._session._config)
+                dumped = dumped.without_removed(plain.removed, subgraph)
             found = signature.wanted[fed] = _Wanted(dumped, plain, is_clustered)
         return found
 
-    def _clusters(self, closure: Closure) -> bool:
+    def _clusters(self, subgraph: Subgraph) -> bool:
         """Whether XLA compiles operators that it finds by itself, or that are marked for it."""
-        marked = has_marked_clusters(op.operation.node_def for op in closure.operators)
+        marked = has_marked_clusters(op.operation.node_def for op in subgraph.operators)
         return marked or clusters_sessions(self._session._config)
 
     def _dump(self, signature: _Signature, fed: frozenset[str], feed_dict: Mapping[Any, Any] | None) -> _Dump:
@@ -336,14 +341,14 @@ class SessionCapture:
         found = signature.dumps.get((fed, alike))
         if found is not None:
             return found
-        closure, stream, access = signature.closure(fed), None, Undisturbed(())
+        subgraph, stream, access = signature.subgraph(fed), None, FetchPlan(())
         if plain is not None:
             # A reader takes what it is given; what is fetched is looked at together.
             fetches = dumped.fetches if streams else without_copies(dumped.fetches)
-            access = undisturbed(plain, fetches, dumped.watches, alike=alike, streams=streams)
+            access = plan_fetches(plain, fetches, dumped.watches, alike=alike, streams=streams)
         if streams:
-            readable = {tensor.name for tensor in access.fetches} | closure.fed
-            stream = SignatureStream(self.capture, dumped, closure, self._graph, readable)
+            readable = {tensor.name for tensor in access.fetches} | subgraph.fed
+            stream = SignatureStream(self.capture, dumped, subgraph, self._graph, readable)
             dumped = stream.rest
             held = {tensor.name for tensor in (*dumped.fetches, *dumped.watches, *access.feeds)}
             access = replace(
@@ -352,7 +357,7 @@ class SessionCapture:
                 watched=tuple(tensor for tensor in access.watched if tensor.name in held),
             )
         lost = set(access.lost) - {tensor.name for tensor in access.watched}
-        found = _Dump(SignatureTeller(self.capture, dumped.losing(lost)), stream, access)
+        found = _Dump(SignatureEmitter(self.capture, dumped.losing(lost)), stream, access)
         signature.dumps[fed, alike] = found
         return found
 

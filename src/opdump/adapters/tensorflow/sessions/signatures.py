@@ -18,10 +18,10 @@ from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import definitions_of
 from opdump.adapters.tensorflow.functions.dataset_operators import datasets_read, gives_handles, hidden_functions
 from opdump.adapters.tensorflow.functions.library import callees_of
+from opdump.adapters.tensorflow.model_slots import ModelSlots
 from opdump.adapters.tensorflow.operator_kinds import PASSES_ON
-from opdump.adapters.tensorflow.selection import Selection
-from opdump.adapters.tensorflow.sessions.seen import Seen
-from opdump.adapters.tensorflow.sessions.subgraph import Access, Closure, GraphOperator, Slot, read_variable
+from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
+from opdump.adapters.tensorflow.sessions.subgraph import Access, GraphOperator, Slot, Subgraph, read_variable
 from opdump.adapters.tensorflow.stacks import Stack, stack_of_node
 from opdump.adapters.tensorflow.xla import LAUNCH, is_compiled, note_of_call
 from opdump.recorder import LiveTensor
@@ -33,7 +33,7 @@ _FORWARDS = frozenset({"Identity", "RefIdentity", "StopGradient", "PreventGradie
 _AT_REST = frozenset({"Const", "Enter", "RefEnter"})
 """Of loops and branches, what does not come with each execution of who reads it."""
 
-Values = Mapping[str, Sequence[Seen]]
+Values = Mapping[str, Sequence[ObservedValue]]
 """Name of a tensor -> what it was, once for each time that it was made."""
 
 
@@ -57,15 +57,15 @@ class ChosenOperator:
     def unseen(self) -> SkipReason:
         """Why there is nothing of it where nothing was seen."""
         lost = any(slot.tensor.name in self.lost for slot in self.outputs or self.inputs)
-        return "not executed" if self.may_not_run and not lost else "untold"
+        return "not executed" if self.may_not_run and not lost else "not observed"
 
-    def handed_on(self, slot: Slot, values: Values) -> Sequence[Seen]:
+    def handed_on(self, slot: Slot, values: Values) -> Sequence[ObservedValue]:
         """What one of its outputs is that nobody looked at, where the operator gives what it reads."""
         return _values_of(slot.tensor, values) if slot.tensor.name in self.lost or not self.may_not_run else ()
 
     def unseen_tensor(self, slot: Slot) -> SkipReason:
         """Why there is nothing of one of its tensors."""
-        return "untold" if slot.tensor.name in self.lost else self.unseen
+        return "not observed" if slot.tensor.name in self.lost else self.unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +89,16 @@ class DumpedSignature:
     watches: tuple[Any, ...]
     bodies: tuple[BodyOperator, ...] = ()
 
-    def without(self, names: Collection[str], closure: Closure) -> DumpedSignature:
+    def without(self, names: Collection[str], subgraph: Subgraph) -> DumpedSignature:
         """The same without these operators."""
         operators = tuple(chosen for chosen in self.operators if chosen.op.name not in names)
-        return DumpedSignature(self.model, operators, *_tensors_of(operators, closure), self.bodies)
+        return DumpedSignature(self.model, operators, *_tensors_of(operators, subgraph), self.bodies)
 
     def without_looking(self) -> DumpedSignature:
         """The same where nothing is fetched or watched beside what the program asks for."""
         return replace(self, fetches=(), watches=())
 
-    def without_removed(self, names: Collection[str], closure: Closure) -> DumpedSignature:
+    def without_removed(self, names: Collection[str], subgraph: Subgraph) -> DumpedSignature:
         """The same where these do not run: they are listed, and nothing is taken of them."""
         operators = tuple(
             replace(chosen, skip="not executed", inputs=(), outputs=())
@@ -106,7 +106,7 @@ class DumpedSignature:
             else chosen
             for chosen in self.operators
         )
-        return DumpedSignature(self.model, operators, *_tensors_of(operators, closure), self.bodies)
+        return DumpedSignature(self.model, operators, *_tensors_of(operators, subgraph), self.bodies)
 
     def unseen(self, tensors: Iterable[str], values: Values) -> list[str]:
         """Those of these tensors that a run has nothing of."""
@@ -129,26 +129,26 @@ class DumpedSignature:
         return replace(self, operators=operators)
 
 
-def dumped_signature(capture: Capture, model: Model, closure: Closure) -> DumpedSignature:
+def dumped_signature(capture: Capture, model: Model, subgraph: Subgraph) -> DumpedSignature:
     """What the plan takes of a signature."""
-    selection = capture.selection(capture.filter_of(model), [op.name for op in closure.operators])
+    selection = capture.selection(capture.filter_of(model), [op.name for op in subgraph.operators])
     readers: dict[str, list[str]] = {}
-    for op in closure.operators:
+    for op in subgraph.operators:
         for slot in op.inputs:
             readers.setdefault(slot.tensor.op.name, []).append(op.name)
-    operators = (*closure.operators, *closure.given)
-    chosen = tuple(_chosen(op, capture, selection, closure, readers.get(op.name, ())) for op in operators)
-    bodies = tuple(_bodies(closure, selection, capture))
+    operators = (*subgraph.operators, *subgraph.given)
+    chosen = tuple(_chosen(op, capture, selection, subgraph, readers.get(op.name, ())) for op in operators)
+    bodies = tuple(_bodies(subgraph, selection, capture))
     capture.recorder.matched_kernels |= selection.matched_kernels
     capture.operators_met = (
         (capture.operators_met or set()) | {op.name for op in operators} | {body.name for body in bodies}
     )
-    return DumpedSignature(model, chosen, *_tensors_of(chosen, closure), bodies)
+    return DumpedSignature(model, chosen, *_tensors_of(chosen, subgraph), bodies)
 
 
-def _bodies(closure: Closure, selection: Selection, capture: Capture) -> Iterator[BodyOperator]:
+def _bodies(subgraph: Subgraph, selection: ModelSlots, capture: Capture) -> Iterator[BodyOperator]:
     """The operators of the functions that operators and data sets run, and of those that these run, by their path."""
-    operations = [op.operation for op in closure.operators]
+    operations = [op.operation for op in subgraph.operators]
     named = {operation.name: operation for operation in operations}
     operations += [each for each in datasets_read(operations) if each.name not in named]
     waiting: list[tuple[str, str, tuple[str, ...], Stack]] = [
@@ -158,7 +158,7 @@ def _bodies(closure: Closure, selection: Selection, capture: Capture) -> Iterato
     ]
     if not waiting:
         return
-    definitions = definitions_of(closure.operators[0].operation.graph)
+    definitions = definitions_of(subgraph.operators[0].operation.graph)
     while waiting:
         path, name, chain, caller = waiting.pop(0)
         if name not in definitions or name in chain:
@@ -167,7 +167,7 @@ def _bodies(closure: Closure, selection: Selection, capture: Capture) -> Iterato
         for node in definitions[name].node_def:
             shown = f"{path}{node.name}"
             skip = selection.skip_of(node.op, shown) or (
-                "handle" if gives_handles(node, definitions.__getitem__) else "untold"
+                "handle" if gives_handles(node, definitions.__getitem__) else "not observed"
             )
             stack = stack_of_node(node.name, stacks, caller)
             yield BodyOperator(shown, node.op, arguments_of(node), skip, stack)
@@ -185,30 +185,30 @@ def _run_by(node: Any) -> Iterator[tuple[str, str]]:
     yield from hidden_functions(node)
 
 
-def _tensors_of(operators: Iterable[ChosenOperator], closure: Closure) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _tensors_of(operators: Iterable[ChosenOperator], subgraph: Subgraph) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """What is to be fetched and what is to be watched for these operators."""
     found: dict[Access, dict[str, Any]] = {"fetch": {}, "watch": {}, "handle": {}}
     for chosen in operators:
         for slot in (*chosen.inputs, *chosen.outputs):
-            if closure.access(slot.tensor) != "watch" or read_variable(slot.tensor) is None:
-                found[closure.access(slot.tensor)][slot.tensor.name] = slot.tensor
-            if closure.access(slot.tensor) == "watch":
+            if subgraph.access(slot.tensor) != "watch" or read_variable(slot.tensor) is None:
+                found[subgraph.access(slot.tensor)][slot.tensor.name] = slot.tensor
+            if subgraph.access(slot.tensor) == "watch":
                 for tensor in _behind(slot.tensor):
                     if read_variable(tensor) is not None:
                         continue
-                    found[closure.access(tensor)][tensor.name] = tensor
+                    found[subgraph.access(tensor)][tensor.name] = tensor
     return tuple(found["fetch"].values()), tuple(found["watch"].values())
 
 
 def _chosen(
-    op: GraphOperator, capture: Capture, selection: Selection, closure: Closure, readers: Sequence[str]
+    op: GraphOperator, capture: Capture, selection: ModelSlots, subgraph: Subgraph, readers: Sequence[str]
 ) -> ChosenOperator:
     skip = selection.skip_of(op.op_type, op.name, readers)
     # A placeholder that is not skipped brings data to an operator that was named.
     is_data = not skip and op.op_type in ("Placeholder", "PlaceholderV2")
     if skip in ("", "not selected") and op.op_type == LAUNCH:
         capture.note(note_of_call(op.name, op.operation.node_def))
-    if not skip and not is_data and op.outputs and all(slot.tensor.name in closure.fed for slot in op.outputs):
+    if not skip and not is_data and op.outputs and all(slot.tensor.name in subgraph.fed for slot in op.outputs):
         skip = "fed"
     arguments, stack = arguments_of(op.operation.node_def), capture.stacks.of_operation(op.operation)
     if skip:
@@ -216,13 +216,13 @@ def _chosen(
 
     def taken(io: IO, slots: Sequence[Slot]) -> tuple[Slot, ...]:
         excluded = selection.excluded(op.name, op.op_type, io)
-        return tuple(slot for slot in slots if slot.slot not in excluded and closure.access(slot.tensor) != "handle")
+        return tuple(slot for slot in slots if slot.slot not in excluded and subgraph.access(slot.tensor) != "handle")
 
     inputs = taken("input", op.inputs) if capture.wants_inputs else ()
     outputs = taken("output", op.outputs) if capture.wants_outputs else ()
-    if not (inputs or outputs) and op.outputs and all(closure.access(slot.tensor) == "handle" for slot in op.outputs):
+    if not (inputs or outputs) and op.outputs and all(subgraph.access(slot.tensor) == "handle" for slot in op.outputs):
         return ChosenOperator(op, "handle", arguments, stack)
-    return ChosenOperator(op, "", arguments, stack, inputs, outputs, op.name in closure.unsure)
+    return ChosenOperator(op, "", arguments, stack, inputs, outputs, op.name in subgraph.unsure)
 
 
 def _behind(tensor: Any) -> Iterator[Any]:
@@ -239,7 +239,7 @@ def without_copies(tensors: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(tensor for tensor in tensors if not any(other.name in names for other in _behind(tensor)))
 
 
-class SignatureTeller:
+class SignatureEmitter:
     """Tells the recorder of the runs of a signature."""
 
     def __init__(self, capture: Capture, signature: DumpedSignature) -> None:
@@ -257,7 +257,7 @@ class SignatureTeller:
         ]
         """Of each operator, those that ran if it did."""
 
-    def tell(self, values: Values, step: int, run_at: Stack) -> None:
+    def emit(self, values: Values, step: int, run_at: Stack) -> None:
         """Hands the operators of a run to the recorder, and ends the step. `values` has each tensor that could be had.
 
         `run_at` are the lines that ran it, which stand for those of operators that were imported.
@@ -270,7 +270,7 @@ class SignatureTeller:
         for place, (chosen, runs) in enumerate(zip(self.signature.operators, executions, strict=True)):
             op, skip = chosen.op, chosen.skip
             if not runs:
-                reason: SkipReason = skip or ("untold" if place in ran else chosen.unseen)
+                reason: SkipReason = skip or ("not observed" if place in ran else chosen.unseen)
                 if skip and self._has_told:
                     skipped[reason] += 1
                     continue
@@ -278,7 +278,7 @@ class SignatureTeller:
                     model, op.op_type, op.name, step=step, order=op.place, task_id=op.place, skip=reason,
                     arguments=chosen.arguments, stack=chosen.stack or run_at,
                 )  # fmt: skip
-                capture.tell_skipped(record)
+                capture.emit_skipped(record)
                 continue
             for occurrence, run in enumerate(runs):
                 tell_execution(capture, model, chosen, step, occurrence, run.inputs, run.outputs, hosts, run_at)
@@ -290,7 +290,7 @@ class SignatureTeller:
                 model, body.op_type, body.name, step=step, order=place, task_id=place, skip=body.skip,
                 arguments=body.arguments, stack=body.stack or run_at,
             )  # fmt: skip
-            capture.tell_skipped(record)
+            capture.emit_skipped(record)
         self._has_told = True
         capture.count_skipped(skipped)
 
@@ -312,18 +312,18 @@ def tell_execution(
     chosen: ChosenOperator,
     step: int,
     occurrence: int,
-    inputs: Sequence[Seen | None],
-    outputs: Sequence[Seen | None],
+    inputs: Sequence[ObservedValue | None],
+    outputs: Sequence[ObservedValue | None],
     hosts: dict[int, HostTensor],
     run_at: Stack,
 ) -> None:
-    """Hands one execution to the recorder. `hosts` has the tensors that were handed over before, by the identity of their `Seen`."""
+    """Hands one execution to the recorder. `hosts` has the tensors that were handed over before, by the identity of their `ObservedValue`."""
     op = chosen.op
     record = capture.operator(
         model, op.op_type, op.name, step=step, order=op.place, task_id=op.place, occurrence=occurrence,
         arguments=chosen.arguments, stack=chosen.stack or run_at,
     )  # fmt: skip
-    capture.tell(
+    capture.emit(
         record,
         [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.inputs, inputs, strict=True)],
         [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.outputs, outputs, strict=True)],
@@ -332,8 +332,8 @@ def tell_execution(
 
 @dataclass(frozen=True, slots=True)
 class _Execution:
-    inputs: Sequence[Seen | None]
-    outputs: Sequence[Seen | None]
+    inputs: Sequence[ObservedValue | None]
+    outputs: Sequence[ObservedValue | None]
 
 
 def _executions(chosen: ChosenOperator, values: Values) -> list[_Execution]:
@@ -359,14 +359,14 @@ def _executions(chosen: ChosenOperator, values: Values) -> list[_Execution]:
     ]
 
 
-def _given(tensor: Any, values: Values) -> Sequence[Seen]:
+def _given(tensor: Any, values: Values) -> Sequence[ObservedValue]:
     found = values.get(tensor.name)
     if found is None and (variable := read_variable(tensor)) is not None:
         found = values.get(variable.name)
     return () if found is None else found
 
 
-def _values_of(tensor: Any, values: Values) -> Sequence[Seen]:
+def _values_of(tensor: Any, values: Values) -> Sequence[ObservedValue]:
     found = values.get(tensor.name)
     if found is not None:
         return found
@@ -377,7 +377,9 @@ def _values_of(tensor: Any, values: Values) -> Sequence[Seen]:
     return ()
 
 
-def _read(seen: Sequence[Seen], number: int, count: int, outputs: Sequence[Sequence[Seen]]) -> Seen | None:
+def _read(
+    seen: Sequence[ObservedValue], number: int, count: int, outputs: Sequence[Sequence[ObservedValue]]
+) -> ObservedValue | None:
     """The value that an execution read: its own where each has one, else the last that was there when it gave its output."""
     if len(seen) <= 1:
         return seen[0] if seen else None
@@ -390,7 +392,7 @@ def _read(seen: Sequence[Seen], number: int, count: int, outputs: Sequence[Seque
     return before[-1] if before else seen[0]
 
 
-def _live(slot: Slot, value: Seen | None, hosts: dict[int, HostTensor], chosen: ChosenOperator) -> LiveTensor:
+def _live(slot: Slot, value: ObservedValue | None, hosts: dict[int, HostTensor], chosen: ChosenOperator) -> LiveTensor:
     if value is None:
         return (
             slot.slot,

@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.capture import Capture
-from opdump.adapters.tensorflow.sessions.seen import Seen
+from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
 from opdump.adapters.tensorflow.sessions.signatures import ChosenOperator, DumpedSignature, tell_execution
-from opdump.adapters.tensorflow.sessions.subgraph import Closure
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 from opdump.adapters.tensorflow.stacks import Stack
 
 
@@ -29,7 +29,7 @@ class SignatureStream:
     """
 
     def __init__(
-        self, capture: Capture, signature: DumpedSignature, closure: Closure, graph: Any, readable: Collection[str]
+        self, capture: Capture, signature: DumpedSignature, subgraph: Subgraph, graph: Any, readable: Collection[str]
     ) -> None:
         self._capture = capture
         self._model = signature.model
@@ -49,7 +49,7 @@ class SignatureStream:
         }
         with unfinalized(graph), graph.as_default(), tf.control_dependencies(None), tf.name_scope("opdump"):
             self.targets = tuple(self._reader(chosen) for chosen in signature.operators if chosen.op.name in streamed)
-        self.rest = signature.without(streamed, closure)
+        self.rest = signature.without(streamed, subgraph)
         """What is fetched and watched all the same."""
 
     @contextmanager
@@ -72,7 +72,7 @@ class SignatureStream:
         step = self._step
         if step is None or self._capture.is_over:
             return np.int32(0)
-        seen = [Seen(np.asarray(array), stays=False) for array in arrays]
+        seen = [ObservedValue(np.asarray(array), stays=False) for array in arrays]
         inputs, outputs = seen[: len(chosen.inputs)], seen[len(chosen.inputs) :]
         with self._capture.lock:
             tell_execution(self._capture, self._model, chosen, step, 0, inputs, outputs, {}, self._run_at)

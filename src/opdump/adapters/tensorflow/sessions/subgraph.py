@@ -54,7 +54,7 @@ class GraphOperator:
 
 
 @dataclass(frozen=True, slots=True)
-class Closure:
+class Subgraph:
     """The operators of a signature."""
 
     operators: tuple[GraphOperator, ...]
@@ -81,7 +81,7 @@ class Closure:
         return "fetch" if op.graph.is_fetchable(tensor) else "watch"
 
 
-def closure_of(fetched: Iterable[Any], fed: Collection[str]) -> Closure:
+def subgraph_of(fetched: Iterable[Any], fed: Collection[str]) -> Subgraph:
     """The closure of fetched operations and tensors, where the tensors named in `fed` (`x:0`) are given."""
     fetched = tuple(fetched)
     found: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def closure_of(fetched: Iterable[Any], fed: Collection[str]) -> Closure:
     kept = _by_creation([operation for name, operation in given.items() if name not in found])
     at_rest = tuple(replace(_operator(operation, len(order) + each), inputs=()) for each, operation in enumerate(kept))
     aliases = _aliases(order)
-    return Closure(
+    return Subgraph(
         operators,
         at_rest,
         frozenset(fed),

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.debug.lib import debug_data
 
-from opdump.adapters.tensorflow.sessions.seen import Seen
+from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
 from opdump.sink.temporary_directories import remove_own, temporary_directory
 
 _FILE: Final = re.compile(r"(.+)_(\d+)_DebugIdentity_(\d+)(?:-(\d+))?", re.ASCII | re.DOTALL)
@@ -35,7 +35,7 @@ class WatchedRun:
     """The options of a run whose tensors are watched; after it, what was seen of each, by name, in order."""
 
     options: Any
-    seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)
+    seen: Mapping[str, Sequence[ObservedValue]] = field(default_factory=dict)
 
 
 class WatchFolders:
@@ -93,9 +93,9 @@ def watching(tensors: Sequence[Any], options: Any | None, folders: WatchFolders)
             run.seen = _seen(folder)
 
 
-def _seen(folder: Path) -> Mapping[str, Sequence[Seen]]:
+def _seen(folder: Path) -> Mapping[str, Sequence[ObservedValue]]:
     """What lies in `{device}/{scope}/{node}_{slot}_DebugIdentity_{moment}[-{number}]`; the number tells apart those of one moment."""
-    found: dict[str, list[tuple[int, int, Seen]]] = {}
+    found: dict[str, list[tuple[int, int, ObservedValue]]] = {}
     for path in folder.rglob("*"):
         named = _FILE.fullmatch(path.name)
         if named is None or not path.is_file():
@@ -105,6 +105,6 @@ def _seen(folder: Path) -> Mapping[str, Sequence[Seen]]:
             continue  # not initialised: nobody wrote it yet
         node, slot, moment, number = named.groups()
         scope = path.parent.relative_to(folder).parts[1:]
-        seen = Seen(np.asarray(value), int(moment))
+        seen = ObservedValue(np.asarray(value), int(moment))
         found.setdefault(f"{'/'.join((*scope, node))}:{slot}", []).append((int(moment), int(number or 0), seen))
     return {name: [seen for _, _, seen in sorted(values, key=_ORDER)] for name, values in found.items()}

@@ -15,7 +15,7 @@ from opdump.records import TensorRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class ShownPart:
     """Which executions to show. None means any; a `limit` of 0 means all of them.
 
     `op` is a name in any of the forms of `Catalog.ops`;
@@ -30,7 +30,7 @@ class Selection:
     limit: int = 0
 
 
-def selected(catalog: Catalog, selection: Selection) -> list[Execution]:
+def selected(catalog: Catalog, selection: ShownPart) -> list[Execution]:
     """The executions that were asked for, in execution order, `limit` of them at most, and one more if there are more.
 
     Raises NotInDumpError where an operator, a line, a step or a rank was named that the dump does not hold.
@@ -39,7 +39,7 @@ def selected(catalog: Catalog, selection: Selection) -> list[Execution]:
     return list(itertools.islice(found, selection.limit + 1) if selection.limit else found)
 
 
-def each_selected(catalog: Catalog, selection: Selection) -> Iterator[Execution]:
+def each_selected(catalog: Catalog, selection: ShownPart) -> Iterator[Execution]:
     """All that were asked for, whatever the limit, one step in memory at a time. Raises as `selected` does, at once."""
     _check_place(catalog, selection)
     found = catalog.ops(
@@ -65,7 +65,7 @@ def file_of(record: TensorRecord) -> str | None:
     return None
 
 
-def _check_place(catalog: Catalog, selection: Selection) -> None:
+def _check_place(catalog: Catalog, selection: ShownPart) -> None:
     if selection.rank is not None:
         catalog.steps_of(selection.rank)  # raises where there is no such rank
     if selection.step is not None and selection.step not in catalog.steps:
@@ -73,7 +73,7 @@ def _check_place(catalog: Catalog, selection: Selection) -> None:
         raise NotInDumpError(f"{catalog.path}: holds no step {selection.step}; it holds {held}")
 
 
-def _known_files(catalog: Catalog, selection: Selection) -> str:
+def _known_files(catalog: Catalog, selection: ShownPart) -> str:
     files = {
         frame.file
         for op in catalog.ops(step=selection.step, rank=selection.rank, include_skipped=True)

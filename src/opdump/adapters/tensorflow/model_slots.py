@@ -11,7 +11,7 @@ from opdump.plan.model_selection import ModelFilter
 from opdump.records import IO, SkipReason
 
 
-class Selection:
+class ModelSlots:
     """What a plan, and the entries of its `dump_list` for one model, take of that model.
 
     `held` is what the entries' ranges hold (`ModelFilter.in_ranges`); `matched_kernels` collects the entries of the plan's `kernels`

@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 
-class Seen:
+class ObservedValue:
     """The elements, and whether they stay what they are; `moment` in microseconds orders those of one run that were watched."""
 
     __slots__ = ("array", "moment", "stays")

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from opdump.kernels import DTYPE_CODES, SummaryTable, TensorTaker, reference, taking
+from opdump.kernels import DTYPE_CODES, BatchSummarizer, SummaryTable, batch_summarizer, reference
 from opdump.recorder import TensorSnapshot
 from opdump.records import OpRecord
 
 torch = pytest.importorskip("torch")
 
 CLASSES = (torch.Tensor, torch.nn.Parameter)
-PAIRS = list(dict.fromkeys(((SummaryTable, TensorTaker), (reference.SummaryTable, taking.TensorTaker))))
+PAIRS = list(
+    dict.fromkeys(((SummaryTable, BatchSummarizer), (reference.SummaryTable, batch_summarizer.BatchSummarizer)))
+)
 OP = OpRecord("Add", "Default/Add-op0", 1)
 """An operator to which the tensors belong."""
 

@@ -23,7 +23,7 @@ from opdump.records import OpRecord, SkipReason
 NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
 
 
-class NodeTeller:
+class NodeEmitter:
     """What a session tells its recorder of one model after another run.
 
     `model` is what runs, `model_name` and `model_id` stand in the records, `choice` and `within` (by the name of a control
@@ -59,33 +59,33 @@ class NodeTeller:
         """Nodes that leave no data and were listed."""
         self._timestamp = 0
         self._order = 0
-        self._told: Counter[str] = Counter()
+        self._emitted: Counter[str] = Counter()
         """How often a node was told in the current run."""
 
     def begin(self) -> None:
         """Another run."""
         self._order = 0
-        self._told.clear()
+        self._emitted.clear()
 
-    def tell(self, nodes: Sequence[ChosenNode], first: int, tensors: Tensors, step: int) -> None:
+    def emit(self, nodes: Sequence[ChosenNode], first: int, tensors: Tensors, step: int) -> None:
         """Hands the nodes to the recorder, one after the other."""
         for place, chosen in enumerate(nodes, first):
             if self._recorder.is_over:
                 return
             if chosen.skip:
-                if not (chosen.around and self._tell_bodies(chosen, tensors, step)):
-                    self._tell_skipped(chosen.node.with_bodies, chosen.skip, step)
+                if not (chosen.around and self._emit_bodies(chosen, tensors, step)):
+                    self._emit_skipped(chosen.node.with_bodies, chosen.skip, step)
                 continue
-            self._tell_node(chosen, tensors, step)
+            self._emit_node(chosen, tensors, step)
             if isinstance(self._recorder, OperatorRecorder) and self._choice.watched:
-                self._tell_watched(self._recorder, chosen, tensors, step, place)
+                self._emit_watched(self._recorder, chosen, tensors, step, place)
 
-    def _tell_node(self, chosen: ChosenNode, tensors: Tensors, step: int) -> None:
+    def _emit_node(self, chosen: ChosenNode, tensors: Tensors, step: int) -> None:
         op = self.operator(chosen.node, step)
         opened = self._recorder.before_op(op, self.live(chosen.inputs, tensors))
         self._recorder.after_op(opened, self.live(chosen.outputs, tensors))
 
-    def _tell_bodies(self, chosen: ChosenNode, tensors: Tensors, step: int) -> bool:
+    def _emit_bodies(self, chosen: ChosenNode, tensors: Tensors, step: int) -> bool:
         """Tells what ran within a control operator; whether that is known."""
         node = chosen.node
         around = {name: tensors[name] if name in tensors else self._constant(name) for name in chosen.around}
@@ -96,21 +96,21 @@ class NodeTeller:
             if note not in self._notes:
                 self._notes.append(note)
             return False
-        self._tell_skipped([node], chosen.skip, step)
-        self._tell_runs(runs, self._within[node.name], step)
+        self._emit_skipped([node], chosen.skip, step)
+        self._emit_runs(runs, self._within[node.name], step)
         return True
 
-    def _tell_runs(self, runs: Sequence[BodyRun], within: Mapping[str, ChosenNode], step: int) -> None:
+    def _emit_runs(self, runs: Sequence[BodyRun], within: Mapping[str, ChosenNode], step: int) -> None:
         for run in runs:
             for node in run.nodes:
                 chosen = within[node.name]
                 if chosen.skip:
-                    self._tell_skipped([node], chosen.skip, step)
+                    self._emit_skipped([node], chosen.skip, step)
                 else:
-                    self._tell_node(chosen, run.tensors, step)
-                self._tell_runs(run.within.get(node.name, ()), within, step)
+                    self._emit_node(chosen, run.tensors, step)
+                self._emit_runs(run.within.get(node.name, ()), within, step)
 
-    def _tell_watched(
+    def _emit_watched(
         self, recorder: OperatorRecorder, after: ChosenNode, tensors: Tensors, step: int, place: int
     ) -> None:
         """What the outputs of the watched nodes that have run by then hold, after a node that is not watched itself."""
@@ -123,7 +123,7 @@ class NodeTeller:
                 op = replace(self.operator(other.node, step), op_name=name, occurrence=0)
                 recorder.watched(op, self.live(watched[other.node.name].outputs, tensors))
 
-    def _tell_skipped(self, nodes: Iterable[ModelNode], reason: SkipReason, step: int) -> None:
+    def _emit_skipped(self, nodes: Iterable[ModelNode], reason: SkipReason, step: int) -> None:
         """Lists nodes that leave no data, the first time; then counts them. A mode that may leave nothing lists nothing."""
         for node in nodes:
             if node.name in self._listed or self._plan.captures != "data":
@@ -136,7 +136,7 @@ class NodeTeller:
     def operator(self, node: ModelNode, step: int, skip: SkipReason = "") -> OpRecord:
         """The node as the operator that runs next."""
         self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
-        order, occurrence = self._order, self._told[node.name]
+        order, occurrence = self._order, self._emitted[node.name]
         self._count(node)
         return OpRecord(
             op_type=node.op_type,
@@ -154,7 +154,7 @@ class NodeTeller:
 
     def _count(self, node: ModelNode) -> None:
         self._order += 1
-        self._told[node.name] += 1
+        self._emitted[node.name] += 1
 
     def live(self, slots: Slots, tensors: Tensors) -> list[LiveTensor]:
         """The values in these slots, for the recorder."""

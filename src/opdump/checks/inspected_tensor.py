@@ -1,4 +1,4 @@
-"""Seen: an input or output of an operator, as far as it was looked at."""
+"""InspectedTensor: an input or output of an operator, as far as it was looked at."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ INTEGERS: Final = SIGNED | UNSIGNED
 _EXACT: Final = INTEGERS | {"bool"}
 
 
-class Seen(NamedTuple):  # made for every tensor of every operator: a frozen dataclass takes four times as long
+class InspectedTensor(
+    NamedTuple
+):  # made for every tensor of every operator: a frozen dataclass takes four times as long
     """One tensor: its facts, its summary, and a way to its elements for the few checks that need them.
 
     `dtype` is the name of a record (`float16`, `bfloat16`, `int8`). Of a type that has no summary (complex numbers, floats of 8 bits)
