@@ -47,7 +47,7 @@ def test_an_index_of_version_2_gives_what_only_an_index_knows(dumps: Path) -> No
 
 def test_reasons_of_version_2_are_called_as_today(dumps: Path) -> None:
     for table in ("signatures", "operators"):
-        run_sql(f"UPDATE {table} SET skip = 'untold'")(index_file(dumps / "sync"))  # noqa: S608
+        run_sql(f"UPDATE {table} SET skip = 'untold'")(index_file(dumps / "sync"))
     (rank,) = read_ranks(dumps / "sync")
     content = rank.step(1)
     assert {op.skip for op in content.ops} == {"not observed"}
