@@ -17,6 +17,7 @@ from opdump.acl.own_dumps import exception_root, save_tensors
 from opdump.acl.process import process
 from opdump.acl.unknown_names import refuse
 from opdump.onnx.recording import Recording
+from opdump.plan import DATA, OVERFLOW, WATCH
 from opdump.sink import make_directory
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 _DETAILS = {1: "brief", 2: "norm", 3: "detail"}
-_CAPTURES = {4: ("data", "watch"), 5: ("overflow",)}
+_MODES = {4: (DATA, WATCH), 5: (OVERFLOW,)}
 
 
 @returns_code
@@ -56,11 +57,11 @@ def get_path(dump_type: int) -> str | None:
     if recording is None:
         return None
     plan = recording.plan
-    if plan.captures == "exception" and plan.exception_detail == _DETAILS.get(dump_type):
+    if plan.mode.failures_only and plan.exception_detail == _DETAILS.get(dump_type):
         path = plan.path / "extra-info" / "data-dump"
         make_directory(path)
         return f"{path}/"
-    if plan.captures in _CAPTURES.get(dump_type, ()) and not plan.enables_nothing:
+    if plan.mode in _MODES.get(dump_type, ()) and not plan.enables_nothing:
         return f"{plan.path}/{_time(recording)}"
     return None
 

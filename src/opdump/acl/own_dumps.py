@@ -29,7 +29,7 @@ _MODE: Final = 0o400
 def exception_root(process: Process, where: str) -> Path:
     """Where failing operators are dumped to. Raises CallError (500001) where no configuration asks for them."""
     recording = process.recording
-    if recording is None or recording.plan.captures != "exception":
+    if recording is None or not recording.plan.mode.failures_only:
         raise CallError(
             Code.FAILURE, f'{where}: failing operators are not dumped; set "dump_scene": "aic_err_norm_dump"'
         )

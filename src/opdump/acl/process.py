@@ -253,7 +253,7 @@ def _plan(content: bytes, path: str | os.PathLike[str]) -> DumpPlan:
 
 def _stays_on(recording: Recording) -> bool:
     """Whether no call switches it off: the detailed dump of failing operators."""
-    return recording.plan.captures == "exception" and recording.plan.exception_detail == "detail"
+    return recording.plan.mode.failures_only and recording.plan.exception_detail == "detail"
 
 
 class _Current:

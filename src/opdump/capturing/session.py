@@ -301,7 +301,7 @@ def capture(
             f"capture: watch is {shown(watch)}, which holds nothing to watch; {_WATCHABLE}, or leave it out"
         )
     mode = chosen_mode(overflow=overflow, on_exception=on_exception, watch=bool(nodes or tensors))
-    if mode == "exception" and config is None and "path" not in settings:
+    if mode.failures_only and config is None and "path" not in settings:
         settings["path"] = exception_directory(None, os.environ, Path.cwd(), [])
     plan = resolve_plan(config, strict=strict, **settings)
     plan = plan_in_mode(plan, mode, as_device=config is None and "layout" not in settings, nodes=nodes)

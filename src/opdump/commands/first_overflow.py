@@ -21,7 +21,7 @@ def with_first(plan: DumpPlan, *, first: bool) -> DumpPlan:
     """The plan, which ends with the first overflow where `first` is given. Raises UsageError in another mode."""
     if not first:
         return plan
-    if plan.captures != "overflow":
+    if not plan.mode.detects_overflow:
         raise click.UsageError(
             '--first needs a config in overflow mode: "dump_debug": "on" in an acl.json, op_debug_mode 1 to 3 in a data_dump.json'
         )

@@ -200,9 +200,9 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
         click.echo(
             f"opdump: outputs of the dumped run differ from those of a plain run by {difference:g} at most", err=True
         )
-    verb = {"overflow": "overflowed", "exception": "failed"}.get(dump.plan.captures)
-    if report.captured == 0 and verb is not None and not report.failure:
-        click.echo(f"opdump: {dump.name} ran and no operator {verb}, so nothing was written", err=True)
+    mode = dump.plan.mode
+    if report.captured == 0 and mode.verdict is not None and not report.failure:
+        click.echo(f"opdump: {dump.name} ran and {mode.nothing_found}, so nothing was written", err=True)
         return
     verdict = verdict_line(report)
     if verdict:

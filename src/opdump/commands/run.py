@@ -142,7 +142,7 @@ def run(
     if options.framework == "auto":
         options = replace(options, framework=facts.framework)
     with prepared_for(facts, records=False):
-        is_new = file is None and options.path is None and plan.captures == "data"
+        is_new = file is None and options.path is None and plan.mode.files_selected
         sys.exit(_run(program, plan, last_word, rank=rank, options=options, is_new=is_new))
 
 

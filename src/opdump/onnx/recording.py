@@ -101,7 +101,7 @@ class Recording:
         if loaded.has_graph_file:
             return
         run_time = getattr(self.writer, "time", None)
-        if run_time is None or self.plan.captures == "exception" or not self._may_write():
+        if run_time is None or self.plan.mode.failures_only or not self._may_write():
             return
         graphs = adapter_module("ge_graph").ge_graphs_of(loaded.session)
         with self.recorder.writing():

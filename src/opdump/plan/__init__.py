@@ -11,7 +11,6 @@ True
 from __future__ import annotations
 
 from opdump.plan.dump_plan import (
-    Captures,
     Dialect,
     DumpLevel,
     DumpPlan,
@@ -28,9 +27,15 @@ from opdump.plan.dump_plan import (
 )
 from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
+from opdump.plan.modes import DATA, EXCEPTION, MODES, OVERFLOW, WATCH, Captures, Mode
 from opdump.plan.step_set import StepSet
 
 __all__ = [
+    "DATA",
+    "EXCEPTION",
+    "MODES",
+    "OVERFLOW",
+    "WATCH",
     "Captures",
     "Dialect",
     "DumpLevel",
@@ -40,6 +45,7 @@ __all__ = [
     "FileFormat",
     "KernelPattern",
     "LayoutName",
+    "Mode",
     "ModelFilter",
     "ModelSelection",
     "OnError",

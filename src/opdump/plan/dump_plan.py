@@ -13,6 +13,7 @@ from opdump.errors import ConfigError
 from opdump.plan.field_types import check_fields, wrong_value
 from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.model_selection import ModelSelection
+from opdump.plan.modes import MODES, Captures, Mode
 from opdump.plan.step_set import StepSet
 from opdump.records import escaped
 
@@ -23,7 +24,6 @@ StatPrecision = Literal["high", "low"]
 SyncLayoutName = Literal["mindspore-2.3", "mindspore-2.10"]
 LayoutName = Literal["mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl"]
 FileFormat = Literal["npy", "bin"]
-Captures = Literal["data", "overflow", "exception", "watch"]
 DumpLevel = Literal["op", "kernel", "all"]
 OnError = Literal["continue", "stop"]
 ExceptionDetail = Literal["brief", "norm", "detail"]
@@ -154,14 +154,19 @@ class DumpPlan:
                 )
 
     @property
+    def mode(self) -> Mode:
+        """What `captures` names."""
+        return MODES[self.captures]
+
+    @property
     def saves_values(self) -> bool:
         """Whether what no operator made is filed too, parameters and inputs: in the synchronous layouts alone."""
-        return self.captures == "data" and self.layout not in ("acl", "mindspore-async")
+        return self.mode.files_values and self.layout not in ("acl", "mindspore-async")
 
     @property
     def sample_taken(self) -> int | None:
         """Elements to take of a larger tensor; None for all: an overflow is found in whole tensors, whatever is filed of them."""
-        return None if self.captures == "overflow" else self.sample_num
+        return None if self.mode.detects_overflow else self.sample_num
 
     @property
     def saves_tensors(self) -> bool:
@@ -176,17 +181,17 @@ class DumpPlan:
     @property
     def takes_statistics(self) -> bool:
         """Whether numbers are looked at, whatever is written of them: for overflows, for the verdict of a run, for the index."""
-        return self.saves_statistics or self.captures in ("data", "overflow")
+        return self.saves_statistics or self.mode.reads_operators
 
     @property
     def enables_nothing(self) -> bool:
         """Whether nothing will ever be dumped: no model and no single operator is chosen, or no output is watched."""
         if self.models is None:
             return False
-        if self.captures == "watch":
+        if self.mode.watches:
             return not any(entry.watcher_nodes for entry in self.models)
         return (
-            self.captures == "data"
+            self.mode.files_selected
             and not self.models
             and not self.single_operators
             and not self.single_operator_models

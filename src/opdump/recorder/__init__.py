@@ -60,8 +60,8 @@ def make_recorder(
 
     `detector` says how an operator that has run overflowed; without one, overflow mode judges by the operator's data.
     """
-    if plan.captures == "data" and not isinstance(writer, SupportsOperatorFiles):
+    if plan.mode.files_selected and not isinstance(writer, SupportsOperatorFiles):
         return Recorder(plan, writer, reader)
-    if detector is None and plan.captures == "overflow":
+    if detector is None and plan.mode.detects_overflow:
         detector = overflow_detector_of(plan)
     return OperatorRecorder(plan, writer, reader, detector)

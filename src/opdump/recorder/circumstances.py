@@ -159,10 +159,8 @@ def _nothing_ran(case: _Case) -> Nothing | None:
 
 def _another_mode(case: _Case) -> Nothing | None:
     """Where operators ran, the other modes may well find nothing to file."""
-    if case.plan.captures == "data":
-        return None
-    said = {"overflow": "no operator overflowed", "exception": "no operator failed"}
-    return Nothing(said.get(case.plan.captures, "no watched operator ran"), case.plan.captures == "watch")
+    mode = case.plan.mode
+    return Nothing(mode.nothing_found, mode.watches) if mode.nothing_found else None
 
 
 def _no_marks(case: _Case) -> Nothing | None:
@@ -190,7 +188,7 @@ def _no_model(case: _Case) -> Nothing | None:
 
 def _no_names(case: _Case) -> Nothing | None:
     found = case.around.chose_nothing
-    if not found or case.plan.captures != "data":
+    if not found or not case.plan.mode.files_selected:
         return None
     key = "kernels" if case.plan.selection == "kernels" else words_of(case.plan.dialect).operators
     said = f"has a name that `{key}` gives" if found == "names" else f"lies in an `opname_range` of `{key}`"

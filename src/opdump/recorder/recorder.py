@@ -84,7 +84,7 @@ class Recorder:
         """Nothing is recorded any more: the dump could not be written, and the program goes on without it."""
         self.when_over: Callable[[], None] = _nothing
         """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
-        self._lookout = Lookout(plan.captures)
+        self._lookout = Lookout(plan.mode)
         self.writer: Final = writer
         """What files the records."""
         self._writer = writer = guarded(writer, self._failed)
@@ -251,7 +251,7 @@ class Recorder:
             self._constants[key] = data_id
         facts = self._reader.skip(live.tensor, "not selected")
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
-        if self.plan.saves_tensors and self._files_of is not None and self.plan.captures == "data":
+        if self.plan.saves_tensors and self._files_of is not None and self.plan.mode.files_values:
             with self._lock:
                 taken = self._reader.take(live.tensor)
                 taken.belongs(op, "output", 0, "", "")

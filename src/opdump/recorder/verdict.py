@@ -1,6 +1,6 @@
 """Looks for the verdict of a run: where the first NaN, infinity, overflow or failure was, while the run goes on.
 
-    lookout = Lookout("data")
+    lookout = Lookout(plan.mode)
     lookout.end_step(0, ops, tensors)        # of each step, in order
     lookout.verdict
 
@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from opdump.checks.not_finite import holds_nan, not_finite
 from opdump.checks.operator_classes import writes_variable
 from opdump.checks.origins import PARAMETER, Origins, SeenTensor
+from opdump.plan import Mode
 from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics
 from opdump.verdict import Verdict, VerdictKind
@@ -35,10 +36,10 @@ class OwnedTensor(SeenTensor, Protocol):
 
 
 class Lookout:
-    """Looks at each step of one rank until something is found. `captures` is the plan's."""
+    """Looks at each step of one rank until something is found."""
 
-    def __init__(self, captures: str) -> None:
-        self._captures = captures
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
         self._found: Verdict | None = None
         self._meant = ""
         """The first operator that wrote infinities on purpose, into a mask."""
@@ -50,18 +51,18 @@ class Lookout:
     def verdict(self) -> Verdict:
         """What was found so far."""
         if self._found is not None:
-            return replace(self._found, mode=self._captures, tensors=self._tensors, not_looked=self._not_looked)
-        if self._captures == "watch" or (self._captures == "data" and not self._tensors):
-            return Verdict(kind="not looked", mode=self._captures, not_looked=self._not_looked)
+            return replace(self._found, mode=self._mode.name, tensors=self._tensors, not_looked=self._not_looked)
+        if self._mode.verdict is None and not self._tensors:
+            return Verdict(kind="not looked", mode=self._mode.name, not_looked=self._not_looked)
         return Verdict(
-            kind="none", mode=self._captures, how=self._meant, tensors=self._tensors, not_looked=self._not_looked
+            kind="none", mode=self._mode.name, how=self._meant, tensors=self._tensors, not_looked=self._not_looked
         )
 
     def end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[OwnedTensor]) -> None:
         """The operators of a step, or of a part of it, in execution order, with all their tensors and statistics."""
         if self._found is not None:
             return
-        if self._captures != "data":
+        if not self._mode.files_selected:
             self._look_at_files(step, ops)
             return
         is_clean = self._count(tensors)
@@ -101,10 +102,9 @@ class Lookout:
 
     def _look_at_files(self, step: int, ops: Iterable[OpRecord]) -> None:
         """What is filed in these modes is what they look for."""
-        kind: VerdictKind | None = {"overflow": "overflow", "exception": "failure"}.get(self._captures)  # type: ignore[assignment]  # both are kinds
         op = next((op for op in ops if not op.skip and op.op_type != PARAMETER), None)
-        if kind is not None and op is not None:
-            self._found = _of_op(kind, step, op, "")
+        if self._mode.verdict is not None and op is not None:
+            self._found = _of_op(self._mode.verdict, step, op, "")
 
 
 def _found(

@@ -42,7 +42,7 @@ class Recording:
         self.writer: RankWriter = open_writer(plan, _run_facts(plan, device_id))
         recorder = make_recorder(plan, self.writer, NumpyReader.of_plan(plan))
         self.capture: Capture = adapter_module("capture").Capture(recorder, device_id=device_id, streams=streams)
-        if plan.captures != "exception":
+        if not plan.mode.failures_only:
             self.capture.write_graph = adapter_module("sessions.graph_files").GraphFiles(self.capture, os.environ)
         self.not_steps: Counter[str] = Counter()
         self._started = time.monotonic()

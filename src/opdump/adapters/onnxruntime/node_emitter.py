@@ -126,7 +126,7 @@ class NodeEmitter:
     def _emit_skipped(self, nodes: Iterable[ModelNode], reason: SkipReason, step: int) -> None:
         """Lists nodes that leave no data, the first time; then counts them. A mode that may leave nothing lists nothing."""
         for node in nodes:
-            if node.name in self._listed or self._plan.captures != "data":
+            if node.name in self._listed or not self._plan.mode.lists_skipped:
                 self._count(node)
                 self._recorder.count_op(reason)
             else:

@@ -50,9 +50,9 @@ class Choice:
 def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]) -> Choice:
     """What `plan` and the entries of its `dump_list` for this model take. `sources` tells who makes a value."""
     held = model_filter.in_ranges([node.name for node in nodes])
-    watches = plan.captures == "watch"
+    watches = plan.mode.watches
     # Whether an operator overflowed, its inputs and outputs tell together.
-    inputs, outputs = (wanted or plan.captures == "overflow" for wanted in (plan.inputs, plan.outputs))
+    inputs, outputs = (wanted or plan.mode.detects_overflow for wanted in (plan.inputs, plan.outputs))
     watched_names = {name for entry in model_filter.entries for name in entry.watcher_nodes} if watches else set[str]()
     matched: set[str] = set()
     chosen, watched = [], []
@@ -108,7 +108,7 @@ def chosen_within(
     node: ModelNode, plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]
 ) -> dict[str, ChosenNode]:
     """What is taken of the nodes in the bodies of a control operator, at any depth, by name; nothing where none leaves data."""
-    if plan.captures == "watch":
+    if plan.mode.watches:
         return {}
     found: dict[str, ChosenNode] = {}
     for body, own in zip(node.bodies, node.body_sources, strict=True):

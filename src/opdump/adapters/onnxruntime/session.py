@@ -101,7 +101,7 @@ class OnnxSession:
         if is_single_operator:
             # No API was called, and it has no counter of steps: none of its runs is one that was asked for by number.
             self.nodes = tuple(replace(node, kernel=node.op_type) for node in self.nodes)
-            wanted = (plan.single_operator_models or plan.captures != "data") and plan.steps == StepSet.all()
+            wanted = (plan.single_operator_models or not plan.mode.files_selected) and plan.steps == StepSet.all()
             model_filter = ModelFilter.of_single_operators(plan.models) if wanted else ModelFilter(())
         else:
             model_filter = ModelFilter.of(plan.models, self.model.names)
@@ -147,7 +147,7 @@ class OnnxSession:
             BodyReplay(self._ran, lambda: self._options, self._providers),
             self.notes,
         )
-        self._records_data = plan.captures != "exception" and not model_filter.is_empty
+        self._records_data = not plan.mode.failures_only and not model_filter.is_empty
         recorder.matched_kernels.update(self._choice.matched_kernels)
         self._is_random = has_random_operators(self._ran.proto)
         if self._is_random and memory_limit is not None and self._apart is None:
@@ -204,7 +204,7 @@ class OnnxSession:
             self._next_step += 1
             if step not in self._plan.steps or self._recorder.is_over:
                 return self._answer(output_names, feeds, run_options)
-            if self._plan.captures == "exception":
+            if self._plan.mode.failures_only:
                 return self._run_until_failure(output_names, feeds, run_options, step)
             if not self._records_data:
                 return self._answer(output_names, feeds, run_options)

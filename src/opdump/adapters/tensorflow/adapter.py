@@ -89,7 +89,7 @@ def _leave_to_parent(
 
 
 def _check(plan: DumpPlan) -> None:
-    if plan.captures in ("exception", "watch"):
+    if not plan.mode.reads_operators:
         raise ConfigError(
             f"the mode {plan.captures!r} is there for PyTorch and ONNX Runtime alone; on TensorFlow capture data or overflows"
         )

@@ -151,12 +151,12 @@ class Capture:
     @property
     def wants_inputs(self) -> bool:
         """Whether inputs are read: whether an operator overflowed, its inputs and outputs tell together."""
-        return self.plan.inputs or self.plan.captures == "overflow"
+        return self.plan.inputs or self.plan.mode.detects_overflow
 
     @property
     def wants_outputs(self) -> bool:
         """Whether outputs are read."""
-        return self.plan.outputs or self.plan.captures == "overflow"
+        return self.plan.outputs or self.plan.mode.detects_overflow
 
     @property
     def is_over(self) -> bool:
@@ -210,7 +210,7 @@ class Capture:
     def emit_skipped(self, op: OpRecord) -> None:
         """Lists an operator that leaves no data, the first time; then counts it."""
         key = (op.graph_id, op.op_name)
-        if key in self._listed or self.plan.captures != "data":
+        if key in self._listed or not self.plan.mode.lists_skipped:
             self.recorder.count_op(op.skip)
         else:
             self._listed.add(key)

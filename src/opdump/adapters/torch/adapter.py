@@ -100,6 +100,7 @@ class _Capture(SilentListener):
 
     def __init__(self, recorder: Recorder, settings: Settings, accelerators: Accelerators) -> None:
         plan = recorder.plan
+        fails, in_models = plan.mode.failures_only, plan.mode.files_selected and plan.layout == "acl"
         self._plan = plan
         self._recorder = recorder
         self._stop_after_dump = settings.stop_after_dump
@@ -113,13 +114,10 @@ class _Capture(SilentListener):
             first_step=plan.initial_iteration,
             depth=self.depth,
             stopped=recorder.stopped,
-            around=self._around
-            if plan.captures == "exception" or (plan.layout == "acl" and plan.captures == "data")
-            else None,
+            around=self._around if fails or in_models else None,
         )
-        data, as_device = plan.captures == "data", plan.layout == "acl"
         self._names = OperatorNames()
-        self._models = Models(plan, settings.model_names, self._names) if as_device and data else None
+        self._models = Models(plan, settings.model_names, self._names) if in_models else None
         self._mode = CaptureMode(
             plan,
             recorder,
@@ -134,7 +132,6 @@ class _Capture(SilentListener):
         )
         self._calls: CallMode | None = None
         records = self._models is not None and plan.dump_level != "kernel"
-        fails = plan.captures == "exception"
         if (records or fails) and not is_lost(CALLS):
             self._calls = CallMode(self._mode, recorder, records=records, fails=fails)
         self._functions = FunctionFailures(self._mode.record_failure) if fails else None
@@ -443,7 +440,7 @@ def _check_watched(tensors: Mapping[str, Any]) -> None:
 
 
 def _digests(plan: DumpPlan) -> Sequence[str]:
-    if plan.captures == "watch":
+    if plan.mode.watches:
         return ("md5",)  # by which a change is found
     return plan.statistic_category if plan.saves_statistics else ()
 

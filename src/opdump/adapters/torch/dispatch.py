@@ -101,17 +101,17 @@ class CaptureMode(RecordingMode):
         self._unwritten: set[str] = set()
         """Outputs of allocations: whoever reads such memory reads what happened to be there."""
         self.watches: Watches | None = None
-        if plan.captures == "watch":
+        if plan.mode.watches:
             assert isinstance(recorder, OperatorRecorder), "make_recorder gives one for every mode"
             self.watches = Watches(plan, recorder, self.naming.now, OperatorNames() if names is None else names)
         self._judged: OperatorRecorder | None = None
         """The recorder in overflow mode."""
-        if plan.captures == "overflow" and isinstance(recorder, OperatorRecorder):
+        if plan.mode.detects_overflow and isinstance(recorder, OperatorRecorder):
             self._judged = recorder
         self._calls_only = calls_only
-        self._fails_only = plan.captures == "exception"
-        self._names_constants = plan.captures == "data"
-        self._reads_all = plan.captures in ("data", "overflow")
+        self._fails_only = plan.mode.failures_only
+        self._names_constants = plan.mode.files_values
+        self._reads_all = plan.mode.reads_operators
         self._accelerators = Accelerators() if accelerators is None else accelerators
         self.graphs = DeviceGraphs(recorder, self.naming, self._accelerators)
         self._in_graph = self.graphs.watch
@@ -228,7 +228,7 @@ class CaptureMode(RecordingMode):
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception, kernel: str = ""
     ) -> None:
         """Files an operator that raised before it was recorded (exception mode; nothing in others): its inputs as they are."""
-        if self._plan.captures != "exception":
+        if not self._fails_only:
             return
         if self.graphs.is_recording():
             self.graphs.passes()  # to file it means to wait for the device, which would end the graph

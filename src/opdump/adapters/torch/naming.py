@@ -86,7 +86,7 @@ class Naming:
         self._models = models
         """Places operators in models, in the layout of devices."""
         self._passed: dict[tuple[int, str], Link] = {}
-        self._adjusts = models is not None or plan.captures in ("exception", "overflow")
+        self._adjusts = models is not None or plan.mode.failures_only or plan.mode.detects_overflow
         self._stacks = StackReader()
         self._order = 0
         self._timestamp = 0
@@ -250,10 +250,10 @@ class Naming:
         self, op: OpRecord, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inside: bool
     ) -> OpRecord:
         """The record as a mode or a layout of its own wants it."""
-        if self._plan.captures == "exception":
+        if self._plan.mode.failures_only:
             # Nobody counts the operators that do not fail, so there is no number.
             op = replace(op, op_name=op.op_name.rpartition("-op")[0])
-        elif self._plan.captures == "overflow":
+        elif self._plan.mode.detects_overflow:
             numbers = numbers_for_tensors(schema, args, kwargs)
             if numbers:
                 op = replace(op, arguments={**op.arguments, **numbers})

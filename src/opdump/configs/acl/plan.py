@@ -300,7 +300,7 @@ def _statistics(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _how_to_enable(plan: DumpPlan) -> str:
-    if plan.captures == "watch":
+    if plan.mode.watches:
         return 'no watcher_nodes are named; write "dump_list": [{"layer": ["A"], "watcher_nodes": ["C"]}]'
     return 'no model and no operator is chosen; write "dump_list": [{}] for all, or "dump_op_switch": "on"'
 

@@ -244,11 +244,11 @@ class AscendWriter:
 
     def _is_api_call(self, op: OpRecord) -> bool:
         """Whether it is a dispatched operator of an eager framework outside of every model: `aten::add.Tensor`."""
-        return self.plan.dialect == "acl" and self.plan.captures == "data" and not op.net_name and "::" in op.kernel
+        return self.plan.dialect == "acl" and self.plan.mode.files_selected and not op.net_name and "::" in op.kernel
 
     def _home(self, op: OpRecord) -> str:
         """The directory of the device, which has the index."""
-        if self.plan.captures == "exception":
+        if self.plan.mode.failures_only:
             return f"{_EXCEPTIONS}/{self._device_id}"
         above = f"{op.step}/" if self.plan.step_level else ""
         return f"{above}{self.time}/{self._device_id}"

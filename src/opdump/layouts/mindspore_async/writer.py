@@ -122,9 +122,9 @@ class AsyncWriter(AscendWriter):
 
     def _write_acl_json(self, dump_path: str) -> None:
         """What MindSpore leaves for ACL: the settings of the step, in ACL's own keys."""
-        if self.plan.captures == "exception":
+        if self.plan.mode.failures_only:
             dump: dict[str, object] = {"dump_scene": "lite_exception"}
-        elif self.plan.captures == "overflow":
+        elif self.plan.mode.detects_overflow:
             dump = {"dump_debug": "on", "dump_path": dump_path}
         else:
             names = [pattern.text for pattern in self.plan.kernels if pattern.kind == "name"]

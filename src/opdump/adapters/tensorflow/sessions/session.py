@@ -101,7 +101,7 @@ class SessionCapture:
         self._failures: FailuresOfRuns | None = capture.failures
         self._watches_all = self._failures is not None and self._failures.whole
         """Whether every run is watched, so that a failure in it can be told whole."""
-        self._records = capture.plan.captures != "exception"
+        self._records = not capture.plan.mode.failures_only
         self._signatures: dict[Any, _Signature] = {}
         self._kept: list[Any] = []
         """What the keys of the signatures name by identity."""
