@@ -2,7 +2,7 @@
 
     {'descr': '<f4', 'fortran_order': False, 'shape': (2,3,), }
 
-Sources: spec of the synchronous layout, section 3.2; numpy's format 1.0 and 2.0.
+See docs/files.md#names-of-tensor-files, and numpy's formats 1.0 and 2.0.
 """
 
 from __future__ import annotations

@@ -96,6 +96,15 @@ def test_every_link_leads_to_a_file_or_a_heading(page: Path) -> None:
     assert broken == []
 
 
+def test_every_page_that_the_code_names_is_there() -> None:
+    broken = []
+    for file in sorted([*ROOT.glob("src/**/*.py"), *ROOT.glob("native/*")]):
+        for path, anchor in re.findall(r"(docs/[\w-]+\.md)(?:#([\w-]+))?", file.read_text(encoding="utf-8")):
+            if not (ROOT / path).exists() or (anchor and anchor not in _anchors(ROOT / path)):
+                broken.append(f"{file.relative_to(ROOT)}: {path}#{anchor}")
+    assert broken == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_fence_says_what_it_holds(page: Path) -> None:
     known = {"", "python", "console", "json", "sh", "text", "csv"}

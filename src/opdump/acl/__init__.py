@@ -15,8 +15,7 @@
 A model file is ONNX, memory is that of the host, work is done when it is asked for. Calls return as those of pyACL do: the code
 alone (0 where all went well), or a value and the code. `acl.get_recent_err_msg()` says what was wrong.
 
-docs/acl.md lists every call: same, different, missing. Source: section 1 of the dump specification; names, arguments and results of
-the other calls are facts of pyACL's reference.
+docs/acl.md lists every call: same, different, missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Return codes of the calls, with the names of the public headers.
 
-Source: section 1 of the dump specification for those that its calls return; the others are facts of the public headers.
+docs/acl.md#return-codes says when each is returned.
 """
 
 from __future__ import annotations

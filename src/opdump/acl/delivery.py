@@ -1,6 +1,6 @@
 """Dumps that go to a callback: as long as one is registered nothing goes to disk, and each chunk is handed over in its place.
 
-Source: section 1 of the dump specification (acldumpRegCallback).
+See docs/acl.md#the-dump-in-memory.
 """
 
 from __future__ import annotations

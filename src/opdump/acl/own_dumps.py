@@ -1,6 +1,6 @@
 """Files that a program asks for itself: tensors that it names, while it handles a failure.
 
-Source: section 1 of the dump specification (acldumpGetExceptionInfoPath, acldumpSaveExceptionInfo).
+See docs/acl.md#the-dump-in-memory.
 """
 
 from __future__ import annotations

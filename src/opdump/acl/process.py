@@ -1,7 +1,7 @@
 """What a process has told the dump system: initialised or not, the configuration in force, models, memory, handles.
 
-One configuration is in force at a time, and a model keeps the one under which it was loaded. Source: section 1 of the dump
-specification (life cycle, order rules).
+One configuration is in force at a time, and a model keeps the one under which it was loaded. See
+docs/acl.md#order-of-the-calls.
 """
 
 from __future__ import annotations

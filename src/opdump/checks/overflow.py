@@ -7,9 +7,8 @@
     0x100  a finite number was cast to FP16 and came out infinite
     0x400  as 0x20, for products of matrices, convolutions, attention and their gradients
 
-Source: the table of status bits in the document on overflow operators, and section 6 of the dump specification. What the data does
-not prove is not reported: an operator with a NaN or an infinity among its inputs or arguments may give them back, and one whose
-inputs could not be looked at is left alone.
+What the data does not prove is not reported (docs/overflow.md#what-is-no-overflow): an operator with a NaN or an infinity among
+its inputs or arguments may give them back, and one whose inputs could not be looked at is left alone.
 """
 
 from __future__ import annotations

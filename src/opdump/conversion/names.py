@@ -7,8 +7,8 @@
     Conv2D.conv1.1.5.1732082705016774.l1buffer.0.bin                       and space.0.bin
     Opdebug.Node_OpDebug.59.1597922031178434.output.0.json                 what an overflow left
 
-A name of more than 255 bytes becomes the UUID of the long name in hexadecimal (version 3, in the name space of DNS), and a row of
-`mapping.csv` in its directory says so. Source: section 2 of the specification of msaccucmp.
+A name of more than 255 bytes becomes the UUID of the long name in hexadecimal (version 3, in the name space of DNS), and a row
+of `mapping.csv` in its directory says so. See docs/convert.md#other-kinds-of-file.
 """
 
 from __future__ import annotations

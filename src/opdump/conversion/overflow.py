@@ -1,7 +1,7 @@
 """What overflowed: the overflow files of a dump, each with the dump of the operator that it tells of.
 
 The name of an overflow file has a task of its own; which operator it means is told by task and stream in its record, and by
-context and thread in FFTS+ graphs. Source: sections 4 and 6 of the dump specification.
+context and thread in FFTS+ graphs. See docs/dump-files.md#overflow-files.
 """
 
 from __future__ import annotations

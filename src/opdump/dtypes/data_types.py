@@ -1,6 +1,6 @@
 """Numbers and names of element types in dump files: `27` is `BF16`, a `bfloat16` of two bytes.
 
-Source: section 5 of the dump specification. The numbering is neither that of ACL nor that of GE.
+See docs/dump-files.md#element-types. The numbering is neither that of ACL nor that of GE.
 """
 
 from __future__ import annotations

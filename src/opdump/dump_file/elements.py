@@ -4,8 +4,8 @@ Types that numpy has are views of the bytes. The others are widened through a ta
 of 8, 6 and 4 bits to float32, integers of 4, 2 and 1 bits to int8 or uint8. Several elements in a byte begin with its low bits,
 but for UINT1, whose first element is the highest bit. FLOAT6 takes four elements in three bytes.
 
-Values are those of the standards: OCP 8-bit floats (E4M3FN has NaN at 0x7f and 0xff and no infinity), the OCP microscaling types,
-and HiFloat8 (arXiv:2409.16626). Sources: sections 5 and 6 of the dump specification, and these.
+Values are those of the standards: OCP 8-bit floats (E4M3FN has NaN at 0x7f and 0xff and no infinity), the OCP microscaling
+types, and HiFloat8 (arXiv:2409.16626): docs/dump-files.md#element-types.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ r"""Names of the files that Ascend devices and their converter leave: one gramma
     Conv2D.conv1.1.5.1732082705016774.output.0.npy                          what the converter made of it
     Conv2D.conv1.1.5.1732082705016774.csv                                   statistics in its place
 
-Sources: section 4 of the dump specification; MindSpore's guide to dumps, the guide to overflow files. A name longer than a file
-system takes is replaced by digits, and `mapping.csv` beside it has the long one (`read_mapping`).
+A name longer than a file system takes is replaced by digits, and `mapping.csv` beside it has the long one (`read_mapping`):
+docs/files.md#names.
 
 Single-operator calls (aclnn) write the operator's name before its type. The name alone does not tell the two orders apart:
 `in_true_order` decides by the name in the file's header, which, written as in files, equals one of the two parts. Without a header

@@ -2,9 +2,9 @@
 
     u64 header length | u32 magic | u32 version | tag 4: inputs | tag 5: outputs | bytes of the inputs, then of the outputs
 
-A tag is u32 number, u32 length. Source: section 5 of the dump specification. Element types have the numbers of GE, which are
-turned into those of dump files here; a number that GE does not have becomes negative, so that it is taken for no other type.
-The file must hold exactly what is announced.
+A tag is u32 number, u32 length (docs/dump-files.md#the-header). Element types have the numbers of GE, which are turned into
+those of dump files here; a number that GE does not have becomes negative, so that it is taken for no other type. The file must
+hold exactly what is announced.
 """
 
 from __future__ import annotations

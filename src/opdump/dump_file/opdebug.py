@@ -5,7 +5,7 @@ record.reports[2].accelerator, record.reports[2].task_id           # "AI Core", 
 status_words("AI Core", 272)                                       # ("overflow of an integer addition, ...", "overflow of ...")
 
 Two layouts, little-endian. The old one is 2048 bytes with three reports at fixed places; the new one begins with a magic number
-and holds one report of one accelerator, whose fields depend on its type. Source: section 6 of the dump specification.
+and holds one report of one accelerator, whose fields depend on its type (docs/dump-files.md#overflow-files).
 """
 
 from __future__ import annotations
@@ -249,8 +249,7 @@ def overflow_dump_file(
 ) -> DumpFile:
     """The dump file that tells of an overflow: one output of 2048 bytes, which are `overflow_record`.
 
-    `dump_time` counts microseconds since the epoch. Raises ValueError as `overflow_record` and `encode_opdebug`. Source: section 6 of
-    the dump specification.
+    `dump_time` counts microseconds since the epoch. Raises ValueError as `overflow_record` and `encode_opdebug`.
     """
     record = overflow_record(
         status,

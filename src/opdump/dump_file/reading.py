@@ -5,7 +5,7 @@
     offset 8+N            all inputs, then all outputs, buffers and spaces, each exactly `size` bytes, without a gap
 
 Older files (1.0) are the message alone, with the bytes inside of it; nano devices write tagged fields in place of the message
-(`nano.py`). Source: section 5 of the dump specification. More bytes than announced are tolerated, fewer are an error.
+(`nano.py`). More bytes than announced are tolerated, fewer are an error (docs/dump-files.md#damaged-files).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The header of a dump file: the message `DumpData`, built when it is first needed.
 
-Field numbers are facts of the public `dump_data.proto` (source: section 5 of the dump specification). Enumerations are declared
-as plain integers and text as bytes, which have the same bytes on disk: a number that a later version adds survives, and so does
-a name that is no UTF-8. What the schema does not know, protobuf keeps. The descriptors live in a pool of their own, so that
-another library may load its own copy.
+Field numbers are those of the public `dump_data.proto` (docs/dump-files.md#the-header). Enumerations are declared as plain
+integers and text as bytes, which have the same bytes on disk: a number that a later version adds survives, and so does a name
+that is no UTF-8. What the schema does not know, protobuf keeps. The descriptors live in a pool of their own, so that another
+library may load its own copy.
 """
 
 from __future__ import annotations

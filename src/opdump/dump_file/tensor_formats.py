@@ -1,4 +1,4 @@
-"""Numbers and names of tensor formats in dump files: `3` is `NC1HWC0` (source: section 5 of the dump specification)."""
+"""Numbers and names of tensor formats in dump files: `3` is `NC1HWC0` (docs/dump-files.md#the-header)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Channel c of (N, C, H, W) lies in block c // C0 of (C1, H, W, N, Co, C0), where Co = C0, on the diagonal: at place c % C0
 of both. Everything beside the diagonal is zero, so that the matrix unit multiplies each channel by its own weight alone.
 
-Source: the usual definition of the format. The specification has none, and no dump of a real device has confirmed it.
+This is the usual definition, which no dump of a real device has confirmed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Element (m, n) of (..., M, N) lies at (..., n // C0, m // M0, m % M0, n % C0) of (..., N1, M1, M0, C0). The leading axes
 are those of the tensor.
-
-Source: section 3 of the description of msaccucmp.
 """
 
 from __future__ import annotations

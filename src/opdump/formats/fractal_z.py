@@ -12,8 +12,8 @@ Group g stands in share g // E, the outermost axis, at place g % E of it: its ch
 the share, its filters at filter (g % E) * N / groups, and what lies elsewhere is zero. The shape of the whole is
 (shares * [D *] C1 * H * W, N1, N0, C0), with C1 and N1 of E groups.
 
-Source: section 3 of the description of msaccucmp, whose own formula lets shares overwrite each other. FRACTAL_Z_3D is the usual
-definition, which no dump of a real device has confirmed.
+The formula of msaccucmp lets shares overwrite each other (docs/formats.md#formats). FRACTAL_Z_3D is the usual definition, which
+no dump of a real device has confirmed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The weights of one filter are laid out by place and channel, K = (h * W + w) * 4 + c; weight (n, K) lies at
 [K // C0, n // N0, n % N0, K % C0] of (K1, N1, N0, C0).
 
-Source: the usual definition of the format. The specification has none, and no dump of a real device has confirmed it.
+This is the usual definition, which no dump of a real device has confirmed.
 """
 
 from __future__ import annotations

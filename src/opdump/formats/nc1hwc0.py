@@ -3,8 +3,7 @@
 Channel c of (N, C, H, W) lies in block c // C0 at place c % C0 of (N, C1, H, W, C0). C0 is 16 for float16, 32 for int8,
 8 or 16 for float32: it is read from the array. In NC1HWC0_C04 it is 4.
 
-Source: section 3 of the description of msaccucmp; of NC1HWC0_C04 the usual definition, which no dump of a real device has
-confirmed.
+NC1HWC0_C04 is the usual definition, which no dump of a real device has confirmed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """NDC1HWC0: volumes with the channels in blocks, as NC1HWC0 has them for images.
 
 Channel c of (N, C, D, H, W) lies in block c // C0 at place c % C0 of (N, D, C1, H, W, C0).
-
-Source: section 3 of the description of msaccucmp.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The options of the original, what it checks of them, and in which order.
 
-Source: sections 2 and 4 of the specification of msaccucmp.
+See docs/msaccucmp.md#options-of-convert.
 """
 
 from __future__ import annotations

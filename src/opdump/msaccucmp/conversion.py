@@ -1,7 +1,4 @@
-"""One dump file to the files of `convert`, with and without `-f`.
-
-Source: sections 1 to 3 of the specification of msaccucmp.
-"""
+"""One dump file to the files of `convert`, with and without `-f`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`msaccucmp convert`: one file, several, or the files of a directory.
-
-Source: section 2 of the specification of msaccucmp.
-"""
+"""`msaccucmp convert`: one file, several, or the files of a directory."""
 
 from __future__ import annotations
 

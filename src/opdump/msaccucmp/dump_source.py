@@ -1,7 +1,6 @@
 """Dump files as the original takes them: what it refuses, and with which exit code.
 
-A file of eight bytes or fewer counts as one without tensors; a file whose name ends in `.npy` is taken for one output. Source:
-section 1 of the specification of msaccucmp.
+A file of eight bytes or fewer counts as one without tensors; a file whose name ends in `.npy` is taken for one output.
 """
 
 from __future__ import annotations

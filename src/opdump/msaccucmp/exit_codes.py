@@ -1,6 +1,6 @@
 """The exit codes of the original, and the error that carries one.
 
-Source: section 6 of the specification of msaccucmp.
+See docs/msaccucmp.md#exit-codes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """FFTS+ tasks in automatic mode: each thread has a slice of the tensors, and the file's first attribute tells which.
 
 The shapes in the header are then replaced by those of the slice of the thread that the file's name ends with:
-`Relu.op.9.3.1700000000000000.4.<context>.<thread>.<device>`. Source: section 5 of the dump specification, and files that the
-original converted.
+`Relu.op.9.3.1700000000000000.4.<context>.<thread>.<device>`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Overflow files to JSON, one file for each output.
-
-Source: section 4 of the specification of msaccucmp.
-"""
+"""Overflow files to JSON, one file for each output."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The bytes of a tensor as the original reads them, its errors included.
 
 The values of the 8-bit floats are not those of the standards (`opdump.dump_file.elements` has these): E4M3FN has no NaN, minus
-infinity is lost in E5M2 and HiFloat8, and HiFloat8 codes with short exponents are read with too many mantissa bits. Source:
-section 2 of the specification of msaccucmp, and files that the original wrote.
+infinity is lost in E5M2 and HiFloat8, and HiFloat8 codes with short exponents are read with too many mantissa bits. See
+docs/msaccucmp.md#where-opdump-convert-differs.
 """
 
 from __future__ import annotations

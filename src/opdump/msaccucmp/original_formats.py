@@ -1,8 +1,8 @@
 """The format conversions of the original: eighteen pairs, its errors included.
 
-`opdump.formats` has them right; here FRACTAL_Z with more groups than one device block overwrites elements, FRACTAL_NZ of more than
-two dimensions comes out with three, and a slice that fails leaves the data as it was. Source: section 3 of the specification of
-msaccucmp.
+`opdump.formats` has them right; here FRACTAL_Z with more groups than one device block overwrites elements, FRACTAL_NZ of more
+than two dimensions comes out with three, and a slice that fails leaves the data as it was. See
+docs/msaccucmp.md#where-opdump-convert-differs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """`msaccucmp overflow`: the first overflow files of a directory tree, the dump of the operator that each blames, and a summary.
 
-    =================================================[1]==================================================
-    [Add] net/add
-     [AI Core][TaskId:57][StreamId:563][Status:32]
-     [timestamp:1700000000000005]
-     Add.net_add.57.563.1700000000000000.output.0.npy
-     -[Format: ND] [Shape: (3,)] [Dtype: float16] [Max: inf] [Min: 1.0] [Mean: inf]
-
-Source: section 4 of the specification of msaccucmp, and what the original wrote.
+=================================================[1]==================================================
+[Add] net/add
+ [AI Core][TaskId:57][StreamId:563][Status:32]
+ [timestamp:1700000000000005]
+ Add.net_add.57.563.1700000000000000.output.0.npy
+ -[Format: ND] [Shape: (3,)] [Dtype: float16] [Max: inf] [Min: 1.0] [Mean: inf]
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Helpers that put an entry NpuOptimizer into a configuration do so; those of several devices answer as on one device, and leave
 what they are given as it is.
 
-Source: section 1 of the specification of the TensorFlow adapter.
+See docs/tensorflow-config.md#npu_bridge.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 Importing it makes `import npu_device` give this package, unless there is another one of that name. It imports no TensorFlow.
 
-Source: section 7 of the specification of the TensorFlow adapter.
+See docs/tensorflow-config.md#npu_device.
 """
 
 from __future__ import annotations

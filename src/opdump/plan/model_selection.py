@@ -4,7 +4,7 @@
 >>> chosen.selects("conv1"), chosen.selects("conv2")
 (True, False)
 
-Sources: section 2.1 of the dump specification (`dump_list`) and its filter of operators (section 3).
+See docs/acl-json.md#dump_list.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     {'descr': '<f4', 'fortran_order': False, 'shape': (2,3,), }
 
-Sources: spec of the synchronous layout, section 3.2; numpy's format 1.0 and 2.0. The reader parses the header itself: it
-never unpickles, never evaluates, and compares the size that the header promises with the size of the file before it
-allocates. `<E2`, which MindSpore's CPU writer puts into bfloat16 files and numpy refuses, is read as bfloat16.
+See docs/files.md#names-of-tensor-files, and numpy's formats 1.0 and 2.0. The reader parses the header itself: it never
+unpickles, never evaluates, and compares the size that the header promises with the size of the file before it allocates. `<E2`,
+which MindSpore's CPU writer puts into bfloat16 files and numpy refuses, is read as bfloat16.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names and headings of the statistics (MindSpore's statistic.csv; seed: `statistic_category`)."""
+"""Names and headings of the statistics (`statistic_category` of data_dump.json, statistic.csv)."""
 
 from __future__ import annotations
 

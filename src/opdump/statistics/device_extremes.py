@@ -1,8 +1,8 @@
 """Max and min as a device computes them, where its statistics stand in the place of a tensor.
 
 A device begins with the first element and replaces it by each later one that compares greater (less). So a NaN at the start
-stays, a later one is passed over, and of zeros of either sign the first one counts; whole numbers keep all their digits.
-Source: section 4.1 of the dump specification.
+stays, a later one is passed over, and of zeros of either sign the first one counts; whole numbers keep all their digits. See
+docs/files.md#the-csv-of-an-operator.
 """
 
 from __future__ import annotations

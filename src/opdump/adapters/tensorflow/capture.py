@@ -1,7 +1,7 @@
 """Capture: what sessions, functions and eager programs share under one plan.
 
 Each signature (a session's fetch set, a traced function, the eager program) is a *model*, with a number, a name such as
-`ge_default_20201120163719_2`, and steps of its own. Source: sections 6 and 10 of the document on the TensorFlow adapter's dump.
+`ge_default_20201120163719_2`, and steps of its own. See docs/tensorflow.md#what-is-a-model-and-what-counts-as-a-step.
 """
 
 from __future__ import annotations

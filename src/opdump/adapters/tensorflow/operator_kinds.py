@@ -1,6 +1,6 @@
 """What the type of a TensorFlow operator says: whether it leaves data, passes its input on, updates a variable.
 
-Source: section 6 of the document on the TensorFlow adapter's dump (operators without a task), and TensorFlow's operator registry.
+docs/compatibility.md#tensorflow-programs says which operators leave none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which settings of acl.json go together, and what each has to hold, in the order of the dump system.
 
-Source: sections 2.2 and 2.4 of the dump specification.
+See docs/acl-json.md#modes.
 """
 
 from __future__ import annotations

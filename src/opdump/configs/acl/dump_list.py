@@ -1,6 +1,6 @@
 """`dump_list` of acl.json: which operators of which models.
 
-Source: sections 2.1 and 2.2 of the dump specification; that names of models are unique, the document of `aclmdlSetDump`.
+See docs/acl-json.md#dump_list.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is wrong with an acl.json, with the two codes that the dump system gives it.
 
-Source: sections 2.0 and 2.1 of the dump specification (codes of messages and of return values).
+docs/acl-json.md lists them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The file acl.json: what may be read at all, before anything in it is looked at.
 
-Source: section 2.0 of the dump specification. The order: a regular file, its size, the depth of its brackets, JSON.
+In this order: a regular file, its size, the depth of its brackets, JSON.
 """
 
 from __future__ import annotations

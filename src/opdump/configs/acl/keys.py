@@ -1,6 +1,6 @@
 """The keys of acl.json with their types, and what to say about one that is none of them.
 
-Source: section 2.1 of the dump specification. Types are looked at before any value.
+Types are looked at before any value (docs/acl-json.md#keys).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Where a dump under acl.json goes: `dump_path`, and the variables that steer dumps of failing operators.
 
-Source: section 2.3 of the dump specification. A relative path lies beside the program, as the documents of the overflow dump
-say (`{directory of the executable}/{dump_path}`).
+A relative path lies below the directory of the program (docs/acl-json.md#dump_path).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     plan = load_acl_plan("acl.json", environ=os.environ)
 
-Keys, defaults, order of the checks and codes are those of section 2 of the dump specification. Where older documents and
-newer behaviour differ, `dialect_version` chooses: "seed" (the documents) or "current". docs/acl-json.md explains each key.
+Keys, defaults, order of the checks and codes are those of the dump system. Where older documents and newer behaviour differ,
+`dialect_version` chooses: "seed" (the documents) or "current". docs/acl-json.md explains each key.
 """
 
 from __future__ import annotations

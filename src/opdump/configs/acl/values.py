@@ -1,6 +1,6 @@
 """Values of acl.json out of closed lists. They are looked at after all types and before anything else.
 
-Source: section 2.1 of the dump specification; matching is exact, with case and without trimming.
+Matching is exact, with case and without trimming (docs/acl-json.md#keys).
 """
 
 from __future__ import annotations

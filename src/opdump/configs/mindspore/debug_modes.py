@@ -1,6 +1,6 @@
 """`op_debug_mode` of data_dump.json: not what is selected is dumped, but what overflows, or what fails.
 
-Sources: seed 003 (`op_debug_mode` of both dumps); section 2 of the specification of MindSpore's dump (what the modes coerce).
+docs/config.md and docs/async-dump.md#what-it-does-without say what the modes coerce.
 """
 
 from __future__ import annotations

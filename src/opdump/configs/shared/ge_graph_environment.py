@@ -12,7 +12,7 @@ r"""Environment variables that say whether and where graph files are written.
 Of a program that dumps data the graph of the stage `Build` is always written: without it nobody can tell which model of the dump is
 the training.
 
-Source: sections 8 and 9 of the document on the TensorFlow adapter's dump.
+See docs/tensorflow-graph.md#the-files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keys of the `parameter_map` of an NpuOptimizer, and what to say about one that is none of them.
 
-Source: section 4 of the specification of the TensorFlow adapter; the keys that have nothing to do with a dump are those of its
-public reference of session configurations.
+See docs/tensorflow-config.md#keys; the keys that have nothing to do with a dump are those of the adapter's public reference of
+session configurations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`dump_path` of TensorFlow: a directory that is there.
 
-Source: section 6 of the specification of the TensorFlow adapter. It is absolute or relative to the directory that the script
-runs in; `~` and `$HOME` stand for themselves.
+It is absolute or relative to the directory that the script runs in; `~` and `$HOME` stand for themselves.
 """
 
 from __future__ import annotations

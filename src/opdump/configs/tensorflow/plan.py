@@ -4,8 +4,7 @@
     dump = training_dump_of(values, environ=os.environ)
     dump.plan                       # a DumpPlan; None where nothing is dumped
 
-Keys, defaults, checks and their words are those of sections 4 to 6 of the specification of the TensorFlow adapter.
-docs/tensorflow-config.md explains each key.
+Keys, defaults, checks and their words are those of the TensorFlow adapter; docs/tensorflow-config.md explains each key.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 >>> parameters_of_run_config(Config())["enable_dump"]
 ParameterValue(kind='b', value=False)
 
-Source: section 3 of the specification of the TensorFlow adapter, with what is odd there. The list of graph optimizers that the
-adapter sets besides is left alone: in stock TensorFlow it would change what is computed.
+What is odd in the adapter is odd here (docs/tensorflow-config.md#npu_bridge). The list of graph optimizers that the adapter
+sets besides is left alone: in stock TensorFlow it would change what is computed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 >>> str(parse_dump_step("0|5|10-20", "npu_dump.json"))
 '0|5|10-20'
 
-Source: section 5 of the specification of the TensorFlow adapter (the rule of the graph engine, which is the stricter one).
+The rule is that of the graph engine, which is stricter than the adapter's (docs/tensorflow-config.md#dump_step).
 """
 
 from __future__ import annotations

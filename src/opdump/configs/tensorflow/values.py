@@ -1,9 +1,7 @@
 """Values of a `parameter_map`: messages with one field for each kind of value, of which one is set.
 
 The adapter reads the field that it expects. Where another one was set it reads zero, as protobuf has it, and so does opdump,
-with a warning.
-
-Source: section 4 of the specification of the TensorFlow adapter.
+with a warning (docs/tensorflow-config.md#keys).
 """
 
 from __future__ import annotations

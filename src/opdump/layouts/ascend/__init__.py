@@ -8,7 +8,7 @@
         statistic.csv                                                      statistics of all operators
         mapping.csv                                                        long names
 
-Sources: MindSpore's guide to dumps (asynchronous dump), section 4 of the dump specification.
+docs/files.md#dumps-of-ascend-devices says what each of them becomes in a record.
 
 `places` and `payload` are imported wherever a dump is opened; the rest where there is such a dump, which
 keeps the commands quick to start.

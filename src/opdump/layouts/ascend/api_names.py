@@ -3,7 +3,7 @@
 >>> api_name("aten::add.Tensor"), api_name("aten::mul_.Tensor"), api_name("aten::native_layer_norm_backward")
 ('aclnnAdd', 'aclnnInplaceMul', 'aclnnNativeLayerNormBackward')
 
-Source: section 3 of the dump specification (naming of calls of single operators).
+See docs/files.md#names.
 """
 
 from __future__ import annotations

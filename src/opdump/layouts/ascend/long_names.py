@@ -1,6 +1,6 @@
 """The name under which a device files what has too long a name: the decimal hash of the whole path.
 
-Source: section 4 of the dump specification (long names, with its vectors): a 64-bit MurmurHash of the path's bytes.
+It is a 64-bit MurmurHash of the path's bytes (docs/files.md#names).
 """
 
 from __future__ import annotations

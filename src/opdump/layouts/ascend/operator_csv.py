@@ -3,8 +3,8 @@
     Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,Count,Nan Count,...
     Input,0,24,DT_FLOAT,ND,2x3,1.5,-2,0.25,6,0,0,0
 
-Source: section 4.1 of the dump specification. The columns after Shape follow what was asked for. What a device could not compute
-is empty or `NA`, and such a row may be one cell short.
+The columns after Shape follow what was asked for. What a device could not compute is empty or `NA`, and such a row may be one
+cell short (docs/files.md#the-csv-of-an-operator).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What an overflow file says of an operator.
 
-Source: section 6 of the dump specification: an atomic addition is told by another accelerator, and in other bits, than all else.
+Atomic additions have an accelerator and a status of their own (docs/overflow.md#atomic-additions).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
         mapping.csv                                                    long names
     {dump_path}/extra-info/data-dump/{device_id}/                      the operator that failed
 
-and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, what was skipped and why. Nothing is
-made before there is something to file: no overflow, no directory. Source: section 4 of the dump specification.
+and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, what was skipped and why.
+Nothing is made before there is something to file: no overflow, no directory. docs/files.md#names lists the names.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
     {path}/acl_dump_{device_id}.json                                     what MindSpore hands to ACL
 
 Collectives belong to the model in every form. There are no parameters, no constants and no graphs. A task and a stream that
-nobody knows are 65535. Source: seed 003 (directories and files of the asynchronous dump).
+nobody knows are 65535. See docs/async-dump.md#the-files.
 """
 
 from __future__ import annotations

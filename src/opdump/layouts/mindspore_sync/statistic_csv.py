@@ -3,9 +3,9 @@
     Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,L2Norm Value
     MatMul,MatMul-op0,0,0,1795247154245448,input,0,96,float32,"(2,12)",0.449951,-1,2.39063
 
-Sources: MindSpore's guide to dumps; the number format and the rest from section 5 of the spec: columns in the order of `statistic_category`,
-6 significant digits as C++ prints them, whole counts, shapes quoted. MindSpore ends every row, but not the header, with one
-more comma; that is written only on demand and always tolerated.
+The columns after Shape have the order of `statistic_category`, numbers 6 significant digits as C++ prints them, and shapes are
+quoted (docs/files.md#statisticcsv). MindSpore ends every row, but not the header, with one more comma; that is written only on
+demand and always tolerated.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Traceback (most recent call last):
     ...
 TypeError: Expected bool, got int
 
-Source: section 7 of the specification of the TensorFlow adapter (checks, their words, texts of values).
+Checks, their words and the texts of values are those of the TensorFlow adapter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What the drop-in for npu_bridge needs of TensorFlow: configurations of sessions with an entry NpuOptimizer, and RunConfig.
 
 Stock TensorFlow takes an entry of a graph optimizer that it does not know, and does nothing with it.
-
-Source: section 1 of the specification of the TensorFlow adapter (what each helper sets).
 """
 
 from __future__ import annotations

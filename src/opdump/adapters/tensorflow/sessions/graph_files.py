@@ -1,6 +1,6 @@
 """Files the graphs of signatures: in the directory that the environment names, most often that of the program.
 
-Source: sections 8 and 9 of the document on the TensorFlow adapter's dump.
+See docs/tensorflow-graph.md#the-files.
 """
 
 from __future__ import annotations

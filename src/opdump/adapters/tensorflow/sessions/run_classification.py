@@ -1,8 +1,8 @@
 """What a run of a session is for: which runs are iterations.
 
-A dump of the steps "0|5|10" means iterations of the computation. What prepares a session, saves or restores it, writes summaries or
-merely reads variables is no iteration. Source: section 10 of the document on the TensorFlow adapter's dump; the documents advise
-to remove runs that are no iterations from a script, which is what this does in their place.
+A dump of the steps "0|5|10" means iterations of the computation. What prepares a session, saves or restores it, writes
+summaries or merely reads variables is no iteration. The documents of the dump system advise to remove such runs from a script;
+here they are told apart (docs/tensorflow.md#what-is-a-model-and-what-counts-as-a-step).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ It tells under which names the operators of the original model run (`_datadump_o
 (`_datadump_origin_name`), and which operators leave no data because no task runs them (`_no_task`). Of a training program it tells
 which model of the dump is the training: the one whose graph `is_computational`.
 
-Source: section 9 of the document on the TensorFlow adapter's dump.
+See docs/tensorflow-graph.md#the-files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which graph is the computational one: that of training, among those that initialise, save and restore.
 
-Source: the document on data dump of TensorFlow ("Viewing Dump Data"), section 10 of the document on the TensorFlow adapter's dump.
+See docs/tensorflow-graph.md#the-rule.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Field numbers are facts of the graph engine's public schema; fields that no dump
 the presence of older protobuf: a zero within an attribute is then written, and readers ask for it. An entry of a map is a
 message with `key` and `value`, which has the same text.
 
-Source: section 9 of the document on the TensorFlow adapter's dump.
+See docs/tensorflow-graph.md#the-files.
 """
 
 from __future__ import annotations

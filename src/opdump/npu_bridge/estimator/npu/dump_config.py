@@ -1,6 +1,6 @@
 """DumpConfig: what an estimator is to dump.
 
-Source: section 2 of the specification of the TensorFlow adapter (names, order, defaults, attributes).
+docs/tensorflow-config.md#keys says what each of its parameters means.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 NPURunConfig is a subclass of `tf.estimator.RunConfig` where TensorFlow has it (up to 2.15), so that it is made, and
 TensorFlow imported, when it is first asked for.
-
-Source: sections 2 and 3 of the specification of the TensorFlow adapter.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Of its settings those of a dump have an effect, and those of a RunConfig; the others are kept as they are.
 
-Source: section 3 of the specification of the TensorFlow adapter; names and order of the others are facts of its reference.
+See docs/tensorflow-config.md#npu_bridge.
 """
 
 from __future__ import annotations
