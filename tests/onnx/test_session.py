@@ -104,7 +104,7 @@ def test_a_range_and_blacklists_leave_out_operators_and_slots() -> None:
 def test_only_values_that_somebody_wants_become_outputs(sides: dict[str, bool], wanted: tuple[str, ...]) -> None:
     recording = Recording(chain(), sides)
     recording.run({"x": numbers(3)})
-    assert sorted(recording.session._wanted) == sorted(wanted)
+    assert sorted(recording.session._recorded.wanted) == sorted(wanted)
     kept = {side for side in ("input", "output") if sides.get(f"{side}s", True)}
     assert {record.io for record in recording.writer.tensors} == kept
 
@@ -303,7 +303,7 @@ def test_a_layer_that_no_operator_is_called_by_is_told() -> None:
 def test_a_closed_session_does_not_run_unrecorded() -> None:
     recording = Recording(chain(), level="all")
     recording.run({"x": numbers(3)})
-    folder = recording.session._ran.folder
+    folder = recording.session.ran.folder
     assert folder is not None
     assert folder.is_dir()
     recording.session.close()

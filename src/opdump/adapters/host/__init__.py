@@ -8,7 +8,7 @@ ElementType   the element types, those that numpy lacks among them
 from __future__ import annotations
 
 from opdump.adapters.host.element_types import BY_DTYPE, BY_NUMBER, ElementType, element_of_type, widened_elements
-from opdump.adapters.host.host_tensor import HostTensor
+from opdump.adapters.host.host_tensor import HostTensor, host_tensor
 from opdump.adapters.host.reader import NumpyReader
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "HostTensor",
     "NumpyReader",
     "element_of_type",
+    "host_tensor",
     "widened_elements",
 ]

@@ -84,3 +84,14 @@ class HostTensor:
         memory.owner = self.owner  # type: ignore[attr-defined]  # a ctypes object takes attributes
         flat: Array = np.frombuffer(memoryview(memory), self.element.storage)
         return flat
+
+
+def host_tensor(array: Any) -> HostTensor | str:
+    """An array for a reader; the name of its type where no array stands for elements of it."""
+    array = np.asarray(array)
+    name = str(array.dtype.name)
+    element = BY_DTYPE.get(name)
+    # Of elements below 8 bits numpy keeps one in each byte, and a HostTensor packs them.
+    if element is None or element.bits < 8:
+        return name
+    return HostTensor.of_array(array, element)

@@ -7,7 +7,7 @@ from outside are fed, all its values are outputs. It is told only where its resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,9 +42,7 @@ class BodyRun:
 class BodyReplay:
     """Runs the bodies of one model's control operators."""
 
-    def __init__(
-        self, model: ModelFile, options: Callable[[], onnxruntime.SessionOptions], providers: Sequence[Any]
-    ) -> None:
+    def __init__(self, model: ModelFile, options: onnxruntime.SessionOptions, providers: Sequence[Any]) -> None:
         self._model = model
         self._options = options
         self._providers = providers
@@ -187,7 +185,7 @@ class BodyReplay:
     ) -> onnxruntime.InferenceSession:
         key = (node.name, place, tuple(tensor.element.number for tensor in feeds.values()))
         if key not in self._sessions:
-            options = self._options()
+            options = self._options
             content = self._body_model(body, feeds)
             self._sessions[key] = open_session(self._model, content, "disable", options, self._providers)
         return self._sessions[key]

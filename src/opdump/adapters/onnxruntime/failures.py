@@ -8,7 +8,7 @@ apart), ever shorter beginnings of the model are run until the first that fails 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ class FailureSearch:
         self,
         model: ModelFile,
         nodes: Sequence[ModelNode],
-        options: Callable[[], onnxruntime.SessionOptions],
+        options: onnxruntime.SessionOptions,
         providers: Sequence[Any],
         once: Collection[str] = (),
     ) -> None:
@@ -120,7 +120,7 @@ class FailureSearch:
         return tensors
 
     def _session(self, content: bytes) -> onnxruntime.InferenceSession:
-        options = self._options()
+        options = self._options
         severity = options.log_severity_level
         try:
             options.log_severity_level = 4  # these sessions are expected to fail

@@ -108,7 +108,7 @@ class _Builder:
         )
 
     def _operator(self, node: ModelNode, makers: Mapping[str, str], subgraphs: tuple[str, ...]) -> GeOperator:
-        if node.skip == "constant":
+        if node.operator.skip == "constant":
             self._constants.update(node.outputs)
         return GeOperator(
             name=node.name,
@@ -123,9 +123,9 @@ class _Builder:
                 for slot, value in enumerate(node.outputs)
             ),
             original_names=self._fusions.get(node.name, (node.name,)),
-            attributes=node.arguments,
+            attributes=node.operator.arguments,
             subgraphs=subgraphs,
-            runs=not node.skip,
+            runs=not node.operator.skip,
         )
 
     def _free_name(self, name: str) -> str:
@@ -148,7 +148,7 @@ def fusions(
     constants. A node
     that an optimiser added, to change the order of elements, names the one whose output it passes on.
     """
-    makers = {value: node for node in originals if node.skip != "constant" for value in node.outputs if value}
+    makers = {value: node for node in originals if node.operator.skip != "constant" for value in node.outputs if value}
     named = {node.name: node for node in originals}
     claims = {name: node.name for node in nodes for name in node.original_names}
     order = {node.name: place for place, node in enumerate(originals)}

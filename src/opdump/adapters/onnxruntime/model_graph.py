@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
+from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.onnxruntime.attributes import arguments_of
 from opdump.records import SkipReason
 
@@ -31,16 +32,12 @@ class ModelNode:
     an optimiser put it in their place. `parent` is the name of the control operator whose body it is in.
     """
 
-    name: str
-    op_type: str
-    kernel: str
+    operator: NamedOperator
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     input_arguments: tuple[str, ...]
     output_arguments: tuple[str, ...]
-    arguments: Mapping[str, Any]
     reads: frozenset[str]
-    skip: SkipReason
     written_name: str
     """What the model calls it: empty, or that of several nodes, where `name` had to be made."""
     position: int
@@ -51,6 +48,14 @@ class ModelNode:
     body_sources: tuple[Mapping[str, str], ...] = field(default=(), repr=False)
     """For each body, who makes the values that are its own and that no node of it makes: `Parameter.{name}` of an initialiser, an empty
     text for a formal input."""
+
+    @property
+    def name(self) -> str:
+        return self.operator.op_name
+
+    @property
+    def op_type(self) -> str:
+        return self.operator.op_type
 
     @property
     def with_bodies(self) -> Iterator[ModelNode]:
@@ -108,16 +113,18 @@ class _Reader:
         bodies = tuple(self._read_graph(body, name) for body in bodies_of(node))
         input_arguments, output_arguments = self._argument_names(node)
         return ModelNode(
-            name=name,
-            op_type=node.op_type,
-            kernel=f"{node.domain or 'ai.onnx'}::{node.op_type}",
+            NamedOperator(
+                node.op_type,
+                name,
+                arguments=arguments_of(node),
+                kernel=f"{node.domain or 'ai.onnx'}::{node.op_type}",
+                skip=skip,
+            ),
             inputs=tuple(node.input),
             outputs=tuple(node.output),
             input_arguments=input_arguments,
             output_arguments=output_arguments,
-            arguments=arguments_of(node),
             reads=frozenset(values_read(node)),
-            skip=skip,
             written_name=node.name,
             position=position,
             parent=parent,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from opdump.adapters.graph_runtime import OperatorSelection
 from opdump.adapters.onnxruntime.model_graph import ModelNode
 from opdump.plan import DumpPlan
 from opdump.plan.list_matches import ListMatches
@@ -50,38 +51,35 @@ class Choice:
 def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]) -> Choice:
     """What `plan` and the entries of its `dump_list` for this model take. `sources` tells who makes a value."""
     held = model_filter.in_ranges([node.name for node in nodes])
+    selection = OperatorSelection(plan, model_filter)
     watches = plan.mode.watches
-    # Whether an operator overflowed, its inputs and outputs tell together.
-    inputs, outputs = (wanted or plan.mode.detects_overflow for wanted in (plan.inputs, plan.outputs))
     watched_names = {name for entry in model_filter.entries for name in entry.watcher_nodes} if watches else set[str]()
-    matched: set[str] = set()
     chosen, watched = [], []
     for node in nodes:
         names = (node.name, *node.original_names)
         if not watched_names.isdisjoint(names):
             watched.append(ChosenNode(node, "", outputs=slots_of(node.outputs, node.output_arguments, {})))
-        if node.skip:
-            chosen.append(ChosenNode(node, node.skip))
+        if node.operator.skip:
+            chosen.append(ChosenNode(node, node.operator.skip))
             continue
-        selected = model_filter.selects(node.name, node.original_names) and plan.selects(node.name, node.op_type)
-        if not selected or not (held is None or not held.isdisjoint(names)):
+        is_held = held is None or not held.isdisjoint(names)
+        if not is_held or not selection.selects(node.name, node.op_type, node.original_names):
             chosen.append(ChosenNode(node, "not selected"))
             continue
-        matched.update(plan.matching_kernels(node.name, node.op_type))
         if watches:
             chosen.append(ChosenNode(node, ""))  # when it runs counts, not what it reads and writes
             continue
-        left_out_inputs = model_filter.excluded(node.name, node.op_type, "input")
-        left_out_outputs = model_filter.excluded(node.name, node.op_type, "output")
+        left_out_inputs = selection.excluded(node.name, node.op_type, "input")
+        left_out_outputs = selection.excluded(node.name, node.op_type, "output")
         chosen.append(
             ChosenNode(
                 node,
                 "",
-                slots_of(node.inputs, node.input_arguments, sources, left_out_inputs) if inputs else (),
-                slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if outputs else (),
+                slots_of(node.inputs, node.input_arguments, sources, left_out_inputs) if selection.wants_inputs else (),
+                slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if selection.wants_outputs else (),
             )
         )
-    return Choice(tuple(chosen), frozenset(matched), tuple(watched))
+    return Choice(tuple(chosen), frozenset(selection.matched_kernels), tuple(watched))
 
 
 def matches_of(nodes: Sequence[ModelNode], model_filter: ModelFilter, dialect: str) -> ListMatches:

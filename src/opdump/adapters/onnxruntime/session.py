@@ -4,7 +4,7 @@
     outputs = session.run(None, {"x": array})
 
 The values that the plan wants are outputs of a copy of the graph, so one run gives them all, and the answer with them. They
-are then told to the recorder as if the nodes had run one after the other. A run that is not dumped goes through a session of
+are then emitted to the recorder as if the nodes had run one after the other. A run that is not dumped goes through a session of
 the model as it is.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,22 +20,23 @@ from typing import Any, Literal
 import onnxruntime
 from onnx import ModelProto
 
+from opdump.adapters.graph_runtime import StepCount
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.adapters.onnxruntime.apart import Apart
-from opdump.adapters.onnxruntime.bodies import BodyReplay, values_around
+from opdump.adapters.onnxruntime.bodies import BodyReplay
 from opdump.adapters.onnxruntime.chunks import chunks_of
 from opdump.adapters.onnxruntime.differences import largest_difference, same_bits
 from opdump.adapters.onnxruntime.failures import FailureSearch
-from opdump.adapters.onnxruntime.hazards import has_half_precision, has_random_operators, is_random
+from opdump.adapters.onnxruntime.hazards import has_half_precision
 from opdump.adapters.onnxruntime.model_file import ModelFile, load_model, open_session, optimized
 from opdump.adapters.onnxruntime.model_graph import ModelNode, nodes_of, producers
-from opdump.adapters.onnxruntime.node_emitter import NOT_SHOWN, NodeEmitter
-from opdump.adapters.onnxruntime.selection import choose, chosen_within, matches_of, slots_of
+from opdump.adapters.onnxruntime.node_emitter import NodeEmitter
+from opdump.adapters.onnxruntime.recorded_model import RecordedModel
+from opdump.adapters.onnxruntime.selection import slots_of
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 from opdump.errors import CaptureStateError
-from opdump.plan import DumpPlan, StepSet
+from opdump.plan import DumpPlan
 from opdump.plan.list_matches import ChoseNothing
-from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import Recorder
 from opdump.sink.temporary_directories import remove_own, temporary_directory
 
@@ -77,7 +78,6 @@ class OnnxSession:
             self.model = replace(self.model, names=tuple(dict.fromkeys((given_name, *self.model.names))))
         self.level: Level = level
         self.model_id = model_id
-        self.notes: list[str] = []
         self.largest_difference: float | None = None
         """Of the model's outputs between the dumped and the plain run, None where they were not compared."""
         self._recorder = recorder
@@ -87,97 +87,38 @@ class OnnxSession:
         self._memory_limit = memory_limit
         self._lock = threading.RLock()
         self._remove_folder: Callable[[], object] = _nothing
-        self.chose_nothing: ChoseNothing = ""
-        """Why the configuration chose no node of this model."""
-        self._ran = self.model
-        originals: Mapping[str, str] | None = None
-        if level != "disable":
-            originals = producers(nodes_of(self.model.proto))
-            folder = temporary_directory("onnx")
-            self._remove_folder = weakref.finalize(self, remove_own, folder)
-            self._ran = optimized(self.model, level, folder, self._options, self._providers)
-        self.nodes: tuple[ModelNode, ...] = nodes_of(self._ran.proto, originals)
-        """The nodes that run, in an order in which they can run."""
-        if is_single_operator:
-            # No API was called, and it has no counter of steps: none of its runs is one that was asked for by number.
-            self.nodes = tuple(replace(node, kernel=node.op_type) for node in self.nodes)
-            wanted = (plan.single_operator_models or not plan.mode.files_selected) and plan.steps == StepSet.all()
-            model_filter = ModelFilter.of_single_operators(plan.models) if wanted else ModelFilter(())
-        else:
-            model_filter = ModelFilter.of(plan.models, self.model.names)
-            matches = matches_of(self.nodes, model_filter, plan.dialect)
-            self.notes += matches.texts()
-            self.chose_nothing = matches.chose_nothing
-        self._apart = Apart.of(self._ran, self.nodes)
-        constants = self._ran.constants()
-        self._sources = self._value_sources(constants)
-        choice = choose(self.nodes, plan, model_filter, self._sources)
-        chosen_in_bodies = {
-            node.name: within
-            for node in self.nodes
-            if node.bodies and (within := chosen_within(node, plan, model_filter, self._sources))
-        }
-        for node in self.nodes:
-            if node.name not in chosen_in_bodies:
-                continue
-            if self._apart is not None and node.name in self._apart.operators:
-                del chosen_in_bodies[node.name]
-                operator = self._apart.operators[node.name]
-                self.notes.append(NOT_SHOWN.format(node.name, f"nobody knows what a second run of {operator} does"))
-            elif is_random(node):
-                del chosen_in_bodies[node.name]
-                self.notes.append(NOT_SHOWN.format(node.name, "a second run of random operators gives other values"))
-        self._choice = replace(
-            choice,
-            nodes=tuple(
-                replace(chosen, around=tuple(values_around(chosen.node)))
-                if chosen.node.name in chosen_in_bodies
-                else chosen
-                for chosen in choice.nodes
-            ),
+        ran, nodes = self._what_runs()
+        self._recorded = recorded = RecordedModel.of(
+            ran,
+            nodes,
+            plan,
+            self.model.names,
+            is_single_operator=is_single_operator,
+            is_limited=memory_limit is not None,
         )
+        self._apart = recorded.apart
+        self.notes: list[str] = list(recorded.notes)
+        recorder.matched_kernels.update(recorded.choice.matched_kernels)
         self._emitter = NodeEmitter(
             recorder,
-            plan,
-            self._ran,
+            ran,
             "" if is_single_operator else self.model.name,
             0 if is_single_operator else model_id,
-            self._choice,
-            chosen_in_bodies,
-            BodyReplay(self._ran, lambda: self._options, self._providers),
+            recorded.choice,
+            recorded.within,
+            BodyReplay(ran, self._options, self._providers),
             self.notes,
         )
-        self._records_data = not plan.mode.failures_only and not model_filter.is_empty
-        recorder.matched_kernels.update(self._choice.matched_kernels)
-        self._is_random = has_random_operators(self._ran.proto)
-        if self._is_random and memory_limit is not None and self._apart is None:
-            self.notes.append(
-                "memory_limit has no effect: a second run of the model's random operators gives other values"
-            )
-        if self._choice.watched:
-            self.notes.append(
-                "values of ONNX Runtime are watched as their operators made them: every one has memory of its own while it is "
-                "recorded, so an operator that overwrites another's result cannot be seen"
-            )
-        made = {value for node in self.nodes for value in node.outputs}
-        if self._apart is not None:
-            made.difference_update(self._apart.values)
-        self._wanted = tuple(value for value in self._choice.values if value in made and value not in constants)
-        self._recorded_session: onnxruntime.InferenceSession | None = None
         self._plain_session: onnxruntime.InferenceSession | None = None
+        self._records_data = not plan.mode.failures_only and recorded.is_wanted
         if self._records_data and self._apart is not None:
-            refusal = self._apart.refusal(self.model, self._plain())
-            self._records_data = not refusal
-            self.notes.append(f"no run is recorded: {refusal}" if refusal else self._apart.note)
-        if self._records_data:
-            self._recorded_session = self._open_recorded()
-        else:
-            self._plain()
+            self._records_data = self._can_run(self._apart)
+        self._recorded_session = self._open_recorded() if self._records_data else None
         session = self._plain() if self._apart is not None or self._recorded_session is None else self._recorded_session
         own = len(self.model.proto.graph.output)
         self.inputs: tuple[Any, ...] = tuple(session.get_inputs())
         self.outputs: tuple[Any, ...] = tuple(session.get_outputs()[:own])
-        self._next_step = plan.initial_iteration
+        self._steps = StepCount(plan.initial_iteration)
         self._closed = False
         self._answers_may_differ = has_half_precision(self.model.proto)
         """Whatever an earlier run showed."""
@@ -186,9 +127,19 @@ class OnnxSession:
         self._sizes: dict[str, int] = {}
 
     @property
+    def nodes(self) -> tuple[ModelNode, ...]:
+        """The nodes that run, in an order in which they can run."""
+        return self._recorded.nodes
+
+    @property
+    def chose_nothing(self) -> ChoseNothing:
+        """Why the configuration chose no node of this model."""
+        return self._recorded.chose_nothing
+
+    @property
     def ran(self) -> ModelFile:
         """The model that runs: the optimised one, or the one that was given."""
-        return self._ran
+        return self._recorded.ran
 
     def run(
         self,
@@ -200,8 +151,7 @@ class OnnxSession:
         with self._lock:
             if self._closed:
                 raise CaptureStateError(f"the session of {self.model.name} is closed; open another one to run it")
-            step = self._next_step
-            self._next_step += 1
+            step = self._steps.take()
             if step not in self._plan.steps or self._recorder.is_over:
                 return self._answer(output_names, feeds, run_options)
             if self._plan.mode.failures_only:
@@ -213,7 +163,7 @@ class OnnxSession:
     @property
     def runs(self) -> int:
         """How often it ran."""
-        return self._next_step - self._plan.initial_iteration
+        return self._steps.ended
 
     def run_plain(
         self,
@@ -244,20 +194,42 @@ class OnnxSession:
                 self._plain_session = open_session(self.model, content, self.level, self._options, self._providers)
             return self._plain_session
 
+    def _what_runs(self) -> tuple[ModelFile, tuple[ModelNode, ...]]:
+        """The model that was given, or the optimised one, and its nodes."""
+        if self.level == "disable":
+            return self.model, nodes_of(self.model.proto)
+        originals = producers(nodes_of(self.model.proto))
+        folder = temporary_directory("onnx")
+        self._remove_folder = weakref.finalize(self, remove_own, folder)
+        ran = optimized(self.model, self.level, folder, self._options, self._providers)
+        return ran, nodes_of(ran.proto, originals)
+
+    def _can_run(self, apart: Apart) -> bool:
+        """Whether the rest of the model runs by itself. The notes say what becomes of it."""
+        refusal = apart.refusal(self.model, self._plain())
+        self.notes.append(f"no run is recorded: {refusal}" if refusal else apart.note)
+        return not refusal
+
     def _open_recorded(self) -> onnxruntime.InferenceSession | None:
         """The session that gives what is wanted; None where the operators of the program give all of it."""
-        content = self._ran.with_outputs(self._wanted)
+        ran, wanted = self.ran, self._recorded.wanted
+        content = ran.with_outputs(wanted)
         if self._apart is not None:
-            if not self._wanted:
+            if not wanted:
                 return None
-            content = self._apart.rest_of(self._ran, self.nodes, self._wanted, self._plain())
-        return open_session(self._ran, content, "disable", self._options, self._providers)
+            content = self._apart.rest_of(ran, self.nodes, wanted, self._plain())
+        return open_session(ran, content, "disable", self._options, self._providers)
 
     def _answer(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: onnxruntime.RunOptions | None
     ) -> list[Any]:
         """The answer of a run that is not dumped."""
-        if self._apart is None and self._is_random and self._recorded_session is not None and not self._compares:
+        if (
+            self._apart is None
+            and self._recorded.is_random
+            and self._recorded_session is not None
+            and not self._compares
+        ):
             # The generators are the session's: with two sessions the runs would not get the numbers that they get in one.
             names = list(output_names) if output_names else [output.name for output in self.outputs]
             return list(self._recorded_session.run(names, feeds, run_options))
@@ -274,12 +246,12 @@ class OnnxSession:
         if self._apart is not None:
             return self._record_apart(self._apart, names, feeds, run_options, step)
         try:
-            answer = self._run_and_tell(names, feeds, run_options, step, {})
+            answer = self._run_and_emit(names, feeds, run_options, step, {})
         except _RunError as failure:
             # Whatever is wrong with the model or with what was fed, a plain run says it in its own words.
             plain = self.run_plain(output_names, feeds, run_options)
             self.notes.append(f"run {step} was not recorded: {failure.error}")
-            self._recorder.end_step(step)  # what was told of it before it failed
+            self._recorder.end_step(step)  # what was emitted of it before it failed
             return plain
         return self._compared(answer, output_names, feeds, run_options) if self._compares else answer
 
@@ -300,10 +272,10 @@ class OnnxSession:
             raise
         given = {**fed_tensors(self._plain(), feeds), **tensors}
         try:
-            self._run_and_tell([], {**feeds, **made}, run_options, step, given)
+            self._run_and_emit([], {**feeds, **made}, run_options, step, given)
         except _RunError as failure:
             self.notes.append(f"run {step} was not recorded: {failure.error}")
-            self._recorder.end_step(step)  # what was told of it before it failed
+            self._recorder.end_step(step)  # what was emitted of it before it failed
         return answer
 
     def _compared(
@@ -315,14 +287,14 @@ class OnnxSession:
     ) -> list[Any]:
         """The answer of a plain run, where that of the dumped run may be another."""
         plain = self.run_plain(output_names, feeds, run_options)
-        if not self._is_random:
+        if not self._recorded.is_random:
             difference = largest_difference(answer, plain)
             self.largest_difference = max(difference, self.largest_difference or 0.0)
         # Once equal to the last bit: the same kernels ran. Otherwise the plain answer counts, every time.
         self._compares = self._answers_may_differ or not same_bits(answer, plain)
         return plain
 
-    def _run_and_tell(
+    def _run_and_emit(
         self,
         names: Sequence[str],
         feeds: Mapping[str, Any],
@@ -330,15 +302,14 @@ class OnnxSession:
         step: int,
         given: Tensors,
     ) -> list[Any]:
-        """Runs what is recorded and tells it; `given` are tensors that are known before."""
+        """Runs what is recorded and emits it; `given` are tensors that are known before."""
         session = self._recorded_session
         answer: list[Any] | None = None if session is not None else []
-        self._emitter.begin()
-        private = self._plan.saves_tensors
+        run, choice, private = self._emitter.run(step), self._recorded.choice, self._plan.saves_tensors
         for first, last in self._chunks(feeds):
-            chosen = self._choice.nodes[first:last]
-            values = dict.fromkeys(value for each in (*chosen, *self._choice.watched) for value in each.values)
-            wanted = [value for value in self._wanted if value in values]
+            chosen = choice.nodes[first:last]
+            values = dict.fromkeys(value for each in (*chosen, *choice.watched) for value in each.values)
+            wanted = [value for value in self._recorded.wanted if value in values]
             tensors: Tensors = {}
             if session is not None:
                 try:
@@ -354,7 +325,7 @@ class OnnxSession:
                 self._sizes.update(
                     (name, tensor.size) for name, tensor in tensors.items() if isinstance(tensor, HostTensor)
                 )
-            self._emitter.emit(chosen, first, {**given, **tensors}, step)
+            self._emitter.emit(run, chosen, first, {**given, **tensors})
             if self._recorder.is_over:
                 break
         assert answer is not None
@@ -362,18 +333,11 @@ class OnnxSession:
         return answer
 
     def _chunks(self, feeds: Mapping[str, Any]) -> list[tuple[int, int]]:
-        whole = [(0, len(self._choice.nodes))]
-        if self._memory_limit is None or (self._is_random and self._apart is None):
+        nodes = self._recorded.choice.nodes
+        whole = [(0, len(nodes))]
+        if self._memory_limit is None or (self._recorded.is_random and self._apart is None):
             return whole
-        return chunks_of(self._choice.nodes, self._wanted, self._memory_limit, self._ran.proto, feeds, self._sizes)
-
-    def _value_sources(self, constants: Iterable[str]) -> dict[str, str]:
-        """Who makes a value: `{op_name}:{slot}`, `Parameter.{name}` of an initialiser, `{name}:0` of an input of the model."""
-        sources = {value.name: f"{value.name}:0" for value in self._ran.proto.graph.input}
-        sources.update((name, f"Parameter.{name}") for name in constants)
-        for node in self.nodes:
-            sources.update((value, f"{node.name}:{slot}") for slot, value in enumerate(node.outputs) if value)
-        return sources
+        return chunks_of(nodes, self._recorded.wanted, self._memory_limit, self.ran.proto, feeds, self._sizes)
 
     def _run_until_failure(
         self,
@@ -393,7 +357,7 @@ class OnnxSession:
 
     def _file_failure(self, error: Exception, feeds: Mapping[str, Any], step: int) -> None:
         once = () if self._apart is None else tuple(self._apart.operators)
-        search = FailureSearch(self._ran, self.nodes, lambda: self._options, self._providers, once)
+        search = FailureSearch(self.ran, self.nodes, self._options, self._providers, once)
         failure = search.find(error, feeds)
         if failure is None and once:
             self.notes.append(
@@ -405,10 +369,9 @@ class OnnxSession:
             return
         node = failure.node
         tensors = {**fed_tensors(self._plain(), feeds), **failure.inputs}
-        slots = slots_of(node.inputs, node.input_arguments, self._sources)
-        self._emitter.begin()
-        op = replace(self._emitter.operator(node, step), order=self.nodes.index(node))
-        self._recorder.failed_op(op, error, self._emitter.live(slots, tensors))
+        slots = slots_of(node.inputs, node.input_arguments, self._recorded.sources)
+        inputs = self._emitter.live(slots, tensors)
+        self._emitter.run(step).fail(node.operator, error, inputs, order=self.nodes.index(node))
 
 
 def _nothing() -> None:

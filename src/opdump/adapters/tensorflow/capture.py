@@ -10,18 +10,18 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdump.adapters.base import DumpComplete
+from opdump.adapters.graph_runtime import GraphRun, RunEmitter
 from opdump.adapters.tensorflow.model_slots import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stack, Stacks
 from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter, ModelSelection
 from opdump.plan.nearest import with_nearest
-from opdump.recorder import LiveTensor, Recorder
-from opdump.records import OpRecord, SkipReason
+from opdump.recorder import Recorder
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
@@ -76,7 +76,7 @@ class Capture:
     """One recorder, and the models that were found under it.
 
     `device_id` stands in the records. `streams`: tensors are handed over one by one while a step runs, so that memory stays
-    bounded, and not all at its end. Calls that tell the recorder of a run hold `lock`.
+    bounded, and not all at its end. Whoever emits operators holds `lock`.
     """
 
     def __init__(
@@ -105,9 +105,7 @@ class Capture:
         """Names of the operators of sessions that were dumped; None before there was one."""
         self.stacks = Stacks()
         self._stop_after_dump = stop_after_dump
-        self._timestamp = 0
-        self._listed: set[tuple[int, str]] = set()
-        """Operators that leave no data and were listed."""
+        self._emitter = RunEmitter(recorder, device_id=device_id)
         self._step = recorder.plan.initial_iteration
         self._ended: dict[tuple[str, ...], int] = {}
         """The names of a model -> the number behind that of its last step that ended, dumped or not."""
@@ -149,16 +147,6 @@ class Capture:
         return ModelFilter.of(self.plan.models, (model.name, *model.names))
 
     @property
-    def wants_inputs(self) -> bool:
-        """Whether inputs are read: whether an operator overflowed, its inputs and outputs tell together."""
-        return self.plan.inputs or self.plan.mode.detects_overflow
-
-    @property
-    def wants_outputs(self) -> bool:
-        """Whether outputs are read."""
-        return self.plan.outputs or self.plan.mode.detects_overflow
-
-    @property
     def is_over(self) -> bool:
         """Whether nothing is recorded any more: the dump could not be written, and the program goes on without it."""
         return self.recorder.is_over
@@ -168,59 +156,20 @@ class Capture:
         """The step that was told last, of whatever model; before the first that is the plan's first."""
         return self._step
 
-    def operator(
+    def run(
         self,
         model: Model,
-        op_type: str,
-        op_name: str,
-        *,
         step: int,
-        order: int,
-        stack: Stack,
-        task_id: int = 0,
-        occurrence: int = 0,
-        skip: SkipReason = "",
-        arguments: Mapping[str, Any] | None = None,
-    ) -> OpRecord:
-        """The record of an operator that runs now. `task_id` is its place among the operators of its model."""
-        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
-        as_device = self.plan.layout == "acl"
-        return OpRecord(
-            op_type=op_type,
-            op_name=op_name,
-            timestamp=self._timestamp,
-            step=step,
-            net_name=model.name if as_device else self.plan.net_name,
-            graph_id=model.number,
-            device_id=self.device_id,
-            order=order,
-            task_id=task_id,
-            occurrence=occurrence,
-            kernel=op_type,
-            stack=stack,
-            arguments={} if arguments is None else arguments,
-            skip=skip,
+        *,
+        order: Iterator[int] | None = None,
+        executions: Counter[str] | None = None,
+        called_at: Stack = (),
+    ) -> GraphRun:
+        """A run of a model, which emits its operators: see `GraphRun`. `called_at` are the lines that called it."""
+        net_name = model.name if self.plan.layout == "acl" else self.plan.net_name
+        return GraphRun(
+            self._emitter, net_name, model.number, step, order=order, executions=executions, called_at=called_at
         )
-
-    def emit(self, op: OpRecord, inputs: Iterable[LiveTensor], outputs: Iterable[LiveTensor]) -> None:
-        """Hands an operator that has run to the recorder."""
-        opened = self.recorder.before_op(op, inputs)
-        self.recorder.after_op(opened, outputs)
-
-    def emit_skipped(self, op: OpRecord) -> None:
-        """Lists an operator that leaves no data, the first time; then counts it."""
-        key = (op.graph_id, op.op_name)
-        if key in self._listed or not self.plan.mode.lists_skipped:
-            self.recorder.count_op(op.skip)
-        else:
-            self._listed.add(key)
-            self.recorder.skip_op(op)
-
-    def count_skipped(self, reasons: Counter[SkipReason]) -> None:
-        """Counts operators that leave no data and were listed before."""
-        for reason, count in reasons.items():
-            for _ in range(count):
-                self.recorder.count_op(reason)
 
     def end_step(self, step: int) -> None:
         """Files a step of a model. Raises DumpComplete where it was the last that is wanted, and the program is to end there."""

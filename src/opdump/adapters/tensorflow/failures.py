@@ -13,12 +13,14 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from opdump.adapters.graph_runtime import NamedOperator, live_tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
-from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Subgraph
-from opdump.recorder import LiveTensor, OperatorRecorder
+from opdump.adapters.tensorflow.sessions.signatures import dtype_of
+from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Slot, Subgraph
+from opdump.recorder import LiveTensor
 
 RunFunction = Callable[..., Any]
 
@@ -72,20 +74,10 @@ class FailureDump:
             self._capture = self._opened()
         capture = self._capture
         inputs = self._inputs(capture, op, subgraph, run, feed_dict, seen) if self.whole else _facts(op)
+        stack = capture.stacks.of_operation(op.operation) or capture.stacks.of_call()
+        operator = NamedOperator(op.op_type, op.name, op.place, arguments_of(op.operation.node_def), stack)
         with capture.lock:
-            record = capture.operator(
-                model,
-                op.op_type,
-                op.name,
-                step=step,
-                order=op.place,
-                task_id=op.place,
-                stack=capture.stacks.of_operation(op.operation) or capture.stacks.of_call(),
-                arguments=arguments_of(op.operation.node_def),
-            )
-            recorder = capture.recorder
-            assert isinstance(recorder, OperatorRecorder), "that of the mode of failures"
-            recorder.failed_op(record, _said(error), inputs)
+            capture.run(model, step).fail(operator, _message_of(error), inputs)
 
     def _inputs(
         self,
@@ -115,7 +107,7 @@ class FailureDump:
             else:
                 values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))
         return [
-            (slot.slot, slot.argument, HostTensor.of_array(values[slot.tensor.name]), slot.source, "")
+            live_tensor(slot.slot, slot.argument, HostTensor.of_array(values[slot.tensor.name]), slot.source)
             if slot.tensor.name in values
             else _fact(slot)
             for slot in op.inputs
@@ -145,13 +137,12 @@ def _facts(op: GraphOperator) -> list[LiveTensor]:
     return [_fact(slot) for slot in op.inputs]
 
 
-def _fact(slot: Any) -> LiveTensor:
-    dtype = str(slot.tensor.dtype.base_dtype.name)
-    return (slot.slot, slot.argument, dtype, slot.source, "not executed")
+def _fact(slot: Slot) -> LiveTensor:
+    return live_tensor(slot.slot, slot.argument, dtype_of(slot), slot.source, "not executed")
 
 
-def _said(error: tf.errors.OpError) -> Exception:
-    """What the runtime said, as an exception whose text is that alone."""
-    said = type(error.__class__.__name__, (Exception,), {})(error.message)
-    assert isinstance(said, Exception)
-    return said
+def _message_of(error: tf.errors.OpError) -> Exception:
+    """What the runtime said, as an exception of the same name whose text is that alone."""
+    message = type(error.__class__.__name__, (Exception,), {})(error.message)
+    assert isinstance(message, Exception)
+    return message

@@ -8,28 +8,30 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
-from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.graph_runtime import GraphRun, NamedOperator
+from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.functions.library import Definition
-from opdump.adapters.tensorflow.functions.probe import FunctionRun, live_tensors
+from opdump.adapters.tensorflow.functions.probe import live_tensors
 from opdump.adapters.tensorflow.xla import LAUNCH, shown_name
 from opdump.records import IO
 
 _HANDLES: Final = (tf.resource, tf.variant)
 
 
-def tell_compiled(
-    capture: Capture, definition: Definition, inputs: Sequence[Any], outputs: Sequence[Any], run: FunctionRun
+def emit_compiled(
+    capture: Capture, model: Model, run: GraphRun, definition: Definition, inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> None:
-    """Hands a call that has ended to the recorder; `run` says where it stands."""
+    """Hands a call that has ended to the recorder."""
     eager_context.async_wait()
     signature = definition.signature
     op_name = shown_name(signature.name)
-    selection = capture.selection(capture.filter_of(run.model), [op_name])
+    selection = capture.selection(capture.filter_of(model), [op_name])
     skip = selection.skip_of(LAUNCH, op_name)
     capture.recorder.matched_kernels |= selection.matched_kernels
-    reads, gives = capture.wants_inputs and _has_data(inputs), capture.wants_outputs and _has_data(outputs)
+    reads, gives = selection.wants_inputs and _has_data(inputs), selection.wants_outputs and _has_data(outputs)
     if not skip and not (reads or gives):
         skip = "not observed"  # what it does, it does to variables
+    operator = NamedOperator(LAUNCH, op_name, arguments={"function": signature.name}, skip=skip)
 
     def live(io: IO, tensors: Sequence[Any], arguments: Sequence[Any]) -> Any:
         names = [each.name for each in arguments] if len(arguments) == len(tensors) else ()
@@ -37,23 +39,11 @@ def tell_compiled(
         return live_tensors(tensors, names, excluded, lambda _: "")
 
     with capture.lock:
-        record = capture.operator(
-            run.model,
-            LAUNCH,
-            op_name,
-            step=run.step,
-            order=next(run.order),
-            occurrence=run.told[op_name],
-            stack=run.called_at,
-            arguments={"function": signature.name},
-            skip=skip,
-        )
-        run.told[op_name] += 1
         if skip:
-            capture.emit_skipped(record)
+            run.skip(operator)
             return
-        capture.emit(
-            record,
+        run.emit(
+            operator,
             live("input", inputs, signature.input_arg) if reads else (),
             live("output", outputs, signature.output_arg) if gives else (),
         )

@@ -18,6 +18,7 @@ from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_i
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import op_def_registry
 
+from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
@@ -164,6 +165,7 @@ class DatasetFunctions:
         self._names[place] += 1
         path = place if self._names[place] == 1 else f"{place}_{self._names[place] - 1}"
         unseen, run_at = 0, self._capture.stacks.of_call()
+        run = self._capture.run(self._model, step, order=self._steps.order(step))
         library: Library = {each.signature.name: each for each in definitions}.__getitem__
         for number, definition in enumerate(definitions):
             stacks = self._capture.stacks.of_function(definition.signature.name)
@@ -175,18 +177,8 @@ class DatasetFunctions:
                 if not skip and gives_handles(node, library):
                     skip = "handle"
                 unseen += not skip
-                self._capture.emit_skipped(
-                    self._capture.operator(
-                        self._model,
-                        node.op,
-                        shown,
-                        step=step,
-                        order=next(self._steps.order(step)),
-                        stack=stack_of_node(node.name, stacks, run_at),
-                        arguments=arguments_of(node),
-                        skip=skip or "not observed",
-                    )
-                )
+                stack = stack_of_node(node.name, stacks, run_at)
+                run.skip(NamedOperator(node.op, shown, 0, arguments_of(node), stack), skip or "not observed")
         if unseen and function is not None:
             self._capture.note(_unseen(path))
 

@@ -21,6 +21,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import script_ops
 
+from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.datasets import DatasetFunctions
@@ -189,33 +190,28 @@ class EagerCapture:
         op_name = f"{scoped}_{self._names[scoped]}"
         self._names[scoped] += 1
         skip = self._skip_of(op_type, op_name, inputs, outputs)
-        record = capture.operator(
-            self._model,
-            op_type,
-            op_name,
-            step=steps.step,
-            order=next(steps.order(steps.step)),
-            task_id=self._names.total() - 1,
-            stack=capture.stacks.of_call(),
-            skip=skip,
-            arguments=_arguments(attrs, op_def),
+        task_id = self._names.total() - 1
+        operator = NamedOperator(
+            op_type, op_name, task_id, _arguments(attrs, op_def), capture.stacks.of_call(), skip=skip
         )
+        run = capture.run(self._model, steps.step, order=steps.order(steps.step))
         for slot, tensor in enumerate(outputs):
             self._made[tensor._id] = f"{op_name}:{slot}"
         if skip:
-            capture.emit_skipped(record)
+            run.skip(operator)
             return
-        capture.emit(
-            record,
-            self._live(record.op_name, op_type, inputs, op_def.input_arg, "input") if capture.wants_inputs else (),
-            self._live(record.op_name, op_type, outputs, op_def.output_arg, "output") if capture.wants_outputs else (),
+        selection = self._selection
+        run.emit(
+            operator,
+            self._live(op_name, op_type, inputs, op_def.input_arg, "input") if selection.wants_inputs else (),
+            self._live(op_name, op_type, outputs, op_def.output_arg, "output") if selection.wants_outputs else (),
         )
 
     def _skip_of(self, op_type: str, op_name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> SkipReason:
         reason = self._selection.skip_of(op_type, op_name)
         if reason or not outputs or any(tensor.dtype not in _HANDLES for tensor in outputs):
             return reason
-        reads = self._capture.wants_inputs and any(tensor.dtype not in _HANDLES for tensor in inputs)
+        reads = self._selection.wants_inputs and any(tensor.dtype not in _HANDLES for tensor in inputs)
         return "" if reads else "handle"
 
     def _live(

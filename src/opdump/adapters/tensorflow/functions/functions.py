@@ -16,13 +16,14 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import function_def_to_graph, ops
 
+from opdump.adapters.graph_runtime import GraphRun
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import folds_callbacks
-from opdump.adapters.tensorflow.functions.compiled import tell_compiled
+from opdump.adapters.tensorflow.functions.compiled import emit_compiled
 from opdump.adapters.tensorflow.functions.eager import is_own
 from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, make_twin, without_suffix
 from opdump.adapters.tensorflow.functions.library import Definition, draws_seeded_numbers, reached
-from opdump.adapters.tensorflow.functions.probe import FunctionRun, Named
+from opdump.adapters.tensorflow.functions.probe import DumpedCall
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.model_names import function_names
 from opdump.adapters.tensorflow.operator_kinds import is_update
@@ -34,7 +35,6 @@ from opdump.adapters.tensorflow.xla import (
     is_compiled,
     shown_name,
 )
-from opdump.records import SkipReason
 
 CallFunction = Callable[[Any, bytes, list[Any], int], Any]
 
@@ -147,7 +147,7 @@ class FunctionCapture:
             outputs = original(context, name, inputs, num_outputs)
             self._capture.note(traced.compiled or OF_CLUSTERS.format(shown_name(name.decode())))
             definition = context.get_function_def(name.decode())
-            tell_compiled(self._capture, definition, inputs, outputs or (), self._run(traced.model, step))
+            emit_compiled(self._capture, traced.model, self._run(traced.model, step), definition, inputs, outputs or ())
         else:
             with self._lock:
                 if traced.twin is None:
@@ -232,54 +232,45 @@ class FunctionCapture:
     ) -> Any:
         board = twin.board
         with board.lock:
-            run = self._run(model, step)
-            board.run = run
+            call = DumpedCall(self._capture, self._run(model, step))
+            board.call = call
             try:
                 outputs = _renamed(original, context, twin, inputs, num_outputs)
                 eager_context.async_wait()
             finally:
-                board.run = None
-        self._tell_skipped(run, twin)
-        if run.error is not None:
-            raise run.error
+                board.call = None
+        self._skip_operators(call, twin)
+        if call.error is not None:
+            raise call.error
         return outputs
 
-    def _run(self, model: Model, step: int) -> FunctionRun:
-        order, told = self._steps.order(step), self._steps.told(model, step)
-        return FunctionRun(self._capture, model, step, order, told, self._capture.stacks.of_call())
+    def _run(self, model: Model, step: int) -> GraphRun:
+        return self._capture.run(
+            model,
+            step,
+            order=self._steps.order(step),
+            executions=self._steps.executions(model, step),
+            called_at=self._capture.stacks.of_call(),
+        )
 
-    def _tell_skipped(self, run: FunctionRun, twin: InstrumentedFunction) -> None:
+    def _skip_operators(self, call: DumpedCall, twin: InstrumentedFunction) -> None:
         """Lists or counts the operators that leave no data, and those of the bodies that did not run."""
-        capture = self._capture
-        with capture.lock:
+        run = call.run
+        with self._capture.lock:
             for number, body in enumerate(twin.bodies):
-                times = run.bodies[number] if number else 1
+                times = call.bodies[number] if number else 1
                 reasons = body.reasons if times else body.not_executed
                 if (number, times > 0) not in twin.listed:
                     twin.listed.add((number, times > 0))
                     for operator in body.skipped:
-                        capture.emit_skipped(_record(run, operator, operator.skip if times else "not executed"))
-                    for operator in () if times else body.told:
-                        capture.emit_skipped(_record(run, operator, "not executed"))
+                        run.skip(operator, operator.skip if times else "not executed")
+                    for operator in () if times else body.emitted:
+                        run.skip(operator, "not executed")
                     times = max(times - 1, 0)
                     if not times:
                         continue
                 for _ in range(max(times, 1)):
-                    capture.count_skipped(reasons)
-
-
-def _record(run: FunctionRun, operator: Named, skip: SkipReason) -> Any:
-    return run.capture.operator(
-        run.model,
-        operator.op_type,
-        operator.op_name,
-        step=run.step,
-        order=next(run.order),
-        task_id=operator.task_id,
-        stack=operator.stack or run.called_at,
-        arguments=operator.arguments,
-        skip=skip,
-    )
+                    run.count_skipped(reasons)
 
 
 def _renamed(

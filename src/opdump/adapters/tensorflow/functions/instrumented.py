@@ -21,6 +21,7 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
+from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import functions_of
@@ -48,7 +49,7 @@ from opdump.adapters.tensorflow.functions.library import (
     hidden_callees,
     producer,
 )
-from opdump.adapters.tensorflow.functions.probe import BodyProbe, Named, OperatorProbe, ProbedSlot, Switchboard
+from opdump.adapters.tensorflow.functions.probe import BodyProbe, OperatorProbe, ProbedSlot, Switchboard
 from opdump.adapters.tensorflow.model_slots import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled, note_of_call, type_of
@@ -64,8 +65,8 @@ _SUFFIX: Final = re.compile(r"_opdump_(\d+|shadow)")
 class BodyOperators:
     """A function within the copy: the operators in it that leave no data, and those that leave some."""
 
-    skipped: tuple[Named, ...]
-    told: tuple[Named, ...]
+    skipped: tuple[NamedOperator, ...]
+    emitted: tuple[NamedOperator, ...]
     reasons: Counter[SkipReason]
     """Of those that leave none, where it runs."""
     not_executed: Counter[SkipReason]
@@ -324,12 +325,14 @@ class _Builder:
         self.definitions.append(signature.name)
         return str(signature.name)
 
-    def _named(self, part: _Part, node: LibraryNode) -> Named:
+    def _named(self, part: _Part, node: LibraryNode) -> NamedOperator:
         name = part.names[node.node.name]
         arguments, skip = arguments_of(node.node), self._skip_of(part, node, name)
         if skip in ("", "not selected") and is_compiled(node.node):
             self._capture.note(note_of_call(name, node.node))
-        return Named(type_of(node.node), name, next(self._task_ids), arguments, part.stacks[node.node.name], skip)
+        return NamedOperator(
+            type_of(node.node), name, next(self._task_ids), arguments, part.stacks[node.node.name], skip=skip
+        )
 
     def _skip_of(self, part: _Part, node: LibraryNode, name: str) -> SkipReason:
         if node.node.name not in part.body.needed:
@@ -341,7 +344,7 @@ class _Builder:
         if not node.known or node.node.name in part.recursive:
             return "not observed"
         if node.outputs and all(slot.dtype in _HANDLES for slot in node.outputs):
-            reads = self._capture.wants_inputs and any(slot.dtype not in _HANDLES for slot in node.inputs)
+            reads = self._selection.wants_inputs and any(slot.dtype not in _HANDLES for slot in node.inputs)
             return "" if reads else "handle"
         return ""
 
@@ -349,7 +352,7 @@ class _Builder:
         self,
         copy: Definition,
         part: _Part,
-        named: Sequence[tuple[LibraryNode, Named]],
+        named: Sequence[tuple[LibraryNode, NamedOperator]],
         observed: Mapping[str, Any],
         beginning: frozenset[str],
     ) -> list[str]:
@@ -382,16 +385,16 @@ class _Builder:
         copy: Definition,
         part: _Part,
         node: LibraryNode,
-        operator: Named,
+        operator: NamedOperator,
         observed: Mapping[str, Any],
         before: Collection[str],
     ) -> str:
         read: list[NodeSlot] = []
         inputs: tuple[ProbedSlot, ...] = ()
         outputs: tuple[ProbedSlot, ...] = ()
-        if self._capture.wants_inputs:
+        if self._selection.wants_inputs:
             inputs = self._slots(part, node.inputs, operator, "input", read)
-        if self._capture.wants_outputs:
+        if self._selection.wants_outputs:
             outputs = self._slots(part, node.outputs, operator, "output", read)
         seen = observed[node.node.name]
         # What the observed node itself reads, which an operator with effects shares with nobody.
@@ -402,7 +405,7 @@ class _Builder:
         return self._probe(copy, probe, read, (seen.name, *sorted(before)), references)
 
     def _slots(
-        self, part: _Part, slots: Sequence[NodeSlot], operator: Named, io: IO, read: list[NodeSlot]
+        self, part: _Part, slots: Sequence[NodeSlot], operator: NamedOperator, io: IO, read: list[NodeSlot]
     ) -> tuple[ProbedSlot, ...]:
         excluded = self._selection.excluded(operator.op_name, operator.op_type, io)
         found = []
@@ -411,7 +414,7 @@ class _Builder:
                 continue
             source = part.source(slot) if io == "input" else ""
             if slot.dtype == _STRING:
-                found.append(ProbedSlot(slot.slot, slot.argument, None, source, "string", "opaque"))
+                found.append(ProbedSlot(slot.slot, slot.argument, None, source, "string"))
                 continue
             found.append(ProbedSlot(slot.slot, slot.argument, len(read), source))
             read.append(slot)
@@ -437,10 +440,10 @@ class _Builder:
         return str(node.name)
 
 
-def _operators(named: Sequence[tuple[LibraryNode, Named]]) -> BodyOperators:
+def _operators(named: Sequence[tuple[LibraryNode, NamedOperator]]) -> BodyOperators:
     skipped = tuple(operator for _, operator in named if operator.skip)
-    told = tuple(operator for _, operator in named if not operator.skip)
+    emitted = tuple(operator for _, operator in named if not operator.skip)
     reasons: Counter[SkipReason] = Counter(operator.skip for operator in skipped)
     not_executed: Counter[SkipReason] = Counter()
     not_executed["not executed"] = len(named)
-    return BodyOperators(skipped, told, reasons, not_executed)
+    return BodyOperators(skipped, emitted, reasons, not_executed)

@@ -25,7 +25,7 @@ class ProgramSteps:
         self._first = capture.plan.initial_iteration
         self._eager = self._first
         self._calls: Counter[int] = Counter()
-        self._told: dict[int, tuple[int, Counter[str]]] = {}
+        self._executions: dict[int, tuple[int, Counter[str]]] = {}
         self._orders: dict[int, Iterator[int]] = {}
         self.when_forked: Callable[[], str] = str
 
@@ -53,11 +53,11 @@ class ProgramSteps:
             self._orders[step] = itertools.count()
         return self._orders[step]
 
-    def told(self, model: Model, step: int) -> Counter[str]:
-        """How often each operator of a model was told in a step."""
-        known = self._told.get(model.number)
+    def executions(self, model: Model, step: int) -> Counter[str]:
+        """How often each operator of a model was emitted in a step, by name."""
+        known = self._executions.get(model.number)
         if known is None or known[0] != step:
-            known = self._told[model.number] = (step, Counter())
+            known = self._executions[model.number] = (step, Counter())
         return known[1]
 
     def called(self, model: Model, step: int, *, within_eager: bool, updates: bool) -> None:

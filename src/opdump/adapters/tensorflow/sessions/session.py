@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as session_module
 
+from opdump.adapters.graph_runtime import StepCount
 from opdump.adapters.tensorflow.capture import Capture, FailuresOfRuns
 from opdump.adapters.tensorflow.functions.function_state import belongs_to_fetches
 from opdump.adapters.tensorflow.functions.library import hidden_callees
@@ -32,7 +33,6 @@ from opdump.adapters.tensorflow.sessions.signatures import (
     dumped_signature,
     without_copies,
 )
-from opdump.adapters.tensorflow.sessions.step_count import StepCount
 from opdump.adapters.tensorflow.sessions.streaming import SignatureStream
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
 from opdump.adapters.tensorflow.sessions.watches import WatchFolders, watching

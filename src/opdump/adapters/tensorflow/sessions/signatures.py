@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorflow.python.framework import op_def_registry
 
+from opdump.adapters.graph_runtime import GraphRun, NamedOperator, live_tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
@@ -42,16 +43,17 @@ class ChosenOperator:
     """An operator and what is taken of it: nothing where `skip` says why."""
 
     op: GraphOperator
-    skip: SkipReason
-    arguments: Mapping[str, Any]
-    stack: Stack
-    """Where it was made; empty where it was imported."""
+    operator: NamedOperator
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
     may_not_run: bool = False
     """Whether it stands in a branch or a loop."""
     lost: frozenset[str] = frozenset()
     """Those of its tensors that nobody can look at."""
+
+    @property
+    def skip(self) -> SkipReason:
+        return self.operator.skip
 
     @property
     def unseen(self) -> SkipReason:
@@ -69,17 +71,6 @@ class ChosenOperator:
 
 
 @dataclass(frozen=True, slots=True)
-class BodyOperator:
-    """An operator of a function that the graph runs: nothing of it is seen from a session."""
-
-    name: str
-    op_type: str
-    arguments: Mapping[str, Any]
-    skip: SkipReason
-    stack: Stack
-
-
-@dataclass(frozen=True, slots=True)
 class DumpedSignature:
     """What is taken of a signature: its operators, which tensors are fetched for that, and which are watched."""
 
@@ -87,7 +78,8 @@ class DumpedSignature:
     operators: tuple[ChosenOperator, ...]
     fetches: tuple[Any, ...]
     watches: tuple[Any, ...]
-    bodies: tuple[BodyOperator, ...] = ()
+    bodies: tuple[NamedOperator, ...] = ()
+    """The operators of functions that the graph runs: nothing of them is seen from a session."""
 
     def without(self, names: Collection[str], subgraph: Subgraph) -> DumpedSignature:
         """The same without these operators."""
@@ -101,7 +93,7 @@ class DumpedSignature:
     def without_removed(self, names: Collection[str], subgraph: Subgraph) -> DumpedSignature:
         """The same where these do not run: they are listed, and nothing is taken of them."""
         operators = tuple(
-            replace(chosen, skip="not executed", inputs=(), outputs=())
+            replace(chosen, operator=replace(chosen.operator, skip="not executed"), inputs=(), outputs=())
             if chosen.op.name in names and not chosen.skip
             else chosen
             for chosen in self.operators
@@ -141,12 +133,12 @@ def dumped_signature(capture: Capture, model: Model, subgraph: Subgraph) -> Dump
     bodies = tuple(_bodies(subgraph, selection, capture))
     capture.recorder.matched_kernels |= selection.matched_kernels
     capture.operators_met = (
-        (capture.operators_met or set()) | {op.name for op in operators} | {body.name for body in bodies}
+        (capture.operators_met or set()) | {op.name for op in operators} | {body.op_name for body in bodies}
     )
     return DumpedSignature(model, chosen, *_tensors_of(chosen, subgraph), bodies)
 
 
-def _bodies(subgraph: Subgraph, selection: ModelSlots, capture: Capture) -> Iterator[BodyOperator]:
+def _bodies(subgraph: Subgraph, selection: ModelSlots, capture: Capture) -> Iterator[NamedOperator]:
     """The operators of the functions that operators and data sets run, and of those that these run, by their path."""
     operations = [op.operation for op in subgraph.operators]
     named = {operation.name: operation for operation in operations}
@@ -170,7 +162,7 @@ def _bodies(subgraph: Subgraph, selection: ModelSlots, capture: Capture) -> Iter
                 "handle" if gives_handles(node, definitions.__getitem__) else "not observed"
             )
             stack = stack_of_node(node.name, stacks, caller)
-            yield BodyOperator(shown, node.op, arguments_of(node), skip, stack)
+            yield NamedOperator(node.op, shown, 0, arguments_of(node), stack, skip=skip)
             waiting += [(f"{shown}/{below}", callee, (*chain, name), stack) for below, callee in _run_by(node)]
 
 
@@ -211,18 +203,22 @@ def _chosen(
     if not skip and not is_data and op.outputs and all(slot.tensor.name in subgraph.fed for slot in op.outputs):
         skip = "fed"
     arguments, stack = arguments_of(op.operation.node_def), capture.stacks.of_operation(op.operation)
+
+    def operator(skip: SkipReason = "") -> NamedOperator:
+        return NamedOperator(op.op_type, op.name, op.place, arguments, stack, skip=skip)
+
     if skip:
-        return ChosenOperator(op, skip, arguments, stack)
+        return ChosenOperator(op, operator(skip))
 
     def taken(io: IO, slots: Sequence[Slot]) -> tuple[Slot, ...]:
         excluded = selection.excluded(op.name, op.op_type, io)
         return tuple(slot for slot in slots if slot.slot not in excluded and subgraph.access(slot.tensor) != "handle")
 
-    inputs = taken("input", op.inputs) if capture.wants_inputs else ()
-    outputs = taken("output", op.outputs) if capture.wants_outputs else ()
+    inputs = taken("input", op.inputs) if selection.wants_inputs else ()
+    outputs = taken("output", op.outputs) if selection.wants_outputs else ()
     if not (inputs or outputs) and op.outputs and all(subgraph.access(slot.tensor) == "handle" for slot in op.outputs):
-        return ChosenOperator(op, "handle", arguments, stack)
-    return ChosenOperator(op, "", arguments, stack, inputs, outputs, op.name in subgraph.unsure)
+        return ChosenOperator(op, operator("handle"))
+    return ChosenOperator(op, operator(), inputs, outputs, op.name in subgraph.unsure)
 
 
 def _behind(tensor: Any) -> Iterator[Any]:
@@ -240,12 +236,15 @@ def without_copies(tensors: Sequence[Any]) -> tuple[Any, ...]:
 
 
 class SignatureEmitter:
-    """Tells the recorder of the runs of a signature."""
+    """Emits the runs of a signature."""
 
     def __init__(self, capture: Capture, signature: DumpedSignature) -> None:
         self._capture = capture
         self.signature = signature
-        self._has_told = False
+        self._has_emitted = False
+        self._bodies = tuple(
+            replace(body, task_id=place) for place, body in enumerate(signature.bodies, len(signature.operators))
+        )
         places = {chosen.op.name: place for place, chosen in enumerate(signature.operators)}
         self._needed: list[tuple[int, ...]] = [
             tuple(
@@ -258,41 +257,29 @@ class SignatureEmitter:
         """Of each operator, those that ran if it did."""
 
     def emit(self, values: Values, step: int, run_at: Stack) -> None:
-        """Hands the operators of a run to the recorder, and ends the step. `values` has each tensor that could be had.
+        """Hands the operators of a run to the recorder. `values` has each tensor that could be had.
 
         `run_at` are the lines that ran it, which stand for those of operators that were imported.
         """
-        capture, model = self._capture, self.signature.model
+        run = self._capture.run(self.signature.model, step, called_at=run_at)
         hosts: dict[int, HostTensor] = {}
-        skipped: Counter[SkipReason] = Counter()
+        known: Counter[SkipReason] = Counter()
         executions = [[] if chosen.skip else _executions(chosen, values) for chosen in self.signature.operators]
         ran = self._ran(executions)
-        for place, (chosen, runs) in enumerate(zip(self.signature.operators, executions, strict=True)):
-            op, skip = chosen.op, chosen.skip
-            if not runs:
-                reason: SkipReason = skip or ("not observed" if place in ran else chosen.unseen)
-                if skip and self._has_told:
-                    skipped[reason] += 1
-                    continue
-                record = capture.operator(
-                    model, op.op_type, op.name, step=step, order=op.place, task_id=op.place, skip=reason,
-                    arguments=chosen.arguments, stack=chosen.stack or run_at,
-                )  # fmt: skip
-                capture.emit_skipped(record)
-                continue
-            for occurrence, run in enumerate(runs):
-                tell_execution(capture, model, chosen, step, occurrence, run.inputs, run.outputs, hosts, run_at)
-        for place, body in enumerate(self.signature.bodies, len(self.signature.operators)):
-            if self._has_told:
-                skipped[body.skip] += 1
-                continue
-            record = capture.operator(
-                model, body.op_type, body.name, step=step, order=place, task_id=place, skip=body.skip,
-                arguments=body.arguments, stack=body.stack or run_at,
-            )  # fmt: skip
-            capture.emit_skipped(record)
-        self._has_told = True
-        capture.count_skipped(skipped)
+        for place, (chosen, each) in enumerate(zip(self.signature.operators, executions, strict=True)):
+            for execution in each:
+                emit_execution(run, chosen, execution.inputs, execution.outputs, hosts)
+            if chosen.skip and self._has_emitted:
+                known[chosen.skip] += 1
+            elif not each:
+                run.skip(chosen.operator, chosen.skip or ("not observed" if place in ran else chosen.unseen))
+        for body in self._bodies:
+            if self._has_emitted:
+                known[body.skip] += 1
+            else:
+                run.skip(body)
+        self._has_emitted = True
+        run.count_skipped(known)
 
     def _ran(self, executions: Sequence[Sequence[_Execution]]) -> set[int]:
         """The places of the operators that must have run: they were seen, or one that reads them was."""
@@ -306,25 +293,16 @@ class SignatureEmitter:
         return found
 
 
-def tell_execution(
-    capture: Capture,
-    model: Model,
+def emit_execution(
+    run: GraphRun,
     chosen: ChosenOperator,
-    step: int,
-    occurrence: int,
     inputs: Sequence[ObservedValue | None],
     outputs: Sequence[ObservedValue | None],
     hosts: dict[int, HostTensor],
-    run_at: Stack,
 ) -> None:
     """Hands one execution to the recorder. `hosts` has the tensors that were handed over before, by the identity of their `ObservedValue`."""
-    op = chosen.op
-    record = capture.operator(
-        model, op.op_type, op.name, step=step, order=op.place, task_id=op.place, occurrence=occurrence,
-        arguments=chosen.arguments, stack=chosen.stack or run_at,
-    )  # fmt: skip
-    capture.emit(
-        record,
+    run.emit(
+        chosen.operator,
         [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.inputs, inputs, strict=True)],
         [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.outputs, outputs, strict=True)],
     )
@@ -394,14 +372,13 @@ def _read(
 
 def _live(slot: Slot, value: ObservedValue | None, hosts: dict[int, HostTensor], chosen: ChosenOperator) -> LiveTensor:
     if value is None:
-        return (
-            slot.slot,
-            slot.argument,
-            str(slot.tensor.dtype.base_dtype.name),
-            slot.source,
-            chosen.unseen_tensor(slot),
-        )
+        return live_tensor(slot.slot, slot.argument, dtype_of(slot), slot.source, chosen.unseen_tensor(slot))
     host = hosts.get(id(value))
     if host is None:
         host = hosts[id(value)] = HostTensor.of_array(value.array, stays=value.stays)
-    return (slot.slot, slot.argument, host, slot.source, "")
+    return live_tensor(slot.slot, slot.argument, host, slot.source)
+
+
+def dtype_of(slot: Slot) -> str:
+    """The type of the tensor in a slot."""
+    return str(slot.tensor.dtype.base_dtype.name)

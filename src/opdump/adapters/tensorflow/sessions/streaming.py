@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from opdump.adapters.graph_runtime import GraphRun
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
-from opdump.adapters.tensorflow.sessions.signatures import ChosenOperator, DumpedSignature, tell_execution
+from opdump.adapters.tensorflow.sessions.signatures import ChosenOperator, DumpedSignature, emit_execution
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 from opdump.adapters.tensorflow.stacks import Stack
 
@@ -33,9 +34,8 @@ class SignatureStream:
     ) -> None:
         self._capture = capture
         self._model = signature.model
-        self._step: int | None = None
-        """The step that runs; None where it is not dumped."""
-        self._run_at: Stack = ()
+        self._run: GraphRun | None = None
+        """The run of the step that runs; None where it is not dumped."""
         self._runs = threading.Lock()
         streamed = {
             chosen.op.name
@@ -54,13 +54,13 @@ class SignatureStream:
 
     @contextmanager
     def of_step(self, step: int | None, run_at: Stack) -> Iterator[None]:
-        """A run while the block lasts, of a step, or of one that is not dumped. There is one at a time: the readers know its step."""
+        """A run while the block lasts, of a step, or of one that is not dumped. There is one at a time: the readers emit for it."""
         with self._runs:
-            self._step, self._run_at = step, run_at
+            self._run = None if step is None else self._capture.run(self._model, step, called_at=run_at)
             try:
                 yield
             finally:
-                self._step = None
+                self._run = None
 
     def _reader(self, chosen: ChosenOperator) -> Any:
         tensors = [slot.tensor for slot in (*chosen.inputs, *chosen.outputs)]
@@ -69,13 +69,13 @@ class SignatureStream:
         return token.op
 
     def _receive(self, chosen: ChosenOperator, *arrays: Any) -> Any:
-        step = self._step
-        if step is None or self._capture.is_over:
+        run = self._run
+        if run is None or run.is_over:
             return np.int32(0)
         seen = [ObservedValue(np.asarray(array), stays=False) for array in arrays]
         inputs, outputs = seen[: len(chosen.inputs)], seen[len(chosen.inputs) :]
         with self._capture.lock:
-            tell_execution(self._capture, self._model, chosen, step, 0, inputs, outputs, {}, self._run_at)
+            emit_execution(run, chosen, inputs, outputs, {})
         return np.int32(0)
 
 

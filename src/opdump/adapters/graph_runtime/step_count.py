@@ -1,4 +1,4 @@
-"""The steps of one model. Threads may run it at the same time, and a run that fails is none."""
+"""Numbers the runs of a graph as its steps. Threads may run it at the same time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,28 @@ from contextlib import contextmanager
 
 
 class StepCount:
-    """Numbers runs from `first` on: each that succeeds has a number of its own, and none is left out."""
+    """Numbers runs from `first` on: each has a number of its own, and none is left out."""
 
     def __init__(self, first: int) -> None:
+        self._first = first
         self._next = first
         self._running: set[int] = set()
         self._done: set[int] = set()
         self._lock = threading.Lock()
 
+    @property
+    def ended(self) -> int:
+        """How many runs have a number, each before the first that still runs."""
+        return self._next - self._first
+
+    def take(self) -> int:
+        """The number of a run that is a step even if it fails."""
+        with self.counted() as step:
+            return step
+
     @contextmanager
     def counted(self) -> Iterator[int]:
-        """The number of the run that the block makes; the next run has it again where the block raises."""
+        """The number of the run that the block makes; the next run has it again where the block raises: a run that fails is no step."""
         with self._lock:
             step = self._next
             while step in self._running or step in self._done:

@@ -1,0 +1,46 @@
+"""Selects the operators of a graph that leave data, and their slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from opdump.plan import DumpPlan
+from opdump.plan.model_selection import ModelFilter
+from opdump.records import IO
+
+
+class OperatorSelection:
+    """What a plan, and the entries of its `dump_list` for one graph, take of that graph.
+
+    `held` is what the entries' ranges hold (`ModelFilter.in_ranges`); `matched_kernels` collects the entries of the plan's `kernels`
+    that matched an operator.
+    """
+
+    def __init__(self, plan: DumpPlan, model_filter: ModelFilter, held: frozenset[str] | None = None) -> None:
+        self._plan = plan
+        self._filter = model_filter
+        self._held = held
+        self.matched_kernels: set[str] = set()
+        is_whole = plan.mode.detects_overflow  # whether an operator overflowed, its inputs and outputs say together
+        self.wants_inputs = plan.inputs or is_whole
+        self.wants_outputs = plan.outputs or is_whole
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the graph is dumped."""
+        return self._filter.is_empty
+
+    def names(self, op_name: str) -> bool:
+        """Whether the entries of the `dump_list` name an operator, or every one."""
+        return self._filter.selects(op_name)
+
+    def selects(self, op_name: str, op_type: str, original_names: Iterable[str] = ()) -> bool:
+        """Whether an operator leaves data; `original_names` are operators that it stands for."""
+        if not self._filter.selects(op_name, original_names, self._held) or not self._plan.selects(op_name, op_type):
+            return False
+        self.matched_kernels.update(self._plan.matching_kernels(op_name, op_type))
+        return True
+
+    def excluded(self, op_name: str, op_type: str, io: IO) -> frozenset[int]:
+        """The slots that the blacklists leave out."""
+        return self._filter.excluded(op_name, op_type, io)

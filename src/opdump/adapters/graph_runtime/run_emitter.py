@@ -1,0 +1,157 @@
+"""Emits the runs of graphs: each operator goes to the recorder with what it read and wrote, in the order in which they ran.
+
+emitter = RunEmitter(recorder)
+run = GraphRun(emitter, "lenet", graph_id=1, step=0, order=itertools.count())
+run.skip(NamedOperator("Const", "scale", skip="constant"))  # listed once, counted in later runs
+run.emit(relu, inputs, outputs)
+run.fail(divide, error, inputs, order=2)
+recorder.end_step(0)
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opdump.adapters.host import HostTensor
+from opdump.recorder import LiveTensor, Recorder
+from opdump.records import Frame, OpRecord, SkipReason
+
+
+@dataclass(frozen=True, slots=True)
+class NamedOperator:
+    """An operator of a graph: what the records of all its executions say.
+
+    `task_id` is its place in the graph, where the runtime counts that; `kernel` what the runtime calls it, where that is not its
+    type; `stack` where the program made it, empty where nobody knows; `skip` why it leaves no data.
+    """
+
+    op_type: str
+    op_name: str
+    task_id: int = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    stack: tuple[Frame, ...] = ()
+    kernel: str = ""
+    skip: SkipReason = ""
+
+
+class RunEmitter:
+    """Stamps the operators of one recorder with the time, and knows which of those without data it has listed.
+
+    Time stamps are microseconds and rise from operator to operator, over all graphs.
+    """
+
+    def __init__(self, recorder: Recorder, *, device_id: int = 0) -> None:
+        self.recorder = recorder
+        self.device_id = device_id
+        self._timestamp = 0
+        self._listed: set[tuple[int, str]] = set()
+
+    def timestamp(self) -> int:
+        """The time now, later than any that it gave before."""
+        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
+        return self._timestamp
+
+    def lists(self, graph_id: int, op_name: str) -> bool:
+        """Whether an operator that leaves no data is to be listed: the first time. A mode that may leave nothing lists nothing."""
+        key = (graph_id, op_name)
+        if key in self._listed or not self.recorder.plan.mode.lists_skipped:
+            return False
+        self._listed.add(key)
+        return True
+
+
+class GraphRun:
+    """One run of a graph, or a part of it.
+
+    `order` numbers the operators of the step as they are emitted; None where an operator's place in its graph (`task_id`) is its order.
+    `executions` counts the executions of each operator in the step, by name; runs that are parts of one step share both.
+    `called_at` stands for the stack of operators that have none.
+    """
+
+    def __init__(
+        self,
+        emitter: RunEmitter,
+        net_name: str,
+        graph_id: int,
+        step: int,
+        *,
+        order: Iterator[int] | None = None,
+        executions: Counter[str] | None = None,
+        called_at: tuple[Frame, ...] = (),
+    ) -> None:
+        self.recorder = emitter.recorder
+        self.step = step
+        self._emitter = emitter
+        self._net_name = net_name
+        self._graph_id = graph_id
+        self._order = order
+        self._executions: Counter[str] = Counter() if executions is None else executions
+        self._called_at = called_at
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is recorded any more."""
+        return self.recorder.is_over
+
+    def emit(self, operator: NamedOperator, inputs: Iterable[LiveTensor], outputs: Iterable[LiveTensor]) -> None:
+        """Hands an operator that has run to the recorder."""
+        occurrence = self._executions[operator.op_name]
+        self._executions[operator.op_name] = occurrence + 1
+        opened = self.recorder.before_op(self.record(operator, occurrence=occurrence), inputs)
+        self.recorder.after_op(opened, outputs)
+
+    def skip(self, operator: NamedOperator, reason: SkipReason = "") -> None:
+        """Lists an operator that leaves no data, the first time; then counts it. The reason is its own where none is given."""
+        reason = reason or operator.skip
+        if self._emitter.lists(self._graph_id, operator.op_name):
+            self.recorder.skip_op(self.record(operator, skip=reason))
+        else:
+            self._next_order(operator)
+            self.recorder.count_op(reason)
+
+    def count_skipped(self, reasons: Mapping[SkipReason, int]) -> None:
+        """Counts operators that leave no data and were listed before."""
+        for reason, count in reasons.items():
+            for _ in range(count):
+                self.recorder.count_op(reason)
+
+    def fail(
+        self, operator: NamedOperator, error: BaseException, inputs: Iterable[LiveTensor], *, order: int | None = None
+    ) -> None:
+        """Files an operator that failed with what it had been given."""
+        self.recorder.failed_op(self.record(operator, order=order), error, inputs)
+
+    def record(
+        self, operator: NamedOperator, *, order: int | None = None, occurrence: int = 0, skip: SkipReason = ""
+    ) -> OpRecord:
+        """An execution of an operator that runs now, the next one in order unless `order` says which."""
+        return OpRecord(
+            op_type=operator.op_type,
+            op_name=operator.op_name,
+            timestamp=self._emitter.timestamp(),
+            step=self.step,
+            net_name=self._net_name,
+            graph_id=self._graph_id,
+            device_id=self._emitter.device_id,
+            order=self._next_order(operator) if order is None else order,
+            task_id=operator.task_id,
+            occurrence=occurrence,
+            kernel=operator.kernel or operator.op_type,
+            stack=operator.stack or self._called_at,
+            arguments=operator.arguments,
+            skip=skip,
+        )
+
+    def _next_order(self, operator: NamedOperator) -> int:
+        return operator.task_id if self._order is None else next(self._order)
+
+
+def live_tensor(
+    slot: int, argument: str, tensor: HostTensor | str, source: str = "", skip: SkipReason = ""
+) -> LiveTensor:
+    """A tensor in a slot, for the recorder. A text is the type of a value that no array stands for: it is opaque."""
+    return (slot, argument, tensor, source, skip or ("opaque" if isinstance(tensor, str) else ""))

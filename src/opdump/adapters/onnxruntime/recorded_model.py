@@ -1,0 +1,132 @@
+"""Works out once what of a model a plan records: the nodes that run, those that leave data, and the values that this takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from opdump.adapters.onnxruntime.apart import Apart
+from opdump.adapters.onnxruntime.bodies import values_around
+from opdump.adapters.onnxruntime.hazards import has_random_operators, is_random
+from opdump.adapters.onnxruntime.model_file import ModelFile
+from opdump.adapters.onnxruntime.model_graph import ModelNode
+from opdump.adapters.onnxruntime.node_emitter import NOT_SHOWN
+from opdump.adapters.onnxruntime.selection import Choice, ChosenNode, choose, chosen_within, matches_of
+from opdump.plan import DumpPlan, StepSet
+from opdump.plan.list_matches import ChoseNothing
+from opdump.plan.model_selection import ModelFilter
+
+_NO_LIMIT: Final = "memory_limit has no effect: a second run of the model's random operators gives other values"
+_WATCHED: Final = (
+    "values of ONNX Runtime are watched as their operators made them: every one has memory of its own while it is "
+    "recorded, so an operator that overwrites another's result cannot be seen"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedModel:
+    """A model under a plan.
+
+    `ran` is what runs, `nodes` are those of it in an order in which they can run. `choice` is what is taken of them, `within` of the
+    nodes in bodies, by the control operator; `wanted` are the values that a run has to give for that, `sources` says who makes
+    a value. `notes` are what the dump lacks, `chose_nothing` why the configuration chose no node.
+    """
+
+    ran: ModelFile
+    nodes: tuple[ModelNode, ...]
+    apart: Apart | None
+    is_random: bool
+    is_wanted: bool
+    """Whether the plan takes something of it."""
+    choice: Choice
+    within: Mapping[str, Mapping[str, ChosenNode]]
+    sources: Mapping[str, str]
+    wanted: tuple[str, ...]
+    notes: tuple[str, ...]
+    chose_nothing: ChoseNothing
+
+    @classmethod
+    def of(
+        cls,
+        ran: ModelFile,
+        nodes: tuple[ModelNode, ...],
+        plan: DumpPlan,
+        names: Iterable[str],
+        *,
+        is_single_operator: bool,
+        is_limited: bool,
+    ) -> RecordedModel:
+        """`names` are those of the model; `is_limited`: several runs are to give what one cannot hold."""
+        notes: list[str] = []
+        chose_nothing: ChoseNothing = ""
+        if is_single_operator:
+            # No API was called, and it has no counter of steps: none of its runs is one that was asked for by number.
+            nodes = tuple(replace(node, operator=replace(node.operator, kernel=node.op_type)) for node in nodes)
+            is_taken = (plan.single_operator_models or not plan.mode.files_selected) and plan.steps == StepSet.all()
+            model_filter = ModelFilter.of_single_operators(plan.models) if is_taken else ModelFilter(())
+        else:
+            model_filter = ModelFilter.of(plan.models, names)
+            matches = matches_of(nodes, model_filter, plan.dialect)
+            notes += matches.texts()
+            chose_nothing = matches.chose_nothing
+        apart, is_random_model = Apart.of(ran, nodes), has_random_operators(ran.proto)
+        constants = ran.constants()
+        sources = _value_sources(ran, nodes, constants)
+        within = _chosen_in_bodies(nodes, plan, model_filter, sources, apart, notes)
+        choice = _with_values_around(choose(nodes, plan, model_filter, sources), within)
+        if is_random_model and is_limited and apart is None:
+            notes.append(_NO_LIMIT)
+        if choice.watched:
+            notes.append(_WATCHED)
+        made = {value for node in nodes for value in node.outputs}.difference(() if apart is None else apart.values)
+        wanted = tuple(value for value in choice.values if value in made and value not in constants)
+        return cls(
+            ran, nodes, apart, is_random_model, not model_filter.is_empty, choice, within, sources, wanted, tuple(notes),
+            chose_nothing,
+        )  # fmt: skip
+
+
+def _value_sources(ran: ModelFile, nodes: Sequence[ModelNode], constants: Iterable[str]) -> dict[str, str]:
+    """Who makes a value: `{op_name}:{slot}`, `Parameter.{name}` of an initialiser, `{name}:0` of an input of the model."""
+    sources = {value.name: f"{value.name}:0" for value in ran.proto.graph.input}
+    sources.update((name, f"Parameter.{name}") for name in constants)
+    for node in nodes:
+        sources.update((value, f"{node.name}:{slot}") for slot, value in enumerate(node.outputs) if value)
+    return sources
+
+
+def _chosen_in_bodies(
+    nodes: Sequence[ModelNode],
+    plan: DumpPlan,
+    model_filter: ModelFilter,
+    sources: Mapping[str, str],
+    apart: Apart | None,
+    notes: list[str],
+) -> dict[str, dict[str, ChosenNode]]:
+    """What is taken of the nodes in bodies, of the control operators whose bodies may run once more."""
+    found = {}
+    for node in nodes:
+        within = chosen_within(node, plan, model_filter, sources) if node.bodies else {}
+        if not within:
+            continue
+        if apart is not None and node.name in apart.operators:
+            notes.append(
+                NOT_SHOWN.format(node.name, f"nobody knows what a second run of {apart.operators[node.name]} does")
+            )
+        elif is_random(node):
+            notes.append(NOT_SHOWN.format(node.name, "a second run of random operators gives other values"))
+        else:
+            found[node.name] = within
+    return found
+
+
+def _with_values_around(choice: Choice, within: Mapping[str, object]) -> Choice:
+    """The choice with the values that the bodies of these control operators are run with once more."""
+    return replace(
+        choice,
+        nodes=tuple(
+            replace(chosen, around=tuple(values_around(chosen.node))) if chosen.node.name in within else chosen
+            for chosen in choice.nodes
+        ),
+    )

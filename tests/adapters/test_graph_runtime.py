@@ -1,0 +1,234 @@
+"""What adapters of graph runtimes share, on a graph of numpy functions: y = sqrt(x * scale), and a loop that halves y."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from opdump.adapters.graph_runtime import (
+    GraphRun,
+    NamedOperator,
+    OperatorSelection,
+    RunEmitter,
+    StepCount,
+    live_tensor,
+)
+from opdump.adapters.host import HostTensor, NumpyReader
+from opdump.plan import DumpPlan
+from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
+from opdump.recorder import OperatorRecorder, Recorder, make_recorder
+from opdump.records import Frame
+from opdump.testing import CollectingWriter
+
+Array = npt.NDArray[Any]
+CALLED_AT = (Frame("train.py", 3, "train"),)
+SCALE = NamedOperator("Const", "scale", skip="constant")
+MUL = NamedOperator("Mul", "mul", task_id=1, arguments={"axis": 0}, kernel="toy::mul")
+SQRT = NamedOperator("Sqrt", "sqrt", task_id=2, stack=(Frame("model.py", 7, "forward"),))
+HALVE = NamedOperator("Halve", "loop/halve", task_id=3)
+
+
+@dataclass
+class ToyGraph:
+    """Runs under a plan, and emits what ran once it is over."""
+
+    plan: dict[str, Any] = field(default_factory=dict)
+    times: int = 2
+
+    def __post_init__(self) -> None:
+        plan = DumpPlan(path=Path("dump"), **{"saved_data": "full", **self.plan})
+        self.writer = CollectingWriter()
+        self.recorder: Recorder = make_recorder(plan, self.writer, NumpyReader.of_plan(plan))
+        self.emitter = RunEmitter(self.recorder, device_id=5)
+
+    def begin(self, step: int, **settings: Any) -> GraphRun:
+        return GraphRun(
+            self.emitter, "toy", 4, step, **{"order": itertools.count(), "called_at": CALLED_AT, **settings}
+        )
+
+    def run(self, x: Array, step: int = 0, **settings: Any) -> GraphRun:
+        run = self.begin(step, **settings)
+        scaled = x * np.float32(2)
+        y = np.sqrt(scaled)
+        run.skip(SCALE)
+        run.emit(MUL, [_live("x", x, "x:0")], [_live("product", scaled)])
+        run.emit(SQRT, [_live("x", scaled, "mul:0")], [_live("y", y)])
+        for _ in range(self.times):
+            run.emit(HALVE, [_live("x", y)], [_live("y", y / 2)])
+            y = y / 2
+        self.recorder.end_step(step)
+        return run
+
+
+def _live(argument: str, array: Array, source: str = "") -> Any:
+    return live_tensor(0, argument, HostTensor.of_array(array), source)
+
+
+def _x() -> Array:
+    return np.array([2.0, 8.0], np.float32)
+
+
+def test_operators_arrive_in_order_with_what_they_read_and_wrote() -> None:
+    graph = ToyGraph()
+    graph.run(_x())
+    assert [(op.op_name, op.order, op.occurrence, op.skip) for op in graph.writer.ops] == [
+        ("scale", 0, 0, "constant"),
+        ("mul", 1, 0, ""),
+        ("sqrt", 2, 0, ""),
+        ("loop/halve", 3, 0, ""),
+        ("loop/halve", 4, 1, ""),
+    ]
+    found = [(r.op.op_name, r.io, r.argument, r.source, list(r.payload.to_host())) for r in graph.writer.tensors]  # type: ignore[union-attr]
+    assert found[:4] == [
+        ("mul", "input", "x", "x:0", [2.0, 8.0]),
+        ("mul", "output", "product", "", [4.0, 16.0]),
+        ("sqrt", "input", "x", "mul:0", [4.0, 16.0]),
+        ("sqrt", "output", "y", "", [2.0, 4.0]),
+    ]
+
+
+def test_a_record_says_what_the_operator_and_the_run_say() -> None:
+    graph = ToyGraph()
+    graph.run(_x(), step=3)
+    _, mul, sqrt, *_ = graph.writer.ops
+    assert (mul.net_name, mul.graph_id, mul.device_id, mul.step, mul.task_id) == ("toy", 4, 5, 3, 1)
+    assert (mul.op_type, mul.kernel, mul.arguments) == ("Mul", "toy::mul", {"axis": 0})
+    assert sqrt.kernel == "Sqrt", "a runtime without a name of its own has the type"
+    assert (mul.stack, sqrt.stack) == (CALLED_AT, SQRT.stack)
+
+
+def test_time_stamps_rise_over_all_graphs_and_runs() -> None:
+    graph = ToyGraph()
+    other = GraphRun(graph.emitter, "other", 9, 0, order=itertools.count())
+    for step in range(3):
+        graph.run(_x(), step=step)
+        other.emit(MUL, (), ())
+    graph.recorder.end_step(3)
+    stamps = [op.timestamp for op in graph.writer.ops]
+    assert len(stamps) == 16  # the constant is listed once
+    assert stamps == sorted(set(stamps))
+
+
+def test_what_leaves_no_data_is_listed_once_and_then_counted() -> None:
+    graph = ToyGraph()
+    for step in range(3):
+        graph.run(_x(), step=step)
+    listed = [(op.step, op.skip) for op in graph.writer.ops if op.op_name == "scale"]
+    assert listed == [(0, "constant")]
+    assert graph.writer.counted == {"constant": 2}
+    assert graph.recorder.skipped == {"constant": 3}
+    assert [op.order for op in graph.writer.ops if op.op_name == "mul"] == [1, 1, 1], "it keeps its place in the order"
+
+
+def test_a_reason_of_the_run_stands_for_that_of_the_operator() -> None:
+    graph = ToyGraph()
+    run = graph.begin(0)
+    run.skip(MUL, "not executed")
+    run.count_skipped(Counter({"control flow": 2}))
+    graph.recorder.end_step(0)
+    assert [(op.op_name, op.skip) for op in graph.writer.ops] == [("mul", "not executed")]
+    assert graph.writer.counted == {"control flow": 2}
+
+
+def test_a_mode_that_may_leave_nothing_lists_nothing() -> None:
+    graph = ToyGraph({"captures": "overflow"})
+    graph.run(_x())
+    assert graph.writer.ops == []
+    assert graph.recorder.skipped["constant"] == 1
+
+
+def test_without_an_order_the_place_in_the_graph_is_the_order() -> None:
+    graph = ToyGraph()
+    graph.run(_x(), order=None)
+    assert [op.order for op in graph.writer.ops] == [0, 1, 2, 3, 3]
+
+
+def test_parts_of_one_step_go_on_counting() -> None:
+    graph, order, executions = ToyGraph(), itertools.count(), Counter[str]()
+    for _ in range(2):
+        run = graph.begin(0, order=order, executions=executions)
+        run.emit(HALVE, (), ())
+    graph.recorder.end_step(0)
+    assert [(op.order, op.occurrence) for op in graph.writer.ops] == [(0, 0), (1, 1)]
+
+
+def test_a_failed_operator_leaves_what_it_had_been_given() -> None:
+    graph = ToyGraph({"captures": "exception", "exception_detail": "norm", "layout": "acl"})
+    assert isinstance(graph.recorder, OperatorRecorder)
+    run = graph.begin(2)
+    run.fail(SQRT, ValueError("negative"), [_live("x", -_x(), "mul:0")], order=7)
+    graph.recorder.end_step(2)
+    (op,) = {record.op.timestamp: record.op for record in graph.writer.tensors}.values()
+    assert (op.op_name, op.step, op.order, op.stack) == ("sqrt", 2, 7, SQRT.stack)
+    assert [(r.io, r.slot, list(r.payload.to_host())) for r in graph.writer.tensors] == [("input", 0, [-2.0, -8.0])]  # type: ignore[union-attr]
+
+
+def test_a_value_that_no_array_stands_for_is_opaque() -> None:
+    assert live_tensor(1, "text", "string", "words:0") == (1, "text", "string", "words:0", "opaque")
+    assert live_tensor(1, "text", "float32", skip="not executed")[4] == "not executed"
+    assert _live("x", _x())[4] == ""
+
+
+def _selection(**entry: Any) -> Callable[..., OperatorSelection]:
+    def make(held: frozenset[str] | None = None, **plan: Any) -> OperatorSelection:
+        return OperatorSelection(
+            DumpPlan(path=Path("dump"), **plan), ModelFilter((ModelSelection(**entry),) if entry else ()), held
+        )
+
+    return make
+
+
+def test_a_selection_takes_what_the_dump_list_names() -> None:
+    selection = _selection(layers=("mul",), name_exclusions=(Exclusion("mul", inputs=frozenset({1})),))()
+    assert selection.selects("mul", "Mul")
+    assert selection.selects("mul_sqrt", "Fused", ("mul", "sqrt")), "an operator that stands for it"
+    assert not selection.selects("sqrt", "Sqrt")
+    assert selection.excluded("mul", "Mul", "input") == {1}
+    assert not selection.is_empty
+    assert _selection()().is_empty
+
+
+def test_a_selection_takes_what_a_range_holds() -> None:
+    ranges = (OperatorRange("mul", "sqrt"),)
+    held = ModelFilter((ModelSelection(ranges=ranges),)).in_ranges(["scale", "mul", "sqrt", "loop/halve"])
+    selection = _selection(ranges=ranges)(held)
+    assert [name for name in ("scale", "mul", "sqrt", "loop/halve") if selection.selects(name, "")] == ["mul", "sqrt"]
+
+
+@pytest.mark.parametrize(("captures", "wanted"), [("data", (False, True)), ("overflow", (True, True))])
+def test_an_overflow_takes_both_sides(captures: str, wanted: tuple[bool, bool]) -> None:
+    selection = _selection(layers=("mul",))(captures=captures, inputs=False, outputs=True)
+    assert (selection.wants_inputs, selection.wants_outputs) == wanted
+
+
+def test_steps_are_numbered_without_gaps_and_a_failed_run_is_none() -> None:
+    steps = StepCount(3)
+    with steps.counted() as step:
+        assert step == 3
+    with pytest.raises(ValueError, match="negative"), steps.counted():
+        raise ValueError("negative")
+    assert steps.take() == 4
+    assert steps.ended == 2
+
+
+def test_threads_that_run_at_once_have_steps_of_their_own() -> None:
+    steps, together = StepCount(0), threading.Barrier(4)
+
+    def run(_: int) -> int:
+        with steps.counted() as step:
+            together.wait()
+            return step
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(run, range(4))) == [0, 1, 2, 3]
+    assert steps.ended == 4
