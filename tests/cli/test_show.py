@@ -215,5 +215,12 @@ def test_a_table_fits_the_width_by_cutting_beginnings_of_the_column_that_gives_w
     assert _printed(40, rows)[1].split()[1].endswith("/conv1-Conv2d")
 
 
+def test_long_texts_of_other_columns_are_cut_where_nothing_else_does() -> None:
+    rows = [["_scaled_dot_product_flash_attention_for_cpu-op45", "Default/network-Net/1-Attention", "1.24620", ""]]
+    (line,) = _printed(40, rows)[1:]
+    assert len(line) == 40
+    assert re.fullmatch(r"…\S+_cpu-op45  …\S+-Attention +1\.24620", line)
+
+
 def test_markup_in_names_is_printed_as_it_is() -> None:
     assert _printed(None, [["a[bold]b", "[red]", ":smile:", ""]])[1] == "a[bold]b  [red]  :smile:"

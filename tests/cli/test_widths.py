@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,7 @@ class Decoder(torch.nn.Module):
 
 net = Decoder()
 for _ in range(2):
+    torch.nn.functional.scaled_dot_product_attention(*[torch.rand(1, 2, 4, 8)] * 3)
     net(torch.ones(2, 4)).sum().backward()
 """
 
@@ -72,7 +74,7 @@ def on_a_terminal(columns: int, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-@pytest.mark.parametrize("command", ["show", "check", "show --op log --step 0"])
+@pytest.mark.parametrize("command", ["show", "show --step 0", "check", "show --op log --step 0"])
 def test_no_line_of_a_table_is_wider_than_the_terminal(command: str, columns: int, dump: Path) -> None:
     verb, *rest = command.split()
     lines = on_a_terminal(columns, verb, str(dump), *rest)
@@ -86,6 +88,7 @@ def test_operators_keep_their_end_and_their_module(dump: Path) -> None:
     (row,) = [line for line in lines if line.startswith("log-op")][:1]
     assert "/layers-ModuleList/0-Block " in row or "/0-Block " in row
     assert "train.py:11" in row
+    assert any(re.match(r"\S+_for_cpu-op\d+ ", line) for line in lines), lines
     assert any(line.startswith("not shown for want of width: ") and "--wide" in line for line in lines)
 
 

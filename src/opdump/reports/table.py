@@ -28,7 +28,7 @@ _READABLE = 28
 class Column:
     """A heading and how its cells are laid out. `gives_way` marks a column that is cut where the width does not do.
 
-    Where that is not enough, columns with the highest `spare` are left out first, those with 0 never.
+    Where that is not enough, columns with the highest `spare` are left out first, those with 0 never. Other text is cut last.
     """
 
     heading: str
@@ -93,6 +93,14 @@ class Printer:
                 excess = _least(columns, widths, kept, None) - room
                 if excess > 0:
                     widths[number] = max(min(_floor(columns[number], least), widths[number]), widths[number] - excess)
+        texts = [
+            number for number in kept if not columns[number].right and widths[number] > _floor(columns[number], _LEAST)
+        ]
+        while texts and _least(columns, widths, kept, None) > room:
+            widest = max(texts, key=lambda number: widths[number])
+            widths[widest] -= 1
+            if widths[widest] == _floor(columns[widest], _LEAST):
+                texts.remove(widest)
         return kept
 
 
