@@ -204,6 +204,13 @@ def test_a_number_that_the_program_writes_into_a_parameter_is_named_by_its_first
     assert (first.step, first.check) == (1, "nan" if math.isnan(value) else "inf")
     assert first.op_type in ("fill_", "addmm", "copy_")
     assert all(each.step >= 1 for each in found if each.step is not None)
+    assert not first.inherited
+    read_later = [each for each in found if each.step == 2 and each.io == "input" and each.check == "nan"]
+    assert {each.argument for each in read_later if each.inherited} == {"self", "mat2", "weight", "bias"}
+    assert {each.argument for each in read_later if not each.inherited} == {
+        "running_mean",
+        "running_var",
+    }  # buffers are data
 
 
 def test_an_attention_whose_rows_are_all_masked_is_the_origin_of_its_nan(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ class Finding:
     """One thing found. `step` and `rank` are None where the dump does not tell them; `slot` is None for a whole operator.
 
     `origin`: the first operator of the step that gave NaN or infinities without having read any.
-    `inherited`: the operator read NaN or infinities, so that its own are no news.
+    `inherited`: the operator read NaN or infinities, so that its own are no news; or it read them of a parameter that an earlier step
+    gave some.
     """
 
     check: CheckName

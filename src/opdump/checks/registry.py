@@ -121,7 +121,8 @@ class Checks:
             self._told.add((source, name))
         elif name in self._found:
             return None
-        return _finding(op, record, name, text)
+        is_old = self._was_poisoned and source.startswith("Parameter.") and not is_root_input(source)
+        return replace(_finding(op, record, name, text), inherited=is_old and name in _NOT_FINITE)
 
     def _is_expected(
         self,

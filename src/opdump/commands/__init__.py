@@ -92,8 +92,8 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
-  opdump config new data_dump.json            write a starting configuration
-  opdump run -c data_dump.json train.py       train under it
+  opdump run train.py                         train, and say where the first NaN is
+  opdump check /tmp/dump                      what looks wrong
   opdump infer resnet.onnx -c acl.json        run an offline model under it
   opdump show /tmp/dump                       what was dumped
   opdump show /tmp/dump --source train.py:175 the operators of one line""",
