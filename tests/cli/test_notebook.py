@@ -75,7 +75,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]  # a kernel starts, 
 def test_a_cell_is_captured_and_ends_with_the_closing_line(notebook: dict[str, Any]) -> None:
     outputs = notebook["capture"]
     assert _shown(outputs) == "-inf"
-    assert re.search(r"opdump: .*infinity.*Default/log-op6", _printed(outputs))
+    assert re.search(
+        r"opdump: first infinity: step 0, aten::log at line 4 of a cell, .*Default/log-op6", _printed(outputs)
+    )
     assert re.search(r"opdump: \d+ operators ran: \d+ captured.*next: opdump show \S+/dump", _printed(outputs))
     assert _printed(outputs, "stderr") == ""
     assert len(_shown(notebook["catalog"])) < 200

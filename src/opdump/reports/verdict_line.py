@@ -7,6 +7,7 @@ opdump: no NaN, no infinity in 5,610 tensors
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 from opdump import amounts
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from opdump.capturing.report import CaptureReport
 
 _FIRST: Final = {"nan": "NaN", "infinity": "infinity", "overflow": "overflow", "failure": "failure"}
+_FILE_OF_A_CELL: Final = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
 
 def verdict_line(report: CaptureReport, *, rank: int | None = None) -> str:
@@ -46,9 +48,16 @@ def first_of(report: CaptureReport) -> tuple[str, Verdict]:
 
 
 def _found(verdict: Verdict) -> str:
-    line = f" at {os.path.basename(verdict.file)}:{verdict.line}" if verdict.file else ""
+    line = f" at {_place(verdict)}" if verdict.file else ""
     how = f", {verdict.how}" if verdict.how else ""
     return f"step {verdict.step}, {verdict.op_type}{line}{how} ({verdict.op_name})"
+
+
+def _place(verdict: Verdict) -> str:
+    """`train.py:11`. Jupyter's files of cells have numbers for names, which it shows nobody."""
+    if _FILE_OF_A_CELL.search(verdict.file):
+        return f"line {verdict.line} of a cell"
+    return f"{os.path.basename(verdict.file)}:{verdict.line}"
 
 
 def _nothing(verdict: Verdict, executed: int) -> str:
