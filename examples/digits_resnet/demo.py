@@ -42,6 +42,7 @@ def main() -> int:
 
     title("Next")
     print(f".venv/bin/opdump show {OUTPUT}")
+    print(".venv/bin/opdump run YOUR_SCRIPT.py")
     return code
 
 
