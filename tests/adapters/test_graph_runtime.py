@@ -126,7 +126,7 @@ def test_what_leaves_no_data_is_listed_once_and_then_counted() -> None:
     listed = [(op.step, op.skip) for op in graph.writer.ops if op.op_name == "scale"]
     assert listed == [(0, "constant")]
     assert graph.writer.counted == {"constant": 2}
-    assert graph.recorder.skipped == {"constant": 3}
+    assert graph.recorder.tally.skipped == {"constant": 3}
     assert [op.order for op in graph.writer.ops if op.op_name == "mul"] == [1, 1, 1], "it keeps its place in the order"
 
 
@@ -144,7 +144,7 @@ def test_a_mode_that_may_leave_nothing_lists_nothing() -> None:
     graph = ToyGraph({"captures": "overflow"})
     graph.run(_x())
     assert graph.writer.ops == []
-    assert graph.recorder.skipped["constant"] == 1
+    assert graph.recorder.tally.skipped["constant"] == 1
 
 
 def test_without_an_order_the_place_in_the_graph_is_the_order() -> None:

@@ -44,7 +44,7 @@ def write_dump(root: Path, *, ranks: int = 1, **settings: Any) -> Path:
                 with np.errstate(over="ignore"):
                     fake.run("AssignAdd", np.add, c, c * np.float32(3e38 * step), into=c, scope="Default")
                 clock.manual_step()
-        writer.close({"executed": recorder.executed, "captured": recorder.captured})
+        writer.close({"executed": recorder.tally.executed, "captured": recorder.tally.captured})
     return root
 
 

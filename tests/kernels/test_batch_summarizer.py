@@ -81,7 +81,7 @@ def test_what_lies_in_memory_is_read(pair: tuple[Any, Any], name: str) -> None:
     assert type(taken.shape) is tuple
     assert taken.data_size == tensor.numel() * tensor.element_size()
     assert (taken.op, taken.io, taken.slot, taken.argument, taken.source) == (OP, "input", 3, "weight", "Parameter.w")
-    assert (taken.skip, taken.array, taken.digests, taken.file) == ("", None, None, None)
+    assert (taken.skip, taken.elements, taken.digests, taken.file) == ("", None, None, None)
     assert taken.table is taking.table
     assert taken.row == 0
     row = taking.table.rows()[0]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from opdump.catalog.catalog import open_dump
+from opdump.checks import OverflowStatus, overflow_kind
 from opdump.dump_file import read_dump_file
 from opdump.dump_file.names import parse_dump_name, read_mapping
 from opdump.dump_file.opdebug import decode_opdebug
@@ -330,7 +331,8 @@ def test_a_damaged_index_is_told_and_the_files_are_read(tmp_path: Path, settings
 def _overflow(root: Path, settings: Mapping[str, Any], step: SampleStep, status: int = 0x100) -> list[OpRecord]:
     writer = _writer(root, {**settings, "captures": "overflow", "saved_data": "tensor"})
     files = writer.write_operator(step.ops[0], step.tensors)
-    writer.write_overflow(step.ops[0], status)
+    op = step.ops[0]
+    writer.write_overflow(op, OverflowStatus(status, overflow_kind(op.op_type, op.arguments)))
     writer.write_step(step.step, step.ops, step.tensors, files, {})
     writer.close({})
     return [each.op for each in open_dump(root).ops()]

@@ -90,7 +90,7 @@ def test_every_iteration_of_a_loop_is_recorded_in_its_order() -> None:
     assert [op.occurrence for op in captured] == [0] * 4 + [1] * 4 + [2] * 4 + [0]
     orders = [op.order for op in recording.writer.ops]
     assert orders == sorted(set(orders))
-    assert recording.recorder.skipped == {"control flow": 1, "constant": 3}
+    assert recording.recorder.tally.skipped == {"control flow": 1, "constant": 3}
     assert recording.tensors("total", 1)["input", 0].source == "double:0"
 
 
@@ -114,7 +114,7 @@ def test_one_operator_of_a_body_can_be_selected() -> None:
     recording = Recording(sums(), plan)
     recording.run({"x": numbers(3), "trips": np.array(2, np.int64)})
     assert recording.captured == ["total", "total"]
-    assert recording.recorder.skipped["not selected"] == 7
+    assert recording.recorder.tally.skipped["not selected"] == 7
 
 
 def test_bodies_within_bodies_are_recorded_at_their_place() -> None:

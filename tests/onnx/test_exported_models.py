@@ -68,7 +68,7 @@ def test_the_answer_at_a_level_is_the_plain_one_of_that_level(kind: str, level: 
     plain = plain_run(content, feeds, level=LEVELS[level])
     assert same_bits(recording.run(feeds), plain)
     assert same_bits(recording.run(feeds), plain)
-    assert recording.recorder.executed == 2 * len(recording.session.nodes)
+    assert recording.recorder.tally.executed == 2 * len(recording.session.nodes)
     assert recording.session.largest_difference == (None if level == "disable" else 0.0)
     assert recording.session.notes == []
 

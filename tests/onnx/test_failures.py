@@ -14,13 +14,13 @@ from onnx import helper
 from opdump.adapters.host.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.plan import DumpPlan, StepSet
-from opdump.recorder import LiveTensor, OperatorRecorder
+from opdump.recorder import FailureRecorder, LiveTensor
 from opdump.records import OpRecord
 from opdump.testing import CollectingWriter
 from tests.onnx.recording import FLOAT, INT64, model_of, numbers, plain_run
 
 
-class FailureRecorder(OperatorRecorder):
+class ListeningRecorder(FailureRecorder):
     """Also keeps what an adapter said of failures."""
 
     def __init__(self, plan: DumpPlan) -> None:
@@ -36,10 +36,10 @@ class FailureRecorder(OperatorRecorder):
         super().failed_op(op, error, given, opened)
 
 
-def failing_run(model: onnx.ModelProto, feeds: dict[str, Any], **plan: Any) -> tuple[FailureRecorder, OnnxSession]:
+def failing_run(model: onnx.ModelProto, feeds: dict[str, Any], **plan: Any) -> tuple[ListeningRecorder, OnnxSession]:
     """Runs `model` in exception mode; its error must be that of a plain run."""
     settings = DumpPlan(path=Path("dump"), captures="exception", **plan)
-    recorder = FailureRecorder(settings)
+    recorder = ListeningRecorder(settings)
     session = OnnxSession(model, recorder=recorder, plan=settings, model_id=1)
     with pytest.raises(Exception) as plain:  # noqa: PT011  which error it is, is the runtime's affair
         plain_run(model.SerializeToString(), feeds)
@@ -151,7 +151,7 @@ def test_what_was_fed_wrongly_is_no_failure_of_an_operator() -> None:
 
 def test_a_run_that_succeeds_or_is_not_wanted_leaves_nothing() -> None:
     plan = DumpPlan(path=Path("dump"), captures="exception", steps=StepSet.of(0))
-    recorder = FailureRecorder(plan)
+    recorder = ListeningRecorder(plan)
     session = OnnxSession(gathers("one", "two"), recorder=recorder, plan=plan, model_id=1)
     session.run(None, {**BAD, "i": np.array([0], np.int64)})
     with pytest.raises(Exception, match="out of data bounds"):

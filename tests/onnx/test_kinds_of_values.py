@@ -174,7 +174,7 @@ def test_sequences_and_optionals_are_opaque_and_answered_as_they_are() -> None:
     assert recording.tensors("at")["input", 0].skip == "opaque"
     assert same_bits(recording.elements("at", "output"), x)
     assert recording.tensors("maybe")["output", 0].skip == "opaque"
-    assert recording.recorder.skipped.total() == 0
+    assert recording.recorder.tally.skipped.total() == 0
 
 
 def test_maps_are_answered_as_they_are() -> None:
@@ -251,8 +251,8 @@ def test_constants_leave_no_data_and_are_read_by_others() -> None:
     for _ in range(2):
         recording.run({"x": numbers(3)})
     assert recording.skipped == dict.fromkeys(("constant", "number", "weight"), "constant")
-    assert recording.recorder.skipped == {"constant": 6}
-    assert (recording.recorder.executed, recording.recorder.captured) == (10, 4)
+    assert recording.recorder.tally.skipped == {"constant": 6}
+    assert (recording.recorder.tally.executed, recording.recorder.tally.captured) == (10, 4)
     read = [
         r.payload.to_host().tolist() for r in recording.writer.tensors if r.op.op_name == "sum" and r.slot and r.payload
     ]
@@ -305,8 +305,8 @@ def test_the_reader_takes_plain_arrays_too() -> None:
     (summary,) = reader.summaries([taken])
     assert summary is not None
     assert (taken.shape, taken.data_size, summary.count, taken.sample) == ((3, 2), 24, 6, 4)
-    assert taken.array is not None
-    np.testing.assert_array_equal(taken.array, array.reshape(-1)[:4])
+    assert taken.elements is not None
+    np.testing.assert_array_equal(taken.elements.on_host(), array.reshape(-1)[:4])
     assert reader.take(np.array(["text"])).skip == "opaque"
 
 

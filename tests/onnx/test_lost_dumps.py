@@ -117,12 +117,12 @@ def test_once_the_dump_is_lost_a_run_is_the_plain_run_of_the_program(
         feeds = [{"x": np.full(4, np.inf, np.float32)} for _ in range(5)]
     answers = [session.run(None, each) for each in feeds[:2]]
     assert recorder.is_over
-    asked, told = writer.asked, recorder.executed
+    asked, told = writer.asked, recorder.tally.executed
     answers.append(session.run(None, feeds[2]))  # makes the plain session
     calls.clear()
     answers += [session.run(None, each) for each in feeds[3:]]
     assert calls == [("run", ("y",))] * 2, "nothing beside the answer is asked for"
-    assert (writer.asked, recorder.executed) == (asked, told)
+    assert (writer.asked, recorder.tally.executed) == (asked, told)
     for answer, fed in zip(answers, feeds, strict=True):
         assert same_bits(answer, plain_run(model.SerializeToString(), fed))
 
@@ -145,7 +145,7 @@ def test_operators_behind_the_one_whose_file_failed_are_not_told() -> None:
     told: list[OpRecord] = []
     before = recorder.before_op
 
-    def listening(op: OpRecord, inputs: Any) -> OpRecord:
+    def listening(op: OpRecord, inputs: Any, changes: Any = None) -> OpRecord:
         told.append(op)
         return before(op, inputs)
 

@@ -54,13 +54,15 @@ def _problem(case: Any, content: bytes, feeds: dict[str, Any], plain: list[Any])
     nodes = {node.name: node for top in session.nodes for node in top.with_bodies}
     if len(nodes) != sum(1 for top in session.nodes for _ in top.with_bodies):
         return "a name twice"
-    if recorder.executed != recorder.captured + recorder.skipped.total():
-        return f"{recorder.executed} operators, {recorder.captured} captured, {recorder.skipped} skipped"
+    if recorder.tally.executed != recorder.tally.captured + recorder.tally.skipped.total():
+        return (
+            f"{recorder.tally.executed} operators, {recorder.tally.captured} captured, {recorder.tally.skipped} skipped"
+        )
     told = Counter(op.op_name for op in recording.writer.ops)
     if not told.keys() <= nodes.keys() or any(told[node.name] != 1 for node in session.nodes):
         return f"told of {told}, ran {sorted(nodes)}"
-    if recorder.executed != told.total() + recording.writer.counted.total():
-        return f"{recorder.executed} operators, told of {told} and {recording.writer.counted}"
+    if recorder.tally.executed != told.total() + recording.writer.counted.total():
+        return f"{recorder.tally.executed} operators, told of {told} and {recording.writer.counted}"
     for op in recording.writer.ops:
         if op.skip:
             continue

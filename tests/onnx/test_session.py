@@ -15,10 +15,11 @@ from onnx import TensorProto, helper
 from opdump.adapters.host.reader import NumpyReader
 from opdump.adapters.onnxruntime.differences import same_bits
 from opdump.adapters.onnxruntime.session import OnnxSession
+from opdump.checks import OverflowStatus
 from opdump.errors import CaptureStateError, ModelFileError
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.model_selection import Exclusion, ModelSelection, OperatorRange
-from opdump.recorder import OperatorRecorder, TensorSnapshot
+from opdump.recorder import TensorSnapshot, make_recorder
 from opdump.records import OpRecord
 from opdump.testing import CollectingWriter
 from tests.onnx.recording import FLOAT, INT64, Recording, model_of, numbers, plain_run
@@ -117,7 +118,7 @@ def test_steps_count_runs_and_only_the_wanted_ones_are_recorded() -> None:
         assert same_bits(recording.run(feeds), plain_run(content, feeds))
         recording.session.run_plain(None, feeds)  # is no step
     assert recording.writer.steps == [1, 3]
-    assert recording.recorder.executed == 6
+    assert recording.recorder.tally.executed == 6
 
 
 def test_names_ask_for_some_outputs_in_their_order() -> None:
@@ -258,7 +259,7 @@ def test_watched_outputs_are_told_after_each_chosen_operator() -> None:
     selection = ModelSelection(layers=("A", "B"), watcher_nodes=("C", "D", "E"))
     plan = DumpPlan(path=Path("dump"), captures="watch", models=(selection,))
     writer = CollectingWriter()
-    recorder = OperatorRecorder(plan, writer, NumpyReader.of_plan(plan))
+    recorder = make_recorder(plan, writer, NumpyReader.of_plan(plan))
     session = OnnxSession(model, recorder=recorder, plan=plan, model_id=1)
     x = numbers(3)
     assert same_bits(session.run(None, {"x": x}), plain_run(model.SerializeToString(), {"x": x}))
@@ -274,19 +275,19 @@ def test_watched_outputs_are_told_after_each_chosen_operator() -> None:
 def test_the_judge_of_overflows_gets_all_tensors_of_an_operator() -> None:
     seen: dict[str, list[str]] = {}
 
-    def judge(op: OpRecord, taken: Sequence[TensorSnapshot]) -> int:
+    def judge(op: OpRecord, taken: Sequence[TensorSnapshot]) -> OverflowStatus | None:
         seen[op.op_name] = [entry.io for entry in taken]
-        return 0x20 if op.op_name == "relu" else 0
+        return OverflowStatus(0x20) if op.op_name == "relu" else None
 
     plan = DumpPlan(path=Path("dump"), captures="overflow", saved_data="full")
     writer = CollectingWriter()
-    recorder = OperatorRecorder(plan, writer, NumpyReader.of_plan(plan), judge)
+    recorder = make_recorder(plan, writer, NumpyReader.of_plan(plan), judge)
     session = OnnxSession(chain(), recorder=recorder, plan=plan, model_id=1)
     x = numbers(4)
     session.run(None, {"x": x})
     assert seen == {"add": ["input", "input", "output"], "relu": ["input", "output"], "neg": ["input", "output"]}
     assert [op.op_name for op in writer.ops] == ["relu"]
-    assert (recorder.executed, recorder.captured, recorder.skipped) == (3, 1, {"no overflow": 2})
+    assert (recorder.tally.executed, recorder.tally.captured, recorder.tally.skipped) == (3, 1, {"no overflow": 2})
     assert [record.statistics["max"] for record in writer.tensors] == [
         float((x + np.float32(0.5)).max()),
         float((x + np.float32(0.5)).max()),

@@ -90,7 +90,7 @@ def _captured(
     recorder = make_recorder(plan, writer, reader)
     with adapter.attach(recorder, Settings(**settings)):
         yield recorder, reader
-    writer.close({"executed": recorder.executed, "captured": recorder.captured})
+    writer.close({"executed": recorder.tally.executed, "captured": recorder.tally.captured})
 
 
 def assert_same_on_a_device(program: Callable[[], Any], mode: str, streams: str, path: Path) -> int:
@@ -135,8 +135,8 @@ def assert_left_alone_in_graphs(program: Callable[[], Any], mode: str, path: Pat
     assert differences(plain, answer_of(recorded)) == []
     assert device.broken == []
     recorder = forced.recorder
-    assert recorder.captured == 0
-    assert recorder.executed == recorder.skipped.total()
+    assert recorder.tally.captured == 0
+    assert recorder.tally.executed == recorder.tally.skipped.total()
     assert any("recorded into graphs" in warning for warning in recorder.warnings)
     return forced.device.orders
 
@@ -151,12 +151,12 @@ def _marks(mode: str) -> ProgramMarks:
 def _told(recorder: Recorder) -> dict[str, Any]:
     """What the end of a run says."""
     return {
-        "executed": recorder.executed,
-        "captured": recorder.captured,
-        "tensors": recorder.tensors,
-        "skipped": recorder.skipped,
-        "tensors_skipped": recorder.tensors_skipped,
-        "steps": recorder.steps,
+        "executed": recorder.tally.executed,
+        "captured": recorder.tally.captured,
+        "tensors": recorder.tally.tensors,
+        "skipped": recorder.tally.skipped,
+        "tensors_skipped": recorder.tally.tensors_skipped,
+        "steps": recorder.tally.steps,
         "warnings": recorder.warnings,
     }
 

@@ -212,14 +212,14 @@ def test_nothing_is_asked_of_a_device_while_it_records_a_graph(tmp_path: Path) -
             graph.replay()
         step()
     assert device.broken == []
-    assert forced.recorder.skipped["device graph"] == 6
-    assert forced.recorder.gaps["device graph"] == 6
+    assert forced.recorder.tally.skipped["device graph"] == 6
+    assert forced.recorder.tally.gaps["device graph"] == 6
     (warning,) = forced.recorder.warnings
     assert "1 region" in warning
     assert "replayed 5 times" in warning
     ops = [op for op in opdump.open(tmp_path).ops(include_skipped=True) if op.op_type == "device_graph"]
     assert [op.skip for op in ops] == ["device graph"]
-    assert forced.recorder.executed == forced.recorder.captured + forced.recorder.skipped.total()
+    assert forced.recorder.tally.executed == forced.recorder.tally.captured + forced.recorder.tally.skipped.total()
 
 
 @pytest.mark.parametrize("mode", ["overflow", "exception", "watch", "acl all", "async"])

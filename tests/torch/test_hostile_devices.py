@@ -139,19 +139,19 @@ def test_no_thread_breaks_a_graph_that_another_one_records(mode: str, tmp_path: 
     with forced_capture(DumpPlan(path=tmp_path, **MODES[mode]), device) as forced:
         x * 2
         _in_a_thread(graph.capture_begin)
-        before = forced.reader.waits, device.waits, forced.recorder.captured
+        before = forced.reader.waits, device.waits, forced.recorder.tally.captured
         for _ in range(3):
             x * 3
-        dump_step = forced.recorder.executed
-        assert (forced.reader.waits, device.waits, forced.recorder.captured) == before
+        dump_step = forced.recorder.tally.executed
+        assert (forced.reader.waits, device.waits, forced.recorder.tally.captured) == before
         _in_a_thread(graph.capture_end)
         x * 4
-    assert forced.recorder.executed >= dump_step
-    assert forced.recorder.skipped["device graph"] == 3
+    assert forced.recorder.tally.executed >= dump_step
+    assert forced.recorder.tally.skipped["device graph"] == 3
     (warning,) = (each for each in forced.recorder.warnings if "graph" in each)
     assert "3 operators of other threads" in warning
     assert "capture_error_mode" in warning
-    assert forced.recorder.executed == forced.recorder.captured + forced.recorder.skipped.total()
+    assert forced.recorder.tally.executed == forced.recorder.tally.captured + forced.recorder.tally.skipped.total()
 
 
 def test_a_graph_that_only_its_own_thread_can_break_leaves_the_others_alone(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_graph_that_only_its_own_thread_can_break_leaves_the_others_alone(tmp_
         torch.ones(3) * 3
         _in_a_thread(graph.capture_end)
     assert forced.recorder.warnings == []
-    assert forced.recorder.skipped["device graph"] == 0
+    assert forced.recorder.tally.skipped["device graph"] == 0
 
 
 def test_streams_beside_the_recorded_one_are_left_alone_too(tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_what_fails_while_a_graph_is_recorded_waits_for_no_device(
             call(x)
         assert (forced.reader.waits, device.waits, device.broken) == (*before, [])
     recorder = forced.recorder
-    assert (recorder.captured, recorder.skipped["device graph"]) == (0, 1)
-    assert recorder.executed == recorder.skipped.total()
+    assert (recorder.tally.captured, recorder.tally.skipped["device graph"]) == (0, 1)
+    assert recorder.tally.executed == recorder.tally.skipped.total()
 
 
 def test_a_capture_that_ends_while_a_graph_is_recorded_says_what_is_missing(tmp_path: Path) -> None:
@@ -219,9 +219,9 @@ def test_a_capture_that_ends_while_a_graph_is_recorded_says_what_is_missing(tmp_
         torch.ones(3) * 3
         _in_a_thread(graph.capture_begin)
     recorder = forced.recorder
-    assert recorder.gaps["not written"] > 0
+    assert recorder.tally.gaps["not written"] > 0
     assert any("End the capture before a graph is recorded" in warning for warning in recorder.warnings)
-    assert recorder.executed == recorder.captured + recorder.skipped.total()
+    assert recorder.tally.executed == recorder.tally.captured + recorder.tally.skipped.total()
 
 
 def test_a_network_that_was_made_in_inference_mode_runs_outside_of_it(tmp_path: Path) -> None:

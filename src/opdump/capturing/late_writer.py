@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from opdump.checks.overflow import OverflowStatus
 from opdump.graph import Graph
 from opdump.layouts.registry import RankWriter
 from opdump.plan import DumpPlan
@@ -114,7 +115,7 @@ class LateOperatorFiles(LateWriter):
         files: Sequence[str | None] = self.opened.write_operator(op, tensors)
         return files
 
-    def write_overflow(self, op: OpRecord, status: int) -> None:
+    def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
         self.opened.write_overflow(op, status)
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:

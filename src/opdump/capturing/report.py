@@ -82,14 +82,14 @@ class CaptureReport:
     ) -> CaptureReport:
         """The report of a capture whose files are all on disk; `started` is of the monotonic clock."""
         return cls(
-            executed=recorder.executed,
-            captured=recorder.captured,
-            skipped=dict(recorder.skipped),
-            tensors=recorder.tensors,
-            tensors_skipped=dict(recorder.tensors_skipped),
+            executed=recorder.tally.executed,
+            captured=recorder.tally.captured,
+            skipped=dict(recorder.tally.skipped),
+            tensors=recorder.tally.tensors,
+            tensors_skipped=dict(recorder.tally.tensors_skipped),
             files=sink.files_written,
             bytes=sink.bytes_written,
-            steps=tuple(sorted(recorder.steps)),
+            steps=tuple(sorted(recorder.tally.steps)),
             path=recorder.plan.path,
             rank_id=rank_id,
             seconds=time.monotonic() - started,

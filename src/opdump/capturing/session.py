@@ -66,7 +66,11 @@ _LOG = logging.getLogger("opdump")
 def close_writer(recorder: Recorder, writer: RankWriter) -> None:
     """Wait until everything is on disk. What keeps it from there is raised or noted, as the plan's `on_error` says."""
     with recorder.writing():
-        totals = {"executed": recorder.executed, "captured": recorder.captured, "tensors": recorder.tensors}
+        totals = {
+            "executed": recorder.tally.executed,
+            "captured": recorder.tally.captured,
+            "tensors": recorder.tally.tensors,
+        }
         # A dump that was given up for another reason than the writer's is not whole either.
         writer.close(totals if recorder.failure is None else None)
 
@@ -136,7 +140,7 @@ class Dump:
     @property
     def operators(self) -> int:
         """How many operators were executed under capture in the steps that are complete."""
-        return self._recorder.executed
+        return self._recorder.tally.executed
 
     @property
     def bytes_written(self) -> int:
@@ -167,7 +171,7 @@ class Dump:
     def _make_report(self, recorder: Recorder, sink: DirectorySink) -> None:
         around = recorder.circumstances
         around.marks = bool(_SESSION.marks)
-        if recorder.executed == 0 and around.framework:
+        if recorder.tally.executed == 0 and around.framework:
             around.is_framework_used = is_used_by_program(_PACKAGES.get(around.framework, around.framework))
         self._own_report = CaptureReport.of(
             recorder,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from opdump.checks.finding import CheckName, Finding, Thresholds
 from opdump.checks.inspected_tensor import InspectedTensor
-from opdump.checks.overflow import OVERFLOW_KINDS, overflow_kind, overflow_status
+from opdump.checks.overflow import OVERFLOW_KINDS, OverflowStatus, overflow_kind, overflow_status
 from opdump.checks.registry import CHECKS, Checks
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Checks",
     "Finding",
     "InspectedTensor",
+    "OverflowStatus",
     "Thresholds",
     "overflow_kind",
     "overflow_status",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -25,6 +26,16 @@ from opdump.op_types import bare_name
 
 OverflowKind = Literal["aicore", "atomic"]
 OVERFLOW_KINDS: Final[frozenset[OverflowKind]] = frozenset({"aicore", "atomic"})
+
+
+@dataclass(frozen=True, slots=True)
+class OverflowStatus:
+    """How an operator overflowed."""
+
+    bits: int
+    """Those of the AI Core's status."""
+    kind: OverflowKind = "aicore"
+
 
 FLOAT: Final = 0x20
 NEGATIVE_TO_UNSIGNED: Final = 0x80

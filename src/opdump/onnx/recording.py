@@ -89,11 +89,11 @@ class Recording:
         run_options: Any | None = None,
     ) -> list[Any]:
         """What `OnnxSession.run` gives; the graph of a model is filed after the first run of which something was dumped."""
-        before = self.recorder.captured
+        before = self.recorder.tally.captured
         try:
             return self._loaded[model_id].session.run(output_names, feeds, run_options)
         finally:
-            if self.recorder.captured > before:
+            if self.recorder.tally.captured > before:
                 self._write_graph(model_id)
 
     def _write_graph(self, model_id: int) -> None:

@@ -88,7 +88,7 @@ class ModelDump:
     @property
     def operators(self) -> int:
         """How many operators were executed under capture in the runs that are over."""
-        return self._recording.recorder.executed
+        return self._recording.recorder.tally.executed
 
     @property
     def bytes_written(self) -> int:

@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from opdump.plan import DumpPlan
 from opdump.recorder.circumstances import Circumstances, Nothing
-from opdump.recorder.operator_recorder import OperatorRecorder, OverflowDetector
-from opdump.recorder.overflow_detector import overflow_detector_of
-from opdump.recorder.own_errors import beside_the_program
-from opdump.recorder.recorder import GAPS, Recorder, failure_text
-from opdump.recorder.snapshots import Live, LiveTensor, PendingArray, Reader, TensorSnapshot
+from opdump.recorder.failure_recorder import FailureRecorder
+from opdump.recorder.operator_recorder import OperatorRecorder
+from opdump.recorder.overflow_detector import DataOverflowDetector
+from opdump.recorder.overflow_recorder import OverflowDetector, OverflowRecorder
+from opdump.recorder.own_errors import beside_the_program, failure_text
+from opdump.recorder.recorder import Recorder
+from opdump.recorder.snapshots import Elements, Live, LiveTensor, PendingArray, Reader, TensorSnapshot
+from opdump.recorder.tally import GAPS
+from opdump.recorder.watch_recorder import WatchRecorder, watched_name
 from opdump.recorder.writers import (
     StepWriter,
     SupportsExceptions,
@@ -31,11 +35,14 @@ from opdump.recorder.writers import (
 __all__ = [
     "GAPS",
     "Circumstances",
+    "Elements",
+    "FailureRecorder",
     "Live",
     "LiveTensor",
     "Nothing",
     "OperatorRecorder",
     "OverflowDetector",
+    "OverflowRecorder",
     "PendingArray",
     "Reader",
     "Recorder",
@@ -47,9 +54,11 @@ __all__ = [
     "SupportsOverflows",
     "SupportsTensorFiles",
     "TensorSnapshot",
+    "WatchRecorder",
     "beside_the_program",
     "failure_text",
     "make_recorder",
+    "watched_name",
 ]
 
 
@@ -60,8 +69,11 @@ def make_recorder(
 
     `detector` says how an operator that has run overflowed; without one, overflow mode judges by the operator's data.
     """
-    if plan.mode.files_selected and not isinstance(writer, SupportsOperatorFiles):
-        return Recorder(plan, writer, reader)
-    if detector is None and plan.mode.detects_overflow:
-        detector = overflow_detector_of(plan)
-    return OperatorRecorder(plan, writer, reader, detector)
+    mode = plan.mode
+    if mode.detects_overflow:
+        return OverflowRecorder(plan, writer, reader, detector or DataOverflowDetector(plan.overflow_kinds))
+    if mode.failures_only:
+        return FailureRecorder(plan, writer, reader)
+    if mode.watches:
+        return WatchRecorder(plan, writer, reader)
+    return (OperatorRecorder if isinstance(writer, SupportsOperatorFiles) else Recorder)(plan, writer, reader)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from opdump.errors import DumpPathError
+from opdump.errors import DumpPathError, OpdumpError
 from opdump.sink.failures import reason_of, remedy_for
 
 _Given = ParamSpec("_Given")
@@ -108,3 +108,19 @@ def no_memory(path: Path, error: BaseException) -> DumpPathError:
     error.__traceback__ = None
     told.__cause__ = error
     return told
+
+
+def once_more(error: Exception) -> Exception:
+    """The first cause once more: later ones follow from it. A new object: raising one twice would grow its traceback."""
+    if not isinstance(error, OpdumpError):
+        return error
+    told = type(error)(str(error))
+    told.__cause__ = error.__cause__
+    return told
+
+
+def failure_text(error: BaseException | None) -> str:
+    """What kept a dump from being written, as one line; empty for None."""
+    if error is None:
+        return ""
+    return str(error) if isinstance(error, OpdumpError) else f"{type(error).__name__}: {error}"

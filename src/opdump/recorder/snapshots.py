@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
@@ -9,8 +10,8 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from opdump.kernels import Summary
-from opdump.records import IO, OpRecord, SkipReason, StatisticValue
-from opdump.statistics import Extremes
+from opdump.records import IO, HostPayload, OpRecord, SkipReason, StatisticValue, TensorRecord, record_of
+from opdump.statistics import Extremes, SummaryStatistics
 
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
@@ -21,14 +22,58 @@ class PendingArray(Protocol):
     def to_numpy(self) -> npt.NDArray[Any]: ...
 
 
-class TensorSnapshot:
-    """What was read of one tensor: facts now, the summary at the end of the step, the elements where asked for.
+class Elements:
+    """Elements that were taken of a tensor, until they are filed, and where they are from then on."""
 
-    The reader fills in what it read, the recorder where it belongs; one object, since there are thousands in a step.
+    __slots__ = ("_array", "file", "sample")
+
+    def __init__(self, array: npt.NDArray[Any] | PendingArray, sample: int = 0) -> None:
+        self._array: npt.NDArray[Any] | PendingArray | None = array
+        self.sample = sample
+        """How many they are, where they are the first of a larger tensor (`TensorRecord.sample`)."""
+        self.file: str | None = None
+
+    @property
+    def are_held(self) -> bool:
+        """Whether they are in memory, or on their way there."""
+        return self._array is not None
+
+    @property
+    def are_pending(self) -> bool:
+        """Whether they are on their way to the host."""
+        return hasattr(self._array, "to_numpy")
+
+    def on_host(self) -> npt.NDArray[Any]:
+        """The elements; those on their way must have arrived."""
+        array = self._array
+        if array is None:
+            raise ValueError("the elements were filed already")
+        return array.to_numpy() if hasattr(array, "to_numpy") else array
+
+    def cut(self, count: int) -> None:
+        """Keeps the first elements of a larger tensor alone, where the reader did not."""
+        if self._array is not None and not self.sample:
+            array = self.on_host()
+            if array.size > count:
+                self._array, self.sample = array.reshape(-1)[:count].copy(), count
+
+    def filed(self, file: str | None) -> None:
+        """They are in that file now, if in any, and no longer in memory."""
+        self.file = file
+        self._array = None
+
+
+class TensorSnapshot:
+    """What was read of one tensor. One object, since there are thousands in a step; each part of it has one owner.
+
+    A reader makes it. To the reader belong the facts (`dtype`, `shape`, `data_size`, `skip`), the place of the summary (`table`,
+    `row`) with what it does not hold (`digests`, `extremes`), and the `elements` that it took. The recorder says whose tensor it is
+    (`belongs`), takes the summary over (`settle`), and files the elements. The compiled `BatchSummarizer` does what a reader does, and
+    `belongs`, in one call: it copies an empty snapshot.
     """
 
-    __slots__ = ("argument", "array", "data_size", "digests", "dtype", "extremes", "file", "io", "op", "row", "sample", "shape", "skip",
-                 "slot", "source", "statistics", "table")  # fmt: skip
+    __slots__ = ("argument", "data_size", "digests", "dtype", "elements", "extremes", "io", "op", "row", "shape", "skip", "slot",
+                 "source", "statistics", "table")  # fmt: skip
 
     format = "DefaultFormat"
     op: OpRecord
@@ -42,17 +87,14 @@ class TensorSnapshot:
         self.shape = shape
         self.data_size = data_size
         self.skip: SkipReason = skip
-        self.sample = 0
-        """Elements in `array` where these are the first of a larger tensor (`TensorRecord.sample`)."""
         self.row = -1
         self.table: Any = None
-        self.array: npt.NDArray[Any] | PendingArray | None = None
         self.digests: dict[str, str] | None = None
         self.extremes: Extremes | None = None
         """Max and min by the rules of a device, for the layout that needs them (`device_extremes`)."""
-        self.file: str | None = None
+        self.elements: Elements | None = None
         self.statistics: Mapping[str, StatisticValue] = _NO_STATISTICS
-        """Set at the end of the step, unless the reader set it."""
+        """What is filed of its numbers, once they are settled."""
 
     def belongs(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> None:
         """Sets whose tensor it is."""
@@ -61,6 +103,46 @@ class TensorSnapshot:
         self.slot = slot
         self.argument = argument
         self.source = source
+
+    def settle(self, summary: Summary) -> None:
+        """Sets the statistics. The reader may forget its row."""
+        self.statistics = SummaryStatistics(summary, self.digests, self.extremes)
+        self.table = None
+        self.row = -1
+
+    def settle_digests(self) -> None:
+        """The digests are all that is known of its numbers, where there was no summary to settle."""
+        if self.digests and not self.statistics:
+            self.statistics = dict(self.digests)
+
+    @property
+    def sample(self) -> int:
+        """Elements that were taken, where these are the first of a larger tensor."""
+        return 0 if self.elements is None else self.elements.sample
+
+    @property
+    def file(self) -> str | None:
+        """The file of its elements."""
+        return None if self.elements is None else self.elements.file
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that its elements take in memory, before any widening."""
+        if not self.sample:
+            return self.data_size
+        return self.data_size * self.sample // max(math.prod(self.shape), 1)
+
+    def record(self) -> TensorRecord:
+        """The same as a record, with the elements that are held."""
+        elements = self.elements
+        return record_of(self, HostPayload(elements.on_host()) if elements is not None and elements.are_held else None)
+
+
+def settle(reader: Reader, entries: Sequence[TensorSnapshot]) -> None:
+    """Sets the statistics of tensors that `reader` took, after its `finish_step`."""
+    for entry, summary in zip(entries, reader.summaries(entries), strict=True):
+        if summary is not None:
+            entry.settle(summary)
 
 
 class Reader(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from opdump.checks.overflow import OverflowStatus
 from opdump.graph import Graph
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 
@@ -45,8 +46,8 @@ class SupportsOperatorFiles(Protocol):
 class SupportsOverflows(Protocol):
     """A layout that says of an operator how it overflowed."""
 
-    def write_overflow(self, op: OpRecord, status: int) -> None:
-        """File the status bits of an operator whose tensors were filed."""
+    def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
+        """File the status of an operator whose tensors were filed."""
 
 
 @runtime_checkable

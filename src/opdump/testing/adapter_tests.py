@@ -156,7 +156,7 @@ class AdapterTests(ABC):
             clock.manual_step()
         assert [op.skip for op in _operators(writer)] == ["view"]
         assert writer.tensors == []
-        assert (recorder.executed, recorder.captured, dict(recorder.skipped)) == (1, 0, {"view": 1})
+        assert (recorder.tally.executed, recorder.tally.captured, dict(recorder.tally.skipped)) == (1, 0, {"view": 1})
 
     def test_an_empty_tensor_is_counted_and_leaves_no_elements(self, tmp_path: Path) -> None:
         empty = self.tensor(np.empty((0, 3), np.float32))
@@ -164,7 +164,7 @@ class AdapterTests(ABC):
             self.multiply(empty, empty)
             clock.manual_step()
         assert {record.skip for record in writer.tensors} == {"empty"}
-        assert recorder.tensors_skipped == Counter(empty=len(writer.tensors))
+        assert recorder.tally.tensors_skipped == Counter(empty=len(writer.tensors))
 
     def test_every_operator_is_captured_or_skipped_with_a_reason(self, tmp_path: Path) -> None:
         tensor = self.tensor(_numbers("float32", (2, 3), seed=7))
@@ -173,8 +173,8 @@ class AdapterTests(ABC):
                 self.view(self.multiply(tensor, tensor))
                 self.add_in_place(tensor, tensor)
                 clock.manual_step()
-        assert recorder.executed == 9
-        assert recorder.executed == recorder.captured + recorder.skipped.total()
+        assert recorder.tally.executed == 9
+        assert recorder.tally.executed == recorder.tally.captured + recorder.tally.skipped.total()
 
     def test_only_the_wanted_steps_are_recorded(self, tmp_path: Path) -> None:
         tensor = self.tensor(_numbers("float32", (2, 3), seed=8))
@@ -190,7 +190,7 @@ class AdapterTests(ABC):
         with self.captured(tmp_path) as (clock, writer, recorder):
             clock.manual_step()
         self.multiply(tensor, tensor)
-        assert (writer.ops, writer.tensors, recorder.executed) == ([], [], 0)
+        assert (writer.ops, writer.tensors, recorder.tally.executed) == ([], [], 0)
 
     def test_an_operator_that_fails_raises_its_own_error_and_capture_goes_on(self, tmp_path: Path) -> None:
         tensor, other = self.tensor(np.ones((2, 3), np.float32)), self.tensor(np.ones((4, 5), np.float32))

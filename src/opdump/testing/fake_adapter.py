@@ -23,7 +23,7 @@ import numpy.typing as npt
 from opdump.adapters.base import Settings
 from opdump.kernels import DTYPE_CODES, Summary, summarise
 from opdump.plan import DumpPlan
-from opdump.recorder import Live, Recorder, TensorSnapshot
+from opdump.recorder import Elements, Live, Recorder, TensorSnapshot
 from opdump.records import OpRecord, SkipReason
 from opdump.statistics import digests_of
 
@@ -47,8 +47,8 @@ class ArrayReader:
             taken.digests = digests_of(np.ascontiguousarray(tensor), self._digests)
         if self._plan.saves_tensors:
             number = self._plan.sample_taken
-            taken.sample = number if number is not None and number < tensor.size else 0
-            taken.array = tensor.flat[:number].copy() if taken.sample else tensor.copy()
+            sample = number if number is not None and number < tensor.size else 0
+            taken.elements = Elements(tensor.flat[:number].copy() if sample else tensor.copy(), sample)
         return taken
 
     def skip(self, tensor: Array, reason: SkipReason) -> TensorSnapshot:

@@ -65,7 +65,7 @@ class TestTensorflowAdapter(AdapterTests):
             clock.manual_step()
         assert [(op.op_type, op.skip) for op in writer.ops] == [("Reshape", "")]
         assert writer.tensors[-1].shape == (6,)
-        assert (recorder.executed, recorder.captured) == (1, 1)
+        assert (recorder.tally.executed, recorder.tally.captured) == (1, 1)
 
     def test_every_operator_is_captured_or_skipped_with_a_reason(self, tmp_path: Path) -> None:
         tensor = self.tensor(np.ones((2, 3), np.float32))
@@ -74,8 +74,8 @@ class TestTensorflowAdapter(AdapterTests):
                 self.view(self.multiply(tensor, tensor))
                 tf.raw_ops.EmptyTensorList(element_shape=[2], max_num_elements=1, element_dtype=tf.float32)
                 clock.manual_step()
-        assert recorder.executed == 9
-        assert recorder.executed == recorder.captured + recorder.skipped.total()
+        assert recorder.tally.executed == 9
+        assert recorder.tally.executed == recorder.tally.captured + recorder.tally.skipped.total()
         assert {op.skip for op in writer.ops if op.op_type == "EmptyTensorList"} <= {"handle", ""}
 
 

@@ -160,7 +160,10 @@ def only_what_is_selected_is_told_and_the_rest_listed() -> None:
     assert len(recording.ops()) == 3
     assert {tensor.io for tensor in recording.writer.tensors} == {"output"}
     assert recording.skipped(op_type="Exp", skip="not selected")
-    assert recording.recorder.executed == recording.recorder.captured + recording.recorder.skipped.total()
+    assert (
+        recording.recorder.tally.executed
+        == recording.recorder.tally.captured + recording.recorder.tally.skipped.total()
+    )
 
 
 @case
@@ -175,7 +178,7 @@ def an_operator_that_overflows_is_told_alone() -> None:
     kinds = [op.op_type for op in recording.writer.ops]
     assert kinds[:1] == ["Cast"], kinds
     assert "Mul" in kinds
-    assert recording.recorder.skipped["no overflow"] >= 1
+    assert recording.recorder.tally.skipped["no overflow"] >= 1
 
 
 @case
@@ -267,7 +270,7 @@ def every_operator_is_captured_or_has_a_reason() -> None:
         for _ in range(3):
             run(tf.ones([2]))
     recorder = recording.recorder
-    assert recorder.executed == recorder.captured + recorder.skipped.total()
+    assert recorder.tally.executed == recorder.tally.captured + recorder.tally.skipped.total()
     assert set(Counter(op.skip for op in recording.skipped())) <= {"constant", "control flow", "not executed", "handle"}
     assert len(recording.ops(op_type="Sin")) == 3 * 3 * 2
 

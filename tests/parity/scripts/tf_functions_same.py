@@ -38,8 +38,8 @@ def main(names: list[str]) -> None:
                     "types": sorted({op.op_type for op in ops}),
                     "tensors": len(recording.writer.tensors),
                     "notes": recording.recorder.warnings,
-                    "counted": recording.recorder.executed
-                    == recording.recorder.captured + recording.recorder.skipped.total(),
+                    "counted": recording.recorder.tally.executed
+                    == recording.recorder.tally.captured + recording.recorder.tally.skipped.total(),
                 }
                 print(json.dumps({"case": f"{name} {steps}", **found}), flush=True)
             print(json.dumps({"case": f"{name} after", "same": bits(program()) == plain}), flush=True)

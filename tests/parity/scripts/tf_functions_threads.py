@@ -157,8 +157,11 @@ def functions_of_data_sets_are_listed_and_told() -> None:
         assert {"Tanh", "IsFinite", "Sin", "Exp", "Sqrt", "Less"} <= types, types
         for name in ("map", "filter", "flat_map", "interleave", "scan", "take_while"):
             assert any(f"the operators of Dataset_{name}_lambda" in text for text in warnings), (name, warnings)
-        assert recording.recorder.skipped["not observed"] >= 6
-        assert recording.recorder.executed == recording.recorder.captured + recording.recorder.skipped.total()
+        assert recording.recorder.tally.skipped["not observed"] >= 6
+        assert (
+            recording.recorder.tally.executed
+            == recording.recorder.tally.captured + recording.recorder.tally.skipped.total()
+        )
     recording, types, warnings = told_of(
         tf.data.Dataset.range(3), lambda data: data.reduce(np.int64(0), lambda state, each: state - each)
     )
@@ -181,7 +184,10 @@ def functions_of_data_sets_within_functions_of_data_sets_are_listed() -> None:
         recording, types, _ = told_of(tf.data.Dataset.range(3).interleave(deep), consume)
         assert {"Cast", "Sin", "Exp"} <= types, types
         assert not [each for each in types if "Dataset" in each], "a data set is a handle"
-        assert recording.recorder.executed == recording.recorder.captured + recording.recorder.skipped.total()
+        assert (
+            recording.recorder.tally.executed
+            == recording.recorder.tally.captured + recording.recorder.tally.skipped.total()
+        )
 
 
 @case
@@ -214,8 +220,11 @@ def bodies_of_loops_over_data_sets_are_listed() -> None:
         recording, types, warnings = told_of(data, lambda data: [total(data) for _ in range(3)], steps)
         assert {"Sqrt", "Cast"} <= types, (steps, types)
         assert any("ReduceDataset" in text for text in warnings), warnings
-        assert recording.recorder.skipped["not observed"] >= 2
-        assert recording.recorder.executed == recording.recorder.captured + recording.recorder.skipped.total()
+        assert recording.recorder.tally.skipped["not observed"] >= 2
+        assert (
+            recording.recorder.tally.executed
+            == recording.recorder.tally.captured + recording.recorder.tally.skipped.total()
+        )
 
 
 @case

@@ -272,7 +272,7 @@ def case_control_flow_2():
         # What runs within them is listed, and counted in each step.
         listed = {name for name, reason in found.skips().items() if reason == "not observed"}
         expect({"cond/then/Sin", "cond/else/Exp", "while/body/Cos", "while/cond/Less"} <= listed, listed)
-        expect(found.capture.recorder.gaps["not observed"] >= 4 * 3, found.capture.recorder.gaps)
+        expect(found.capture.recorder.tally.gaps["not observed"] >= 4 * 3, found.capture.recorder.tally.gaps)
         # What they gave is what their readers read.
         expect(np.allclose(found.value("total", io="input"), np.cos(np.cos(np.cos(np.sin(X)))), 1e-5))
     finally:
@@ -365,7 +365,7 @@ def case_text_is_opaque():
     expect(same(found.value("length"), answers[0]))
     from collections import Counter
 
-    return dict(Counter(found.capture.recorder.tensors_skipped))
+    return dict(Counter(found.capture.recorder.tally.tensors_skipped))
 
 
 def case_element_types():

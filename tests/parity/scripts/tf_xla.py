@@ -80,7 +80,10 @@ def a_compiled_function_is_one_operator() -> None:
     assert first.stack[0].code == "results = [run(tf.constant(X)).numpy() for _ in range(2)]"
     assert types(recording) == {"XlaLaunch"}
     told_once(recording, "network")
-    assert recording.recorder.executed == recording.recorder.captured + recording.recorder.skipped.total()
+    assert (
+        recording.recorder.tally.executed
+        == recording.recorder.tally.captured + recording.recorder.tally.skipped.total()
+    )
 
 
 @asked

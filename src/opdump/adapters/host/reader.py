@@ -16,7 +16,7 @@ from opdump.adapters.host.element_types import widened_elements
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
 from opdump.plan import DumpPlan
-from opdump.recorder import TensorSnapshot
+from opdump.recorder import Elements, TensorSnapshot
 from opdump.records import SkipReason
 from opdump.statistics import Extremes, canonical_category, device_extremes, digests_of, has_device_extremes
 
@@ -89,11 +89,10 @@ class NumpyReader:
             if self._device_extremes:
                 self._hosts[id(taken)] = host
         if self._elements:
-            if self._sample is not None and host.count > self._sample:
-                taken.sample = self._sample
+            sample = self._sample if self._sample is not None and host.count > self._sample else 0
             if host.array is None:
-                host.array = self._elements_of(host, taken.sample or host.count)
-            taken.array = host.array
+                host.array = self._elements_of(host, sample or host.count)
+            taken.elements = Elements(host.array, sample)
         if self._digests:
             if host.digests is None:
                 host.digests = digests_of(host.raw(), self._digests)

@@ -16,7 +16,7 @@ from opdump.adapters.onnxruntime.model_file import ModelFile
 from opdump.adapters.onnxruntime.model_graph import ModelNode
 from opdump.adapters.onnxruntime.selection import Choice, ChosenNode, Slots
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors
-from opdump.recorder import LiveTensor, OperatorRecorder, Recorder
+from opdump.recorder import LiveTensor, Recorder, WatchRecorder, watched_name
 from opdump.records import SkipReason
 
 NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
@@ -67,7 +67,7 @@ class NodeEmitter:
                     _skip(run, chosen.node.with_bodies, chosen.skip)
                 continue
             self._emit_node(run, chosen, tensors)
-            if isinstance(run.recorder, OperatorRecorder) and self._choice.watched:
+            if isinstance(run.recorder, WatchRecorder) and self._choice.watched:
                 self._emit_watched(run, run.recorder, chosen, tensors, place)
 
     def _emit_node(self, run: GraphRun, chosen: ChosenNode, tensors: Tensors) -> None:
@@ -99,7 +99,7 @@ class NodeEmitter:
                 self._emit_body_runs(run, body.within.get(node.name, ()), within)
 
     def _emit_watched(
-        self, run: GraphRun, recorder: OperatorRecorder, after: ChosenNode, tensors: Tensors, place: int
+        self, run: GraphRun, recorder: WatchRecorder, after: ChosenNode, tensors: Tensors, place: int
     ) -> None:
         """Emits what the outputs of the watched nodes that have run by then hold, after a node that is not watched itself."""
         watched = {chosen.node.name: chosen for chosen in self._choice.watched}
@@ -107,7 +107,7 @@ class NodeEmitter:
             return
         for other in self._choice.nodes[:place]:
             if other.node.name in watched:
-                operator = replace(other.node.operator, op_name=f"{after.node.name}_To_{other.node.name}")
+                operator = replace(other.node.operator, op_name=watched_name(after.node.name, other.node.name))
                 recorder.watched(run.record(operator), self.live(watched[other.node.name].outputs, tensors))
 
     def live(self, slots: Slots, tensors: Tensors) -> list[LiveTensor]:

@@ -49,7 +49,7 @@ from opdump.adapters.torch.unseen import unseen
 from opdump.adapters.torch.values import ProgramValues
 from opdump.adapters.torch.watching import Watches
 from opdump.plan import DumpPlan
-from opdump.recorder import Live, LiveTensor, OperatorRecorder, Recorder, beside_the_program
+from opdump.recorder import Live, LiveTensor, Recorder, WatchRecorder, beside_the_program
 from opdump.records import OpRecord, SkipReason
 
 # Found once: every operator asks them.
@@ -102,16 +102,13 @@ class CaptureMode(RecordingMode):
         """Outputs of allocations: whoever reads such memory reads what happened to be there."""
         self.watches: Watches | None = None
         if plan.mode.watches:
-            assert isinstance(recorder, OperatorRecorder), "make_recorder gives one for every mode"
+            assert isinstance(recorder, WatchRecorder), "make_recorder gives one for this mode"
             self.watches = Watches(plan, recorder, self.naming.now, OperatorNames() if names is None else names)
-        self._judged: OperatorRecorder | None = None
-        """The recorder in overflow mode."""
-        if plan.mode.detects_overflow and isinstance(recorder, OperatorRecorder):
-            self._judged = recorder
         self._calls_only = calls_only
         self._fails_only = plan.mode.failures_only
         self._names_constants = plan.mode.files_values
         self._reads_all = plan.mode.reads_operators
+        self._judges = plan.mode.detects_overflow
         self._accelerators = Accelerators() if accelerators is None else accelerators
         self.graphs = DeviceGraphs(recorder, self.naming, self._accelerators)
         self._in_graph = self.graphs.watch
@@ -404,12 +401,9 @@ class CaptureMode(RecordingMode):
             lives = [(slot, argument, tensor, source, reason) for slot, argument, tensor, source, _ in lives]
         if self.models is not None:
             lives = list(self.models.without_excluded(op, "input", lives))
-        if self._judged is None:
-            self._recorder.before_op(op, lives)
-        else:
-            # Of PyTorch's own operators it is known what they write into.
-            changes = schema.changes if schema.kernel.startswith("aten::") else None
-            self._judged.before_op(op, lives, changes)
+        # Of PyTorch's own operators it is known what they write into.
+        changes = schema.changes if self._judges and schema.kernel.startswith("aten::") else None
+        self._recorder.before_op(op, lives, changes)
 
     def _has_waited(self, running: _Running, schema: OperatorSchema, *, has_failed: bool = False) -> None:
         """The program's wait for a functional collective is over: the result is filed, and what was waited for is read."""

@@ -18,9 +18,9 @@ from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, element
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
 from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import BatchSummarizer, Summary, SummaryTable, summarise
-from opdump.recorder import LiveTensor, TensorSnapshot
+from opdump.recorder import Elements, LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason
-from opdump.statistics import SummaryStatistics, canonical_category, device_extremes, digests_of
+from opdump.statistics import canonical_category, device_extremes, digests_of
 
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 _DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
@@ -182,8 +182,6 @@ class TensorReader:
         if dense is None:
             taken.skip = "unsupported layout"
             return taken
-        if self._elements and self._sample is not None and dense.numel() > self._sample:
-            taken.sample = self._sample
         if accelerator is None:
             self._take_host(dense, taken)
         else:
@@ -203,16 +201,21 @@ class TensorReader:
             else:
                 taken.row = self._table.add_strided(dense.data_ptr(), code, tuple(dense.shape), dense.stride())
         if self._elements:
-            raw = elements_of(dense).flat[: taken.sample] if taken.sample else copy_of_elements(dense)
-            taken.array = widened(raw) if dense.dtype is torch.bfloat16 else raw
+            sample = self._sample_of(dense)
+            raw = elements_of(dense).flat[:sample] if sample else copy_of_elements(dense)
+            taken.elements = Elements(widened(raw) if dense.dtype is torch.bfloat16 else raw, sample)
+
+    def _sample_of(self, dense: torch.Tensor) -> int:
+        """How many elements are taken of a larger tensor; 0 for all."""
+        return self._sample if self._sample is not None and dense.numel() > self._sample else 0
 
     def _take_extremes(self, dense: torch.Tensor, taken: TensorSnapshot) -> None:
         """The summary now, while the elements that it may not be enough for are there."""
         elements = elements_of(dense)
         name = NAMES[dense.dtype]
         summary = summarise(elements, name)
-        extremes = device_extremes(widened(elements) if name == "bfloat16" else elements, summary)
-        taken.statistics = SummaryStatistics(summary, taken.digests, extremes)
+        taken.extremes = device_extremes(widened(elements) if name == "bfloat16" else elements, summary)
+        taken.settle(summary)
 
     def _take_device(self, dense: torch.Tensor, taken: TensorSnapshot) -> None:
         # Floats of 8 bits are widened block by block, or on the host.
@@ -221,14 +224,15 @@ class TensorReader:
             taken.table = self._device
             taken.row = self._device.add(dense)
         digested = bool(self._digests) and is_summed
-        if digested or (self._elements and not taken.sample):
+        sample = self._sample_of(dense) if self._elements else 0
+        if digested or (self._elements and not sample):
             copy = self._device.copy(dense)
             if digested:
                 self._undigested.append((taken, copy))
             if self._elements:
-                taken.array = copy
-        if taken.sample:
-            taken.array = self._device.copy(dense, taken.sample)
+                taken.elements = Elements(copy)
+        if sample:
+            taken.elements = Elements(self._device.copy(dense, sample), sample)
         if not self._elements and self._device.must_finish:
             # Copies for digests, and for summaries that the device cannot make: the recorder knows of arrays alone.
             self.finish_step()

@@ -19,7 +19,7 @@ from opdump.adapters.torch.private_names import without_modes
 from opdump.adapters.torch.schemas import Found
 from opdump.plan import DumpPlan, ModelSelection
 from opdump.plan.nearest import with_nearest
-from opdump.recorder import LiveTensor, OperatorRecorder
+from opdump.recorder import LiveTensor, WatchRecorder, watched_name
 from opdump.records import OpRecord
 
 _MOST_SEEN = 100_000
@@ -59,9 +59,7 @@ class _Watched:
 class Watches:
     """Follows the `watcher_nodes` of a plan through a run. `now` gives a new timestamp, `names` the names of operators."""
 
-    def __init__(
-        self, plan: DumpPlan, recorder: OperatorRecorder, now: Callable[[], int], names: OperatorNames
-    ) -> None:
+    def __init__(self, plan: DumpPlan, recorder: WatchRecorder, now: Callable[[], int], names: OperatorNames) -> None:
         self._names = names
         self._seen: dict[str, None] = {}
         """Names of the operators that ran."""
@@ -157,7 +155,7 @@ class Watches:
         record = replace(
             op,
             op_type=watched.op_type,
-            op_name=f"{after}_To_{watched.node}",
+            op_name=watched_name(after, watched.node),
             timestamp=self._now(),
             forward_op="",
             skip="",

@@ -153,7 +153,7 @@ class Place:
     def filed(self, recorder: Recorder, sink: DirectorySink) -> None:
         """A child says what it has filed so far: whoever is killed says nothing more."""
         if self._settled and recorder.failure is None:
-            self._note(recorder, recorder.steps, files=sink.files_written, bytes=sink.bytes_written)
+            self._note(recorder, recorder.tally.steps, files=sink.files_written, bytes=sink.bytes_written)
 
     def _note(self, figures: Any, steps: Sequence[int], **more: Any) -> None:
         note = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdump.checks.overflow import overflow_kind
+from opdump.checks.overflow import OverflowStatus
 from opdump.dump_file import DumpFile
 from opdump.dump_file.opdebug import OpdebugRecord, atomic_status, overflow_dump_file, overflow_record
 from opdump.records import OpRecord
@@ -15,20 +15,20 @@ from opdump.records import OpRecord
 _ATOMIC = "DHA Atomic Add"
 
 
-def overflow_of(op: OpRecord, status: int) -> OpdebugRecord:
-    """The record of an operator that overflowed; `status` has the bits of the AI Core."""
+def overflow_of(op: OpRecord, status: OverflowStatus) -> OpdebugRecord:
+    """The record of an operator that overflowed."""
     return overflow_record(**_told(op, status))
 
 
-def overflow_file_of(op: OpRecord, status: int) -> DumpFile:
+def overflow_file_of(op: OpRecord, status: OverflowStatus) -> DumpFile:
     """The dump file of that record."""
     return overflow_dump_file(**_told(op, status), dump_time=op.timestamp)
 
 
-def _told(op: OpRecord, status: int) -> dict[str, Any]:
-    is_atomic = overflow_kind(op.op_type, op.arguments) == "atomic"
+def _told(op: OpRecord, status: OverflowStatus) -> dict[str, Any]:
+    is_atomic = status.kind == "atomic"
     return {
-        "status": atomic_status(_ATOMIC) if is_atomic else status,
+        "status": atomic_status(_ATOMIC) if is_atomic else status.bits,
         "accelerator": _ATOMIC if is_atomic else "AI Core",
         "model_id": op.graph_id,
         "stream_id": op.stream_id,

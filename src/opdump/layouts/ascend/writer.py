@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from opdump.checks.overflow import OverflowStatus
 from opdump.dump_file import DumpFile
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
 from opdump.dump_file.writing import encode_dump_file
@@ -90,7 +91,7 @@ class AscendWriter:
                 files.update((id(record), file) for record, file in zip(side, written, strict=True))
         return [files.get(id(record)) for record in tensors]
 
-    def write_overflow(self, op: OpRecord, status: int) -> None:
+    def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
         """Queue the overflow file of an operator, beside its dump."""
         # Its task is another one than the operator's, whose number is in the payload.
         name = DumpName("Opdebug", "Node_OpDebug", UNKNOWN_ID, op.stream_id, op.timestamp)

@@ -19,6 +19,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from opdump.checks.overflow import OverflowStatus
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName
 from opdump.dump_file.opdebug import opdebug_json
 from opdump.index.writer import IndexWriter, RunFacts
@@ -55,7 +56,7 @@ class AsyncWriter(AscendWriter):
             return [None] * len(tensors)
         return self._write(directory, str(name), operator_file(op, tensors), op, tensors)
 
-    def write_overflow(self, op: OpRecord, status: int) -> None:
+    def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
         """Queue the overflow file of an operator, beside its dump: a dump file, or JSON where tensors are npy."""
         told = _with_ids(op)
         # Its task is another one than the operator's, whose number is in the payload.

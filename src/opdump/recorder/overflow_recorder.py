@@ -1,0 +1,107 @@
+"""The recorder of overflows: an operator is judged when it has run, and filed as a whole where it overflowed (`lazy_inputs.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from opdump.checks.overflow import OverflowStatus
+from opdump.plan import DumpPlan
+from opdump.recorder.lazy_inputs import SupportsClearing, SupportsLazyInputs, split_by_aliasing
+from opdump.recorder.operator_recorder import Finished, OperatorRecorder
+from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot, settle
+from opdump.recorder.writers import StepWriter
+from opdump.records import OpRecord
+
+OverflowDetector = Callable[[OpRecord, Sequence[TensorSnapshot]], OverflowStatus | None]
+"""How an operator that has run overflowed; None where it did not. Statistics and elements are there to look at."""
+
+
+class OverflowRecorder(OperatorRecorder):
+    """Files the operators that overflow."""
+
+    def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader, detector: OverflowDetector) -> None:
+        super().__init__(plan, writer, reader)
+        self._overflows = 0
+        """Operators that overflowed so far."""
+        self._detector = detector
+        self._summaries_only: Reader | None = None
+        """Looks at outputs before anything is copied, where the detector can make use of it."""
+        self._clearing: SupportsClearing | None = None
+        """The detector, where it can."""
+        self._memory_of: Callable[[Any], object] | None = None
+        """The reader's, where it can."""
+        able: object = detector  # a plain function has no methods, says mypy; another callable may
+        if isinstance(able, SupportsClearing) and isinstance(reader, SupportsLazyInputs):
+            self._summaries_only, self._clearing, self._memory_of = reader.without_elements(), able, reader.memory_of
+        self._later: dict[int, list[LiveTensor]] = {}
+        """Inputs of operators that run now, and that stay what they are."""
+
+    def abandoned_op(self, op: OpRecord) -> None:
+        with self._lock:
+            self._later.pop(id(op), None)
+            super().abandoned_op(op)
+
+    def _begins(
+        self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None
+    ) -> list[TensorSnapshot]:
+        if changes is not None and self._memory_of is not None:
+            inputs, self._later[id(op)] = split_by_aliasing(inputs, changes, self._memory_of)
+        return self._read(op, "input", inputs)
+
+    def _ran(self, op: OpRecord, taken: list[TensorSnapshot], outputs: Iterable[LiveTensor]) -> None:
+        later = self._later.pop(id(op), None)
+        if later is not None:
+            outputs = list(outputs)
+            if self._is_cleared(op, outputs):
+                self._drop()
+                return
+            taken += self._read(op, "input", later)
+            taken.sort(key=lambda entry: entry.slot)
+        taken += self._read(op, "output", outputs)
+        status = self._detected(op, taken)
+        if status is None:
+            self._drop()
+        else:
+            self._close(Finished(op, taken, status))
+
+    def _raised(
+        self,
+        op: OpRecord,
+        opened: OpRecord,
+        error: BaseException,
+        taken: list[TensorSnapshot],
+        inputs: Iterable[LiveTensor],
+    ) -> None:
+        self._later.pop(id(opened), None)
+        self._drop()
+
+    def _lose(self) -> None:
+        self._later = {}
+        super()._lose()
+
+    def _is_cleared(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> bool:
+        """Whether a look at the outputs is enough to see that the operator did not overflow."""
+        summaries_only, detector = self._summaries_only, self._clearing
+        assert summaries_only is not None, "only then inputs are left for later"
+        assert detector is not None, "only then there are summaries_only"
+        if self._has_enough():
+            return True
+        taken = self._read(op, "output", outputs, summaries_only)
+        summaries_only.finish_step()
+        settle(summaries_only, taken)
+        summaries_only.clear()
+        return detector.clears(op, taken)
+
+    def _has_enough(self) -> bool:
+        """Whether as many operators overflowed as the plan wants to see."""
+        most = self.plan.overflow_number
+        return bool(most) and self._overflows >= most
+
+    def _detected(self, op: OpRecord, taken: list[TensorSnapshot]) -> OverflowStatus | None:
+        if self._has_enough():
+            return None
+        self._settle(taken)
+        status = self._detector(op, taken)
+        self._overflows += status is not None
+        return status

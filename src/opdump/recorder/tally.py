@@ -1,0 +1,67 @@
+"""What a capture comes to: operators that were executed, those that left data, and why the others did not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from opdump.plan import StepSet
+from opdump.recorder.snapshots import TensorSnapshot
+from opdump.records import OpRecord, SkipReason
+
+GAPS: frozenset[SkipReason] = frozenset(
+    {"no storage", "unsupported layout", "opaque", "device graph", "not observed", "not written"}
+)
+"""Reasons that leave a hole in a dump: `strict` makes them an error."""
+_VALUE = "Parameter"
+"""op_type of what no operator made: it is filed, and nothing was executed."""
+
+
+class Tally:
+    """Counts what was filed, left out and lost. `steps` are those that may be dumped."""
+
+    def __init__(self, steps: StepSet) -> None:
+        self.executed = 0
+        self.captured = 0
+        self.tensors = 0
+        self.skipped: Counter[str] = Counter()
+        """Operators by why they left no data."""
+        self.tensors_skipped: Counter[str] = Counter()
+        self.steps: list[int] = []
+        """Steps of which something was recorded."""
+        self._wanted = steps
+        self._known_steps: set[int] = set()
+
+    def filed(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
+        """These operators and tensors are with the writer."""
+        self.executed += sum(1 for op in ops if op.op_type != _VALUE)
+        for op in ops:
+            if op.skip:
+                self.skipped[op.skip] += 1
+            elif op.op_type != _VALUE:
+                self.captured += 1
+        left_out = [entry.skip for entry in entries if entry.skip]
+        self.tensors_skipped.update(left_out)
+        self.tensors += len(entries) - len(left_out)
+        self.steps.extend(sorted(step for step in steps - self._known_steps if step in self._wanted))
+        self._known_steps.update(steps)
+
+    def left_out(self, reasons: Counter[SkipReason]) -> None:
+        """So many operators left no data, and are not listed."""
+        self.executed += reasons.total()
+        self.skipped.update(reasons)
+
+    def lost(self, ops: Iterable[OpRecord], tensors: int) -> None:
+        """These operators, and so many tensors, were recorded and cannot be filed any more."""
+        for op in ops:
+            if op.op_type != _VALUE:
+                self.executed += 1
+                self.skipped[op.skip or "not written"] += 1
+        if tensors:
+            self.tensors_skipped["not written"] += tensors
+
+    @property
+    def gaps(self) -> dict[str, int]:
+        """Operators and tensors that should have left data and did not, by reason."""
+        total = self.skipped + self.tensors_skipped
+        return {reason: count for reason, count in total.items() if reason in GAPS}

@@ -1,0 +1,82 @@
+"""The way of elements to their files, in layouts with a file for each tensor: at once, but for those that are on their way from a device."""
+
+from __future__ import annotations
+
+from opdump.recorder.snapshots import TensorSnapshot
+from opdump.recorder.writers import StepWriter, SupportsTensorFiles
+from opdump.records import OpRecord
+
+
+class TensorFiles:
+    """Tensors, constants and arguments of operators that wait for the writer; of other layouts nothing is written."""
+
+    def __init__(self, writer: StepWriter) -> None:
+        self.writer = writer if isinstance(writer, SupportsTensorFiles) else None
+        self._tensors: list[TensorSnapshot] = []
+        self._constants: list[tuple[int, TensorSnapshot]] = []
+        self._with_arguments: set[tuple[int, int, str]] = set()
+        """Operators of the step whose arguments are filed."""
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether tensors wait for the writer."""
+        return bool(self._tensors)
+
+    def add(self, taken: TensorSnapshot) -> None:
+        """One more that has elements."""
+        self._tensors.append(taken)
+
+    def add_constant(self, data_id: int, taken: TensorSnapshot) -> None:
+        """A constant, which is written now unless it is on its way from a device."""
+        if taken.elements is not None and not taken.skip:
+            self._constants.append((data_id, taken))
+            if not taken.elements.are_pending:
+                self._write_constants()
+
+    def write_arguments(self, op: OpRecord) -> None:
+        """Files the arguments of an operator that are no tensors, once in a step."""
+        key = (op.graph_id, op.step, op.op_name)
+        if op.arguments and key not in self._with_arguments and self.writer is not None:
+            self._with_arguments.add(key)
+            self.writer.write_kernel_args(op)
+
+    def write_ready(self) -> None:
+        """Writes what is in host memory already; what is on its way from a device waits for the end of the step."""
+        later = []
+        for entry in self._tensors:
+            if entry.elements is not None and entry.elements.are_pending:
+                later.append(entry)
+            else:
+                self._write(entry)
+        self._tensors = later
+
+    def write_all(self) -> None:
+        """Writes the rest: everything has arrived."""
+        self._write_constants()
+        for entry in self._tensors:
+            self._write(entry)
+        self._tensors = []
+
+    def forget_tensors(self) -> None:
+        """The tensors are not to be written."""
+        self._tensors = []
+
+    def forget(self) -> None:
+        """Nothing of what waits is to be written."""
+        self._tensors, self._constants = [], []
+
+    def end_step(self) -> None:
+        """The arguments of operators are filed again from now on."""
+        self._with_arguments.clear()
+
+    def _write_constants(self) -> None:
+        waiting, self._constants = self._constants, []
+        for data_id, taken in waiting:
+            if self.writer is not None:
+                self.writer.write_constant(data_id, taken.record())
+
+    def _write(self, entry: TensorSnapshot) -> None:
+        elements = entry.elements
+        if self.writer is None or elements is None or not elements.are_held:
+            return  # written already, by a call that Ctrl-C or a full disk cut off
+        elements.filed(self.writer.write_payload(entry.record()))

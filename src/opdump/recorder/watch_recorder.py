@@ -1,0 +1,63 @@
+"""The recorder of watched memory: what the outputs of watched operators hold after others is filed, and nothing of what those compute."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from opdump.recorder.operator_recorder import Finished, OperatorRecorder
+from opdump.recorder.own_errors import told_where_it_stops
+from opdump.recorder.snapshots import LiveTensor, TensorSnapshot
+from opdump.records import OpRecord
+
+
+def watched_name(after: str, node: str) -> str:
+    """What the outputs of `node` are called, as they are after `after`: `A_To_C`."""
+    return f"{after}_To_{node}"
+
+
+class WatchRecorder(OperatorRecorder):
+    """Files looks at memory. Operators that run are counted alone."""
+
+    @told_where_it_stops
+    def watch_begins(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
+        """Notes in the index what the outputs of a watched operator were when it had run: their digests, and no file."""
+        if self.is_over:
+            return
+        with self._lock:
+            taken = self._read(op, "output", outputs)
+            self._settle(taken)
+            for entry in taken:
+                entry.skip = entry.skip or "not watched"
+            self._enter(op, taken, [None] * len(taken))
+
+    @told_where_it_stops
+    def watched(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
+        """Files what the outputs of a watched operator hold now; `op` has the name of `watched_name`."""
+        if self.is_over:
+            return
+        with self._lock:
+            taken = self._read(op, "output", outputs)
+            self._settle(taken)
+            self._file(Finished(op, taken))
+
+    def _begins(
+        self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None
+    ) -> list[TensorSnapshot]:
+        return []
+
+    def _ran(self, op: OpRecord, taken: list[TensorSnapshot], outputs: Iterable[LiveTensor]) -> None:
+        self._drop()
+
+    def _raised(
+        self,
+        op: OpRecord,
+        opened: OpRecord,
+        error: BaseException,
+        taken: list[TensorSnapshot],
+        inputs: Iterable[LiveTensor],
+    ) -> None:
+        self._drop()
+
+    def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
+        super()._count(steps, ops, entries)
+        self.tally.executed -= len(ops)  # looks, and no operators: those are counted
