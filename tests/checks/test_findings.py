@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opdump.checks import CHECKS, CheckName, Checks, Finding, Thresholds
-from opdump.checks.tensor_stats import TensorStats, facts_of, facts_of_summary
+from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
 from opdump.kernels import summarise
 from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
 
@@ -17,8 +17,8 @@ NAN, INF = math.nan, math.inf
 
 
 def said(check: CheckName, *values: float, dtype: str = "float32", thresholds: Thresholds | None = None) -> str:
-    facts = facts_of_summary(summarise(np.array(values, dtype)))
-    return CHECKS.load(check)(facts, dtype, thresholds or Thresholds())
+    stats = stats_of_summary(summarise(np.array(values, dtype)))
+    return CHECKS.load(check)(stats, dtype, thresholds or Thresholds())
 
 
 def test_each_check_says_what_it_found_in_a_few_words() -> None:
@@ -51,7 +51,7 @@ def test_thresholds_move_and_have_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statistics", "facts"),
+    ("statistics", "stats"),
     [
         ({"max": 1.0, "min": -1.0, "l2norm": 2.0}, TensorStats(4, 0, 0, -1, 1.0, -1.0)),
         ({"max": 0.0, "min": 0.0}, TensorStats(4, 0, 0, 4, 0.0, 0.0)),
@@ -63,23 +63,23 @@ def test_thresholds_move_and_have_limits() -> None:
         ({}, None),
     ],
 )
-def test_facts_come_from_whichever_statistics_there_are(
-    statistics: dict[str, StatisticValue], facts: TensorStats | None
+def test_stats_come_from_whichever_statistics_there_are(
+    statistics: dict[str, StatisticValue], stats: TensorStats | None
 ) -> None:
-    assert facts_of(statistics, 4) == facts
+    assert stats_of(statistics, 4) == stats
 
 
 def test_a_nan_shows_in_the_extremes_where_nobody_counted() -> None:
-    facts = facts_of({"max": NAN, "min": NAN, "l2norm": NAN}, 4)
-    assert facts is not None
-    assert facts.nan == -1
-    assert CHECKS.load("nan")(facts, "float32", Thresholds()) == "some of 4 elements"
+    stats = stats_of({"max": NAN, "min": NAN, "l2norm": NAN}, 4)
+    assert stats is not None
+    assert stats.nan == -1
+    assert CHECKS.load("nan")(stats, "float32", Thresholds()) == "some of 4 elements"
 
 
 def tensor(op: OpRecord, io: IO, *values: float, source: str = "", **more: Any) -> tuple[TensorRecord, TensorStats]:
     array = np.array(values, np.float32)
     record = TensorRecord(op, io, 0, "float32", array.shape, source=source, **more)
-    return record, facts_of_summary(summarise(array))
+    return record, stats_of_summary(summarise(array))
 
 
 def op(op_type: str, **more: Any) -> OpRecord:

@@ -37,8 +37,8 @@ def told(*steps: list[Execution]) -> list[str]:
     origins, found = Origins(), []
     for number, step in enumerate(steps):
         for each in step:
-            origins.see(each.op, each.tensors)
-        found.append(origins.told())
+            origins.observe(each.op, each.tensors)
+        found.append(origins.origin()[1])
         origins.end_step(number)
     return found
 

@@ -9,7 +9,7 @@ import pytest
 
 from opdump.checks import Checks, Thresholds
 from opdump.checks.operator_classes import class_of
-from opdump.checks.tensor_stats import TensorStats, facts_of_summary
+from opdump.checks.tensor_stats import TensorStats, stats_of_summary
 from opdump.kernels import summarise
 from opdump.records import IO, OpRecord, TensorRecord
 
@@ -71,4 +71,4 @@ def executed(op_type: str, *values: float) -> tuple[OpRecord, list[tuple[TensorR
     op = OpRecord(op_type=op_type, op_name=op_type, timestamp=1)
     io: IO = "output"
     record = TensorRecord(op=op, io=io, slot=0, dtype="float32", shape=(len(values),))
-    return op, [(record, facts_of_summary(summarise(np.array(values, "float32"))))]
+    return op, [(record, stats_of_summary(summarise(np.array(values, "float32"))))]

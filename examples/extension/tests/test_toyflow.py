@@ -10,7 +10,7 @@ from opdump_toyflow.adapter import ToyflowAdapter
 from opdump_toyflow.all_equal import all_equal
 
 from opdump.checks import Thresholds
-from opdump.checks.tensor_stats import facts_of_summary
+from opdump.checks.tensor_stats import stats_of_summary
 from opdump.kernels import summarise
 from opdump.testing import AdapterTests
 
@@ -39,7 +39,7 @@ class TestToyflow(AdapterTests):
 
 def test_equal_elements_are_found() -> None:
     def said(array: Any) -> str:
-        return all_equal(facts_of_summary(summarise(array)), "float32", Thresholds())
+        return all_equal(stats_of_summary(summarise(array)), "float32", Thresholds())
 
     assert said(np.full(5, 0.25, np.float32)) == "5 times 0.25"
     assert said(np.arange(5, dtype=np.float32)) == ""

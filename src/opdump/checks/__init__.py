@@ -1,4 +1,4 @@
-"""What is wrong with numbers: pure functions over what an operator read and wrote, or over the records of a dump.
+"""Checks what operators read and wrote: pure functions over tensors just taken, or over the records of a dump.
 
 overflow_status("matmul", "aten::matmul", {}, inputs, outputs)      # 0x400: the status bits of one executed operator
 Checks(Thresholds()).findings(op, tensors)                          # NaN, Inf, all zero, extremes of a recorded operator

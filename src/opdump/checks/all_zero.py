@@ -1,4 +1,4 @@
-"""A tensor of floats without any element but zero."""
+"""Finds tensors of floats whose elements are all zero."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from opdump.checks.inspected_tensor import INTEGERS
 from opdump.checks.tensor_stats import TensorStats
 
 
-def all_zero(facts: TensorStats, dtype: str, thresholds: Thresholds) -> str:
+def all_zero(stats: TensorStats, dtype: str, thresholds: Thresholds) -> str:
     """`6 elements`; empty for integers and bool, of which many are rightly zero, for fewer than `zeros` elements,
     and where only a sample is known: the rest may be other.
     """
-    if dtype in INTEGERS or dtype == "bool" or facts.count < thresholds.zeros or facts.whole is not None:
+    if dtype in INTEGERS or dtype == "bool" or stats.count < thresholds.zeros or stats.whole is not None:
         return ""
-    return f"{facts.count} elements" if facts.zero == facts.count else ""
+    return f"{stats.count} elements" if stats.zero == stats.count else ""

@@ -1,10 +1,10 @@
-"""What of a tensor follows from what its operator read, or was asked for: no news to a person.
+"""Finds out what of a tensor follows from what its operator read or was asked for: it is no finding.
 
     zeros         0 * x is 0: who read zeros made none. A momentum begins with zeros, the gradient behind a dead layer is zero
     infinities    a mask of -Inf is meant, and so is what it makes of scores
     extremes      the lowest number of the type is a mask, too; who reads an extreme hands it on
 
-Of a step, in execution order. It takes the inputs of operators and their sources: of a dump without them, less is known to follow.
+It needs the inputs of operators and their sources: in a dump without them, less is known to follow.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def is_root_input(name: str) -> bool:
 
 
 class Consequences:
-    """Of one step: ask of each operator in its order, then `saw` it."""
+    """The consequences within one step: ask about each operator in execution order, then `observe` it."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
@@ -65,22 +65,22 @@ class Consequences:
         self._plain: set[str] = set()
         """Outputs that were made of masks, of positions and of numbers in the program alone: no parameter, no data."""
 
-    def is_meant(self, record: TensorRecord, facts: TensorStats) -> bool:
+    def is_mask(self, record: TensorRecord, stats: TensorStats) -> bool:
         """Whether the infinities of an input are those of a mask."""
         if record.source in self._meant:
             return True
-        if not record.source:  # all that such a dump tells: somebody in the step has made a mask
-            return facts.only_negative_inf and bool(self._meant)
+        if not record.source:  # all that is known without sources: an operator of the step has made a mask
+            return stats.only_negative_inf and bool(self._meant)
         is_given = record.source.startswith("data-") or is_root_input(record.source)
-        return facts.only_negative_inf and is_given
+        return stats.only_negative_inf and is_given
 
-    def infinities_are_meant(self, op: OpRecord, inputs: Sequence[Known], facts: TensorStats) -> bool:
+    def infinities_follow(self, op: OpRecord, inputs: Sequence[Known], stats: TensorStats) -> bool:
         """Whether those of an output are a mask, or what a mask makes of other numbers."""
-        if not facts.only_negative_inf:
+        if not stats.only_negative_inf:
             return False
         bad = [each for each in inputs if each[1].nan or each[1].inf]
         if bad:
-            return all(self.is_meant(*each) for each in bad)
+            return all(self.is_mask(*each) for each in bad)
         return (
             class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments) or self._is_plain(op, inputs)
         )
@@ -92,25 +92,25 @@ class Consequences:
         read = _that_make(op, record, inputs)
         return any(
             _is_float(each)
-            and facts.count >= self._thresholds.zeros
-            and facts.zero == facts.count
+            and stats.count >= self._thresholds.zeros
+            and stats.zero == stats.count
             and not _is_added(op, each)
-            for each, facts in read
+            for each, stats in read
         )
 
     def extremes_follow(self, op: OpRecord, record: TensorRecord, inputs: Sequence[Known]) -> bool:
         """Whether an output is extreme since an input is, or since the program wrote such a number."""
         if self._is_plain(op, inputs) or _has_extreme_argument(op.arguments, record.dtype, self._thresholds):
             return True
-        return any(is_extreme(each, facts, self._thresholds) for each, facts in _that_make(op, record, inputs))
+        return any(is_extreme(each, stats, self._thresholds) for each, stats in _that_make(op, record, inputs))
 
-    def saw(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
-        """The operator has been judged."""
+    def observe(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
+        """Takes the next operator of the step, in execution order."""
         is_plain = self._is_plain(op, inputs)
-        for record, facts in outputs:
+        for record, stats in outputs:
             name = f"{op.op_name}:{record.slot}"
             (self._plain.add if is_plain else self._plain.discard)(name)
-            (self._meant.add if self.infinities_are_meant(op, inputs, facts) else self._meant.discard)(name)
+            (self._meant.add if self.infinities_follow(op, inputs, stats) else self._meant.discard)(name)
 
     def _is_plain(self, op: OpRecord, inputs: Sequence[Known]) -> bool:
         if op.op_type == PARAMETER:
@@ -120,21 +120,21 @@ class Consequences:
         return bool(inputs) and all(not _is_float(record) or record.source in self._plain for record, _ in inputs)
 
 
-def is_extreme(record: TensorRecord, facts: TensorStats, thresholds: Thresholds) -> bool:
+def is_extreme(record: TensorRecord, stats: TensorStats, thresholds: Thresholds) -> bool:
     """Whether a tensor holds a number near the largest of its type, or an infinity in its place."""
     largest = LARGEST.get(record.dtype)
     if largest is None:
         return False
     bound = thresholds.extreme * largest
-    return any(value is not None and abs(value) >= bound for value in (facts.max, facts.min))
+    return any(value is not None and abs(value) >= bound for value in (stats.max, stats.min))
 
 
-def is_lowest(record: TensorRecord, facts: TensorStats, thresholds: Thresholds) -> bool:
+def is_lowest(record: TensorRecord, stats: TensorStats, thresholds: Thresholds) -> bool:
     """Whether the one extreme of a tensor is the lowest number of its type itself: a mask that is no infinity."""
     largest = LARGEST.get(record.dtype)
-    if largest is None or facts.min is None or facts.max is None:
+    if largest is None or stats.min is None or stats.max is None:
         return False
-    return facts.min <= -largest * (1 - 1e-6) and facts.max < thresholds.extreme * largest
+    return stats.min <= -largest * (1 - 1e-6) and stats.max < thresholds.extreme * largest
 
 
 def _is_float(record: TensorRecord) -> bool:
@@ -145,8 +145,8 @@ def _that_make(op: OpRecord, output: TensorRecord, inputs: Sequence[Known]) -> S
     """The inputs that one output is made of: of an operator over lists, the items of its number."""
     if not op.op_type.startswith("_foreach"):
         return inputs
-    items = [(_ITEM.search(record.argument), record, facts) for record, facts in inputs]
-    return [(record, facts) for item, record, facts in items if item is None or int(item[1]) == output.slot]
+    items = [(_ITEM.search(record.argument), record, stats) for record, stats in inputs]
+    return [(record, stats) for item, record, stats in items if item is None or int(item[1]) == output.slot]
 
 
 def _is_added(op: OpRecord, record: TensorRecord) -> bool:

@@ -1,4 +1,4 @@
-"""A float near the largest that its type can hold: the next operation may overflow."""
+"""Finds floats near the largest of their type: the next operation may overflow."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LARGEST: Final[Mapping[str, float]] = {
 }
 
 
-def extreme(facts: TensorStats, dtype: str, thresholds: Thresholds) -> str:
-    """`60000, the largest float16 is 65504`; empty for other types, and where the extremes are not finite: other checks tell that."""
+def extreme(stats: TensorStats, dtype: str, thresholds: Thresholds) -> str:
+    """`60000, the largest float16 is 65504`; empty for other types, and where the extremes are not finite: other checks find that."""
     largest = LARGEST.get(dtype)
     if largest is None:
         return ""
-    for value in (facts.max, facts.min):
+    for value in (stats.max, stats.min):
         if value is not None and math.isfinite(value) and abs(value) >= thresholds.extreme * largest:
             return f"{value:g}, the largest {dtype} is {largest:g}"
     return ""

@@ -1,4 +1,4 @@
-"""Findings: what a check says of one tensor, or of one operator, of a dump."""
+"""The finding of a check: about one tensor, or one operator, of a dump."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CheckName = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing found. `step` and `rank` are None where the dump does not tell them; `slot` is None for a whole operator.
+    """One thing found. `step` and `rank` are None where the dump does not have them; `slot` is None for a whole operator.
 
     `origin`: the first operator of the step that gave NaN or infinities without having read any.
-    `inherited`: the operator read NaN or infinities, so that its own are no news; or it read them of a parameter that an earlier step
-    gave some.
+    `inherited`: the operator read NaN or infinities, so that its own follow from them; or it read them of a parameter that an
+    earlier step gave some.
     """
 
     check: CheckName
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """What counts as found. `extreme` is a fraction of the largest number of the element type; `zeros` the fewest elements, all of
+    """When the checks report. `extreme` is a fraction of the largest number of the element type; `zeros` the fewest elements, all of
     which must be zero.
     """
 

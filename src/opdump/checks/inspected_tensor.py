@@ -1,4 +1,4 @@
-"""InspectedTensor: an input or output of an operator, as far as it was looked at."""
+"""An input or output of an operator as the overflow checks take it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXACT: Final = INTEGERS | {"bool"}
 class InspectedTensor(
     NamedTuple
 ):  # made for every tensor of every operator: a frozen dataclass takes four times as long
-    """One tensor: its facts, its summary, and a way to its elements for the few checks that need them.
+    """One tensor: its type and shape, its summary, and a way to its elements for the few checks that need them.
 
     `dtype` is the name of a record (`float16`, `bfloat16`, `int8`). Of a type that has no summary (complex numbers, floats of 8 bits)
     `summary` is None. `elements` gives an array of `shape`, bfloat16 and 8-bit floats widened to float32 as a payload has them; None
@@ -46,7 +46,7 @@ class InspectedTensor(
 
     @property
     def cannot_have_overflowed(self) -> bool:
-        """Whether it tells by itself that no overflow ended in it: finite floats, or a type that cannot overflow."""
+        """Whether no overflow can have ended in it: finite floats, or a type that cannot overflow."""
         summary = self.summary
         if self.dtype in FLOATS and summary is not None:
             return not (summary.nan or summary.positive_inf or summary.negative_inf)

@@ -1,4 +1,4 @@
-"""Whether an operator on integers left the range of its type: recomputed in a wider one.
+"""Recomputes operators on integers in a wider type, to find those that left the range of theirs.
 
 The extremes of the inputs bound the result. Only where the bound leaves the range are elements looked at.
 """
@@ -83,7 +83,7 @@ def integer_status(
 
 
 class _UnknownAxesError(Exception):
-    """Along which axes the operator worked is not to be seen."""
+    """The axes that the operator worked along are unknown."""
 
 
 def _is_inside(low: float, high: float, output: InspectedTensor) -> bool:

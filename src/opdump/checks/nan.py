@@ -1,4 +1,4 @@
-"""Any NaN."""
+"""Finds NaN."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from opdump.checks.finding import Thresholds
 from opdump.checks.tensor_stats import TensorStats
 
 
-def nan(facts: TensorStats, _dtype: str, _thresholds: Thresholds) -> str:
+def nan(stats: TensorStats, _dtype: str, _thresholds: Thresholds) -> str:
     """`3 of 6 elements`, `3 of the first 6 of 1000 elements`; empty where there is none, or nothing is known."""
-    if not facts.nan:
+    if not stats.nan:
         return ""
-    return f"{facts.nan} of {facts.elements}" if facts.nan > 0 else f"some of {facts.elements}"
+    return f"{stats.nan} of {stats.elements}" if stats.nan > 0 else f"some of {stats.elements}"

@@ -1,4 +1,4 @@
-"""How many elements of a tensor are NaN or infinite, by its statistics."""
+"""Counts the NaN and infinite elements of a tensor by its statistics."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NOT_FINITE: Final = ("nan count", "negative inf count", "positive inf count")
 
 
 def not_finite(statistics: Mapping[str, StatisticValue]) -> int | None:
-    """How many elements are NaN or infinite; None where the statistics do not tell.
+    """How many elements are NaN or infinite; None where the statistics cannot answer that.
 
-    Without the counts, a NaN or an infinity among max, min, avg and l2norm tells that there is at least one.
+    Without the counts, a NaN or an infinity among max, min, avg and l2norm means at least one.
     """
     counts = [int(statistics[name]) for name in _NOT_FINITE if name in statistics]
     if len(counts) == len(_NOT_FINITE):
@@ -26,7 +26,7 @@ def not_finite(statistics: Mapping[str, StatisticValue]) -> int | None:
     return sum(counts) or None
 
 
-def holds_nan(statistics: Mapping[str, StatisticValue]) -> bool:
+def has_nan(statistics: Mapping[str, StatisticValue]) -> bool:
     """Whether an element is NaN; without a count, whether one of the measures is."""
     if "nan count" in statistics:
         return bool(statistics["nan count"])

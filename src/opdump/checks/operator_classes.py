@@ -1,4 +1,4 @@
-"""Which kind of work an operator does, as far as overflow is concerned.
+"""Classes of operators by how they can overflow.
 
     moves    makes or moves elements and computes none: it cannot overflow
     casts    changes the element type

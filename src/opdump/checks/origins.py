@@ -1,4 +1,4 @@
-"""Who made the NaN and the infinities of a step: the operator that gave the first ones, not one that read them later.
+"""Finds the operator that made the first NaN or infinity of a step, not one that read them later.
 
 Steps are followed in their order, since a parameter that one step poisoned is read by the next: there its first reader made nothing.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from opdump.checks.not_finite import holds_nan, not_finite
+from opdump.checks.not_finite import has_nan, not_finite
 from opdump.checks.operator_classes import class_of, reads_variable, writes_variable
 from opdump.checks.overflow import has_only_finite_arguments
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 
 _Updates = list[tuple[str, frozenset[tuple[int, ...]]]]
-"""Operators that computed what variables hold now, with the shapes of what they read."""
+"""Operators that computed the present values of variables, with the shapes of what they read."""
 PARAMETER = "Parameter"
 """op_type of the value of a parameter at the end of a step: filed like an operator's output, and no operator."""
 
@@ -23,7 +23,7 @@ OriginKind = Literal["", "made", "meant", "read"]
 """`made`: an operator gave it where it read none; `meant`: the program wrote it, as into a mask; `read`: it was there before the step."""
 
 
-class SeenTensor(Protocol):
+class ObservedTensor(Protocol):
     """An input or output, as a record or as it was just taken."""
 
     @property
@@ -39,11 +39,11 @@ class SeenTensor(Protocol):
 
 
 class Origins:
-    """Of one rank: hand over the operators of each step with their tensors, in order, then ask for `told` and call `end_step`."""
+    """Finds the origin of each step of one rank: `observe` its operators in order, ask for `origin`, call `end_step`."""
 
     def __init__(self) -> None:
         self._earlier = ""
-        """The operator that made what parameters hold since an earlier step, with that step."""
+        """The operator that made the NaN or infinities in parameters, in an earlier step, with that step."""
         self._poisoned = False
         self._updated: _Updates = []
         """What changed variables in the latest step that did so, of finite numbers."""
@@ -60,8 +60,8 @@ class Origins:
         self._updates: _Updates = []
         self._poisons = False
 
-    def see(self, op: OpRecord, all_tensors: Iterable[SeenTensor]) -> None:
-        """An operator of the step, the next in execution order."""
+    def observe(self, op: OpRecord, all_tensors: Iterable[ObservedTensor]) -> None:
+        """Takes the next operator of the step, in execution order."""
         tensors = [record for record in all_tensors if not record.skip]
         bad = [record for record in tensors if not_finite(record.statistics)]
         gives = any(record.io == "output" for record in bad)
@@ -91,18 +91,14 @@ class Origins:
         elif gives and not self._other:
             self._made = self._made or op.op_name
 
-    def _makes_nan(self, bad: Sequence[SeenTensor], read: Sequence[SeenTensor]) -> bool:
+    def _makes_nan(self, bad: Sequence[ObservedTensor], read: Sequence[ObservedTensor]) -> bool:
         if not self._meant or self._made or self._other or self._read:
             return False
-        gives_nan = any(record.io == "output" and holds_nan(record.statistics) for record in bad)
-        return gives_nan and not any(holds_nan(record.statistics) for record in read)
+        gives_nan = any(record.io == "output" and has_nan(record.statistics) for record in bad)
+        return gives_nan and not any(has_nan(record.statistics) for record in read)
 
-    def told(self) -> str:
-        """The operator that made the first NaN or infinity of the step; empty where there is none."""
-        return self.found()[1]
-
-    def found(self) -> tuple[OriginKind, str]:
-        """The same, with what that operator did."""
+    def origin(self) -> tuple[OriginKind, str]:
+        """The operator that made the first NaN or infinity of the step, and how; its name is empty where there is none."""
         made = self._overflowed or self._made or self._other
         if made:
             return "made", made
@@ -116,8 +112,8 @@ class Origins:
         """The step is over: what follows belongs to the next one."""
         maker = self._made or self._other or self._meant
         if self._poisons and not self._poisoned and (maker or self._overflowed):
-            is_told = bool(self._overflowed) and "(in step" in self._overflowed
-            self._earlier = self._overflowed if is_told else f"{self._overflowed or maker} (in step {step})"
+            has_step = bool(self._overflowed) and "(in step" in self._overflowed
+            self._earlier = self._overflowed if has_step else f"{self._overflowed or maker} (in step {step})"
         self._poisoned = self._poisons
         if not self._poisoned:
             self._earlier = ""
@@ -135,7 +131,7 @@ class Origins:
                 return f"one of {len(fitting)} updates{when}, of what {reader} reads"
         return ""
 
-    def _note_source(self, op_name: str, read: Sequence[SeenTensor], *, writes: bool) -> None:
+    def _note_source(self, op_name: str, read: Sequence[ObservedTensor], *, writes: bool) -> None:
         """An operator read what is bad: it was made by one that left no data, or is older than the step."""
         if self._made or self._other or self._meant or self._read:
             return
@@ -145,8 +141,8 @@ class Origins:
         for record in read:
             maker = record.source.rpartition(":")[0]
             if record.source.startswith(("Parameter.", "data-")) or not maker:
-                told = f"{record.source} (read by {op_name})" if record.source else op_name
-                self._read = self._read or told
+                origin = f"{record.source} (read by {op_name})" if record.source else op_name
+                self._read = self._read or origin
                 self._poisoned |= record.source.startswith("Parameter.")
             elif maker not in self._recorded:
                 self._other = maker

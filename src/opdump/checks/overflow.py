@@ -1,4 +1,4 @@
-"""The status word of an operator that overflowed, as far as its data proves it.
+"""Works out the overflow status of an operator, as far as its data proves it.
 
     0x8    the smallest integer was negated
     0x10   an integer addition, subtraction, multiplication or sum of products left the range of its type

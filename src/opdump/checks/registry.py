@@ -1,6 +1,6 @@
-"""The checks of a dump, and what they say of an executed operator.
+"""Runs the registered checks over the operators of a step.
 
-A check is a function of the facts of a tensor, its element type and the thresholds; it gives a few words, or none. An installed package
+A check is a function of the statistics of a tensor, its element type and the thresholds; it gives a few words, or none. An installed package
 adds one by an entry point of the group `opdump.checks`. The status words of overflow files (`overflow`) are no such function: they are
 found already.
 """
@@ -37,26 +37,26 @@ _NOT_FINITE: Final = ("nan", "inf")
 class Checks:
     """The checks over the operators of one step, in execution order; `end_step` after the last.
 
-    Every output is judged. An input is where nobody else tells of it: a parameter or data of the program, or, where the dump does not
-    say who made it, one whose kind of finding no output of the step has had yet. What follows from what was read is no finding
+    Every output is checked. An input is checked where no output stands for it: a parameter or data of the program, or, where the
+    dump does not name its source, one whose kind of finding no output of the step has had yet. What follows from what was read is no finding
     (`consequences`).
     """
 
     def __init__(self, thresholds: Thresholds, *, is_first_step: bool = True, is_poisoned: bool = False) -> None:
-        """`is_first_step`: parameters may be as they were initialised; `is_poisoned`: parameters held NaN or infinities before."""
+        """`is_first_step`: parameters may be as they were initialised; `is_poisoned`: parameters had NaN or infinities before."""
         self._thresholds = thresholds
         self._checks = CHECKS.loaded()
         self._was_poisoned = is_poisoned
         self.poisons = False
         """Whether the optimizer, or a parameter at the end of the step, has given NaN or infinities."""
         self._found: set[CheckName] = set()
-        self._told: set[tuple[str, CheckName]] = set()
+        self._reported: set[tuple[str, CheckName]] = set()
         self._has_origin = False
         self._consequences = Consequences(thresholds)
         self._parameters = Parameters()
         self._is_first_step = is_first_step
         self._zero_parameters: dict[str, Finding] = {}
-        """Parameters that were zero when they were read first; the end of the step tells what of them is news."""
+        """Parameters that were zero when they were read first; at the end of the step it is known which of them are findings."""
 
     def findings(self, op: OpRecord, tensors: Iterable[tuple[TensorRecord, TensorStats]]) -> list[Finding]:
         """What is wrong with an operator's tensors, inputs first."""
@@ -65,35 +65,35 @@ class Checks:
         outputs = [each for each in known if each[0].io == "output"]
         is_value = op.op_type == PARAMETER  # filed like an output at the end of a step: nothing made it there
         has_read = is_value or any(
-            (facts.nan or facts.inf) and not self._consequences.is_meant(record, facts) for record, facts in inputs
+            (stats.nan or stats.inf) and not self._consequences.is_mask(record, stats) for record, stats in inputs
         )
         has_read = has_read or (self._was_poisoned and not inputs)
         if is_value or op.phase == "optimizer":
-            self.poisons = self.poisons or any(facts.nan or facts.inf for _, facts in outputs)
+            self.poisons = self.poisons or any(stats.nan or stats.inf for _, stats in outputs)
         found = [
             finding
-            for record, facts in inputs
-            for name, text in self._words(record, facts).items()
-            if (finding := self._of_input(op, record, facts, name, text)) is not None
+            for record, stats in inputs
+            for name, text in self._words(record, stats).items()
+            if (finding := self._of_input(op, record, stats, name, text)) is not None
         ]
         found += [
             self._of_output(op, record, name, text, has_read=has_read)
-            for record, facts in outputs
-            for name, text in self._words(record, facts).items()
-            if not self._is_expected(op, record, facts, name, inputs)
+            for record, stats in outputs
+            for name, text in self._words(record, stats).items()
+            if not self._is_expected(op, record, stats, name, inputs)
         ]
-        self._consequences.saw(op, inputs, outputs)
-        self._parameters.saw(op, inputs, outputs)
+        self._consequences.observe(op, inputs, outputs)
+        self._parameters.observe(op, inputs, outputs)
         self._has_origin = self._has_origin or any(finding.origin for finding in found)
         self._found.update(finding.check for finding in found)
         return found
 
     def end_step(self) -> list[Finding]:
-        """What only the whole step tells: parameters of zeros that it did not change, though it changed others."""
+        """Findings of the whole step: parameters of zeros that it did not change, though it changed others."""
         found = [
             _finding(record.op, record, "all zero", text)
-            for record, facts in self._parameters.that_stay_zero()
-            if (text := self._words(record, facts).get("all zero"))
+            for record, stats in self._parameters.that_stay_zero()
+            if (text := self._words(record, stats).get("all zero"))
         ]
         if not self._is_first_step:
             read = self._zero_parameters.items()
@@ -101,10 +101,10 @@ class Checks:
         return found
 
     def _of_input(
-        self, op: OpRecord, record: TensorRecord, facts: TensorStats, name: CheckName, text: str
+        self, op: OpRecord, record: TensorRecord, stats: TensorStats, name: CheckName, text: str
     ) -> Finding | None:
         source = record.source
-        if name == "inf" and self._consequences.is_meant(record, facts):
+        if name == "inf" and self._consequences.is_mask(record, stats):
             return None
         if name == "all zero" and op.phase == "optimizer":
             return None  # a momentum, a gradient
@@ -112,13 +112,13 @@ class Checks:
             if len(record.shape) >= 2:  # a bias, a running mean may be zero
                 self._zero_parameters.setdefault(source, _finding(op, record, name, text))
             return None
-        if name == "extreme" and is_lowest(record, facts, self._thresholds) and not source.startswith("Parameter."):
+        if name == "extreme" and is_lowest(record, stats, self._thresholds) and not source.startswith("Parameter."):
             return None
         if source:
-            # Who makes it told of it; a parameter or data is told of by its first reader.
-            if not source.startswith(PROGRAMS_OWN) or (source, name) in self._told:
+            # Its maker has the finding; that of a parameter or of data is at its first reader.
+            if not source.startswith(PROGRAMS_OWN) or (source, name) in self._reported:
                 return None
-            self._told.add((source, name))
+            self._reported.add((source, name))
         elif name in self._found:
             return None
         is_old = self._was_poisoned and source.startswith("Parameter.") and not is_root_input(source)
@@ -128,20 +128,20 @@ class Checks:
         self,
         op: OpRecord,
         record: TensorRecord,
-        facts: TensorStats,
+        stats: TensorStats,
         name: CheckName,
         inputs: Sequence[tuple[TensorRecord, TensorStats]],
     ) -> bool:
         """Whether a kind of finding of an output is what the operator was asked for, or follows from what it read."""
         follows = self._consequences
         if op.op_type == PARAMETER:
-            if name == "inf" and facts.only_negative_inf:
+            if name == "inf" and stats.only_negative_inf:
                 return is_root_input(op.op_name)
             if name == "extreme":
-                return is_root_input(op.op_name) and is_lowest(record, facts, self._thresholds)
-            return name == "all zero" and not is_root_input(op.op_name)  # `end_step` tells
+                return is_root_input(op.op_name) and is_lowest(record, stats, self._thresholds)
+            return name == "all zero" and not is_root_input(op.op_name)  # `end_step` finds these
         if name == "inf":
-            return follows.infinities_are_meant(op, inputs, facts)
+            return follows.infinities_follow(op, inputs, stats)
         if name == "nan":
             return False
         # What an operator only makes or moves is neither zero nor extreme.
@@ -150,7 +150,7 @@ class Checks:
         if name == "extreme":
             return follows.extremes_follow(op, record, inputs)
         if not inputs and op.phase == "optimizer":
-            return True  # a momentum that begins with zeros, for all that such a dump tells
+            return True  # a momentum that begins with zeros, perhaps: nothing else is known
         return follows.zeros_follow(op, record, inputs)
 
     def _of_output(self, op: OpRecord, record: TensorRecord, name: CheckName, text: str, *, has_read: bool) -> Finding:
@@ -161,8 +161,8 @@ class Checks:
         makes_it_up = class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments)
         return replace(finding, origin=not (has_read or makes_it_up or self._has_origin), inherited=has_read)
 
-    def _words(self, record: TensorRecord, facts: TensorStats) -> dict[CheckName, str]:
-        words = {name: check(facts, record.dtype, self._thresholds) for name, check in self._checks.items()}
+    def _words(self, record: TensorRecord, stats: TensorStats) -> dict[CheckName, str]:
+        words = {name: check(stats, record.dtype, self._thresholds) for name, check in self._checks.items()}
         return {name: text for name, text in words.items() if text}
 
 

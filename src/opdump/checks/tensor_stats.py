@@ -1,4 +1,4 @@
-"""TensorStats: what the checks need to know of a tensor, from its statistics, or from a summary of its elements."""
+"""Statistics of a tensor as the checks need them, from those of a dump or from a summary of its elements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opdump.records import StatisticValue
 
 @dataclass(frozen=True, slots=True)
 class TensorStats:
-    """A count is None where the statistics say nothing of it, and -1 where they say that there are some, but not how many."""
+    """A count is None where the statistics do not have it, and -1 where there are some, but their number is unknown."""
 
     count: int
     nan: int | None
@@ -22,7 +22,7 @@ class TensorStats:
     """The largest element; NaN and infinite ones as the writer of the dump counted them."""
     min: float | None
     whole: int | None = None
-    """Elements of the tensor where the facts are those of a sample, its first `count` elements."""
+    """Elements of the tensor where the statistics are those of a sample, its first `count` elements."""
     only_negative_inf: bool = False
     """There are infinities, all of them negative, and no NaN: what a mask of attention looks like."""
 
@@ -32,8 +32,8 @@ class TensorStats:
         return f"{self.count} elements" if self.whole is None else f"the first {self.count} of {self.whole} elements"
 
 
-def facts_of(statistics: Mapping[str, StatisticValue], count: int) -> TensorStats | None:
-    """The facts that statistics of a dump give, whichever were asked for; None where they give none of them.
+def stats_of(statistics: Mapping[str, StatisticValue], count: int) -> TensorStats | None:
+    """From the statistics of a dump, whichever it has; None where none of them is of use.
 
     Without `nan count`, a NaN shows in max, min, avg or l2norm. Without the counts of infinities these show in max and min; there a
     NaN hides them.
@@ -62,8 +62,8 @@ def facts_of(statistics: Mapping[str, StatisticValue], count: int) -> TensorStat
     return TensorStats(count, nan, inf, zero, maximum, minimum, only_negative_inf=only_negative)
 
 
-def facts_of_summary(summary: Summary, whole: int | None = None) -> TensorStats:
-    """The facts of elements; `whole` is the count of those of the tensor where only the first ones are there."""
+def stats_of_summary(summary: Summary, whole: int | None = None) -> TensorStats:
+    """From a summary; `whole` is the number of elements of the tensor where only the first ones were summarised."""
     return TensorStats(
         count=int(summary.count),
         nan=int(summary.nan),

@@ -1,4 +1,4 @@
-"""Which parameters of zeros a person wants to look at: those that a step leaves as they are while it changes others.
+"""Finds parameters of zeros that a step leaves as they are while it changes others.
 
 A bias, the scale of a last normalisation, the second matrix of an adapter begin with zeros, and the optimizer moves them. One that
 stays where all others move has no gradient: its layer is dead, or nobody trains it.
@@ -17,17 +17,17 @@ PREFIX: Final = f"{PARAMETER}."
 
 
 class Parameters:
-    """Of one step: what parameters were when they were read first, and what they are at its end."""
+    """The parameters of one step, when they were read first and at its end."""
 
     def __init__(self) -> None:
         self._before: dict[str, TensorStats] = {}
         self._after: dict[str, Known] = {}
 
-    def saw(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
-        """An operator of the step, the next in execution order."""
-        for record, facts in inputs:
+    def observe(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
+        """Takes the next operator of the step, in execution order."""
+        for record, stats in inputs:
             if record.source.startswith(PREFIX):
-                self._before.setdefault(record.source.removeprefix(PREFIX), facts)
+                self._before.setdefault(record.source.removeprefix(PREFIX), stats)
         if op.op_type == PARAMETER:
             for each in outputs:
                 self._after[op.op_name] = each
@@ -41,10 +41,10 @@ class Parameters:
         if not self._changed():
             return []
         return [
-            (record, facts)
-            for name, (record, facts) in self._after.items()
-            if len(record.shape) >= 2 and facts.count and facts.zero == facts.count and not is_root_input(name)
+            (record, stats)
+            for name, (record, stats) in self._after.items()
+            if len(record.shape) >= 2 and stats.count and stats.zero == stats.count and not is_root_input(name)
         ]
 
     def _changed(self) -> bool:
-        return any(self._before.get(name, facts) != facts for name, (_, facts) in self._after.items())
+        return any(self._before.get(name, stats) != stats for name, (_, stats) in self._after.items())

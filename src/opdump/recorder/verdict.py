@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from opdump.checks.not_finite import holds_nan, not_finite
+from opdump.checks.not_finite import has_nan, not_finite
 from opdump.checks.operator_classes import writes_variable
-from opdump.checks.origins import PARAMETER, Origins, SeenTensor
+from opdump.checks.origins import PARAMETER, ObservedTensor, Origins
 from opdump.plan import Mode
 from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics
@@ -24,7 +24,7 @@ from opdump.verdict import Verdict, VerdictKind
 _FLOATING: Final = ("float", "bfloat", "complex")
 
 
-class OwnedTensor(SeenTensor, Protocol):
+class OwnedTensor(ObservedTensor, Protocol):
     """A tensor that knows its operator."""
 
     @property
@@ -72,8 +72,8 @@ class Lookout:
         for tensor in tensors:
             of_op.setdefault(id(tensor.op), []).append(tensor)
         for op in ops:
-            self._origins.see(op, of_op.get(id(op), ()))
-        kind, name = self._origins.found()
+            self._origins.observe(op, of_op.get(id(op), ()))
+        kind, name = self._origins.origin()
         if kind == "meant":
             self._meant = self._meant or name
         elif kind:
@@ -114,7 +114,7 @@ def _found(
     bad = [(op, tensor) for op in ops for tensor in of_op.get(id(op), ()) if not_finite(tensor.statistics)]
     given = [(op, tensor) for op, tensor in bad if op.op_name == name and tensor.io == "output"]
     op, tensor = (given or bad)[0]
-    kind: VerdictKind = "nan" if holds_nan(tensor.statistics) else "infinity"
+    kind: VerdictKind = "nan" if has_nan(tensor.statistics) else "infinity"
     amount = _amount(tensor)
     if given and is_made:
         return _of_op(kind, step, op, amount)

@@ -180,7 +180,7 @@ def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str], o
         if execution.op.skip:
             skipped[execution.op.skip] += 1
             continue
-        origins.see(execution.op, execution.tensors)
+        origins.observe(execution.op, execution.tensors)
         operators += execution.op.op_type != PARAMETER
         for record in execution.tensors:
             if record.skip:
@@ -190,7 +190,7 @@ def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str], o
                 bad += 1
     left_out = ", ".join(f"{number:,} {reason}" for reason, number in skipped.most_common())
     counted = [f"{operators:,}", f"{tensors:,}", f"{bad:,}" if bad else ""]
-    first_bad = origins.told()
+    first_bad = origins.origin()[1]
     origins.end_step(step)
     return [str(rank), str(step), ", ".join(sorted(graphs)), *counted, first_bad, left_out]
 

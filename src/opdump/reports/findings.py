@@ -15,7 +15,7 @@ import numpy as np
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.checks import Checks, Finding, Thresholds
-from opdump.checks.tensor_stats import TensorStats, facts_of, facts_of_summary
+from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
@@ -59,7 +59,7 @@ def check_dump(
                 if OVERFLOW_FILE in execution.op.arguments and not execution.tensors:
                     overflow_ops.append(execution.op)
                     continue
-                checked.findings += checks.findings(execution.op, list(_facts(execution, checked)))
+                checked.findings += checks.findings(execution.op, list(_stats(execution, checked)))
             checked.findings += checks.end_step()
             is_poisoned = checks.poisons
     _add_overflows(catalog, checked, overflow_ops, is_whole=rank is None and step is None)
@@ -70,34 +70,34 @@ def check_dump(
     return checked
 
 
-def _facts(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecord, TensorStats]]:
+def _stats(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecord, TensorStats]]:
     for record in execution.tensors:
         checked.tensors += 1
         try:
-            facts = _facts_of(record)
+            stats = _stats_of(record)
             damage = damage_of(record) if record.statistics else ""
         except OpdumpError as error:
-            facts, damage = None, str(error)
+            stats, damage = None, str(error)
         if damage:
             checked.problems.append(damage)
-        if facts is None:
+        if stats is None:
             checked.unknown += 1
         else:
-            checked.sampled += facts.whole is not None
-            yield record, facts
+            checked.sampled += stats.whole is not None
+            yield record, stats
 
 
-def _facts_of(record: TensorRecord) -> TensorStats | None:
+def _stats_of(record: TensorRecord) -> TensorStats | None:
     count = math.prod(record.shape)
-    facts = facts_of(record.statistics, count) if record.statistics else None
-    if facts is not None or record.payload is None or isinstance(record.payload, DamagedPayload):
-        return facts
+    stats = stats_of(record.statistics, count) if record.statistics else None
+    if stats is not None or record.payload is None or isinstance(record.payload, DamagedPayload):
+        return stats
     array = record.payload.to_host()
     if np.iscomplexobj(array):
         array = np.ascontiguousarray(array).view(array.real.dtype)
     if array.dtype.name not in DTYPE_CODES:
         return None
-    return facts_of_summary(summarise(array), count if record.sample else None)
+    return stats_of_summary(summarise(array), count if record.sample else None)
 
 
 def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OpRecord], *, is_whole: bool) -> None:
