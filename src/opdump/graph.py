@@ -1,4 +1,4 @@
-"""The operators of a run and what feeds them: the graph that a dump describes.
+"""The graph of a run: its operators and what feeds them.
 
 An eager framework has no graph before it runs, so one is built from operators as they appear: a `GraphBuilder` only ever
 grows, and each `build()` is a frozen `Graph` that `.ir`, `.pb` and the execution order are written from.
@@ -27,7 +27,7 @@ _NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 class GraphInput:
     """One input of an operator.
 
-    `source` says who made it: `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty where that is unknown (a batch
+    `source` is its producer: `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty where that is unknown (a batch
     that the data loader made). `dtype` is lower case as in `TensorRecord.dtype`; a dimension of -1 is not known.
     """
 

@@ -1,4 +1,4 @@
-"""Protobuf messages described by a table and built when they are first needed: no generated code, any version of protobuf."""
+"""Builds protobuf messages from a table when they are first needed: no generated code, any version of protobuf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nouns: what one operator read and wrote.
+"""Records of operators and of their inputs and outputs.
 
 An adapter makes them from live tensors, a layout files them, a catalog hands the same records back:
 
@@ -39,7 +39,7 @@ SkipReason = Literal[
     "device not selected",  # support_device leaves its device out
     "empty",  # no elements
     "in flight",  # the result of a collective that is still being written when the operator returns
-    "failed",  # a collective that failed: nobody says what its outputs hold
+    "failed",  # a collective that failed: its outputs are undefined
     "no storage",  # meta or fake tensor: shape without values
     "unsupported layout",  # elements cannot be reached as a dense array
     "opaque",  # an element type or a subclass that no array stands for
@@ -51,7 +51,7 @@ SkipReason = Literal[
     "device graph",  # recorded into a graph of the device, or replayed from one: it runs without the framework
     "not observed",  # ran where it could not be seen
     "not written",  # the dump could not be written any more when it ran
-    "not watched",  # watch mode: files hold what the watched operators' outputs became
+    "not watched",  # watch mode: the files are of the watched operators' outputs
 ]
 WITHOUT_KERNEL: frozenset[SkipReason] = frozenset(
     {"view", "allocation", "metadata", "constant", "control flow", "fed", "handle", "not executed"}
@@ -167,7 +167,7 @@ class OpRecord:
 
     `op_name` is the true name, the full scope with slashes (`Default/network-LeNet/conv1-Conv2d/convolution-op0`).
     `timestamp` counts microseconds since the Unix epoch; it is unique within a process and grows with execution order.
-    `occurrence` tells apart the executions of one name within one step (a loop body, gradient accumulation): 0, 1, ...
+    `occurrence` numbers the executions of one name within one step (a loop body, gradient accumulation): 0, 1, ...
     `order` is the position in the execution order of the step, over all graphs of the rank.
     """
 
@@ -283,8 +283,8 @@ class TensorRecord:
     skip: SkipReason = ""
     """Why the tensor left no data; empty where it was captured."""
     sample: int = 0
-    """Elements that the payload holds where it is a sample: the first ones of the tensor, row-major, in an array of one axis.
-    0 where it holds the whole tensor. Shape, statistics and `data_size` are those of the whole tensor in any case."""
+    """Elements in the payload where it is a sample: the first ones of the tensor, row-major, in an array of one axis.
+    0 where it has the whole tensor. Shape, statistics and `data_size` are those of the whole tensor in any case."""
 
     @property
     def payload_shape(self) -> tuple[int, ...]:
@@ -301,9 +301,9 @@ class TensorRecord:
 
         Types that numpy lacks are widened: bfloat16 and the floats of 8 bits and fewer to float32, integers of fewer than 8 bits
         to int8 or uint8, complex32 to complex64; quantised types of PyTorch come as the numbers that they stand for, in float32.
-        NaN keeps its bits. A tensor of no elements is an empty array, though no file holds it. A large file is mapped, not read.
+        NaN keeps its bits. A tensor of no elements is an empty array, though there is no file of it. A large file is mapped, not read.
 
-        Raises NoElementsError where the dump holds no elements of it, and CorruptDumpError or UndecodableTensorError where its
+        Raises NoElementsError where the dump has no elements of it, and CorruptDumpError or UndecodableTensorError where its
         file cannot be read.
         """
         if self.payload is not None:

@@ -1,4 +1,4 @@
-"""The calls of an inference program for Ascend devices, over ONNX Runtime: such a program dumps here as it does there.
+"""The calls of inference programs for Ascend devices (pyACL), over ONNX Runtime, with their dumps.
 
     from opdump import acl
 
@@ -13,7 +13,7 @@
     acl.finalize()
 
 A model file is ONNX, memory is that of the host, work is done when it is asked for. Calls return as those of pyACL do: the code
-alone (0 where all went well), or a value and the code. `acl.get_recent_err_msg()` says what was wrong.
+alone (0 where all went well), or a value and the code. `acl.get_recent_err_msg()` has the message of the last failure.
 
 docs/acl.md lists every call: same, different, missing.
 """
@@ -137,12 +137,12 @@ def get_soc_name() -> str:
 
 
 def get_version() -> tuple[int, int, int, int]:
-    """Major, minor and patch number of the interface, and the code: 1.0.0, whatever is newer is told by `hasattr`."""
+    """Major, minor and patch number of the interface, and the code: 1.0.0; newer calls are there if `hasattr` finds them."""
     return 1, 0, 0, Code.SUCCESS.value
 
 
 def app_log(level: int, message: str) -> None:
-    """Tells the logger `opdump.acl` something: 0 debug, 1 info, 2 warning, 3 error."""
+    """Logs a message to the logger `opdump.acl`: 0 debug, 1 info, 2 warning, 3 error."""
     LOG.log(_LEVELS[level] if level in range(len(_LEVELS)) else logging.ERROR, "%s", message)
 
 

@@ -1,6 +1,6 @@
 """Return codes of the calls, with the names of the public headers.
 
-docs/acl.md#return-codes says when each is returned.
+docs/acl.md#return-codes has when each is returned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which context is the current one of a thread: each thread has its own, and a new thread has none."""
+"""Keeps the current context of each thread; a new thread has none."""
 
 from __future__ import annotations
 

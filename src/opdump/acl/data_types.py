@@ -1,6 +1,6 @@
-"""Numbers of element types and formats in calls: neither those of dump files nor those of numpy.
+"""Converts numbers of element types and formats in calls, which are neither those of dump files nor those of numpy.
 
-Source: facts of the public headers (aclDataType, aclFormat); numpy's own numbers (`numpy.dtype.num`) for `acl.util`.
+Source: the public headers (aclDataType, aclFormat); numpy's own numbers (`numpy.dtype.num`) for `acl.util`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CODES_BY_NUMBER: Final[dict[int, str]] = {np.dtype(code).num: code for code in 
 
 
 def storage(dtype: str) -> np.dtype[Any] | None:
-    """The numpy type that holds the raw bits of an element; None for text and for what is packed into less than a byte."""
+    """The numpy type for the raw bits of an element; None for text and for what is packed into less than a byte."""
     return None if dtype in _WITHOUT_ARRAY else np.dtype(_STORAGE.get(dtype, dtype))
 
 
@@ -64,7 +64,7 @@ def numpy_type(number: int) -> np.dtype[Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorFacts:
+class TensorInfo:
     """An input or output: name, element type as in records, and shape; a dimension of -1 is not known."""
 
     name: str

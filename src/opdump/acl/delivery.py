@@ -1,4 +1,4 @@
-"""Dumps that go to a callback: as long as one is registered nothing goes to disk, and each chunk is handed over in its place.
+"""Delivers dumps to a callback: as long as one is registered, it gets each chunk, and nothing goes to disk.
 
 See docs/acl.md#the-dump-in-memory.
 """
@@ -49,7 +49,7 @@ class DumpChunk:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> DumpChunk:
-        """The chunk of such bytes. Raises ValueError for fewer than it says."""
+        """The chunk of such bytes. Raises ValueError for fewer than it announces."""
         if len(raw) < _HEADER.size:
             raise ValueError(f"a chunk has {_HEADER.size} bytes and its data, and these are {len(raw)}")
         name, size, is_last, offset, flag = _HEADER.unpack_from(raw)

@@ -1,4 +1,4 @@
-"""What a program may ask about a dump (`acl.dump`): where it lies, and to get it itself.
+"""Calls around the dump (`acl.dump`): its directories, and its delivery to a callback.
 
 pyACL has no such calls; these are acldumpGetPath, acldumpRegCallback, acldumpUnregCallback, acldumpGetExceptionInfoPath and
 acldumpSaveExceptionInfo of the C interface.
@@ -85,7 +85,7 @@ def get_exception_info_path(address: int, size: int) -> None:
 def save_exception_info(file: str | None, tag: str, tensors: Sequence[tuple[int, int]]) -> None:
     """Writes tensors, pairs of a description and a buffer, to `{directory of failing operators}/{file}.custom.{time}`.
 
-    `tag` stands in the file as the attribute `user_tag`. 100000 for a name that is none or holds "..", for no tensors, more than 25
+    `tag` stands in the file as the attribute `user_tag`. 100000 for a name that is none or has "..", for no tensors, more than 25
     dimensions and no memory; 500001 where failing operators are not dumped.
     """
     save_tensors(process(), file, tag, tensors, "acl.dump.save_exception_info")

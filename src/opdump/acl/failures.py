@@ -1,6 +1,6 @@
-"""Between errors and return codes: inside of `acl` a mistake is raised, outside it is a number and a message.
+"""Turns errors into return codes: inside of `acl` a mistake is raised, outside it is a number and a message.
 
-`acl.get_recent_err_msg()` gives the message of the last call that failed; the logger `opdump.acl` tells every one.
+`acl.get_recent_err_msg()` gives the message of the last call that failed; the logger `opdump.acl` logs every one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def returns_code(function: Callable[Given, None]) -> Callable[Given, int]:
         try:
             function(*args, **kwargs)
         except (CallError, OpdumpError) as error:
-            return _told(function.__qualname__, error)
+            return _report(function.__qualname__, error)
         return Code.SUCCESS.value
 
     return call
@@ -81,7 +81,7 @@ def returns_value(nothing: Any) -> Callable[[Callable[Given, Value]], Callable[G
             try:
                 return function(*args, **kwargs), Code.SUCCESS.value
             except (CallError, OpdumpError) as error:
-                return nothing, _told(function.__qualname__, error)
+                return nothing, _report(function.__qualname__, error)
 
         return call
 
@@ -97,7 +97,7 @@ def returns_plain(nothing: Value) -> Callable[[Callable[Given, Value]], Callable
             try:
                 return function(*args, **kwargs)
             except (CallError, OpdumpError) as error:
-                _told(function.__qualname__, error)
+                _report(function.__qualname__, error)
                 return nothing
 
         return call
@@ -105,7 +105,7 @@ def returns_plain(nothing: Value) -> Callable[[Callable[Given, Value]], Callable
     return wrap
 
 
-def _told(name: str, error: Exception) -> int:
+def _report(name: str, error: Exception) -> int:
     code = code_of(error)
     MESSAGES.keep(str(error))
     level = logging.DEBUG if isinstance(error, CallError) and error.is_answer else logging.ERROR

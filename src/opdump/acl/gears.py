@@ -1,6 +1,6 @@
 """The shapes that a model takes where it was converted for several: its gears.
 
-ATC is told of them by options, and a model for a device holds them. An ONNX file holds them as metadata, by the same names and in
+ATC takes them as options, and a model for a device has them. An ONNX file has them as metadata, by the same names and in
 the same words:
 
     onnx.helper.set_model_props(model, {"input_shape": "x:-1,3,224,224", "dynamic_batch_size": "1,2,4,8"})
@@ -10,7 +10,7 @@ the same words:
     dynamic_image_size   416,416;832,832           each gear height and width, for the two -1 of an input
     dynamic_dims         20,1;40,2                 each gear a number for each -1, in the order of input_shape
 
-Such a model has one input more, behind its own, that says which gear a run takes.
+Such a model has one input more, behind its own, that selects the gear of a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import TensorFacts, size_of
+from opdump.acl.data_types import TensorInfo, size_of
 from opdump.acl.failures import CallError
 
 Kind: TypeAlias = Literal["dynamic_batch_size", "dynamic_image_size", "dynamic_dims"]
@@ -34,7 +34,7 @@ _INPUT_SHAPE: Final = "input_shape"
 
 @dataclass(frozen=True, slots=True)
 class Gears:
-    """`choices` are the gears as they were said; `shapes` those of the inputs, in the order of the model, in each gear."""
+    """`choices` are the gears as in the metadata; `shapes` those of the inputs, in the order of the model, in each gear."""
 
     kind: Kind
     choices: tuple[tuple[int, ...], ...]
@@ -45,9 +45,9 @@ class Gears:
     """The gear whose inputs have the most bytes."""
 
     @property
-    def selector(self) -> TensorFacts:
-        """The input that says which gear a run takes."""
-        return TensorFacts(SELECTOR, "int32", (len(self.choices[0]),))
+    def selector(self) -> TensorInfo:
+        """The input that selects the gear of a run."""
+        return TensorInfo(SELECTOR, "int32", (len(self.choices[0]),))
 
     def whole(self, gear: int) -> list[int]:
         """The shapes of all inputs, one behind the other, in the order of `input_shape`."""
@@ -55,8 +55,8 @@ class Gears:
 
 
 def with_gears(
-    metadata: Mapping[str, str], inputs: Sequence[TensorFacts], where: str
-) -> tuple[tuple[TensorFacts, ...], Gears | None]:
+    metadata: Mapping[str, str], inputs: Sequence[TensorInfo], where: str
+) -> tuple[tuple[TensorInfo, ...], Gears | None]:
     """The inputs as the metadata has them, and the gears; None where there are none. Raises CallError for what cannot be meant."""
     shaped, order = _shaped(metadata.get(_INPUT_SHAPE), inputs, where)
     kinds = [kind for kind in KINDS if metadata.get(kind)]
@@ -72,24 +72,24 @@ def with_gears(
     shapes = tuple(_shapes(kind, choice, shaped, unknown, where) for choice in choices)
     largest = max(
         range(len(choices)),
-        key=lambda gear: sum(size_of(facts.dtype, dims) for facts, dims in zip(shaped, shapes[gear], strict=True)),
+        key=lambda gear: sum(size_of(info.dtype, dims) for info, dims in zip(shaped, shapes[gear], strict=True)),
     )
     return shaped, Gears(kind, choices, shapes, order, largest)
 
 
 def _shaped(
-    text: str | None, inputs: Sequence[TensorFacts], where: str
-) -> tuple[tuple[TensorFacts, ...], tuple[int, ...]]:
-    """The inputs with the shapes that the metadata says, and the order in which it says them."""
+    text: str | None, inputs: Sequence[TensorInfo], where: str
+) -> tuple[tuple[TensorInfo, ...], tuple[int, ...]]:
+    """The inputs with the shapes in the metadata, and the order of those."""
     found, order = list(inputs), []
-    names = [facts.name for facts in inputs]
+    names = [info.name for info in inputs]
     for part in filter(None, (each.strip() for each in (text or "").split(";"))):
-        name, _, said = part.rpartition(":")
+        name, _, shape = part.rpartition(":")
         name = name.strip().strip('"')
         if name not in names or names.index(name) in order:
             raise _wrong(where, f"input_shape: found {name!r}, expected each of {', '.join(names)} once")
         place = names.index(name)
-        dims = _numbers(said, least=-1, where=where, what="input_shape")
+        dims = _numbers(shape, least=-1, where=where, what="input_shape")
         known = inputs[place].dims
         if len(dims) != len(known) or any(dim not in (-1, given) for dim, given in zip(known, dims, strict=False)):
             raise _wrong(where, f"input_shape: {name!r} is {list(dims)}, and in the graph {list(known)} (-1 is open)")
@@ -113,11 +113,11 @@ def _choices(kind: Kind, text: str, where: str) -> tuple[tuple[int, ...], ...]:
 def _shapes(
     kind: Kind,
     choice: tuple[int, ...],
-    inputs: Sequence[TensorFacts],
+    inputs: Sequence[TensorInfo],
     unknown: Sequence[tuple[int, int]],
     where: str,
 ) -> Shapes:
-    shapes = [list(facts.dims) for facts in inputs]
+    shapes = [list(info.dims) for info in inputs]
     if kind == "dynamic_dims" and len(choice) != len(unknown):
         raise _wrong(
             where,

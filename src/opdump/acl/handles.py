@@ -10,7 +10,7 @@ from opdump.acl.codes import Code
 from opdump.acl.failures import CallError
 
 if TYPE_CHECKING:
-    from opdump.acl.model_facts import ModelFacts
+    from opdump.acl.model_info import ModelInfo
 
 _FIRST = 0x5A000000
 _BETWEEN = 0x10
@@ -51,7 +51,7 @@ class ModelDesc:
     """What is described, None before `get_desc`; the model's number where it is a loaded one."""
 
     model_id: int | None = None
-    facts: ModelFacts | None = None
+    info: ModelInfo | None = None
 
 
 @dataclass(slots=True)

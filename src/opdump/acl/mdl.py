@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import DTYPES, NUMBERS, TensorFacts, storage
+from opdump.acl.data_types import DTYPES, NUMBERS, TensorInfo, storage
 from opdump.acl.datasets import (
     add_dataset_buffer,
     create_dataset,
@@ -190,14 +190,14 @@ def set_input_dynamic_dims(model_id: int, dataset: int, index: int, dims: Any) -
     _set_gear(model_id, dataset, index, "dynamic_dims", numbers[:count], where)
 
 
-def _set_gear(model_id: int, dataset: int, index: int, kind: Kind, said: list[Any], where: str) -> None:
+def _set_gear(model_id: int, dataset: int, index: int, kind: Kind, wanted: list[Any], where: str) -> None:
     state = process()
     found = state.handles.get(dataset, Dataset, where)
-    if not all(isinstance(number, int) and number > 0 for number in said):
-        raise CallError(Code.INVALID_PARAM, f"{where}: found {said}, expected whole numbers from 1 on")
+    if not all(isinstance(number, int) and number > 0 for number in wanted):
+        raise CallError(Code.INVALID_PARAM, f"{where}: found {wanted}, expected whole numbers from 1 on")
     buffer = state.handles.get(of_slot(found.buffers, index, where), DataBuffer, where)
     model = state.model(model_id, where)
-    gears = model.facts.gears
+    gears = model.info.gears
     if gears is None or gears.kind != kind:
         other = (
             f"it has {gears.kind}"
@@ -205,7 +205,7 @@ def _set_gear(model_id: int, dataset: int, index: int, kind: Kind, said: list[An
             else f"say them in its metadata ({', '.join(KINDS)}), docs/acl.md"
         )
         raise CallError(Code.DYNAMIC_BATCH_SIZE, f"{where}: model {model_id} has no gears of {kind}; {other}")
-    selector = len(model.facts.own_inputs)
+    selector = len(model.info.own_inputs)
     if index != selector:
         raise CallError(
             Code.INVALID_PARAM,
@@ -214,9 +214,9 @@ def _set_gear(model_id: int, dataset: int, index: int, kind: Kind, said: list[An
     known = [
         gears.whole(gear) if kind == "dynamic_dims" else list(gears.choices[gear]) for gear in range(len(gears.choices))
     ]
-    if said not in known:
-        raise CallError(Code.DYNAMIC_BATCH_SIZE, f"{where}: {said} is no gear of model {model_id}; it has {known}")
-    gear = known.index(said)
+    if wanted not in known:
+        raise CallError(Code.DYNAMIC_BATCH_SIZE, f"{where}: {wanted} is no gear of model {model_id}; it has {known}")
+    gear = known.index(wanted)
     values = np.array(gears.choices[gear], np.int64)
     if buffer.size < values.size * 4:
         raise CallError(
@@ -301,7 +301,7 @@ def _execute(model_id: int, inputs: int, outputs: int, where: str) -> None:
 
 def _gear(model: LoadedModel, dataset: Dataset, where: str) -> int | None:
     """The gear that was set for a run; None for a model without gears."""
-    gears = model.facts.gears
+    gears = model.info.gears
     if gears is None:
         return None
     if dataset.gear is None or dataset.gear[0] != model.model_id:
@@ -326,7 +326,7 @@ _SETTERS: dict[Kind, str] = {
 
 
 def _feeds(model: LoadedModel, dataset: Dataset, gear: int | None, where: str) -> dict[str, Any]:
-    state, facts, wanted = process(), model.facts, model.facts.inputs
+    state, info, wanted = process(), model.info, model.info.inputs
     if len(dataset.buffers) != len(wanted):
         raise CallError(
             Code.MODEL_INPUT_NOT_MATCH,
@@ -335,10 +335,10 @@ def _feeds(model: LoadedModel, dataset: Dataset, gear: int | None, where: str) -
         )
     feed_of = adapter_module("feeds").feed_of
     feeds = {}
-    for slot, (each, handle) in enumerate(zip(facts.own_inputs, dataset.buffers, strict=False)):
+    for slot, (each, handle) in enumerate(zip(info.own_inputs, dataset.buffers, strict=False)):
         buffer = state.handles.get(handle, DataBuffer, where)
-        if gear is not None and facts.gears is not None:
-            dims: tuple[int, ...] | None = facts.gears.shapes[gear][slot]
+        if gear is not None and info.gears is not None:
+            dims: tuple[int, ...] | None = info.gears.shapes[gear][slot]
         else:
             dims = _described_dims(dataset, slot, each, where)
         if dims is None:
@@ -347,36 +347,36 @@ def _feeds(model: LoadedModel, dataset: Dataset, gear: int | None, where: str) -
     return feeds
 
 
-def _described_dims(dataset: Dataset, slot: int, facts: TensorFacts, where: str) -> tuple[int, ...] | None:
+def _described_dims(dataset: Dataset, slot: int, info: TensorInfo, where: str) -> tuple[int, ...] | None:
     """The shape that the program has set for an input; None where it has set none."""
     if slot not in dataset.descs:
         return None
     desc = process().handles.get(dataset.descs[slot], TensorDesc, where)
-    fits = len(desc.dims) == len(facts.dims) and all(
-        given >= 0 and wanted in (-1, given) for given, wanted in zip(desc.dims, facts.dims, strict=True)
+    fits = len(desc.dims) == len(info.dims) and all(
+        given >= 0 and wanted in (-1, given) for given, wanted in zip(desc.dims, info.dims, strict=True)
     )
-    if not fits or DTYPES[desc.data_type] != facts.dtype:
+    if not fits or DTYPES[desc.data_type] != info.dtype:
         raise CallError(
             Code.MODEL_INPUT_NOT_MATCH,
-            f"{where}: {facts.name!r} is {facts.dtype} {facts.dims}, and was set to {DTYPES[desc.data_type]} {desc.dims}",
+            f"{where}: {info.name!r} is {info.dtype} {info.dims}, and was set to {DTYPES[desc.data_type]} {desc.dims}",
         )
     return tuple(desc.dims)
 
 
 def _buffers(model: LoadedModel, dataset: Dataset, where: str) -> list[DataBuffer]:
-    wanted = model.facts.outputs
+    wanted = model.info.outputs
     if len(dataset.buffers) != len(wanted):
         raise CallError(
             Code.MODEL_OUTPUT_NOT_MATCH,
             f"{where}: the data set has {len(dataset.buffers)} buffers, and the model {len(wanted)} outputs: "
             f"{', '.join(each.name for each in wanted)}",
         )
-    for facts in wanted:
-        kind = storage(facts.dtype) if facts.dtype in NUMBERS else None
-        if kind is None or kind.name != facts.dtype:
+    for info in wanted:
+        kind = storage(info.dtype) if info.dtype in NUMBERS else None
+        if kind is None or kind.name != info.dtype:
             raise CallError(
                 Code.UNSUPPORTED_DATA_TYPE,
-                f"{where}: the output {facts.name!r} is {facts.dtype}, which cannot be handed over",
+                f"{where}: the output {info.name!r} is {info.dtype}, which cannot be handed over",
             )
     return [process().handles.get(handle, DataBuffer, where) for handle in dataset.buffers]
 

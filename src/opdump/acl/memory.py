@@ -1,7 +1,7 @@
 """Host memory behind integer addresses.
 
 Every address that a call is given is looked up here first, and more bytes than there are behind it are refused: those of
-memory that was got from `acl`, or told of, and of arrays and tensors that the callers hold (`owners.py`). Of any other
+memory that was got from `acl` or registered, and of arrays and tensors of the callers (`owners.py`). Of any other
 address is known alone whether the operating system has mapped it. So a wrong number gives a return code where a device would
 crash.
 """
@@ -42,18 +42,18 @@ class _Block:
     is_ours: bool
     """Allocated here, so that `free` may be called for it."""
     is_found: bool = False
-    """Nobody told of it: an array that a caller holds."""
+    """It was not registered: an array of a caller."""
 
 
 class Memory:
-    """The blocks that a process has got, or has told of. They may lie within each other."""
+    """The blocks that a process has got or registered. They may lie within each other."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}
         self._held: dict[int, bytes] = {}
-        """Bytes objects that the program told of, which have no weak references."""
+        """Registered bytes objects, which have no weak references."""
         self._gone: dict[int, int] = {}
         """Size, by address, of blocks that were freed and of arrays that died, the last ones."""
         self._next_look = _BETWEEN_LOOKS
@@ -85,8 +85,8 @@ class Memory:
                 )
             self._remove(address)
 
-    def tell(self, array: npt.NDArray[Any]) -> int:
-        """The address of an array's elements; known as long as their memory is held."""
+    def register(self, array: npt.NDArray[Any]) -> int:
+        """The address of an array's elements; known as long as their memory lives."""
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -96,7 +96,7 @@ class Memory:
             self._add(_block_of(Owner(root, address, array.nbytes, bool(array.flags.writeable), False)))
         return address
 
-    def tell_bytes(self, data: bytes) -> int:
+    def register_bytes(self, data: bytes) -> int:
         """The address of a bytes object, known as long as the program keeps it."""
         with self._lock:
             self._forget_unused_bytes()
@@ -117,8 +117,8 @@ class Memory:
         if not isinstance(address, int) or not isinstance(size, int) or size < 0:
             raise CallError(Code.INVALID_PARAM, f"{where}: {address!r} and {size!r} are no address and size")
         with self._lock:
-            found, most, is_told = self._known(address, size)
-            if found is None and not is_told and 0 < address < 2**63:
+            found, most, is_registered = self._known(address, size)
+            if found is None and not is_registered and 0 < address < 2**63:
                 owner = owner_of(address, size)
                 if owner is not None:
                     if owner.starts_in_another_order:
@@ -146,8 +146,8 @@ class Memory:
         return found
 
     def _known(self, address: int, size: int) -> tuple[Bytes | None, int, bool]:
-        """The bytes, where a live block has them all; how many there are at most, -1 for no live block; whether that was told of."""
-        most, is_told = -1, False
+        """The bytes, where a live block has them all; how many there are at most, -1 for no live block; whether that was registered."""
+        most, is_registered = -1, False
         for place in range(bisect_right(self._starts, address) - 1, -1, -1):
             block = self._blocks[self._starts[place]]
             start = address - block.address
@@ -159,8 +159,8 @@ class Memory:
             if start + size <= block.size:
                 return view[start : start + size], 0, True
             most = max(most, block.size - start)
-            is_told = is_told or not block.is_found
-        return None, most, is_told
+            is_registered = is_registered or not block.is_found
+        return None, most, is_registered
 
     def _is_free_for_others(self, address: int, size: int, *, write: bool) -> bool:
         """Whether memory of which nothing is known may be used: it is mapped, and is not what we had, nor beside what we have."""
@@ -168,7 +168,7 @@ class Memory:
             *((block.address, block.size) for block in self._blocks.values() if block.is_ours or block.view() is None),
             *self._gone.items(),
         ]
-        if any(start - _ALIGNMENT <= address < start + held + _ALIGNMENT for start, held in near):
+        if any(start - _ALIGNMENT <= address < start + length + _ALIGNMENT for start, length in near):
             return False
         return 0 < address < 2**63 and size < LARGEST and is_mapped(address, max(size, 1), write=write)
 

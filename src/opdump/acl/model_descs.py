@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import FORMAT_ND, UNDEFINED_TYPE, TensorFacts
+from opdump.acl.data_types import FORMAT_ND, UNDEFINED_TYPE, TensorInfo
 from opdump.acl.failures import CallError, returns_code, returns_plain, returns_value
 from opdump.acl.gears import KINDS, SELECTOR, Gears, Kind
 from opdump.acl.handles import ModelDesc
-from opdump.acl.model_facts import ModelFacts
-from opdump.acl.model_loading import facts_of_source
+from opdump.acl.model_info import ModelInfo
+from opdump.acl.model_loading import info_of_source
 from opdump.acl.process import process
 
 Side = Literal["input", "output"]
@@ -34,7 +34,7 @@ def get_desc(desc: int, model_id: int) -> None:
     where = "acl.mdl.get_desc"
     found = process().handles.get(desc, ModelDesc, where)
     model = process().model(model_id, where)
-    found.model_id, found.facts = model_id, model.facts
+    found.model_id, found.info = model_id, model.info
 
 
 @returns_code
@@ -42,7 +42,7 @@ def get_desc_from_file(desc: int, path: str | os.PathLike[str]) -> None:
     """Fills a description from a file that is not loaded. The codes are those of `load_from_file`."""
     where = "acl.mdl.get_desc_from_file"
     found = process().handles.get(desc, ModelDesc, where)
-    found.model_id, found.facts = None, facts_of_source(Path(path), where)
+    found.model_id, found.info = None, info_of_source(Path(path), where)
 
 
 @returns_code
@@ -51,12 +51,12 @@ def get_desc_from_mem(desc: int, address: int, size: int) -> None:
     where = "acl.mdl.get_desc_from_mem"
     found = process().handles.get(desc, ModelDesc, where)
     source = process().memory.at(address, size, where=where).tobytes()
-    found.model_id, found.facts = None, facts_of_source(source, where)
+    found.model_id, found.info = None, info_of_source(source, where)
 
 
 @returns_plain(0)
 def get_num_inputs(desc: int) -> int:
-    """Of a model with gears one more than it has itself: the input that says which gear a run takes."""
+    """Of a model with gears one more than it has itself: the input that selects the gear."""
     return len(_described(desc, "acl.mdl.get_num_inputs").inputs)
 
 
@@ -80,7 +80,7 @@ def get_output_size_by_index(desc: int, index: int) -> int:
 @returns_value({})
 def get_input_dims(desc: int, index: int) -> dict[str, Any]:
     """`{"name": ..., "dimCount": ..., "dims": [...]}`; a dimension of -1 is not known, or changes with the gear."""
-    return _dims(_facts(desc, "input", index, "acl.mdl.get_input_dims"))
+    return _dims(_info(desc, "input", index, "acl.mdl.get_input_dims"))
 
 
 get_input_dims_v2 = get_input_dims
@@ -89,24 +89,24 @@ get_input_dims_v2 = get_input_dims
 @returns_value({})
 def get_output_dims(desc: int, index: int) -> dict[str, Any]:
     """The same of an output; of a model with gears in the largest."""
-    return _dims(_facts(desc, "output", index, "acl.mdl.get_output_dims"))
+    return _dims(_info(desc, "output", index, "acl.mdl.get_output_dims"))
 
 
 @returns_value({})
 def get_cur_output_dims(desc: int, index: int) -> dict[str, Any]:
     """The same in the gear that was set last, or of the last run where there is none; before that as `get_output_dims`."""
     where = "acl.mdl.get_cur_output_dims"
-    facts = _facts(desc, "output", index, where)
+    info = _info(desc, "output", index, where)
     found = process().handles.get(desc, ModelDesc, where)
     if found.model_id is None:
-        return _dims(facts)
+        return _dims(info)
     model = process().model(found.model_id, where)
     dims: tuple[int, ...] | None = None
     if model.gear is not None:
-        dims = model.facts.output_dims(model.gear)[index]
+        dims = model.info.output_dims(model.gear)[index]
     if model.output_dims is not None and model.gear == model.gear_of_run and (dims is None or min(dims, default=0) < 0):
         dims = model.output_dims[index]
-    return _dims(facts if dims is None else TensorFacts(facts.name, facts.dtype, dims))
+    return _dims(info if dims is None else TensorInfo(info.name, info.dtype, dims))
 
 
 # ---------------------------------------------------------------------------------------------------------------- gears
@@ -164,19 +164,19 @@ def get_tensor_real_name(desc: int, name: str) -> str:
     """The name itself: none is shortened. Empty where no input and no output has it."""
     where = "acl.mdl.get_tensor_real_name"
     found = _described(desc, where)
-    if name not in {facts.name for facts in (*found.inputs, *found.outputs)}:
+    if name not in {info.name for info in (*found.inputs, *found.outputs)}:
         raise CallError(Code.INVALID_PARAM, f"{where}: the model has no input and no output {name!r}")
     return name
 
 
 @returns_plain("")
 def get_input_name_by_index(desc: int, index: int) -> str:
-    return _facts(desc, "input", index, "acl.mdl.get_input_name_by_index").name
+    return _info(desc, "input", index, "acl.mdl.get_input_name_by_index").name
 
 
 @returns_plain("")
 def get_output_name_by_index(desc: int, index: int) -> str:
-    return _facts(desc, "output", index, "acl.mdl.get_output_name_by_index").name
+    return _info(desc, "output", index, "acl.mdl.get_output_name_by_index").name
 
 
 @returns_value(0)
@@ -192,35 +192,35 @@ def get_output_index_by_name(desc: int, name: str) -> int:
 @returns_plain(UNDEFINED_TYPE)
 def get_input_data_type(desc: int, index: int) -> int:
     """Number of aclDataType; -1 for what has none."""
-    return _facts(desc, "input", index, "acl.mdl.get_input_data_type").data_type
+    return _info(desc, "input", index, "acl.mdl.get_input_data_type").data_type
 
 
 @returns_plain(UNDEFINED_TYPE)
 def get_output_data_type(desc: int, index: int) -> int:
-    return _facts(desc, "output", index, "acl.mdl.get_output_data_type").data_type
+    return _info(desc, "output", index, "acl.mdl.get_output_data_type").data_type
 
 
 @returns_plain(-1)
 def get_input_format(desc: int, index: int) -> int:
     """ONNX knows no formats: ND."""
-    _facts(desc, "input", index, "acl.mdl.get_input_format")
+    _info(desc, "input", index, "acl.mdl.get_input_format")
     return FORMAT_ND
 
 
 @returns_plain(-1)
 def get_output_format(desc: int, index: int) -> int:
-    _facts(desc, "output", index, "acl.mdl.get_output_format")
+    _info(desc, "output", index, "acl.mdl.get_output_format")
     return FORMAT_ND
 
 
-def _described(desc: int, where: str) -> ModelFacts:
-    facts = process().handles.get(desc, ModelDesc, where).facts
-    if facts is None:
+def _described(desc: int, where: str) -> ModelInfo:
+    info = process().handles.get(desc, ModelDesc, where).info
+    if info is None:
         raise CallError(Code.INVALID_PARAM, f"{where}: the description is empty; call acl.mdl.get_desc first")
-    return facts
+    return info
 
 
-def _facts(desc: int, side: Side, index: Any, where: str) -> TensorFacts:
+def _info(desc: int, side: Side, index: Any, where: str) -> TensorInfo:
     found = _described(desc, where)
     known = found.inputs if side == "input" else found.outputs
     if not isinstance(index, int) or not 0 <= index < len(known):
@@ -229,13 +229,13 @@ def _facts(desc: int, side: Side, index: Any, where: str) -> TensorFacts:
 
 
 def _size(desc: int, side: Side, index: Any, where: str) -> int:
-    _facts(desc, side, index, where)
+    _info(desc, side, index, where)
     return _described(desc, where).size(side, index)
 
 
 def _index(desc: int, side: Side, name: str, where: str) -> int:
     found = _described(desc, where)
-    names = [facts.name for facts in (found.inputs if side == "input" else found.outputs)]
+    names = [info.name for info in (found.inputs if side == "input" else found.outputs)]
     if name not in names:
         text = f"{where}: there is no {side} {name!r}; the model has {', '.join(names)}"
         if name == SELECTOR:
@@ -249,5 +249,5 @@ def _gears(desc: int, kind: Kind, where: str) -> Gears | None:
     return gears if gears is not None and gears.kind == kind else None
 
 
-def _dims(facts: TensorFacts) -> dict[str, Any]:
-    return {"name": facts.name, "dimCount": len(facts.dims), "dims": list(facts.dims)}
+def _dims(info: TensorInfo) -> dict[str, Any]:
+    return {"name": info.name, "dimCount": len(info.dims), "dims": list(info.dims)}

@@ -11,7 +11,7 @@ from typing import Any, Final
 from opdump.acl.codes import Code
 from opdump.acl.failures import CallError, returns_code, returns_value
 from opdump.acl.handles import LoadConfig
-from opdump.acl.model_facts import ModelFacts
+from opdump.acl.model_info import ModelInfo
 from opdump.acl.model_paths import onnx_file
 from opdump.acl.process import process
 from opdump.errors import ModelFileError, OpdumpError
@@ -38,7 +38,7 @@ def load_from_file(path: str | os.PathLike[str]) -> int:
     """Loads an ONNX file. Its model is called by the stem of the file, its number counts from 1.
 
     For `resnet.om` the file `resnet.onnx` beside it is loaded, unless there is an ONNX file by that name. 100003 for a file that is
-    not there, 100006 for one that holds no model, 500000 for one that ONNX Runtime refuses.
+    not there, 100006 for one without a model, 500000 for one that ONNX Runtime refuses.
     """
     return _load(Path(path), "acl.mdl.load_from_file")
 
@@ -168,15 +168,15 @@ def load_with_config(handle: int) -> int:
 # ---------------------------------------------------------------------------------------------------------- what it does
 
 
-def facts_of_source(source: Path | bytes, where: str) -> ModelFacts:
-    """What is told of a model that is not loaded: a session of it is opened, and closed."""
+def info_of_source(source: Path | bytes, where: str) -> ModelInfo:
+    """The description of a model that is not loaded: a session of it is opened, and closed."""
     with _refusals(source, where):
         found = onnx_file(source, where) if isinstance(source, Path) else source
         adapter = adapter_module("model_file")
         model = adapter.load_model(found)
         options = adapter.onnxruntime.SessionOptions()
         session = adapter.open_session(model, model.source, "disable", options, ["CPUExecutionProvider"])
-        return ModelFacts(model, session.get_inputs(), session.get_outputs(), where)
+        return ModelInfo(model, session.get_inputs(), session.get_outputs(), where)
 
 
 def _load(source: Path | bytes, where: str) -> int:

@@ -1,4 +1,4 @@
-"""Which file is loaded for the path of a model: programs for a device name an OM file, and here an ONNX file runs."""
+"""Finds the ONNX file for the path of a model: programs for a device name an OM file."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import DTYPES, NUMBERS, TensorFacts
+from opdump.acl.data_types import DTYPES, NUMBERS, TensorInfo
 from opdump.acl.failures import CallError, returns_code
 from opdump.acl.handles import DataBuffer, OpAttr, TensorDesc
 from opdump.acl.process import LoadedModel, process
@@ -59,17 +59,8 @@ def execute_v2(
     A model of it that `load` or `set_model_dir` found is taken where its inputs fit; else one is made. 100024 where ONNX has no such
     operator or does not take the attributes, 100021 and 100022 where buffers do not fit, 500000 where the run fails.
     """
-    _execute(
-        op_type,
-        input_descs,
-        inputs,
-        output_descs,
-        outputs,
-        attr,
-        stream,
-        tells_shapes=True,
-        where="acl.op.execute_v2",
-    )
+    buffers = input_descs, inputs, output_descs, outputs
+    _execute("acl.op.execute_v2", op_type, *buffers, attr, stream, sets_shapes=True)
 
 
 @returns_code
@@ -83,20 +74,12 @@ def execute(
     stream: int,
 ) -> None:
     """The same; the descriptions of the outputs stay as they are."""
-    _execute(
-        op_type,
-        input_descs,
-        inputs,
-        output_descs,
-        outputs,
-        attr,
-        stream,
-        tells_shapes=False,
-        where="acl.op.execute",
-    )
+    buffers = input_descs, inputs, output_descs, outputs
+    _execute("acl.op.execute", op_type, *buffers, attr, stream, sets_shapes=False)
 
 
 def _execute(
+    where: str,
     op_type: str,
     input_descs: Sequence[int],
     inputs: Sequence[int],
@@ -105,8 +88,7 @@ def _execute(
     attr: int,
     stream: int,
     *,
-    tells_shapes: bool,
-    where: str,
+    sets_shapes: bool,
 ) -> None:
     check_stream(stream, where)
     state = process()
@@ -123,14 +105,14 @@ def _execute(
         feed_of = adapter_module("feeds").feed_of
         feeds = {}
         for value, buffer, desc in zip(model.session.inputs, into, described, strict=True):
-            facts = TensorFacts(value.name, DTYPES[desc.data_type], tuple(desc.dims))
+            info = TensorInfo(value.name, DTYPES[desc.data_type], tuple(desc.dims))
             try:
-                array = array_over(state.memory, buffer, facts, facts.dims, where)
+                array = array_over(state.memory, buffer, info, info.dims, where)
             except CallError as error:
                 if error.code != Code.MODEL_INPUT_NOT_MATCH:
                     raise
                 raise CallError(Code.OP_INPUT_NOT_MATCH, str(error)) from error
-            feeds[value.name] = feed_of(array, facts.dtype)
+            feeds[value.name] = feed_of(array, info.dtype)
         try:
             arrays = model.run(feeds)
         except OpdumpError:
@@ -141,7 +123,7 @@ def _execute(
             raise CallError(Code.OP_OUTPUT_NOT_MATCH, f"{where}: {op_type} has {len(arrays)} outputs, not {len(out)}")
         check_outputs(out, arrays, where, Code.OP_OUTPUT_NOT_MATCH)
         write_outputs(state.memory, out, arrays, where)
-        for desc, array in zip(results if tells_shapes else (), arrays, strict=False):
+        for desc, array in zip(results if sets_shapes else (), arrays, strict=False):
             desc.data_type = NUMBERS.get(array.dtype.name, desc.data_type)
             desc.dims = list(array.shape)
 

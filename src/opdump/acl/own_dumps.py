@@ -1,4 +1,4 @@
-"""Files that a program asks for itself: tensors that it names, while it handles a failure.
+"""Writes tensors that a program names itself, while it handles a failure.
 
 See docs/acl.md#the-dump-in-memory.
 """

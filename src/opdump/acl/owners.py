@@ -1,10 +1,10 @@
-"""Whose memory lies behind an address that the program took from an array itself.
+"""Finds the array whose memory lies behind an address that the program took itself.
 
     acl.rt.memcpy(device, image.nbytes, image.ctypes.data, image.nbytes, 1)
     acl.create_data_buffer(tensor.data_ptr(), tensor.nbytes)
 
-Such a number says nothing of the array. It is looked for among the local variables of the calls that led here, and what they
-hold; where it is found its bounds count. What the operating system has mapped is known for every other address.
+The array is looked for among the local variables of the calls that led here, and what is in
+them; where it is found its bounds count. What the operating system has mapped is known for every other address.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Owner:
 
 
 def owner_of(address: int, size: int) -> Owner | None:
-    """The array or tensor, among those that callers outside of this package hold, that has `size` bytes from an address on.
+    """The array or tensor, among those in the variables of callers outside of this package, that has `size` bytes from an address on.
 
     The largest around the address where none has so many.
     """
     found: Owner | None = None
-    for value in _held_by_callers():
+    for value in _objects_of_callers():
         try:
             owner = _as_owner(value, address)
         except Exception:  # noqa: BLE001, S112  an object of the program that stands for another and answers no questions
@@ -65,7 +65,7 @@ def _rank(owner: Owner) -> tuple[int, bool]:
 
 
 def is_mapped(address: int, size: int, *, write: bool) -> bool:
-    """Whether the operating system lets this process read, or write, every one of these bytes. False where it does not tell."""
+    """Whether the operating system lets this process read, or write, every one of these bytes. False where that is unknown."""
     try:
         text = _MAPS.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -84,8 +84,8 @@ def is_mapped(address: int, size: int, *, write: bool) -> bool:
     return False
 
 
-def _held_by_callers() -> Iterator[Any]:
-    """Local variables of the callers, nearest first, and what lists, dictionaries and objects among them hold."""
+def _objects_of_callers() -> Iterator[Any]:
+    """Local variables of the callers, nearest first, and the items of lists, dictionaries and objects among them."""
     seen: set[int] = set()
     pending: list[tuple[Any, int]] = []
     frame: FrameType | None = sys._getframe(2)

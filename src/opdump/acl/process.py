@@ -20,7 +20,7 @@ from opdump.acl.delivery import CallbackWriter, Delivery
 from opdump.acl.failures import LOG, CallError
 from opdump.acl.handles import Handles
 from opdump.acl.memory import Memory
-from opdump.acl.model_facts import ModelFacts
+from opdump.acl.model_info import ModelInfo
 from opdump.acl.reports import Reports
 from opdump.configs.acl.file import read_acl_file
 from opdump.configs.acl.plan import plan_from_acl_text, plan_from_environment
@@ -39,7 +39,7 @@ class LoadedModel:
     model_id: int
     session: OnnxSession
     recording: Recording
-    _facts: ModelFacts | None = None
+    _info: ModelInfo | None = None
     gear: int | None = None
     """That was set last."""
     output_dims: list[tuple[int, ...]] | None = None
@@ -47,10 +47,10 @@ class LoadedModel:
     gear_of_run: int | None = None
 
     @property
-    def facts(self) -> ModelFacts:
+    def info(self) -> ModelInfo:
         """Inputs, outputs and gears; single operators have none."""
-        assert self._facts is not None, "it was loaded as a model"
-        return self._facts
+        assert self._info is not None, "it was loaded as a model"
+        return self._info
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         """The outputs of one inference; dumped as long as the dump was not finalized."""
@@ -153,11 +153,11 @@ class Process:
             model_id: int = next(self._ids)
             session = recording.load(source, model_id)
             try:
-                facts = ModelFacts(session.model, session.inputs, session.outputs, where)
+                info = ModelInfo(session.model, session.inputs, session.outputs, where)
             except CallError:
                 recording.unload(model_id)
                 raise
-            self.models[model_id] = LoadedModel(model_id, session, recording, facts)
+            self.models[model_id] = LoadedModel(model_id, session, recording, info)
             return model_id
 
     def model(self, model_id: Any, where: str) -> LoadedModel:

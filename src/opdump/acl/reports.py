@@ -1,4 +1,4 @@
-"""Callbacks of streams: they run in the thread that has subscribed to the stream, when it asks for them.
+"""Runs callbacks of streams in the thread that has subscribed to the stream, when it asks for them.
 
 thread, ret = acl.util.start_thread(loop, [context, 100])   # calls acl.rt.process_report(100) again and again
 ret = acl.rt.subscribe_report(thread, stream)

@@ -177,7 +177,7 @@ def free_host(address: int) -> None:
 
 @returns_code
 def memcpy(destination: int, destination_size: int, source: int, count: int, kind: int) -> None:
-    """Copies `count` bytes; `kind` says between whom (0 to 4), which is all the host here."""
+    """Copies `count` bytes; `kind` (0 to 4) is the direction; all is the host here."""
     _copy(destination, destination_size, source, count, kind, "acl.rt.memcpy")
 
 

@@ -67,7 +67,7 @@ def create_tensor_desc(data_type: int, dims: Sequence[Any], tensor_format: int =
 
 @returns_plain(None)
 def destroy_tensor_desc(desc: int) -> None:
-    """Nothing is returned, as in pyACL: `acl.get_recent_err_msg()` tells of a description that is none."""
+    """Nothing is returned, as in pyACL: `acl.get_recent_err_msg()` has the message for a description that is none."""
     process().handles.remove(desc, TensorDesc, "acl.destroy_tensor_desc")
 
 

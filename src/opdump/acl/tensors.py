@@ -1,4 +1,4 @@
-"""Between memory behind addresses and arrays, for the inputs and outputs of a run."""
+"""Makes arrays over memory behind addresses, for the inputs and outputs of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.acl.codes import Code
-from opdump.acl.data_types import TensorFacts, size_of, storage
+from opdump.acl.data_types import TensorInfo, size_of, storage
 from opdump.acl.failures import CallError
 from opdump.acl.handles import DataBuffer
 from opdump.acl.memory import Memory
@@ -18,18 +18,18 @@ from opdump.acl.memory import Memory
 Array = npt.NDArray[Any]
 
 
-def array_over(memory: Memory, buffer: DataBuffer, facts: TensorFacts, dims: Sequence[int], where: str) -> Array:
-    """The elements in a buffer, without a copy, in the type that holds their bits."""
-    kind = storage(facts.dtype)
+def array_over(memory: Memory, buffer: DataBuffer, info: TensorInfo, dims: Sequence[int], where: str) -> Array:
+    """The elements in a buffer, without a copy, in the type of their bits."""
+    kind = storage(info.dtype)
     if kind is None:
         raise CallError(
-            Code.UNSUPPORTED_DATA_TYPE, f"{where}: elements of type {facts.dtype} cannot be handed over here"
+            Code.UNSUPPORTED_DATA_TYPE, f"{where}: elements of type {info.dtype} cannot be handed over here"
         )
     size = math.prod(dims) * kind.itemsize
     if buffer.size < size:
         raise CallError(
             Code.MODEL_INPUT_NOT_MATCH,
-            f"{where}: {facts.name!r} is {facts.dtype} {tuple(dims)}, {size} bytes, and its buffer has {buffer.size}",
+            f"{where}: {info.name!r} is {info.dtype} {tuple(dims)}, {size} bytes, and its buffer has {buffer.size}",
         )
     if size == 0:
         return np.empty(dims, kind)
@@ -37,13 +37,13 @@ def array_over(memory: Memory, buffer: DataBuffer, facts: TensorFacts, dims: Seq
     return elements
 
 
-def dims_of(facts: TensorFacts, size: int, where: str) -> tuple[int, ...]:
+def dims_of(info: TensorInfo, size: int, where: str) -> tuple[int, ...]:
     """The shape of a tensor of `size` bytes: a single dimension that is not known follows from that."""
-    unknown = [place for place, dim in enumerate(facts.dims) if dim < 0]
+    unknown = [place for place, dim in enumerate(info.dims) if dim < 0]
     if not unknown:
-        return facts.dims
-    dims = [1 if dim < 0 else dim for dim in facts.dims]
-    known = size_of(facts.dtype, dims)
+        return info.dims
+    dims = [1 if dim < 0 else dim for dim in info.dims]
+    known = size_of(info.dtype, dims)
     if len(unknown) == 1 and known and size % known == 0:
         dims[unknown[0]] = size // known
         return tuple(dims)
@@ -51,7 +51,7 @@ def dims_of(facts: TensorFacts, size: int, where: str) -> tuple[int, ...]:
         return tuple(dims)
     raise CallError(
         Code.MODEL_INPUT_NOT_MATCH,
-        f"{where}: {facts.name!r} has the shape {facts.dims}, and {size} bytes do not tell what -1 stands for; "
+        f"{where}: {info.name!r} has the shape {info.dims}, and {size} bytes do not tell what -1 stands for; "
         "say it: acl.mdl.set_dataset_tensor_desc(dataset, acl.create_tensor_desc(...), index)",
     )
 

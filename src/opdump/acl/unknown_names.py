@@ -1,4 +1,4 @@
-"""What is said of a name of pyACL that is not here: why, what to do in its place, or which name was meant."""
+"""Raises AttributeError for names of pyACL that are missing here: why, what to do instead, or the nearest name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between addresses and Python's own objects (`acl.util`)."""
+"""Converts between addresses and Python's own objects (`acl.util`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numpy_to_ptr(array: Any) -> int:
             Code.INVALID_PARAM,
             "acl.util.numpy_to_ptr: expected an array of numbers in C order; use numpy.ascontiguousarray, and keep what it gives",
         )
-    return process().memory.tell(array)
+    return process().memory.register(array)
 
 
 def numpy_contiguous_to_ptr(array: Any) -> tuple[int, Any]:
@@ -70,7 +70,7 @@ def bytes_to_ptr(data: Any) -> int:
         raise CallError(
             Code.INVALID_PARAM, f"acl.util.bytes_to_ptr: found a {type(data).__name__}, expected bytes, not empty"
         )
-    return process().memory.tell_bytes(data)
+    return process().memory.register_bytes(data)
 
 
 @returns_plain(b"")

@@ -1,1 +1,1 @@
-"""A dump, read."""
+"""Reads dumps."""

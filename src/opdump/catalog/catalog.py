@@ -1,4 +1,4 @@
-"""A dump on disk: what ran, what it read and wrote, found and loaded on demand.
+"""Reads a dump: the operators that ran, with their inputs and outputs, loaded on demand.
 
     catalog = opdump.open("/data/dump")
     for op in catalog.ops("Conv2D", step=2):                 # every execution of an operator, with its tensors
@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING
 from opdump import amounts
 from opdump.amounts import repr_of
 from opdump.catalog.data_frames import pandas_frame, polars_frame
-from opdump.catalog.executions import Execution, OperatorChoice, SourcePlace
+from opdump.catalog.execution import Execution
+from opdump.catalog.operator_choice import OperatorChoice
+from opdump.catalog.source_place import SourcePlace
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.html_table import html_table
@@ -95,12 +97,12 @@ class Catalog:
         return sum(self._lengths[place] for place in places)
 
     def __bool__(self) -> bool:
-        """Whether it holds any tensor."""
+        """Whether it has any tensor."""
         return next(self.tensors(), None) is not None
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that the dump holds, ascending."""
+        """The ranks of the dump, ascending."""
         return tuple(sorted(self._trees))
 
     @property
@@ -172,7 +174,7 @@ class Catalog:
         Operators and tensors that left no data on purpose (`skip`) are hidden unless they are asked for, or `name` means
         nothing else. Operators without a kernel stand in the first step that ran them; `counted` has the later ones.
 
-        Raises NotInDumpError, with the nearest names, where the dump holds no operator that `name` means, and ConfigError for a
+        Raises NotInDumpError, with the nearest names, where the dump has no operator that `name` means, and ConfigError for a
         `name-regex(...)` that cannot be used.
         """
         filters = _Filters(graph, op_type, None if source is None else SourcePlace(source))
@@ -180,7 +182,7 @@ class Catalog:
             return self._executions(step, rank, include_skipped, filters.take)
         named = self._named(name, step, rank, include_skipped, filters)
         if named is None and self._named(name, step, rank, include_skipped, _Filters()) is None:
-            self.op(name, step, rank)  # says which names are near
+            self.op(name, step, rank)  # its error has the nearest names
         return iter(()) if named is None else named
 
     executions = ops

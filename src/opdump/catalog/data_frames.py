@@ -1,4 +1,4 @@
-"""Tensors as a table of pandas or polars: one row for each, with its operator and every statistic. Both packages are optional.
+"""Makes tables of tensors with pandas or polars: one row for each, with its operator and every statistic. Both packages are optional.
 
 | column | type | |
 |---|---|---|
@@ -97,8 +97,8 @@ def _columns(tensors: Iterable[TensorRecord]) -> dict[str, list[Any]]:
             last, of_op = op, (op.rank_id, op.step, op.order, op.occurrence, *names, *place)
         shape = record.shape
         elements = math.prod(shape)
-        held = elements if elements <= _LARGEST else None  # of a shape that no tensor has
-        rows.append((*of_op, record.io, record.slot, record.argument, record.dtype, shape, held, record.source))
+        count = elements if elements <= _LARGEST else None  # of a shape that no tensor has
+        rows.append((*of_op, record.io, record.slot, record.argument, record.dtype, shape, count, record.source))
         values = dict(record.statistics)
         found.update(values)
         statistics.append(values)

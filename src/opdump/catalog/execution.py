@@ -15,7 +15,7 @@ _SHOWN: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Execution:
-    """One execution of an operator with its tensors, by slot order. What its `OpRecord` says is said here too."""
+    """One execution of an operator with its tensors, by slot order. The fields of its `OpRecord` are here too."""
 
     op: OpRecord
     tensors: tuple[TensorRecord, ...] = ()

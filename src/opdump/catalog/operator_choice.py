@@ -1,4 +1,4 @@
-"""Which operators a person means by a name: whatever `opdump show` prints of one can be given back to it.
+"""Parses the name of operators as a user types it: whatever `opdump show` prints of one can be given back to it.
 
 Default/network-Net/conv1-Conv2d/convolution-op7     its full name, or the end of it from a slash on
 Default/network-Net/conv1-Conv2d                     all in this scope

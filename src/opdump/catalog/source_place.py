@@ -1,4 +1,4 @@
-"""A line of the program, or a file of it, as a person names it: `train.py:175`, `net/model.py`."""
+"""Parses a line of the program, or a file of it, as a user types it: `train.py:175`, `net/model.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SourcePlace:
         has_line = bool(colon) and line.isascii() and line.isdigit()
         self._file = Path(file if has_line else text).parts
         self._line = int(line) if has_line else None
-        # Very many operators share a few stacks. What is held keeps its identity from being given to another.
+        # Very many operators share a few stacks. A referenced object keeps its identity.
         self._known: dict[int, tuple[tuple[Frame, ...], bool]] = {}
 
     def is_on(self, stack: tuple[Frame, ...]) -> bool:

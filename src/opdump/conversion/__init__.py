@@ -1,4 +1,4 @@
-"""Conversion of dump files: what `opdump convert` and `opdump overflow` do.
+"""Converts dump files, and finds overflows in them: `opdump convert` and `opdump overflow`.
 
 done = convert(["/data/dump"], Path("out"), ConversionPlan("npy", format="NCHW"), recursive=True)
 done.tensors, done.failures                                        # 412, [Failure(path=..., reason=...)]

@@ -1,6 +1,6 @@
-"""One dump file becomes a file for each of its tensors, buffers and workspaces.
+"""Converts one dump file into a file for each of its tensors, buffers and workspaces.
 
-A tensor that cannot be converted is told in the result, and the others are written.
+A tensor that cannot be converted is in the result, and the others are written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_overflow_name(name: str) -> bool:
 
 
 def convert_file(source: SourceFile, plan: ConversionPlan, output: OutputDirectory) -> FileResult:
-    """Convert one file. Never raises for what the file holds, nor for what cannot be written: the result says it."""
+    """Convert one file. Never raises for the content of the file, nor for what cannot be written: that is in the result."""
     result = FileResult(source.path)
     try:
         file = read_dump_file(source.path)
@@ -107,7 +107,7 @@ def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirector
 
 @contextmanager
 def _failing_alone(result: FileResult, tensor: DumpTensor) -> Iterator[None]:
-    """What is wrong with one tensor is told, and the others follow; a full disk ends it all."""
+    """Collects what is wrong with one tensor, and goes on with the others; a full disk ends it all."""
     try:
         yield
     except OutputFullError:

@@ -1,4 +1,4 @@
-"""How a tensor is written as npy, bin, pt or txt.
+"""Writes a tensor as npy, bin, pt or txt.
 
 npy in C order with numpy's header 1.0, types that numpy lacks widened; bin the elements as the device has them; pt a tensor of
 PyTorch of the true type where PyTorch has it; txt one value a line, the shortest that gives the same element, after

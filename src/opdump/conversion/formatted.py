@@ -1,6 +1,6 @@
-"""A stored tensor in another format.
+"""Converts a stored tensor to another format.
 
-A large one is converted part by part. Where a part can be written before the next is made, only one is held beside the pages of the
+A large one is converted part by part. Where a part can be written before the next is made, only one is in memory beside the pages of the
 file; elsewhere (groups of weights that share blocks) the result is made whole, and the pages of each part are let go of.
 """
 
@@ -55,7 +55,7 @@ def in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
 
 
 def in_host_format(stored: StoredTensor) -> StoredTensor:
-    """In the plain format of the framework where the way there is known, else as it is: its name says which."""
+    """In the plain format of the framework where the way there is known, else as it is: the format is in its name."""
     from opdump.formats import DEVICE_FORMATS
 
     device = DEVICE_FORMATS.get(stored.format_name)
@@ -68,7 +68,7 @@ def in_host_format(stored: StoredTensor) -> StoredTensor:
 
 
 def forget(tensor: DumpTensor) -> None:
-    """Let go of the pages of a mapped file: they would count as this process's until its last tensor."""
+    """Release the pages of a mapped file: they would count as this process's until its last tensor."""
     if tensor.size >= _LARGE:
         mapped = tensor.data.read().obj
         if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

@@ -1,4 +1,4 @@
-"""Processes of a pool that cannot be had, or that nobody attends to any more."""
+"""Finds and ends processes of a pool that could not be started, or that get no more work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_TO_BE_HAD: Final = (OSError, RuntimeError, MemoryError)
 
 
 def is_attended(pool: ProcessPoolExecutor | None) -> bool:
-    """Whether the thread that hands work to the processes lives; where it died, futures are never done, and nothing says so."""
+    """Whether the thread that hands work to the processes lives; where it died, futures are never done, without an error."""
     thread = getattr(pool, "_executor_manager_thread", None)
     return thread is None or thread.is_alive()
 

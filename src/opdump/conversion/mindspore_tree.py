@@ -1,4 +1,4 @@
-"""An asynchronous dump as the tree of a synchronous one, which MindSpore's tools and `opdump.open` read.
+"""Converts an asynchronous dump into the tree of a synchronous one, which MindSpore's tools and `opdump.open` read.
 
     [{step_id}/]{time}/{device_id}/{model_name}/{model_id}/{iteration_id}/Conv2D.Default_conv1-op12.2.7.161243956333802
     rank_{device_id}/.dump_metadata/data_dump.json, config.json
@@ -30,9 +30,9 @@ _LARGEST_BESIDE = 1 << 30
 
 
 def find_tree_sources(paths: Iterable[str], output: OutputDirectory) -> Sources:
-    """The dump files of directories, each with its place in the tree; writes what the tree says of itself.
+    """The dump files of directories, each with its place in the tree; writes the metadata and the graphs of the tree.
 
-    A file that lies in no place of a dump is told among the failures.
+    A file that lies in no place of a dump is among the failures.
     """
     found = Sources()
     for path in paths:
@@ -69,7 +69,7 @@ _NO_PLACE = ConversionError(
 
 
 def _describe(device: DevicePlaces, output: OutputDirectory, found: Sources) -> None:
-    """Write `.dump_metadata` of a rank, and the graphs that lie beside the dump; a failure is told."""
+    """Write `.dump_metadata` of a rank, and the graphs that lie beside the dump; a failure is collected."""
     try:
         _write_metadata(device, output)
         for name in _BESIDE:

@@ -1,4 +1,4 @@
-"""Names of converted files, as msaccucmp has them, so that scripts that look for them go on working.
+"""Names converted files as msaccucmp does, so that scripts that look for them go on working.
 
     Conv2D.conv1.1.5.1732082705016774.output.0.npy                         npy, pt and txt
     Conv2D.conv1.1.5.1732082705016774.output.0.1x3x224x224.npy             with a format asked for: the final shape
@@ -41,7 +41,7 @@ def tensor_ending(stored: StoredTensor | PlainTensor, plan: ConversionPlan) -> s
 def synchronous_name(dump: str, true_name: str, stored: StoredTensor) -> str:
     """The name of a tensor's file in the synchronous layout of MindSpore 2.3; `true_name` is that of the header.
 
-    Raises CorruptDumpError where the name of the dump file says neither task nor time.
+    Raises CorruptDumpError where the name of the dump file has neither task nor time.
     """
     from opdump.dump_file.names import UNKNOWN_ID, parse_dump_name
     from opdump.layouts.mindspore_sync.names import FileName, op_name_in_files, sanitise  # it loads the whole layout

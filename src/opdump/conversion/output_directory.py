@@ -167,7 +167,7 @@ def write_all(descriptor: int, parts: Iterable[Part]) -> int:
             written = os.write(descriptor, view[:_SLICE])
             view = view[written:]
             total += written
-        del part, view  # or they would be held while the next part is made
+        del part, view  # or they would stay in memory while the next part is made
     return total
 
 

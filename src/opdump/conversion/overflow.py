@@ -1,6 +1,6 @@
-"""What overflowed: the overflow files of a dump, each with the dump of the operator that it tells of.
+"""Finds the overflow files of a dump, each with the dump of the operator that overflowed.
 
-The name of an overflow file has a task of its own; which operator it means is told by task and stream in its record, and by
+The name of an overflow file has a task of its own; the operator is identified by task and stream in its record, and by
 context and thread in FFTS+ graphs. See docs/dump-files.md#overflow-files.
 """
 
@@ -29,7 +29,7 @@ _NOWHERE = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class TensorValues:
-    """What a tensor of an overflowed operator holds. `problem` says why nothing is known of it."""
+    """The values of a tensor of an overflowed operator. `problem` is why nothing is known of it."""
 
     name: str
     dtype: str
@@ -74,7 +74,7 @@ class _NamedFile:
 
 
 def find_overflows(paths: Iterable[str]) -> OverflowSearch:
-    """Read every overflow file in the directories and below. What cannot be read is told among the failures."""
+    """Read every overflow file in the directories and below. What cannot be read is among the failures."""
     search = OverflowSearch()
     operators: dict[int, list[_NamedFile]] = {}
     overflow_files = []
@@ -90,7 +90,7 @@ def find_overflows(paths: Iterable[str]) -> OverflowSearch:
             overflow_files.append(_NamedFile(source.path, name))
         else:
             operators.setdefault(name.task_id, []).append(_NamedFile(source.path, name))
-    # What MindSpore wrote as npy and JSON in place of dump files. A converter's copy, wherever it lies, tells nothing new.
+    # What MindSpore wrote as npy and JSON in place of dump files. A converter's copy, wherever it lies, has nothing new.
     binary = {each.name for each in overflow_files}
     converted: dict[_NamedFile, list[tuple[ConvertedName, str]]] = {}
     for path in itertools.chain.from_iterable(sources.skipped for sources in found):

@@ -1,4 +1,4 @@
-"""Overflow records as JSON, which converters make of overflow files and MindSpore writes itself where it dumps npy.
+"""Reads overflow records in JSON, which converters make of overflow files and MindSpore writes itself where it dumps npy.
 
 {"DHA Atomic Add": {"model_id": 0, ...}, "L2 Atomic Add": {...}, "AI Core": {"model_id": 514, ..., "status": 32}}
 {"magic": "0x5a5a5a5a", "version": 0, "acc_list": {"valid": 1, "acc_type": "AIC", ..., "data": {..., "status": 32}}}

@@ -1,4 +1,4 @@
-"""A tensor whose file gets its bytes as they are: no array is made of it.
+"""Finds tensors whose bytes can be written as they are, without an array.
 
 numpy takes longer to import than all else that a conversion does to a small file, and most tensors do not need it.
 """
@@ -58,11 +58,11 @@ class PlainTensor:
 
 
 def plain_tensor(tensor: DumpTensor, plan: ConversionPlan) -> PlainTensor | None:
-    """The tensor as such; None where its file is to hold other bytes, or where something about it is unusual."""
+    """The tensor as such; None where its file needs other bytes, or where something about it is unusual."""
     if plan.format or plan.layout != "dumps" or plan.file_type not in ("npy", "bin"):
         return None
     descr = _DESCRS.get(tensor.dtype)
-    # What an empty shape means depends on the bytes, and what is wrong with a shape is said by those who make arrays.
+    # What an empty shape means depends on the bytes, and wrong shapes are errors of the code that makes arrays.
     if descr is None or not 0 < len(tensor.shape) <= _MOST_DIMENSIONS or min(tensor.shape) <= 0:
         return None
     size = math.prod(tensor.shape) * int(descr[2:])

@@ -1,4 +1,4 @@
-"""What a conversion makes of dump files, and what it says of each."""
+"""The plan of a conversion, and the result for each file."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class FileResult:
     shortened: list[tuple[str, str, str]] = field(default_factory=list)
     """Directory, name on disk, true name of each output whose name was too long."""
     samples: list[str] = field(default_factory=list)
-    """Those of `outputs` that hold the first elements of a larger tensor, which is all that the dump has of it."""
+    """Those of `outputs` with the first elements of a larger tensor, which is all that the dump has of it."""
     fatal: bool = False
     """Whether the disk is full or cannot be written, so that no other file can succeed either."""
 

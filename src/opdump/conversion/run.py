@@ -1,4 +1,4 @@
-"""Converts many files, one after the other or in several processes, and says what became of them."""
+"""Converts many files, one after the other or in several processes, and reports the results."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def convert(
     """Convert files and directories into `output`, which is made where it is missing.
 
     `jobs` counts processes; None takes one for little work and one per usable processor for much. An interrupt (Ctrl-C) ends the
-    run between two files and is told in the result. Raises DumpPathError where the output directory cannot be used, and
+    run between two files and is in the result. Raises DumpPathError where the output directory cannot be used, and
     ConversionError where the plan cannot be carried out at all.
     """
     began = time.monotonic()
@@ -243,7 +243,7 @@ def _batches(files: list[SourceFile], jobs: int) -> Iterator[list[SourceFile]]:
 
 
 class _Worker:
-    """What a process of a pool holds for all its batches."""
+    """The state of a process of a pool, for all its batches."""
 
     output: OutputDirectory
 

@@ -1,7 +1,7 @@
-"""A tensor in another format, part by part: the parts, written one after the other, are the whole.
+"""Converts a large tensor to another format part by part: the parts, written one after the other, are the whole.
 
 A part is a range of each axis of the tensor's own shape. Where a device has an axis in blocks, a range is one of whole blocks, or lies
-within one block: what holds it is then an array of the same format, with fewer or with smaller blocks, and is converted as such.
+within one block: its block is then an array of the same format, with fewer or with smaller blocks, and is converted as such.
 """
 
 from __future__ import annotations

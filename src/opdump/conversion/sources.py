@@ -1,4 +1,4 @@
-"""The files that a conversion is asked for, their true names, and where below the output directory their parts go.
+"""Finds the files to convert, their true names, and where below the output directory their parts go.
 
 A directory gives its files, and with `recursive` those of the directories below it, at the same relative paths. Links are not
 followed, but for one that is named itself. What dumps and conversions leave beside dump files is passed over: csv, json and npy
@@ -74,7 +74,7 @@ def _is_no_dump(path: str, name: str) -> bool:
     try:
         with open(path, "rb") as stream:
             return stream.read(16).startswith(_BEGINNINGS)
-    except OSError:  # its conversion tells the reason
+    except OSError:  # its conversion reports the reason
         return False
 
 
@@ -171,7 +171,7 @@ class _Search:
         self.fail(entry.path, CorruptDumpError(problem))
 
     def _mapping(self, directory: str) -> NameMapping:
-        """The true names of a directory; what is wrong with its table is told once and costs no file."""
+        """The true names of a directory; what is wrong with its table is reported once and costs no file."""
         known = self._mappings.get(directory)
         if known is not None:
             return known

@@ -1,6 +1,6 @@
-"""A tensor of a dump file as the codes that the file holds, so that formats are converted before elements are widened.
+"""Reads a tensor of a dump file as the codes in the file, so that formats are converted before elements are widened.
 
-bfloat16 is two bytes until it is written, piece by piece, as float32: a conversion never holds more than the codes of one tensor.
+bfloat16 is two bytes until it is written, piece by piece, as float32: a conversion never has more in memory than the codes of one tensor.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class StoredTensor:
 
     @property
     def is_packed(self) -> bool:
-        """Whether a byte of the file holds several elements."""
+        """Whether a byte of the file has several elements."""
         return 0 < data_type(self.tensor.data_type).bits < 8
 
     def values(self) -> Iterator[npt.NDArray[Any]]:
         """The elements in C order as arrays of one dimension, of `host_type`.
 
-        An array that the caller holds on to holds its whole slab, beside the next.
+        An array that the caller keeps keeps its whole slab in memory, beside the next.
         """
         pieces = self._all_pieces()
         return map(self._widen, pieces) if self.widened else pieces
@@ -81,7 +81,7 @@ class StoredTensor:
     def _all_pieces(self) -> Iterator[npt.NDArray[Any]]:
         for array in (self.codes,) if self.slabs is None else self.slabs():
             yield from _pieces(array)
-            del array  # or it would be held while the next is made
+            del array  # or it would stay in memory while the next is made
 
     def _widen(self, piece: npt.NDArray[Any]) -> npt.NDArray[Any]:
         data = HeldBytes(np.ascontiguousarray(piece).view(np.uint8).data)

@@ -1,4 +1,4 @@
-"""Tensors in files of PyTorch: the one place outside of the adapters that imports it, and only when such a file is asked for."""
+"""Writes tensors into files of PyTorch: the one place outside of the adapters that imports it, and only when such a file is asked for."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Element types, their codes in the formats, and how narrow ones become wide."""
+"""Element types of dump files: numbers, names, and values of narrow ones."""

@@ -1,6 +1,6 @@
 """HiFloat8, the 8-bit float of Ascend devices with a tapered exponent (arXiv:2409.16626).
 
-After the sign comes the dot, a prefix that says how many bits of exponent follow; what is left is the mantissa:
+After the sign comes the dot, a prefix that gives the number of exponent bits; what is left is the mantissa:
 
     11   D=4   exponent of 4 bits, mantissa of 1       0001  D=0   no exponent, mantissa of 3
     10   D=3   exponent of 3 bits, mantissa of 2       0000  DML   denormal: 2 ** (mantissa - 23), mantissa of 3

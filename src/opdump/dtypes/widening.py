@@ -1,4 +1,4 @@
-"""Elements of a type that numpy lacks, by a table of what each byte stands for."""
+"""Widens elements of types that numpy lacks, by a table of the values of each byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dump files of Ascend devices: what `opdump.read_dump_file` and `opdump.write_dump_file` do.
+"""Reads and writes dump files of Ascend devices.
 
 file = read_dump_file("Conv2D.conv1.1.5.1732082705016774")
 file.op_name, file.inputs[0].dtype, file.inputs[0].format_name      # "net/conv1", "float16", "NC1HWC0"

@@ -1,6 +1,6 @@
-"""The nouns of a dump file: one execution of one operator on a device, as the device filed it.
+"""A dump file in memory: one execution of one operator on a device.
 
-Everything that the header says is kept, in the order of the file. The bytes of a tensor stay where they are until somebody asks.
+Everything in the header is kept, in the order of the file. The bytes of a tensor stay where they are until somebody asks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The bytes of a tensor in a dump file as numpy elements, and back.
+"""Decodes the bytes of a tensor in a dump file into numpy elements, and encodes them.
 
-Types that numpy has are views of the bytes. The others are widened through a table of what each byte holds: bfloat16 and floats
+Types that numpy has are views of the bytes. The others are widened through a table of the elements in each byte: bfloat16 and floats
 of 8, 6 and 4 bits to float32, integers of 4, 2 and 1 bits to int8 or uint8. Several elements in a byte begin with its low bits,
 but for UINT1, whose first element is the highest bit. FLOAT6 takes four elements in three bytes.
 
@@ -243,7 +243,7 @@ def _codes(flat: npt.NDArray[Any], name: str) -> npt.NDArray[np.uint8]:
         raise UndecodableTensorError(f"{name}: opdump cannot write elements of this type") from None
     wide = (_real(flat, name) if flat.dtype.kind == "c" else flat).astype(np.float64)
     order = np.argsort(values, kind="stable")
-    # NaN sorts last; -0.0 and 0.0 are equal and told apart by their sign.
+    # NaN sorts last; -0.0 and 0.0 are equal and differ in their sign alone.
     found = order[np.minimum(np.searchsorted(values[order].astype(np.float64), wide), len(values) - 1)]
     found = np.where(np.isnan(wide), order[-1], found)
     zeros = np.flatnonzero(values == 0)

@@ -1,4 +1,4 @@
-r"""Names of the files that Ascend devices and their converter leave: one grammar, for writing and for reading.
+r"""Parses and builds the names of files that Ascend devices and their converter write.
 
     Pooling.pool1.1147.1589195081588018                                     op_type, op_name, task, time
     Conv2D.conv1.1.5.1732082705016774                                       and the stream before the time
@@ -11,7 +11,7 @@ r"""Names of the files that Ascend devices and their converter leave: one gramma
 A name longer than a file system takes is replaced by digits, and `mapping.csv` beside it has the long one (`read_mapping`):
 docs/files.md#names.
 
-Single-operator calls (aclnn) write the operator's name before its type. The name alone does not tell the two orders apart:
+Single-operator calls (aclnn) write the operator's name before its type. The name alone does not show which order it has:
 `in_true_order` decides by the name in the file's header, which, written as in files, equals one of the two parts. Without a header
 (npy, csv) a first part that begins with `aclnn` is the name, and so is one that ends as MindSpore's names do (`-op7`).
 """
@@ -189,7 +189,7 @@ FileName = DumpName | ExceptionName | ConvertedName | StatisticsName
 
 
 def parse_name(name: str) -> FileName | None:
-    """What a file name says, of whichever kind; None where it is of none."""
+    """Parses a file name of any kind; None where it is of none."""
     if name.endswith(".csv"):
         dump = parse_dump_name(name.removesuffix(".csv"))
         return StatisticsName(dump) if dump is not None else None
@@ -277,7 +277,7 @@ def microseconds_of(timestamp: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NameMapping:
-    """What a mapping.csv says: the true names by the names on disk, and its first defect where it has any."""
+    """The content of a mapping.csv: the true names by the names on disk, and its first defect where it has any."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[CorruptDumpError, ...] = ()
@@ -291,7 +291,7 @@ def read_mapping(path: Path) -> NameMapping:
     """The long names behind the short ones of a directory: rows `{digits},{name}` without a header, in any number of copies.
 
     A row of another form, one whose names are no plain file names, and one that contradicts an earlier row are left out, and
-    the first of them is told among `problems`. Raises CorruptDumpError where the file cannot be read, is no regular file, or
+    the first of them is in `problems`. Raises CorruptDumpError where the file cannot be read, is no regular file, or
     is larger than 100 MiB.
     """
     names: dict[str, str] = {}

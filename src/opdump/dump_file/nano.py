@@ -1,10 +1,10 @@
-"""Dump files of nano devices: tagged fields in place of the protobuf header.
+"""Reads dump files of nano devices: tagged fields in place of the protobuf header.
 
     u64 header length | u32 magic | u32 version | tag 4: inputs | tag 5: outputs | bytes of the inputs, then of the outputs
 
 A tag is u32 number, u32 length (docs/dump-files.md#the-header). Element types have the numbers of GE, which are turned into
 those of dump files here; a number that GE does not have becomes negative, so that it is taken for no other type. The file must
-hold exactly what is announced.
+have exactly what is announced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Described(NamedTuple):
 
 
 class _Fields:
-    """Reads numbers one after the other, and says where the header ends too early."""
+    """Reads numbers one after the other; CorruptDumpError where the header ends too early."""
 
     def __init__(self, source: FileSource, data: memoryview) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""The payload of an overflow file: which accelerator reported an overflow, in which task, and what its status bits say.
+"""Decodes and encodes the payload of an overflow file: the accelerator, the task and the status bits.
 
 record = decode_opdebug(file.outputs[0].data.read(), "Opdebug.Node_OpDebug.59.1597922031178434")
 record.reports[2].accelerator, record.reports[2].task_id           # "AI Core", 57
@@ -27,7 +27,7 @@ OPDEBUG_MAGIC: Final = 0x5A5A5A5A
 OLD_SIZE: Final = 2048
 OVERFLOW_NODE: Final = "Node_OpDebug"
 NONE_OF_THREAD: Final = 65535
-"""What a record says of a context or a thread that does not exist."""
+"""The number of a context or a thread that does not exist."""
 
 _COMMON: Final = ("model_id", "stream_id", "task_id", "task_type")
 _PLACES: Final = (*_COMMON, "pc_start", "para_base")
@@ -73,7 +73,7 @@ _L2_CODES: Final[Mapping[int, str]] = MappingProxyType({code: _DHA_CODES[code + 
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorReport:
-    """What one accelerator said: its numbers by name, in the order of the file. Addresses are numbers here, too."""
+    """The report of one accelerator: its numbers by name, in the order of the file. Addresses are numbers here, too."""
 
     accelerator: str
     fields: tuple[tuple[str, int], ...]
@@ -134,7 +134,7 @@ class OpdebugHeader:
 class OpdebugRecord:
     """One payload. `header` is None in the old layout, which has three reports; the new one has one.
 
-    `problems` names what the payload says wrongly of itself without being unreadable.
+    `problems` names what is wrong in a payload that can be read all the same.
     """
 
     reports: tuple[AcceleratorReport, ...]
@@ -173,7 +173,7 @@ def decode_opdebug(payload: bytes | memoryview, source: str = "overflow record")
 
 
 def encode_opdebug(record: OpdebugRecord) -> bytes:
-    """The 2048 bytes of a record of the old layout; what its reports do not say is zero.
+    """The 2048 bytes of a record of the old layout; what its reports lack is zero.
 
     Raises ValueError for a record of the new layout, which devices alone write, for one that has other reports than the three of the
     old layout in their order, for a number that 64 bits do not hold, and for a first number (the model of "DHA Atomic Add") that
@@ -214,7 +214,7 @@ def overflow_record(
     task_id: int = 0,
     task_type: int = 0,
 ) -> OpdebugRecord:
-    """A record of the old layout in which one accelerator tells of one task, and the other two say nothing.
+    """A record of the old layout with the report of one accelerator on one task; those of the other two are zero.
 
     `accelerator` is "AI Core", "L2 Atomic Add" or "DHA Atomic Add"; addresses, which a host does not have, are 0. The status word of
     an atomic addition is made by `atomic_status`. Raises ValueError for another accelerator.
@@ -222,18 +222,18 @@ def overflow_record(
     known = tuple(name for name, *_ in _OLD)
     if accelerator not in known:
         raise ValueError(f"found the accelerator {accelerator!r}; the old layout has {', '.join(known)}")
-    told = {"model_id": model_id, "stream_id": stream_id, "task_id": task_id, "task_type": task_type}
+    identity = {"model_id": model_id, "stream_id": stream_id, "task_id": task_id, "task_type": task_type}
     reports = []
     for name, _, _, rest in _OLD:
         numbers = dict.fromkeys((*_PLACES, *rest), 0)
         if name == accelerator:
-            numbers |= {**told, "status": status}
+            numbers |= {**identity, "status": status}
         reports.append(_report(name, numbers))
     return OpdebugRecord(tuple(reports))
 
 
 def atomic_status(accelerator: str) -> int:
-    """The status word of "DHA Atomic Add" or "L2 Atomic Add" that says that an atomic addition overflowed."""
+    """The status word of an atomic addition that overflowed, for "DHA Atomic Add" or "L2 Atomic Add"."""
     return 0x9 << 8 if accelerator.startswith("DHA") else 0x1 << 16
 
 
@@ -247,7 +247,7 @@ def overflow_dump_file(
     task_type: int = 0,
     dump_time: int = 0,
 ) -> DumpFile:
-    """The dump file that tells of an overflow: one output of 2048 bytes, which are `overflow_record`.
+    """The overflow file: one output of 2048 bytes, which are `overflow_record`.
 
     `dump_time` counts microseconds since the epoch. Raises ValueError as `overflow_record` and `encode_opdebug`.
     """

@@ -25,6 +25,7 @@ from opdump.dump_file.schema import dump_data
 from opdump.dump_file.stored_bytes import Bytes, FileSource, HeldBytes, UnreadableBytes
 from opdump.dump_file.wire import Field, WireError, fields, varint
 from opdump.errors import CorruptDumpError
+from opdump.records import IO
 
 # What no device reaches, and what a header may at most make of memory. Small headers need no measuring.
 _LONGEST_HEADER: Final = 1 << 26
@@ -210,9 +211,11 @@ def _assembled(
     unknown = _unknown_of if _knows_less(message) else _nothing_unknown
 
     return DumpFile(
-        inputs=tuple([_input(slot, entry, inputs[slot], unknown(entry)) for slot, entry in enumerate(message.input)]),
+        inputs=tuple(
+            [_tensor("input", slot, entry, inputs[slot], unknown(entry)) for slot, entry in enumerate(message.input)]
+        ),
         outputs=tuple(
-            [_output(slot, entry, outputs[slot], unknown(entry)) for slot, entry in enumerate(message.output)]
+            [_tensor("output", slot, entry, outputs[slot], unknown(entry)) for slot, entry in enumerate(message.output)]
         ),
         buffers=tuple(
             [
@@ -237,10 +240,11 @@ def _assembled(
     )
 
 
-def _input(slot: int, entry: Any, data: Bytes, unknown: bytes) -> DumpTensor:
+def _tensor(io: IO, slot: int, entry: Any, data: Bytes, unknown: bytes) -> DumpTensor:
+    is_input = io == "input"
     return with_bounded_shapes(
         DumpTensor(
-            "input",
+            io,
             slot,
             entry.data_type,
             entry.format,
@@ -251,28 +255,9 @@ def _input(slot: int, entry: Any, data: Bytes, unknown: bytes) -> DumpTensor:
             entry.address,
             entry.offset,
             entry.arg_index,
-            input_type=entry.input_type,
-            unknown=unknown,
-        )
-    )
-
-
-def _output(slot: int, entry: Any, data: Bytes, unknown: bytes) -> DumpTensor:
-    return with_bounded_shapes(
-        DumpTensor(
-            "output",
-            slot,
-            entry.data_type,
-            entry.format,
-            tuple(entry.shape.dim),
-            data,
-            tuple(entry.original_shape.dim),
-            entry.sub_format,
-            entry.address,
-            entry.offset,
-            entry.arg_index,
-            original_op=_original_op(entry),
-            dim_range=tuple([(part.dim_start, part.dim_end) for part in entry.dim_range]),
+            original_op=None if is_input else _original_op(entry),
+            dim_range=() if is_input else tuple([(part.dim_start, part.dim_end) for part in entry.dim_range]),
+            input_type=entry.input_type if is_input else 0,
             unknown=unknown,
         )
     )

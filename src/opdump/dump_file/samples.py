@@ -1,6 +1,6 @@
-"""Which tensors of a dump file are samples, the first elements of larger tensors: attributes of the file say it.
+"""Marks tensors of a dump file as samples, the first elements of larger tensors, by attributes of the file.
 
-    opdump.sample.output.0 = "4,250"        output 0 holds some of the elements of a tensor of this shape
+    opdump.sample.output.0 = "4,250"        output 0 has some of the elements of a tensor of this shape
 
 No device writes these attributes, and its readers pass over them.
 """

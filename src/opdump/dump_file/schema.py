@@ -1,4 +1,4 @@
-"""The header of a dump file: the message `DumpData`, built when it is first needed.
+"""The schema of the header of a dump file: the message `DumpData`, built when it is first needed.
 
 Field numbers are those of the public `dump_data.proto` (docs/dump-files.md#the-header). Enumerations are declared as plain
 integers and text as bytes, which have the same bytes on disk: a number that a later version adds survives, and so does a name

@@ -1,4 +1,4 @@
-"""The bytes of a file that may not be what it claims: sizes are checked before anything is allocated."""
+"""Reads bytes of untrusted files: sizes are checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_DIMENSIONS = 64
 class FileSource:
     """A regular file, read at once where it is small and mapped where it is large.
 
-    A mapping is let go when nobody looks at it any more, and made anew when somebody asks: whoever holds many headers holds no
+    A mapping is released when nothing refers to it, and made anew when it is asked for: whoever has many headers keeps no
     open files. Raises CorruptDumpError naming the file where it cannot be opened, is no regular file, or is another one by then.
     """
 

@@ -1,7 +1,7 @@
-"""Where the fields of a protobuf message lie, without building the message.
+"""Finds the fields of a protobuf message without building the message.
 
 A header is measured before protobuf turns it into objects: an empty entry takes two bytes on disk and a hundred in memory. Files of
-version 1.0 hold the bytes of their tensors inside the message; here they are found and left in the file.
+version 1.0 have the bytes of their tensors inside the message; here they are found and left in the file.
 """
 
 from __future__ import annotations

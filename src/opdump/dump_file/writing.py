@@ -27,7 +27,7 @@ _MOST_IN_MESSAGE: Final = 2**31 - 2**24
 def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
     """Write `file` in variant 2.0 or, where `file.variant` says so, 1.0; an existing file is replaced.
 
-    Raises ValueError for a nano file, which only devices write, for one of 1.0 from 2 GiB on, for one that says nothing, and for
+    Raises ValueError for a nano file, which only devices write, for one of 1.0 from 2 GiB on, for an empty one, and for
     a number that a header cannot hold (a negative dimension), and DumpPathError where the file cannot be written.
     """
     import tempfile  # who reads alone does without
@@ -75,7 +75,7 @@ def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
 
 
 def _version(file: DumpFile) -> str:
-    """What the header says: readers know a file of 1.0 by it, so that one says 1.0 even where the object has the default."""
+    """The version in the header: readers know a file of 1.0 by it, so it is 1.0 there even where the object has the default."""
     legacy = file.variant == "1.0" and not file.version.startswith("1.")
     return "1.0" if legacy else file.version
 

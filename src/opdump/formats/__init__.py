@@ -1,4 +1,4 @@
-"""Device formats: how a tensor's elements lie in the memory of an Ascend device, and back to the framework's order.
+"""Converts tensors between the formats of Ascend devices and those of frameworks.
 
 convert_format(array, "NC1HWC0", "NCHW", shape=(1, 3, 224, 224))     # (1, 1, 224, 224, 16): the padding is cut
 convert_format(weights, "NCHW", "FRACTAL_Z", groups=32)              # zeros where the device has padding

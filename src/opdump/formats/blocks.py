@@ -1,4 +1,4 @@
-"""The placement of a tensor whose axes are split in blocks: most device formats are nothing else."""
+"""Places a tensor whose axes are split in blocks, as most device formats do."""
 
 from __future__ import annotations
 

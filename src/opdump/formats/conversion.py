@@ -1,4 +1,4 @@
-"""From one format to another: which shapes that needs, the memory for the result, and which elements go where."""
+"""Converts a tensor from one format to another."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def convert_format(
 
     `array` has the shape of `source`; the result that of `target`, and may be a view of it. With `out`, a C-contiguous
     array of the result's shape and dtype, the elements are written there, zeros for padding, and `out` is returned.
-    Memory that is used again and again is written faster than new memory. `reading` is told after each part of a device
+    Memory that is used again and again is written faster than new memory. `reading` is called after each part of a device
     format's array, or of one that becomes such, that it has been read: the pages of a mapped file need not stay in memory.
 
     `shape` is the tensor's own shape, in the order of a plain target, else in that of NCHW, NCDHW or, for FRACTAL_NZ,

@@ -1,4 +1,4 @@
-"""What the file of a device format gives to the registry, and the shapes that all of them check."""
+"""The parts of a device format: its shapes and its placement, with the checks of shapes that all formats share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opdump.formats.placement import Placement
 
 CUBE = 16
-"""Rows of a fractal, and the channels of a block where nothing else is said (the side of the device's matrix unit)."""
+"""Rows of a fractal, and the channels of a block by default (the side of the device's matrix unit)."""
 
 
 class PlainShape(Protocol):

@@ -103,12 +103,12 @@ def _device_shape(shape: Shape, c0: int, groups: int) -> Shape:
 
 
 def _plain_shape_3d(array: Array, shape: Shape | None, groups: int) -> Shape:
-    """(N, C, D, H, W) of (D * C1 * H * W, N1, N0, C0): the shape is needed, it alone tells C1 from D, H and W."""
+    """(N, C, D, H, W) of (D * C1 * H * W, N1, N0, C0): the shape is needed to separate C1 from D, H and W."""
     return _required(array, shape, groups, "FRACTAL_Z_3D", "NCDHW", "D * C1 * H * W")
 
 
 def _plain_shape(array: Array, shape: Shape | None, groups: int) -> Shape:
-    """(N, C, H, W) of (C1 * H * W, N1, N0, C0): the shape is needed, it alone tells C1 from H and W."""
+    """(N, C, H, W) of (C1 * H * W, N1, N0, C0): the shape is needed to separate C1 from H and W."""
     return _required(array, shape, groups, "FRACTAL_Z", "NCHW", "C1 * H * W")
 
 

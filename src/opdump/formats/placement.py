@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie in an array of a device format, and the three ways that they go: out, in, from one to another.
+"""Moves elements between a plain tensor and an array of a device format, or between two such arrays.
 
 Each goes box by box where a `Reading` says so, in the order in which the source lies in memory. From one device's array to another a
 box is an array of its own, so that the tensor is never whole between the two.

@@ -1,4 +1,4 @@
-"""Reading a large source in the order of its memory, so that the pages of a mapped file can be let go of on the way.
+"""Reads a large source in the order of its memory, so that pages of a mapped file can be released on the way.
 
 The result is made whole and filled box by box: a box is a range of each axis of the plain tensor, chosen so that what it reads lies
 close together in the source. What the result's order is does not matter.

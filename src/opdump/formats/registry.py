@@ -1,4 +1,4 @@
-"""The formats that are known. A new device format is one line here."""
+"""Registers the formats. A new device format is one line here."""
 
 from __future__ import annotations
 

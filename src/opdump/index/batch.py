@@ -1,4 +1,4 @@
-"""A batch: the records of one call, looked at once for all that is filed of them.
+"""Prepares the records of one call, a batch, for the index and for statistic.csv.
 
 A regular training runs the same operators on the same tensors in every step. What ran is a `Pattern`, and a batch that
 repeats the last one has the very same: who keeps something by pattern finds that out with `is`.
@@ -33,7 +33,7 @@ class Pattern:
     """Of each tensor the place of its operator."""
     signatures: Sequence[Key]
     """Of each tensor the columns of the index's `signatures` in order, the shape as it is."""
-    held: tuple[OpRecord, ...]
+    first_operators: tuple[OpRecord, ...]
     """The first operators of this pattern: they keep the identities in `operators` from being given to other objects."""
 
 
@@ -80,8 +80,8 @@ class Batches:
     ) -> tuple[Sequence[OpRecord], Sequence[int]]:
         owners = [tensor.op for tensor in tensors]
         last = self._last
-        if last is not None and len(last.held) == len(ops) and len(last.places) == len(owners):
-            # To see that the last places hold takes a quarter of the time of finding them.
+        if last is not None and len(last.first_operators) == len(ops) and len(last.places) == len(owners):
+            # To see that the last places are still right takes a quarter of the time of finding them.
             expected = map(ops.__getitem__, last.places)
             if all(map(is_, owners, expected)):
                 return ops, last.places

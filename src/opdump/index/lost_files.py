@@ -1,4 +1,4 @@
-"""Files that an index lists and that are not there: a run that was cut off, a disk that filled up, or somebody who removed them."""
+"""Finds files that an index lists and that are not there: a run that was cut off, a disk that filled up, or somebody who removed them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LostFiles:
     def without_payload(
         self, records: Iterable[tuple[TensorRecord, str | None]], problems: list[CorruptDumpError], *, is_complete: bool
     ) -> list[TensorRecord]:
-        """The records, each given with its file below the root; a record whose file is lost has no payload, and `problems` tells of it.
+        """The records, each given with its file below the root; a record whose file is lost has no payload, and is in `problems`.
 
         `is_complete`: the run ended in good order, so that each file was there.
         """
@@ -57,7 +57,7 @@ class LostFiles:
         return names is None or name in names
 
     def _names_in(self, directory: str) -> frozenset[str] | None:
-        """The names in a directory of the dump; None outside of it, where nothing is looked at and payloads say so."""
+        """The names in a directory of the dump; None outside of it, where nothing is looked at: payloads raise."""
         root = os.path.realpath(self._root)
         try:
             path = os.path.realpath(os.path.join(root, directory))
@@ -77,7 +77,7 @@ def cut_off(where: Path | str, step: int, operators: int) -> CorruptDumpError:
 
 
 def left_out(where: Path | str, operators: int) -> CorruptDumpError:
-    """The problem of operators after the last step that was finished, where nothing says which step they are of."""
+    """The problem of operators after the last step that was finished, where their step is unknown."""
     return CorruptDumpError(
         f"{where}: {operators} operators after the last step that the index lists are left out: the run was cut off in a step that was "
         "not finished, and nothing says which one"

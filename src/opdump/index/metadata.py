@@ -1,4 +1,4 @@
-"""`.dump_metadata/`: what the dump says about itself.
+"""Writes and reads the configuration and the environment of a dump, in `.dump_metadata/`.
 
     data_dump.json   the configuration
     config.json      {"device_target":"CPU","framework":"torch","framework_version":"2.13.0",...}

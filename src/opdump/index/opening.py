@@ -1,4 +1,4 @@
-"""Opens an index to read it, as a file that somebody else may have made to harm.
+"""Opens an index for reading, as a file that may have been made to harm.
 
 SQLite files carry programs: views, triggers, generated columns, checks and expressions of indexes are computed by whoever
 opens the file, and pages that refer to each other twice make more rows than the file has bytes. So nothing is computed but
@@ -151,7 +151,7 @@ def _plain(text: object) -> str:
 
 
 def check_files(path: Path) -> None:
-    """Raises CorruptDumpError for what SQLite must not touch: it would wait for a pipe, and do what a journal says."""
+    """Raises CorruptDumpError for what SQLite must not touch: it would wait for a pipe, and apply a journal."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Elements that wait in a npy file of a dump, and the rule that no path leaves its dump."""
+"""Reads elements from npy files of a dump, and refuses paths that leave it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from opdump.errors import CorruptDumpError
 from opdump.sink.npy import NpyHeader, read_npy, read_npy_header
 
-# Types that numpy lacks, by what a npy file holds in their stead (MindSpore's guide: bfloat16 as float32; spec: int4 as int8).
+# Types that numpy lacks, by the types of their npy files (MindSpore's guide: bfloat16 as float32; int4 as int8).
 _STORED_AS: Final = {
     "bfloat16": ("float32", "bfloat16"),
     "int4": ("int8",),
@@ -29,7 +29,7 @@ _ITEM_BITS: Final = {"bool": 8, "bfloat16": 16, "complex32": 32, "complex64": 64
 class FilePayload:
     """The elements in `root`/`relative`, read when they are asked for.
 
-    `dtype` is the original element type and `shape` what the dump promises; a shape of None takes what the file says.
+    `dtype` is the original element type and `shape` what the dump promises; a shape of None takes that of the file.
     """
 
     root: Path

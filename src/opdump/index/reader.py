@@ -216,8 +216,8 @@ class IndexReader:
             values = SummaryStatistics(summary, cast(Mapping[str, str], values))
         payload = None
         if file is not None:
-            held = (signature.sample,) if signature.sample else signature.shape
-            payload = self._open_payload(self._root, text(file), signature.dtype, held)
+            filed = (signature.sample,) if signature.sample else signature.shape
+            payload = self._open_payload(self._root, text(file), signature.dtype, filed)
         return TensorRecord(
             op=op,
             io=signature.io,
@@ -379,6 +379,6 @@ def _counted(value: Any) -> dict[SkipReason, int]:
 
 
 def _reason(value: Any) -> SkipReason:
-    # A later opdump may know more reasons: each is a word for a person, and the operators are there whatever it says.
+    # A later opdump may have more reasons: each is a word for the user, and the operators are there whatever it is.
     reason = name(value)
     return cast(SkipReason, _EARLIER_REASONS.get(reason, reason))

@@ -18,7 +18,7 @@ class Run:
     """One capture into a rank's directory. Times are microseconds since the Unix epoch.
 
     `ended` is None for a run that was killed or is still going on. A dump that MindSpore or a device wrote says nothing of its
-    runs: they are told apart by their time stamps, and `command`, `plan` and `totals` are empty.
+    runs: they are separated by their time stamps, and `command`, `plan` and `totals` are empty.
     """
 
     id: int
@@ -34,7 +34,7 @@ class Run:
     plan: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     end_unknown: str = ""
-    """Why the dump cannot tell whether it ended: its index is missing, or cannot be read."""
+    """Why it is unknown whether it ended: its index is missing, or cannot be read."""
 
     @property
     def complete(self) -> bool:
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """What people ask of a run first, by name; an empty text where the dump does not tell."""
+        """The run in a few lines, by name; an empty text where something is unknown."""
         captured = self.totals.get("captured")
         ended = "ended" if self.complete else self.end_unknown or "cut off, or still runs"
         return (
@@ -58,8 +58,8 @@ class Run:
 
     def __repr__(self) -> str:
         facts = dict(self.facts)
-        told = (f"rank {self.rank_id}", facts["framework"], facts["captured"], facts["started"], facts["end"])
-        return f"Run({', '.join((str(self.id), *filter(None, told)))})"
+        parts = (f"rank {self.rank_id}", facts["framework"], facts["captured"], facts["started"], facts["end"])
+        return f"Run({', '.join((str(self.id), *filter(None, parts)))})"
 
     def _repr_html_(self) -> str:
         return html_facts(self.facts)

@@ -1,4 +1,4 @@
-"""The index of a rank: `.dump_metadata/index.sqlite`, what file names and csv files lose.
+"""The schema of the index of a rank, `.dump_metadata/index.sqlite`.
 
 True names, element types before widening, execution order, stacks, arguments, what was skipped and why, and every statistic
 in full precision. A plain SQLite file that other tools may query (`SELECT * FROM tensor_records`, from SQLite 3.38 on).

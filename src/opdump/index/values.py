@@ -1,4 +1,4 @@
-"""Values of an index, none of them trusted: SQLite keeps text in a column of numbers, and JSON may hold anything.
+"""Checks the values of an index, none of which is trusted: SQLite keeps text in a column of numbers, and JSON may hold anything.
 
 Each function raises CorruptDumpError for what it does not expect.
 """
@@ -26,7 +26,7 @@ _MOST_DIMENSIONS: Final = 255  # TensorFlow knows 254, numpy and PyTorch 64
 
 
 class Budget:
-    """What rows of one file may hold together: no more than its bytes.
+    """The bytes that rows of one file may have together: no more than its bytes.
 
     Rows that share their pages, which no honest file has, would hold more, without end where pages follow each other in a
     circle; as they are read one by one, they end here.

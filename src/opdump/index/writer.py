@@ -66,7 +66,7 @@ _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 
 
 class RunFacts(NamedTuple):
-    """What the index keeps of a run besides its records."""
+    """The metadata of a run in the index."""
 
     rank_id: int
     device_target: str
@@ -94,9 +94,9 @@ class Constant(NamedTuple):
 
 
 class IndexWriter:
-    """One run's hand on the index of a rank. Strings that recur in every step are stored once.
+    """Writes one run into the index of a rank. Strings that recur in every step are stored once.
 
-    `arguments` of operators must not be changed after they were handed over: the same mapping is taken to say the same.
+    `arguments` of operators must not be changed after they were handed over: the same mapping is taken to be unchanged.
 
     Raises DumpPathError where the index cannot be written or is of another version. An index that no longer can be read (a
     disk that failed) is put aside as `index.sqlite.unreadable` and a new one is begun.
@@ -108,7 +108,7 @@ class IndexWriter:
         self.failed = False
         self._operators: dict[tuple[object, ...], int] = {}
         # The same with stack and arguments by identity, since to compare them costs more than all else here: an adapter gives
-        # the same object for the same place. What is held keeps its identity from being given to another object.
+        # the same object for the same place. A referenced object keeps its identity.
         self._operators_by_identity: dict[tuple[object, ...], int] = {}
         self._held: list[OpRecord] = []
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
@@ -135,7 +135,7 @@ class IndexWriter:
     ) -> None:
         """File the records of (a part of) a step; `files` runs parallel to the tensors.
 
-        `counted` says of how many operators without data an earlier call filed the record, by reason.
+        `counted`: how many operators without data an earlier call filed the record of, by reason.
 
         Raises ValueError where `files` has another length, DumpPathError where the index cannot be written.
         """
@@ -290,16 +290,16 @@ class IndexWriter:
             )
 
     def _failure(self, error: Exception) -> DumpPathError:
-        said, remedy = reason_of(error), remedy_for(error)
+        reason, remedy = reason_of(error), remedy_for(error)
         if isinstance(error, sqlite3.Error):
-            said = str(error)
+            reason = str(error)
             remedy = "free space on the disk, make the directory writable, or dump into another directory"
             if not self._path.exists():
                 remedy = "it was removed while the dump was written; run it again, and leave the directory"
-            elif "locked" in said:
+            elif "locked" in reason:
                 remedy = "another program holds it open; end that, and run this again"
         return DumpPathError(
-            f"{self._path}: the index cannot be written ({said}): {remedy}; the files written so far are whole"
+            f"{self._path}: the index cannot be written ({reason}): {remedy}; the files written so far are whole"
         )
 
 
@@ -452,7 +452,7 @@ def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
-    """What tells a directory from another of its name; None where there is none, and for a link."""
+    """Identifies a directory among others of its name; None where there is none, and for a link."""
     try:
         found = os.lstat(directory)
     except OSError:

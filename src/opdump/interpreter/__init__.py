@@ -1,1 +1,1 @@
-"""What opdump asks of the Python interpreter: imports, modules, processes."""
+"""Imports, modules and processes of the Python interpreter."""

@@ -1,4 +1,4 @@
-"""Waits for the first import of a module: who looks at a framework need not make a program import it.
+"""Waits for the program to import a module, so that opdump need not import a framework itself.
 
 wait_for(("torch", "tensorflow"), before=check, after=begin)
 import torch                             check("torch"), the import itself, begin("torch")
@@ -25,7 +25,7 @@ Context = Callable[[], AbstractContextManager[object]]
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules as everybody does, and has their loader tell it before and after its work."""
+    """Finds modules as usual, and is called by their loader before and after its work."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = frozenset(names)
@@ -65,7 +65,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Telling(Loader):
-    """Another loader, which tells a finder before and after its work."""
+    """Wraps a loader, and calls a finder before and after its work."""
 
     def __init__(self, loader: Loader, finder: _Finder) -> None:
         self._loader = loader

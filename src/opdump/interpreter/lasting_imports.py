@@ -1,4 +1,4 @@
-"""The start of a command that lives for a moment: what its imports cost besides the imports."""
+"""Imports without garbage collection, for a command that runs for a moment."""
 
 from __future__ import annotations
 

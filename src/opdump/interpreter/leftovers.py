@@ -1,4 +1,4 @@
-"""Temporary files and directories: named for the process that writes them, so that those of a dead one can be told from those of a live one.
+"""Names temporary files for the process that writes them, so that those of dead processes can be found and removed.
 
     .4f1c02aa91d3-41237-8812345-9f2c6d10e4b7-140213-17.part
      place        pid   start   of the sink  thread serial
@@ -30,7 +30,7 @@ _START_FIELD: Final = 19  # of /proc/{pid}/stat behind the name of the command
 
 
 def this_process() -> str:
-    """What tells this process from all others, also from those of other systems and of other times."""
+    """Identifies this process among all, also among those of other systems and of other times."""
     return named_process(os.getpid())
 
 
@@ -49,7 +49,7 @@ def is_dead(process: str) -> bool:
 
 
 def ancestors() -> tuple[int, ...]:
-    """The ids of the processes that started this one, directly or not, as far as the system tells and they still run."""
+    """The ids of the processes that started this one, directly or not, as far as the system knows them and they still run."""
     found = [os.getppid()]
     with suppress(OSError, ValueError, IndexError):
         while found[-1] > 1:
@@ -115,7 +115,7 @@ def _place() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in ticks since the start of the system; None where it is dead, 0 where nobody can say."""
+    """When a process started, in ticks since the start of the system; None where it is dead, 0 where that is unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except FileNotFoundError:

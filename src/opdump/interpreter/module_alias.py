@@ -1,4 +1,4 @@
-"""A second name for a package of opdump: `import npu_bridge` gives `opdump.npu_bridge`, where there is no other npu_bridge.
+"""Gives a package of opdump a second name: `import npu_bridge` gives `opdump.npu_bridge`, where there is no other npu_bridge.
 
 Modules keep their own names and are the same objects under both, so that a class is one class. A package of that name that
 can be imported is never hidden, also if it becomes importable later.

@@ -1,4 +1,4 @@
-"""Processes that this one is about to start, as Python tells its audit hooks: which of them can be followed, and which cannot.
+"""Watches the starts of processes by audit hooks of Python, and finds those that cannot be followed.
 
 A process finds its run by a variable of its environment. Nobody adds that to an environment that the program has put together itself:
 the process would see another one than it was given.
@@ -64,7 +64,7 @@ def watch_starts(call: Callable[[Start], object]) -> None:
         try:
             start = reader(arguments)
         except (TypeError, ValueError):
-            return  # no command at all: Python says so in a moment, and starts nothing
+            return  # no command at all: Python raises in a moment, and starts nothing
         if start is not None:
             call(start)
 
@@ -79,7 +79,7 @@ def _popen(arguments: tuple[Any, ...]) -> Start:
 
 def _posix_spawn(arguments: tuple[Any, ...]) -> Start | None:
     if sys._getframe(2).f_code.co_filename.endswith("subprocess.py"):
-        return None  # it was told as a Popen
+        return None  # the hook had it as a Popen
     return _executed("started", arguments)
 
 
@@ -101,7 +101,7 @@ def _fork(_arguments: tuple[Any, ...]) -> Start:
 
 
 def _import(arguments: tuple[Any, ...]) -> Start | None:
-    # multiprocessing and what is made like it start processes by calls that tell nobody; each loads the module for it just before.
+    # multiprocessing and what is made like it start processes by calls without a hook; each loads the module for it just before.
     return Start("started") if str(arguments[0]).rpartition(".")[2].startswith("popen_") else None
 
 

@@ -1,7 +1,7 @@
-"""One pass over a tensor's memory gives every number that the dump dialects ask for.
+"""Summarises tensors in one pass over their memory, and moves elements; compiled, or in numpy.
 
 The compiled kernels (native/) and their numpy twin (reference.py) give the same bits; the twin runs where the compiled
-module is missing, 20 to 100 times slower, and `active()` says so. Environment:
+module is missing, 20 to 100 times slower, and `active()` shows that. Environment:
 
     OPDUMP_REQUIRE_NATIVE=1   a missing compiled module is an error
     OPDUMP_ISA=avx2           base, avx2 or avx512 instead of the widest of this machine; numpy for the twin

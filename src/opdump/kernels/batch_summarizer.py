@@ -1,4 +1,4 @@
-"""Takes the tensors of an operator in numpy's place: what the compiled `BatchSummarizer` must do, and what runs where that is missing.
+"""Summarises all tensors of an operator in one call: the twin of the compiled `BatchSummarizer`, and what runs where that is missing.
 
 What a tensor is comes from DLPack's exchange API, a table of C functions that its class offers as `__dlpack_c_exchange_api__`
 (dlpack.h, version 1.3): one call gives address, type, shape and strides, and makes no object.
@@ -52,7 +52,7 @@ _Describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Te
 
 
 class BatchSummarizer:
-    """Reads tensors where they lie: their summaries become rows of `table`, their facts go into copies of `prototype`.
+    """Reads tensors where they lie: their summaries become rows of `table`, their types and shapes go into copies of `prototype`.
 
     `prototype` is an object with `__slots__`: dtype, shape, data_size, row, table, op, io, slot, argument, source. `classes` are
     those whose tensors have memory of their own, as the exchange API of the first describes it. TypeError where it has none.

@@ -1,6 +1,6 @@
 """The kernels that move elements, in numpy: what the compiled ones (native/reorder.cpp) must do.
 
-Pointers are those of arrays that the caller holds and whose shapes it has checked: nobody can check them here.
+Pointers are those of arrays that the caller keeps and whose shapes it has checked: they cannot be checked here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Bytes of an element that can be moved. The dtype says nothing but the size.
+# Bytes of an element that can be moved. Of the dtype only the size counts.
 MOVED_AS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 _MAX_DIMENSIONS = 64
 

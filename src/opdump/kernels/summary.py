@@ -1,4 +1,4 @@
-"""The one-pass summary of a tensor: what it holds and which element types it takes."""
+"""The one-pass summary of a tensor: its numbers, and the element types that it takes."""
 
 from __future__ import annotations
 

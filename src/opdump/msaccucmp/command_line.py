@@ -1,4 +1,4 @@
-"""The options of the original, what it checks of them, and in which order.
+"""Parses and checks the command line in the order of the original.
 
 See docs/msaccucmp.md#options-of-convert.
 """

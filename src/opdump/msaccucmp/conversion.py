@@ -1,4 +1,4 @@
-"""One dump file to the files of `convert`, with and without `-f`."""
+"""Converts one dump file, with and without `-f`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the options of one run say. `script_folder` is that of `-c`; `shape` that of `-s`."""
+    """The options of one run. `script_folder` is that of `-c`; `shape` that of `-s`."""
 
     output: OutputFolder
     kind: OutputType = "npy"

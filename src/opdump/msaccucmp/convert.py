@@ -1,4 +1,4 @@
-"""`msaccucmp convert`: one file, several, or the files of a directory."""
+"""Runs `msaccucmp convert` on one file, several, or the files of a directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLL: Final = 0.2
 
 
 def run_convert(options: argparse.Namespace) -> ExitCode:
-    """Convert what the options say. Raises CommandError, or AbortError where the original ends the whole run."""
+    """Convert by the options. Raises CommandError, or AbortError where the original ends the whole run."""
     if not options.dump_path:
         raise CommandError(ExitCode.BAD_PARAMETER, "-d is empty; it names a dump file, a directory or several files")
     single = "," not in options.dump_path and not os.path.isdir(options.dump_path)
@@ -231,7 +231,7 @@ def _scripts(folder: str) -> Scripts:
 
 
 def _available_memory() -> int:
-    """Bytes that programs can still take; what Linux says, else a large number."""
+    """Bytes that programs can still take; a large number where the system is not Linux."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

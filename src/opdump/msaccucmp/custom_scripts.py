@@ -1,4 +1,4 @@
-"""`-c DIR`: the user's own conversions, `DIR/format_convert/convert_<SOURCE>_to_<TARGET>.py`.
+"""Runs the user's own conversions (`-c DIR`), `DIR/format_convert/convert_<SOURCE>_to_<TARGET>.py`.
 
 Each file has `convert(shape_from, shape_to, array)`, with a fourth argument, the number of groups, where the target is
 FRACTAL_Z. The file is run: that is what the option is for. See docs/msaccucmp.md#options-of-convert.

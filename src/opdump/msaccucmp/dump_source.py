@@ -1,4 +1,4 @@
-"""Dump files as the original takes them: what it refuses, and with which exit code.
+"""Reads dump files, and refuses those that the original refuses, with its exit codes.
 
 A file of eight bytes or fewer counts as one without tensors; a file whose name ends in `.npy` is taken for one output.
 """

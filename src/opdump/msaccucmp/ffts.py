@@ -1,4 +1,4 @@
-"""FFTS+ tasks in automatic mode: each thread has a slice of the tensors, and the file's first attribute tells which.
+"""Finds the slices of FFTS+ tasks: each thread has a slice of the tensors, which the first attribute of the file describes.
 
 The shapes in the header are then replaced by those of the slice of the thread that the file's name ends with:
 `Relu.op.9.3.1700000000000000.4.<context>.<thread>.<device>`.

@@ -1,4 +1,4 @@
-"""The log of the original, on stderr:
+"""Writes the log of the original to stderr:
 
 2026-01-02 10:11:12 (4711) - [INFO] ...
 """

@@ -1,4 +1,4 @@
-"""Overflow files to JSON, one file for each output."""
+"""Converts overflow files to JSON, one file for each output."""
 
 from __future__ import annotations
 

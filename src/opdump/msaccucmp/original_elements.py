@@ -1,4 +1,4 @@
-"""The bytes of a tensor as the original reads them, its errors included.
+"""Decodes the bytes of a tensor as the original does, its errors included.
 
 The values of the 8-bit floats are not those of the standards (`opdump.dump_file.elements` has these): E4M3FN has no NaN, minus
 infinity is lost in E5M2 and HiFloat8, and HiFloat8 codes with short exponents are read with too many mantissa bits. See
@@ -139,7 +139,7 @@ def _binary(exponent: int, mantissa: int, mantissa_bits: int, bias: int) -> floa
 
 
 def _hifloat8(code: int) -> float:
-    """A sign, a prefix that tells the width of the exponent, the exponent as sign and magnitude, and the mantissa."""
+    """A sign, a prefix that gives the width of the exponent, the exponent as sign and magnitude, and the mantissa."""
     if code == 0x80:
         return math.nan
     magnitude = code & 0x7F

@@ -1,4 +1,4 @@
-"""The format conversions of the original: eighteen pairs, its errors included.
+"""Converts formats as the original does: eighteen pairs, its errors included.
 
 `opdump.formats` has them right; here FRACTAL_Z with more groups than one device block overwrites elements, FRACTAL_NZ of more
 than two dimensions comes out with three, and a slice that fails leaves the data as it was. See
@@ -165,7 +165,7 @@ def _from_ndc1hwc0(target: str) -> _Conversion:
 
 
 def _to_fractal_z(*from_source: int) -> _Conversion:
-    """Weights to FRACTAL_Z; `from_source` says where N, C, H and W are in the source."""
+    """Weights to FRACTAL_Z; `from_source`: the axes N, C, H and W in the source."""
 
     def convert(array: _Array, stored: Stored) -> _Array:
         weights: _Array = array.reshape(stored.shape).transpose(from_source)

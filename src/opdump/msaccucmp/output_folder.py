@@ -1,4 +1,4 @@
-"""The output directory: names, the rule for long ones, and files that appear whole.
+"""Writes files into the output directory, whole, and shortens long names.
 
 Files get mode 0600, an existing file or link of the name is replaced, and nothing outside of the directory is written.
 """
@@ -27,7 +27,7 @@ _temporary_numbers: Iterator[int] = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class OutputFolder:
-    """A directory that exists. Names that it is given hold no slash."""
+    """A directory that exists. Names that it is given have no slash."""
 
     path: str
 

@@ -1,4 +1,4 @@
-"""`msaccucmp overflow`: the first overflow files of a directory tree, the dump of the operator that each blames, and a summary.
+"""Runs `msaccucmp overflow`: finds the first overflow files of a directory tree, the dump of the operator that each blames, and a summary.
 
 =================================================[1]==================================================
 [Add] net/add
@@ -100,7 +100,7 @@ def _named_files(folder: str, names: list[str]) -> Iterator[_Named]:
 
 
 def _mapping(folder: str) -> dict[str, str]:
-    """What mapping.csv of a directory says of the names in it; lines of another form are left out."""
+    """The true names in mapping.csv of a directory; lines of another form are left out."""
     path = os.path.join(folder, MAPPING_FILE)
     if not os.path.isfile(path) or os.path.getsize(path) > _LARGEST_MAPPING:
         return {}

@@ -1,4 +1,4 @@
-"""`-t pt`: a tensor as torch saves it. The one place of this package that needs PyTorch."""
+"""Writes tensors as torch saves them (`-t pt`). The one place of this package that needs PyTorch."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def get_rank_size() -> int:
 
 
 def get_local_rank_id() -> int:
-    """0: every process has a machine of its own, as far as it can tell."""
+    """0: every process counts as alone on its machine."""
     return 0
 
 

@@ -25,7 +25,7 @@ class NpuDevice:
         self._is_default = False
 
     def as_default(self) -> NpuDevice:
-        """From here on operators are dumped as the options said when the device was opened; a second call changes nothing."""
+        """Dumps operators from here on, by the options at the time when the device was opened; a second call changes nothing."""
         from opdump.tensorflow import start
 
         if not self._is_default:

@@ -1,13 +1,12 @@
-"""The names that frameworks give to the same operator: one table, for selecting and for comparing.
+"""Looks up the names that frameworks give to the same operator: one table, so that a configuration may use any of them.
 
-    >>> same_operator("Conv2D", "convolution")
+    >>> "Conv2D" in names_of("convolution")
     True
     >>> "relu" in names_of("ReLU")
     True
 
 A row of `table.txt` is one concept. An operator stands in every row whose concept it computes: `addmm` multiplies
-matrices and adds a bias; PyTorch's `convolution` serves one, two and three dimensions. Two operators are the same when
-they share a row. Sources: torch `native_functions.yaml`, MindSpore's primitives, TensorFlow `raw_ops`, the ONNX operator
+matrices and adds a bias; PyTorch's `convolution` serves one, two and three dimensions. Sources: torch `native_functions.yaml`, MindSpore's primitives, TensorFlow `raw_ops`, the ONNX operator
 list, and the operator library of CANN.
 """
 
@@ -67,7 +66,7 @@ def bare_name(name: str) -> str:
 
 
 ROWS: Final = _read_table()
-# Case tells some operators apart: `gather` of PyTorch is `GatherElements`, `Gather` of MindSpore is `index_select`.
+# Some operators differ in case alone: `gather` of PyTorch is `GatherElements`, `Gather` of MindSpore is `index_select`.
 # So the exact spelling is looked up first.
 _BY_NAME: Final = _indexed(ROWS, str)
 _BY_LOWER_NAME: Final = _indexed(ROWS, str.lower)
@@ -125,11 +124,3 @@ def is_called(name: str, wanted: str) -> bool:
     bare = bare_name(name)
     texts = _TEXTS.get(bare) or _TEXTS.get(bare.lower())
     return texts is not None and (wanted in texts.whole or any(wanted in text for text in texts.parts))
-
-
-def same_operator(one: str, other: str) -> bool:
-    """Whether two operator types stand for one concept. Types that the table does not know must have one spelling."""
-    concepts = {row.concept for row in rows_of(one)}
-    if not concepts:
-        return bare_name(one).lower() == bare_name(other).lower()
-    return any(row.concept in concepts for row in rows_of(other))

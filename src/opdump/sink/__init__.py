@@ -1,4 +1,4 @@
-"""Where the bytes of a dump go: a directory; and the npy format, which carries them.
+"""Writes the files of a dump into a directory, and npy files.
 
 sink = DirectorySink(Path("/data/dump/rank_0"))
 sink.write_array("Net/0/0/MatMul.MatMul-op0.0.0.1795247154245448.output.0.DefaultFormat.npy", array)
@@ -39,5 +39,5 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush and let go. Closing twice is allowed."""
+        """Flush and release. Closing twice is allowed."""
         ...

@@ -1,4 +1,4 @@
-"""A directory as a sink.
+"""Writes files below a directory, from a bounded queue.
 
 Every file appears whole or not at all: bytes go to a temporary name in the same directory, then a rename gives the file its
 name. Nothing is written through a link. Arrays are queued and written by a few threads; the queue is bounded by bytes, and a caller that is faster than the disk
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from opdump.errors import DumpPathError
 from opdump.interpreter.leftovers import SUFFIX, own_prefix
-from opdump.sink.failures import remedy_for, told_of
+from opdump.sink.failures import remedy_for, write_error
 from opdump.sink.npy import encode_npy
 from opdump.sink.open_directories import OpenDirectories, OpenDirectory, refuse_link
 from opdump.sink.writer_threads import WriterThreads
@@ -107,7 +107,7 @@ class DirectorySink:
         state.raise_failure()
         try:
             state.write_again(relative, data)
-        except Exception as error:  # noqa: BLE001  told as what stops a thread is
+        except Exception as error:  # noqa: BLE001  reported as what stops a thread is
             state.fail(relative, error)
         state.raise_failure()
 
@@ -130,7 +130,7 @@ class DirectorySink:
         state.count_again(relative, size)
 
     def read(self, relative: str) -> bytes:
-        """What a file of the dump holds; nothing where there is none. Raises DumpPathError where it cannot be read."""
+        """The bytes of a file of the dump; nothing where there is none. Raises DumpPathError where it cannot be read."""
         state = self._state
         try:
             return state.read(relative)
@@ -145,11 +145,11 @@ class DirectorySink:
         try:
             state.directories.at(relative)
         except OSError as error:
-            raise told_of(f"{state.root}/{relative}", error, files=state.files, size=state.bytes) from error
+            raise write_error(f"{state.root}/{relative}", error, files=state.files, size=state.bytes) from error
 
-    def holds(self, relative: str) -> bool:
+    def exists(self, relative: str) -> bool:
         """Whether there is a file of that name."""
-        return self._state.directories.holds(relative)
+        return self._state.directories.exists(relative)
 
     def flush(self) -> None:
         state = self._state
@@ -163,10 +163,10 @@ class DirectorySink:
         state = self._state
         if state.is_elsewhere():
             return
-        told = state.failure_told
+        was_raised = state.failure_raised
         state.threads.stop()
         self._finalizer.detach()
-        if not told:
+        if not was_raised:
             state.raise_failure()
 
 
@@ -180,7 +180,7 @@ class _State:
         self.files = 0
         self.bytes = 0
         self.failed = False
-        self.failure_told = False
+        self.failure_raised = False
         self._failure: DumpPathError | None = None
         self.threads: WriterThreads[Sequence[_File]] = WriterThreads(
             self._write_all, self._job_failed, threads=writers, capacity=capacity
@@ -201,10 +201,10 @@ class _State:
 
     def raise_failure(self) -> None:
         if self.failed:
-            self.failure_told = True
+            self.failure_raised = True
             # A new object each time: raising one twice would grow its traceback and keep frames alive.
-            told = self._failure or DumpPathError(f"{self.root}: cannot be written")
-            raise DumpPathError(str(told)) from told.__cause__
+            failure = self._failure or DumpPathError(f"{self.root}: cannot be written")
+            raise DumpPathError(str(failure)) from failure.__cause__
 
     def fail(self, path: str, error: BaseException) -> None:
         """Note the first failure; nothing is written from here on."""
@@ -212,7 +212,7 @@ class _State:
             first, self.failed = not self.failed, True
         if first:
             try:
-                self._failure = told_of(
+                self._failure = write_error(
                     f"{self.root}/{path}" if path else self.root, error, files=self.files, size=self.bytes
                 )
             except MemoryError:
@@ -334,7 +334,7 @@ class _State:
                 return
 
     def _is_new(self, directory: str) -> bool:
-        return directory != "" and not self.directories.is_known(directory) and not self.directories.holds(directory)
+        return directory != "" and not self.directories.is_open(directory) and not self.directories.exists(directory)
 
     def _write_directory(self, directory: str, files: Sequence[_File]) -> None:
         """Write a new directory: one change of name, which is a third of what a small file costs, in place of many."""

@@ -1,4 +1,4 @@
-"""Why a file of a dump could not be written, and what helps: one message for each cause."""
+"""Makes the error for a file that could not be written: one message for each cause, with a remedy."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _REMEDIES: Final = MappingProxyType(
 _OTHER_DISK: Final = "look after the disk, or dump to another one"
 
 
-def told_of(path: str, error: BaseException, *, files: int, size: int) -> DumpPathError:
-    """The error for what stopped the writing of `path` after so many files and bytes."""
+def write_error(path: str, error: BaseException, *, files: int, size: int) -> DumpPathError:
+    """The error for `path`, whose writing `error` stopped after so many files and bytes."""
     if isinstance(error, DumpPathError):
         return error
-    told = DumpPathError(
+    failure = DumpPathError(
         f"{path}: cannot be written ({reason_of(error)}) after {files} files and {size} bytes: {remedy_for(error)}; the files "
         "written so far are whole"
     )
     if isinstance(error, MemoryError):
-        # Its frames hold what did not fit.
+        # Its frames keep what did not fit.
         error.__traceback__ = None
-    told.__cause__ = error
-    return told
+    failure.__cause__ = error
+    return failure
 
 
 def reason_of(error: BaseException) -> str:
-    """What the system or the interpreter says: `No space left on device`, `MemoryError`, `ValueError: embedded null byte`."""
+    """The words of the system or the interpreter: `No space left on device`, `MemoryError`, `ValueError: embedded null byte`."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[0]
 
 
 def remedy_for(error: BaseException) -> str:
-    """What a person can do about it."""
+    """What the user can do about it."""
     if isinstance(error, OSError):
         return _REMEDIES.get(error.errno or 0, _OTHER_DISK)
     if isinstance(error, MemoryError):

@@ -1,4 +1,4 @@
-"""The npy files of a dump: the header that MindSpore writes, and a reader that trusts nothing.
+"""Writes npy files with MindSpore's header, and reads npy files without trusting them.
 
     {'descr': '<f4', 'fortran_order': False, 'shape': (2,3,), }
 
@@ -72,7 +72,7 @@ def encode_npy(array: npt.NDArray[Any]) -> tuple[bytes, npt.NDArray[np.uint8]]:
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """What the header of a npy file promises; `dtype` in the words of `TensorRecord` (`float32`, `bfloat16`)."""
+    """The header of a npy file; `dtype` is spelled as in `TensorRecord` (`float32`, `bfloat16`)."""
 
     dtype: str
     descr: str

@@ -25,7 +25,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY
 
 
 class OpenDirectory:
-    """A directory by its descriptor, which is closed when nobody holds it any more.
+    """A directory by its descriptor, which is closed with the last reference to it.
 
     The descriptor is for the methods alone: who kept the number, and not the directory, would use another file's by and by.
     """
@@ -94,7 +94,7 @@ class OpenDirectories:
         with self._lock:
             return self._at(relative)
 
-    def holds(self, relative: str) -> bool:
+    def exists(self, relative: str) -> bool:
         """Whether there is something of that name, whatever it is."""
         above, _, name = relative.rpartition("/")
         try:
@@ -103,7 +103,7 @@ class OpenDirectories:
             return False
         return True
 
-    def is_known(self, relative: str) -> bool:
+    def is_open(self, relative: str) -> bool:
         """Whether it is open."""
         return relative in self._open
 

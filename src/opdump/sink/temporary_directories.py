@@ -1,4 +1,4 @@
-"""Directories outside of the dump, for as long as a process needs them: named for it, so that the next one clears those of dead ones.
+"""Temporary directories outside of the dump, named for their process, so that a later one removes those of dead ones.
 
 /tmp/opdump-family.4f1c02aa91d3-41237-8812345.k3x9q0zd
             kind         process                random

@@ -1,6 +1,6 @@
-"""Threads that do jobs from a queue of bounded size, and a queue that empties whatever happens to them.
+"""Runs jobs of a bounded queue in threads; the queue empties whatever happens to them.
 
-Whatever stops a job or a thread is told to the owner, and no call waits for a thread that is not there: where none could be
+Whatever stops a job or a thread is reported to the owner, and no call waits for a thread that is not there: where none could be
 started, or all of them died, the caller does the work.
 """
 
@@ -17,7 +17,7 @@ Job = TypeVar("Job")
 class WriterThreads(Generic[Job]):
     """At most `threads` threads, started when there is something to do, and at most `capacity` bytes in the queue.
 
-    `work` does a job; `failed` is told of an exception that leaves it, of whichever kind. After `give_up` what is queued is dropped
+    `work` does a job; `failed` gets an exception that leaves it, of whichever kind. After `give_up` what is queued is dropped
     and nobody waits for room.
     """
 
@@ -34,7 +34,7 @@ class WriterThreads(Generic[Job]):
         self._most = threads
         self._capacity = capacity
         self._queue: deque[tuple[Job, int]] = deque()
-        self.held = 0
+        self.queued_bytes = 0
         """Bytes queued or being written."""
         self._unfinished = 0
         self._idle = 0
@@ -53,9 +53,9 @@ class WriterThreads(Generic[Job]):
             with self._lock:
                 if self._stopping:
                     return False
-                if not self.held or self.held + size <= self._capacity or self._gave_up:
+                if not self.queued_bytes or self.queued_bytes + size <= self._capacity or self._gave_up:
                     self._queue.append((job, size))
-                    self.held += size
+                    self.queued_bytes += size
                     self._unfinished += 1
                     if self._idle:
                         self._work.notify()
@@ -149,6 +149,6 @@ class WriterThreads(Generic[Job]):
                 raise  # Ctrl-C in a caller that does the work itself; a thread ends
         finally:
             with self._lock:
-                self.held -= size
+                self.queued_bytes -= size
                 self._unfinished -= 1
                 self._room.notify_all()

@@ -64,9 +64,6 @@ from opdump.adapters.torch.private_names import (
 from opdump.adapters.torch.redispatch import Redispatch
 from opdump.adapters.torch.unseen import unseen
 
-FOLDED_MATMUL = "under a mode a batch times one matrix without gradient runs mm, otherwise bmm"
-
-
 _KEY = "PythonTLSSnapshot"
 _KeySet = Any  # torch._C.DispatchKeySet
 

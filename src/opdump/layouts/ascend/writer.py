@@ -202,7 +202,7 @@ class AscendWriter:
         return stored
 
     def _protect(self, relative: str) -> None:
-        if self.sink.holds(relative):
+        if self.sink.exists(relative):
             os.chmod(self.root / relative, _EXCEPTION_MODE)
 
     def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:

@@ -1,1 +1,1 @@
-"""Files that hold a graph: those of GE and those of MindSpore."""
+"""Graph files of the graph engine (GE) and of MindSpore."""

@@ -1,4 +1,4 @@
-"""Which files a rank's directory holds, by name alone."""
+"""Lists the files of a rank's directory by their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_DIGITS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory that holds tensors: an iteration of a graph, or (`step` None) the constants of a graph."""
+    """A directory with tensors: an iteration of a graph, or (`step` None) the constants of a graph."""
 
     net_name: str
     graph_id: int
@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A tensor's file: what its name says, and where it is, relative to the rank's directory."""
+    """A tensor's file: its parsed name, and its path relative to the rank's directory."""
 
     name: FileName
     relative: str
@@ -50,7 +50,7 @@ class PlaceFiles:
 
 
 def find_places(root: Path) -> tuple[Place, ...]:
-    """The directories of a rank that can hold tensors, by net, graph and step.
+    """The directories of a rank that can have tensors, by net, graph and step.
 
     Raises CorruptDumpError for a link that leads out of `root`.
     """
@@ -69,7 +69,7 @@ def find_places(root: Path) -> tuple[Place, ...]:
 
 
 def list_files(root: Path, place: Place) -> PlaceFiles:
-    """What a place holds. Files of other names, and temporary ones of a run that was killed, are left out.
+    """The tensor files of a place. Files of other names, and temporary ones of a run that was killed, are left out.
 
     Raises CorruptDumpError for a mapping.csv or a link that leads out of the dump, and for one that is no such file.
     """

@@ -1,4 +1,4 @@
-"""Records from file names and statistic.csv alone: for dumps of other tools, and for files that an index does not know."""
+"""Makes records from file names and statistic.csv alone: for dumps of other tools, and for files that an index does not know."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def in_execution_order(parts: Iterable[PlaceRecords]) -> PlaceRecords:
 
 
 def _rows_of(place: Place, known: Mapping[TensorKey, TensorRecord]) -> int:
-    """How many rows statistic.csv has if it holds what is known and no more: then there is no need to read it."""
+    """How many rows statistic.csv has if it has what is known and no more: then there is no need to read it."""
     return sum(
         1
         for record in known.values()

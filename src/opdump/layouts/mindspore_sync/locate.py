@@ -1,4 +1,4 @@
-"""What a path given by a person means: a whole dump, a rank of it, a net, or one iteration."""
+"""Finds out what a path given by the user is: a whole dump, a rank of it, a net, or one iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""File names of the synchronous layout: one grammar, for writing and for reading, for both generations.
+r"""Parses and builds file names of the synchronous layout, of both generations.
 
     mindspore-2.3   Conv2D.Conv2D-op12.0.0.1623124369613540.output.0.DefaultFormat.npy
     mindspore-2.10  MatMul.Default_fc-Dense_MatMul-op0.0.0.1795247154245448.input.1.DefaultFormat.Float32.npy
@@ -47,7 +47,7 @@ _SPELLINGS = {
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """What the name of a tensor's file says. `op_name` is as in the file; `dtype` is the token, empty before 2.7."""
+    """The parsed name of a tensor's file. `op_name` is as in the file; `dtype` is the token, empty before 2.7."""
 
     op_type: str
     op_name: str

@@ -244,7 +244,7 @@ class RankTree:
         return present
 
     def _is_complete(self, run: int) -> bool:
-        """Whether a run ended in good order; a dump without an index tells of none that did not."""
+        """Whether a run ended in good order; in a dump without an index every run counts as complete."""
         return self._index is None or run in self._complete
 
     def _run_id(self, time: int) -> int:
@@ -299,9 +299,9 @@ def read_tree(path: Path, *, run: RunChoice = "latest") -> tuple[RankTree, ...]:
     Raises UnknownLayoutError where there is no dump of this layout, NotInDumpError where no rank has the run of that number.
     """
     trees = tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in locate(path))
-    held = sorted({known.id for tree in trees for known in tree.runs})
-    if isinstance(run, int) and run not in held:
-        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, held)) or 'none'}")
+    runs = sorted({known.id for tree in trees for known in tree.runs})
+    if isinstance(run, int) and run not in runs:
+        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, runs)) or 'none'}")
     return trees
 
 

@@ -1,4 +1,4 @@
-"""The rows of a statistic.csv whose operators and tensors repeat: only time stamps and statistics are filled in.
+"""Fills time stamps and statistics into rows of statistic.csv whose operators and tensors repeat.
 
 What is printed is what `StatisticEncoder.text` prints, from the columns of all tensors' summaries at once: a step has thousands
 of rows, and a function called for each of them costs more than the printing.

@@ -1,4 +1,4 @@
-"""Runs: several captures may have written into one directory."""
+"""Separates the runs of several captures into one directory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import pairwise
 def run_starts(stamps: Iterable[tuple[int, int]], history: Mapping[int, int]) -> tuple[int, ...]:
     """The first time stamps of the runs that left files with these (timestamp, step).
 
-    Steps grow within a run, so a step that comes after a later one begins a new run. `history` says how often each step was
-    executed (the most that any graph's execution history says, which MindSpore appends to): where a step was executed more
+    Steps grow within a run, so a step that comes after a later one begins a new run. `history` is how often each step was
+    executed (the highest count in the graphs' execution histories, to which MindSpore appends): where a step was executed more
     often than was seen so far, its files are parted at their longest pauses. Empty where there are no files.
     """
     ordered = sorted(stamps)

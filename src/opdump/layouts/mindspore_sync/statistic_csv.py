@@ -1,4 +1,4 @@
-"""statistic.csv: one row per tensor of an iteration.
+"""Writes and reads statistic.csv: one row per tensor of an iteration.
 
     Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,L2Norm Value
     MatMul,MatMul-op0,0,0,1795247154245448,input,0,96,float32,"(2,12)",0.449951,-1,2.39063
@@ -41,7 +41,7 @@ FIXED_HEADINGS: Final = (
     "Shape",
 )
 NOT_COMPUTED: Final = "null"
-"""What a cell holds whose statistic was not taken."""
+"""The cell of a statistic that was not taken."""
 
 _WIDEST_ROW: Final = 1 << 20
 _MOST_CACHED: Final = 50_000

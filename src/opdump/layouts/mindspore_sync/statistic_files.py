@@ -1,4 +1,4 @@
-"""The statistic.csv of each directory of a dump: one row per tensor, appended to what is there."""
+"""Writes the statistic.csv of each directory of a dump: one row per tensor, appended to what is there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SupportsTables(Protocol):
     def root(self) -> Path: ...
 
     def read(self, relative: str) -> bytes:
-        """What a file holds; nothing where there is none."""
+        """The bytes of a file; nothing where there is none."""
 
     def write_bytes(self, relative: str, data: bytes) -> None: ...
 

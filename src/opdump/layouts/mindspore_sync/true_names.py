@@ -1,4 +1,4 @@
-"""The true names behind file names, where another tool wrote the dump and left no index.
+"""Finds the true names behind file names, where another tool wrote the dump and left no index.
 
 `Default_network-WithLossCell__backbone-LeNet_fc1-Dense_MatMul-op0` may be `Default/network-WithLossCell/_backbone-LeNet/...`
 or something else: the execution order and the graph know. They are written when a graph is compiled and may number an
@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"(?P<scope>.*)(?P<number>-op[0-9]+)", re.DOTALL)
 
 
 class TrueNames:
-    """Looks up the names of one graph: of its operators, of its parameters, and what its graph file says of both."""
+    """Looks up the names of one graph: of its operators, of its parameters, and of both in its graph file."""
 
     def __init__(self, full_names: Iterable[str], parameters: Iterable[str], graph: Graph | None) -> None:
         nodes = graph.nodes if graph is not None else ()

@@ -189,7 +189,7 @@ class SyncWriter:
     def close(self, totals: Mapping[str, int] | None) -> None:
         """Wait until every file is written, then note the totals in the index. Closing twice is allowed.
 
-        A run whose files did not all reach the disk is not marked as ended: DumpPathError says why. Nor is one without totals, which was
+        A run whose files did not all reach the disk is not marked as ended: DumpPathError has the reason. Nor is one without totals, which was
         given up.
         """
         if self._closed or self._is_elsewhere():
@@ -202,7 +202,7 @@ class SyncWriter:
         finally:
             self.sink.close()
         if totals is None or self.sink.failed or self._index.failed:
-            return  # whoever called was told then
+            return  # the caller got the error then
         self._index.end_run(totals)
         self.sink.adopt(f"{METADATA}/{INDEX_NAME}")
         self._index.end_run({**totals, "files": self.sink.files_written, "bytes": self.sink.bytes_written})
@@ -260,7 +260,7 @@ class SyncWriter:
         while True:
             # os.urandom: the generators of the program under capture must stay as they are.
             short = f"{int.from_bytes(os.urandom(4), 'little') >> 1}.{suffix}"
-            if not self.sink.holds(f"{directory}/{short}"):
+            if not self.sink.exists(f"{directory}/{short}"):
                 break
         self.sink.append(f"{directory}/{MAPPING_NAME}", f"{short},{name}\n".encode("utf-8", "backslashreplace"))
         return short

@@ -1,11 +1,11 @@
-"""The graph of a model, as the graph engine of Ascend devices writes it beside a dump.
+"""Writes and reads graph files as the graph engine of Ascend devices writes them beside a dump.
 
     ge_proto_00001_Build.txt         ge.proto.ModelDef in protobuf's text format
     ge_proto_00001_Build.txt.json    the same as JSON, which comparison tools read in its place
 
-It tells under which names the operators of the original model run (`_datadump_original_op_names`), where a tensor stood in it
-(`_datadump_origin_name`), and which operators leave no data because no task runs them (`_no_task`). Of a training program it tells
-which model of the dump is the training: the one whose graph `is_computational`.
+It has the names of the original model's operators (`_datadump_original_op_names`), where a tensor stood in that model
+(`_datadump_origin_name`), and which operators leave no data because no task runs them (`_no_task`). Of a training program
+it shows which model of the dump is the training: the one whose graph `is_computational`.
 
 See docs/tensorflow-graph.md#the-files.
 """

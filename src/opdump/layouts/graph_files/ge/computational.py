@@ -1,4 +1,4 @@
-"""Which graph is the computational one: that of training, among those that initialise, save and restore.
+"""Finds the computational graph: that of training, among those that initialise, save and restore.
 
 See docs/tensorflow-graph.md#the-rule.
 """
@@ -26,7 +26,7 @@ _UPDATE: Final = re.compile(r"Apply[A-Z]|AssignSub")  # the latter: optimizers o
 def update_of(graphs: Sequence[GeGraph]) -> str:
     """The type of an operator of the graphs that updates a variable, as an optimizer's do; empty where there is none.
 
-    It tells training from evaluation, which reads data too.
+    Training has one, evaluation, which reads data too, has none.
     """
     types = (operator.op_type for graph in graphs for operator in graph.operators)
     return next((op_type for op_type in types if _UPDATE.search(op_type)), "")

@@ -1,4 +1,4 @@
-"""A graph as `ge.proto.ModelDef`, in text and in JSON."""
+"""Encodes a graph as `ge.proto.ModelDef`, in text and in JSON."""
 
 from __future__ import annotations
 

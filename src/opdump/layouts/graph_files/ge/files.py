@@ -1,4 +1,4 @@
-"""The files of a model's graph."""
+"""Writes the files of a model's graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_NUMBERS: Final = 1_000_000
 
 
 class WrittenGraph(NamedTuple):
-    """Where a graph was written, and what to tell the user of that, if anything."""
+    """Where a graph was written, and a warning for the user, if any."""
 
     path: Path
     warning: str
@@ -50,7 +50,7 @@ def write_new_ge_graph(
 ) -> WrittenGraph:
     """The same, with the number `first` or the next one that no file of the directory has: another run's are never written over.
 
-    The first of `directories` that can be written is taken; where it is not the very first, `warning` says so. `naming` "ge8":
+    The first of `directories` that can be written is taken; where it is not the very first, `warning` is set. `naming` "ge8":
     the name of newer graph engines, `ge_proto_00000001_graph_{graph_id}_Build.txt`.
     Raises DumpPathError where none can be written.
     """

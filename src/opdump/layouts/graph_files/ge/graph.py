@@ -1,4 +1,4 @@
-"""What a graph file tells of a model."""
+"""The graph of a model, as a graph file has it."""
 
 from __future__ import annotations
 

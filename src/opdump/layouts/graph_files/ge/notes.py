@@ -1,4 +1,4 @@
-"""`.dump_metadata/ge_graphs.json`: which graph file belongs to which model of a dump, wherever the file is.
+"""Notes in `.dump_metadata/ge_graphs.json` which graph file belongs to which model of a dump, wherever the file is.
 
     {"graphs": [{"file": "/home/me/ge_proto_00002_Build.txt", "model_name": "ge_default_20201120163719_2", "model_id": 2,
                  "rule": "IteratorV2", "update": "ApplyAdam"}]}

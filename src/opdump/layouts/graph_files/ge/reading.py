@@ -32,7 +32,7 @@ _OPERATOR: Final[Known] = {
     "output_desc": _TENSOR,
 }
 _ALL: Final[Known] = {"graph": {"name": {}, "input": {}, "output": {}, "op": _OPERATOR, "attr": _ATTRIBUTES}}
-# What attributes say in another form too, which only the graph engine's own numbering needs.
+# Redundant with attributes; only the graph engine's own numbering needs them.
 _TAKEN: Final = (ORIGINAL_NAMES, NO_TASK)
 
 
@@ -89,7 +89,7 @@ def _json_tree(text: str, where: str) -> Any:
 def root_name(path: Path) -> str | None:
     """The name of the first graph where a file in text begins with it, as those that a graph engine wrote do; else None.
 
-    Of a large file it tells at once that it belongs to another program.
+    A large file of another program is recognised at once.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -97,12 +97,12 @@ def root_name(path: Path) -> str | None:
         with path.open("rb") as stream:
             found = _FIRST_NAME.match(stream.read(_HEAD))
     except OSError:
-        return None  # reading it tells what is wrong
+        return None  # reading it raises what is wrong
     return found["name"].decode("utf-8", "replace") if found is not None else None
 
 
 class _Decoder:
-    """Makes graphs of trees. `_at` says where it is, for errors."""
+    """Makes graphs of trees. `_at` is the position, for errors."""
 
     def __init__(self, where: str, *, names_only: bool) -> None:
         self._where = where

@@ -1,4 +1,4 @@
-"""Messages of `ge.proto.ModelDef`, built when they are first needed.
+"""The schema of `ge.proto.ModelDef`, built when they are first needed.
 
 Field numbers are facts of the graph engine's public schema; fields that no dump uses are left out. It is declared with
 the presence of older protobuf: a zero within an attribute is then written, and readers ask for it. An entry of a map is a
@@ -89,7 +89,7 @@ _LIST_TYPES: Final = {
 
 
 def model_def() -> Any:
-    """The class of the message that a graph file holds."""
+    """The class of the message in a graph file."""
     return _classes()["ModelDef"]
 
 

@@ -1,4 +1,4 @@
-"""Protobuf's text format as a tree of fields, without a schema.
+"""Parses protobuf's text format into a tree of fields, without a schema.
 
     graph { name: "net" op { name: "x" type: "Data" } }
 

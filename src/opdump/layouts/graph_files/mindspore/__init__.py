@@ -1,4 +1,4 @@
-"""The files that describe a graph in a MindSpore dump: `.ir`, `.pb` and the two execution orders."""
+"""Writes and reads the files that describe a graph in a MindSpore dump: `.ir`, `.pb` and the two execution orders."""
 
 from opdump.layouts.graph_files.mindspore.execution_order import (
     decode_execution_history,

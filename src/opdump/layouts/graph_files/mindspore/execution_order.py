@@ -1,4 +1,4 @@
-"""The two execution-order files of a graph.
+"""Writes and reads the two execution-order files of a graph.
 
 `ms_execution_order_graph_{g}.csv` names the kernels in the order in which they run:
 

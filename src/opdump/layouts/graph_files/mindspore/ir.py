@@ -1,4 +1,4 @@
-"""The `.ir` file of a graph: the text that people read to get from a line of their program to an operator's full name.
+"""Writes and reads the `.ir` file of a graph, the text that people read to get from a line of their program to an operator's full name.
 
     subgraph @kernel_graph0() {
       %1(equiv_output) = Conv2D(%0, %para1_conv1.weight) primitive_attrs: {stride: (I64(1), I64(1))} cnode_attrs: {...}

@@ -1,4 +1,4 @@
-"""Small pieces of `.ir` text: brackets, attribute values, types.
+"""Parses and prints pieces of `.ir` text: brackets, attribute values, types.
 
 {kernel_size: (5, 5), mode: I64(1), pad_mode: "valid"}      attributes
 (<Tensor[Float32], (2, 3)>, <Int64, NoShape>)               types on the host
@@ -159,7 +159,7 @@ def format_outputs(outputs: tuple[GraphOutput, ...]) -> str:
 def parse_type(text: str) -> tuple[GraphOutput, ...]:
     """Tensors of one `<...>` type: a tensor or scalar is one, a tuple as many as it has, whatever is nested in it.
 
-    ValueError where the text is no such type. Shapes that do not tell (`NoShape`) are empty.
+    ValueError where the text is no such type. Shapes without dimensions (`NoShape`) are empty.
     """
     if not (text.startswith("<") and text.endswith(">")):
         raise ValueError(f"expected <type, shape>, found {text[:80]!r}")

@@ -1,4 +1,4 @@
-"""The `.pb` file of a graph: `debugger.ModelProto`, as MindSpore writes it and its offline tools read it.
+"""Writes and reads the `.pb` file of a graph, `debugger.ModelProto`, as MindSpore writes it and its offline tools read it.
 
 A node is called "1", "2", ... and lists its inputs by the names of nodes, parameters ("fc.weight") and constants ("cst1").
 The schema has no field for the slot of an output that feeds an input, for phases, for views and for some element types:

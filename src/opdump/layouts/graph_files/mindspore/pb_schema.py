@@ -1,4 +1,4 @@
-"""Messages of `debugger.ModelProto`, built when they are first needed.
+"""The schema of `debugger.ModelProto`, built when they are first needed.
 
 Field numbers are facts of MindSpore's public `debug_graph.proto`; the fields that no dump uses are left out, and protobuf
 keeps what it does not know. Enumerations are declared as plain integers, which have the same bytes: a number that a later
@@ -83,7 +83,7 @@ def _classes() -> Mapping[str, Any]:
 
 
 def to_text(text: str) -> bytes:
-    """Text as a field holds it; the half characters that stand for undecodable bytes of a file name become `?`."""
+    """Text for a field; the half characters that stand for undecodable bytes of a file name become `?`."""
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""Attribute values between JSON and `debugger.ValueProto`.
+"""Converts attribute values between JSON and `debugger.ValueProto`.
 
 DumpParser of MindSpore Insight stops at an attribute whose type it does not know, dictionaries among them, and reads
 `float_val` alone. So floats are written to both of their fields, and a value without a plain type becomes JSON text.

@@ -1,4 +1,4 @@
-"""Lines of the user's program as the graph files quote them.
+"""Prints and parses lines of the user's program in graph files.
 
     # In file train.py(175)/        x = self.conv3(x)/              .ir of MindSpore 2.3
     # In file train.py:175/        x = self.conv3(x)/               .pb, and .ir of MindSpore 2.10 without columns

@@ -1,11 +1,11 @@
-"""What is told of a model: its inputs and outputs, its gears, and the shapes of its outputs in each."""
+"""The description of a model: its inputs and outputs, its gears, and the shapes of its outputs in each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from opdump.acl.data_types import TensorFacts
+from opdump.acl.data_types import TensorInfo
 from opdump.acl.failures import LOG
 from opdump.acl.gears import Gears, Shapes, with_gears
 from opdump.onnx.recording import adapter_module
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opdump.adapters.onnxruntime.model_file import ModelFile
 
 
-class ModelFacts:
+class ModelInfo:
     """Inputs and outputs of a model. A model with gears has the one more that chooses, and its outputs have the largest shapes.
 
     `values` of ONNX Runtime are the inputs and outputs of a session. Raises CallError for gears that cannot be meant.
@@ -23,36 +23,36 @@ class ModelFacts:
     def __init__(self, model: ModelFile, inputs: Sequence[Any], outputs: Sequence[Any], where: str) -> None:
         known = adapter_module("feeds").dtype_and_dims
         metadata = {entry.key: entry.value for entry in model.proto.metadata_props}
-        given = tuple(TensorFacts(value.name, *known(value)) for value in inputs)
-        self.own_inputs: tuple[TensorFacts, ...]
+        given = tuple(TensorInfo(value.name, *known(value)) for value in inputs)
+        self.own_inputs: tuple[TensorInfo, ...]
         self.gears: Gears | None
         self.own_inputs, self.gears = with_gears(metadata, given, where)
         self._model = model
-        self._open = tuple(TensorFacts(value.name, *known(value)) for value in outputs)
+        self._open = tuple(TensorInfo(value.name, *known(value)) for value in outputs)
         self._shapes: dict[int, Shapes] = {}
 
     @property
-    def inputs(self) -> tuple[TensorFacts, ...]:
+    def inputs(self) -> tuple[TensorInfo, ...]:
         return self.own_inputs if self.gears is None else (*self.own_inputs, self.gears.selector)
 
     @property
-    def outputs(self) -> tuple[TensorFacts, ...]:
+    def outputs(self) -> tuple[TensorInfo, ...]:
         if self.gears is None:
             return self._open
         shapes = self.output_dims(self.gears.largest)
-        return tuple(TensorFacts(facts.name, facts.dtype, dims) for facts, dims in zip(self._open, shapes, strict=True))
+        return tuple(TensorInfo(info.name, info.dtype, dims) for info, dims in zip(self._open, shapes, strict=True))
 
     def output_dims(self, gear: int) -> Shapes:
-        """The shapes of the outputs in a gear; -1 is what only a run tells."""
+        """The shapes of the outputs in a gear; -1 is known after a run alone."""
         assert self.gears is not None
         found = self._shapes.get(gear)
         if found is None:
-            names = [facts.name for facts in self.own_inputs]
+            names = [info.name for info in self.own_inputs]
             inferred = adapter_module("output_shapes").output_shapes(
                 self._model, dict(zip(names, self.gears.shapes[gear], strict=True))
             )
-            found = tuple(inferred.get(facts.name, facts.dims) for facts in self._open)
-            open_ones = [facts.name for facts, dims in zip(self._open, found, strict=True) if min(dims, default=0) < 0]
+            found = tuple(inferred.get(info.name, info.dims) for info in self._open)
+            open_ones = [info.name for info, dims in zip(self._open, found, strict=True) if min(dims, default=0) < 0]
             if open_ones:
                 LOG.warning(
                     "the shape of %s is known after a run alone; ask acl.mdl.get_cur_output_dims then",
@@ -67,5 +67,5 @@ class ModelFacts:
             return self.outputs[index].least_size
         if self.gears is None or index == len(self.own_inputs):
             return self.inputs[index].least_size
-        facts = self.own_inputs[index]
-        return max(TensorFacts(facts.name, facts.dtype, shapes[index]).least_size for shapes in self.gears.shapes)
+        info = self.own_inputs[index]
+        return max(TensorInfo(info.name, info.dtype, shapes[index]).least_size for shapes in self.gears.shapes)
