@@ -1,1 +1,1 @@
-"""PyTorch: what runs is seen by a dispatch mode; which step, graph and module it belongs to, by `training`."""
+"""Captures PyTorch programs: operators in a dispatch mode, steps, graphs and modules in `training`."""

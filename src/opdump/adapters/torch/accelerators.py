@@ -1,4 +1,4 @@
-"""What the capture asks of a kind of device, and the answers of those that PyTorch knows.
+"""The operations of a kind of device that the capture needs, for those that PyTorch knows.
 
 A device works through queues, its streams, in which the host only places orders. So a copy that was ordered is complete when the
 host has waited for the stream that it was ordered on, and never before.

@@ -1,4 +1,4 @@
-"""PyTorch: everything that runs in eager mode, forward, backward and optimizer.
+"""Captures everything that runs in eager mode, forward, backward and optimizer.
 
     with ADAPTER.attach(recorder, settings) as clock:
         train()
@@ -206,7 +206,7 @@ class _Capture(SilentListener):
                 f"networks were called {self._elsewhere} times in threads that were running before the capture began; what ran "
                 "there is missing. Begin the capture before they start"
             )
-        self._tell_circumstances()
+        self._note_circumstances()
         if self._mode.graphs.is_recording():
             if self._recorder.lose_step():
                 self._recorder.warnings.append(
@@ -254,7 +254,7 @@ class _Capture(SilentListener):
             watches.add_tensors(tensors, self._mode.naming.here())
 
     def marked(self, target: Any) -> None:
-        """`set_dump` has just marked `target`: says what of the running step is missing for that."""
+        """`set_dump` has just marked `target`: warns of what is missing of the running step."""
         if self._marks is not None and self._mode.recording and self._marks.is_late(target):
             name = getattr(target, "__qualname__", None) or self._scope_of(target)
             self._recorder.warnings.append(
@@ -263,11 +263,11 @@ class _Capture(SilentListener):
             )
 
     def named(self, model: Any, name: str) -> None:
-        """`name_model` has just named `model`: says which of its executions are missing for that."""
+        """`name_model` has just named `model`: warns of its executions that are missing."""
         if self._models is not None:
             self._models.renamed(model, name)
 
-    def _tell_circumstances(self) -> None:
+    def _note_circumstances(self) -> None:
         around, models = self._recorder.circumstances, self._models
         around.framework = "PyTorch"
         around.elsewhere = self._elsewhere
@@ -306,7 +306,7 @@ class _Capture(SilentListener):
         wanted = (self._models is not None or step in self._plan.steps) and not self._recorder.is_over
         self._switch(wanted)
         if wanted and step > self._plan.initial_iteration:
-            # Whether another step follows at all, the next forward will tell.
+            # Whether another step follows is known at the next forward.
             self._recorder.defer()
 
     @never_seen

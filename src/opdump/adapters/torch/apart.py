@@ -1,4 +1,4 @@
-"""Work of the capture on the program's device, apart from everything that the program has switched on."""
+"""Runs work of the capture on the program's device, apart from everything that the program has switched on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Non-tensor arguments as JSON values, exact enough to call the operator again."""
+"""Encodes non-tensor arguments as JSON values, exact enough to call the operator again."""
 
 from __future__ import annotations
 

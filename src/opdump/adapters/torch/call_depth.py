@@ -1,4 +1,4 @@
-"""Calls of the capture count for nothing where the program's calls are counted (`sys.setrecursionlimit`).
+"""Keeps calls of the capture out of the recursion limit of the program (`sys.setrecursionlimit`).
 
 A program may stand near the limit when it runs an operator, and may count on the RecursionError that comes there. So the limit is higher
 by what the capture calls, for as long as it does.

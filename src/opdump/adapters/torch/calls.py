@@ -1,4 +1,4 @@
-"""What the program called: functions of PyTorch's interface and modules of its library, each as one operator.
+"""Records the program's calls: functions of PyTorch's interface and modules of its library, each as one operator.
 
     x + 1, torch.relu(x), functional.cross_entropy(x, y)    a function, in a scope: Default/network-Net/relu-call0
     self.fc(x), nn.TransformerEncoderLayer(...)(x)          a module whose code is PyTorch's: Default/network-Net/fc-Linear

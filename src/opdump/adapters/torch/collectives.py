@@ -1,4 +1,4 @@
-"""Outputs of collectives: they are filed when the data has arrived, and nobody waits for it who would not have waited.
+"""Files outputs of collectives when the data has arrived, and waits for none itself.
 
 A collective returns before its results are there, also where the caller is made to wait: that comes after the operator. So its outputs
 are put aside, and looked at before every operator that follows: what has arrived by then is filed, before the program can change it.
@@ -51,7 +51,7 @@ class Collectives:
     """The collectives of a step that are under way."""
 
     def __init__(self, recorder: Recorder, leaves_device_alone: Callable[[], bool]) -> None:
-        """`leaves_device_alone` says whether to ask the device for anything would break a graph that is being recorded."""
+        """`leaves_device_alone`: whether a call to the device would break a graph that is being recorded."""
         self._recorder = recorder
         self._leaves_device_alone = leaves_device_alone
         self.pending: list[_Pending] = []
@@ -70,7 +70,7 @@ class Collectives:
             try:
                 result = wait(work, *args, **kwargs)
             except Exception:
-                # A wait that was too short says nothing of a collective that is still under way.
+                # A wait that was too short proves nothing about a collective that is still under way.
                 if self.pending and work.is_completed():
                     self._came_back(work, has_failed=True)
                 raise
@@ -110,7 +110,7 @@ class Collectives:
         self._recorder.place()
 
     def may_run(self) -> None:
-        """What is called may hold collectives that no mode sees (a compiled region)."""
+        """What is called may contain collectives that no mode sees (a compiled region)."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self._recorder.place()
 
@@ -166,7 +166,7 @@ def _future_of(work: Any, outputs: Sequence[LiveTensor]) -> Any:
     try:
         return work.get_future()
     except (RuntimeError, NotImplementedError):
-        return None  # a work without one (gloo's recv): whoever waits for it is told
+        return None  # a work without one (gloo's recv): whoever waits for it gets the error
 
 
 def _has_failed(pending: _Pending) -> bool:

@@ -1,4 +1,4 @@
-"""Compiled code: each graph that `torch.compile` made is one operator, and stays the code that it is.
+"""Records compiled code: each graph that `torch.compile` made is one operator, and runs as it is.
 
     compiled_forward           inputs: what the graph reads (parameters, activations); outputs: what it returns
     compiled_forward_backward  inputs: saved tensors, then the gradients of the outputs; outputs: gradients
@@ -67,22 +67,22 @@ class RunAsOne(Protocol):
 class CompiledCall:
     """One call of a compiled graph, to be made once.
 
-    Its last `held` positional arguments are tensors that the graph has at hand already: they are named so that they are
+    Its last `own` positional arguments are tensors that the graph has at hand already: they are named so that they are
     recorded, and not passed on.
     """
 
-    __slots__ = ("_graph", "_held", "written")
+    __slots__ = ("_graph", "_own", "written")
 
-    def __init__(self, graph: Callable[..., Any], held: int = 0) -> None:
+    def __init__(self, graph: Callable[..., Any], own: int = 0) -> None:
         self._graph = graph
-        self._held = held
+        self._own = own
         self.written: tuple[torch.Tensor, ...] = ()
         """After the call: the tensors among its positional arguments that it wrote into (running statistics of a batch norm,
         parameters in a compiled optimizer), in the order of the arguments. They are results as much as what it returned."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         versions = [version_of(value) for value in args]
-        result = self._graph(*args[: len(args) - self._held], **kwargs)
+        result = self._graph(*args[: len(args) - self._own], **kwargs)
         self.written = tuple(
             value
             for value, version in zip(args, versions, strict=True)
@@ -94,7 +94,7 @@ class CompiledCall:
 class CompiledRegions:
     """Has every call of a compiled graph in a thread that records made by `run_as_one`, from `attach` to `detach`.
 
-    With `eager`, functions given to `torch.compile` run eagerly instead, so that capture goes inside; that holds for the
+    With `eager`, functions given to `torch.compile` run eagerly instead, so that capture goes inside; that goes for the
     whole process, and ends with `detach`. Tracing and export are suspended in both cases (`SuspendedTracing`).
 
     A call of a compiled graph in a thread that does not record costs one more Python call.
@@ -215,8 +215,8 @@ class CompiledRegions:
             evaluated_by = self._calls.pause()
             try:
                 with suspended():
-                    held = _held_tensors(graph)
-                    return self._run_as_one(self._label(name), CompiledCall(graph, len(held)), (*args, *held), kwargs)
+                    own = _own_tensors(graph)
+                    return self._run_as_one(self._label(name), CompiledCall(graph, len(own)), (*args, *own), kwargs)
             finally:
                 self._calls.go_on(evaluated_by)
 
@@ -326,7 +326,7 @@ def _cache_entries() -> Iterator[tuple[Any, CodeType]]:
                 yield entry, code
 
 
-def _held_tensors(graph: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+def _own_tensors(graph: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
     """What a graph reads and writes without being given it: the parameters and states of a compiled optimizer."""
     # The backend "eager" returns a method of the graph's module; AOTAutograd gives its function these two methods of it.
     holder = getattr(original_of(graph), "__self__", graph)

@@ -1,4 +1,4 @@
-"""Calls of compiled functions in releases of PyTorch that compile them apart from the dispatch modes, and then find that a mode is on.
+"""Keeps calls of compiled functions working in releases of PyTorch that compile them apart from the dispatch modes, and then find that a mode is on.
 
 Before PyTorch 2.10 dynamo makes its guards while no mode is on, and asks them while one is: nothing fits, and each call compiles again. So
 there the recording modes are off from the call of a compiled function until it returns. Its graphs are operators all the same; what

@@ -1,4 +1,4 @@
-"""Operators that give another value under a dispatch mode: they run outside it, as one operator each.
+"""Runs operators outside of the dispatch mode that would change their value, as one operator each.
 
 PyTorch asks in places whether a dispatch mode is on, and then takes a road that suits tracing. Mostly both roads give the same
 bits. For the operators in the tables below they do not, for one of four reasons:

@@ -1,4 +1,4 @@
-"""What a graph says of an operator."""
+"""Describes an operator for the graph."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:
-    """The values at their slots; `nothing` in a slot that holds no tensor."""
+    """The values at their slots; `nothing` in a slot without a tensor."""
     return tuple(values.get(slot, nothing) for slot in range(max(values, default=-1) + 1))

@@ -1,10 +1,10 @@
-"""Summaries and copies of tensors on an accelerator, without a synchronisation per operator.
+"""Takes summaries and copies of tensors on an accelerator, without a synchronisation per operator.
 
 All that is asked of the device is ordered on the stream that the program uses at that moment, so it comes after the operator, and
 before whatever overwrites the tensor. Each stream has rows of its own: nothing here is used on two streams. At `finish` the rows of
 each stream are copied to the host on that stream, and the host waits for it once; then copies of elements are complete, too.
 
-What a device cannot do (float64 is missing on some) is done on the host, with the native summary, and told by `refusals`.
+What a device cannot do (float64 is missing on some) is done on the host, with the native summary, and listed by `refusals`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Graphs of a device (CUDA graphs): what the program records into one, and replays.
+"""Follows graphs of a device (CUDA graphs) that the program records and replays.
 
 While a graph is recorded nothing runs, and whoever reads a tensor, allocates or waits breaks it or becomes a part of it. So the
-region is one operator without data, `device_graph`. A replay runs without the framework: it is counted, and told at the end.
+region is one operator without data, `device_graph`. A replay runs without the framework: it is counted, and reported at the end.
 
 Most graphs are recorded so that what another thread asks of the device breaks them as well (`capture_error_mode="global"`), and what the
-recording thread asks on a stream that is not recorded. So it is not the stream alone that says whether a graph is being recorded.
+recording thread asks on a stream that is not recorded. So the stream alone does not show whether a graph is being recorded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DeviceGraphs:
     def attach(self) -> None:
         replace = self._replacements.replace
         for graph in () if self._accelerator is None else self._accelerator.graphs:
-            replace(graph, "replay", self._told(graph.replay))
+            replace(graph, "replay", self._counted(graph.replay))
             if hasattr(graph, "capture_begin"):
                 replace(graph, "capture_begin", self._begun(graph.capture_begin))
                 replace(graph, "capture_end", self._ended(graph.capture_end))
@@ -144,13 +144,13 @@ class DeviceGraphs:
 
         return ended
 
-    def _told(self, replay: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, replay: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(replay)
-        def told(*args: Any, **kwargs: Any) -> Any:
+        def counted(*args: Any, **kwargs: Any) -> Any:
             result = replay(*args, **kwargs)
             if recording_here():
                 self._replays += 1
                 self._recorder.count_op(_REASON)
             return result
 
-        return told
+        return counted

@@ -1,4 +1,4 @@
-"""The summary of a tensor by its device: a row of numbers for each block of elements, put together on the host.
+"""Computes the summary of a tensor on its device: a row of numbers for each block of elements, put together on the host.
 
     total squares max min positive negative nan positive_inf negative_inf
 

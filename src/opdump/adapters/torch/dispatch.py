@@ -1,4 +1,4 @@
-"""The dispatch mode that sees every operator of its thread: forward, backward and optimizer.
+"""The dispatch mode that records every operator of its thread: forward, backward and optimizer.
 
 `CaptureMode` is pushed while a step is dumped and gone otherwise. It has each operator named (`Naming`), hands the inputs to the
 recorder, lets the operator run, and hands over the outputs. In exception mode it only runs them, and names those that fail.

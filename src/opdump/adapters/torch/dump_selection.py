@@ -1,10 +1,10 @@
-"""Which operators `set_dump` chose: by the modules and the functions that they run in.
+"""Finds the operators that `set_dump` chose, by the modules and the functions that they run in.
 
     inside = Enclosing(module, scopes, around)     one running call of a module, and the one around it
     spot = Spot(inside, frame)                     where an operator runs
     marks.takes(spot)                              whether it is marked now
 
-DumpSelection change while a program runs. What was found for a spot holds as long as no mark changes; the gradient of an operator asks for the
+DumpSelection change while a program runs. What was found for a spot stays valid as long as no mark changes; the gradient of an operator asks for the
 spot of that operator again.
 """
 
@@ -76,7 +76,7 @@ class DumpSelection:
         """Marked modules and classes by identity, and functions by key, in which some operator ran."""
         self._missed_modules: dict[int, nn.Module] = {}
         self._missed_codes: set[CodeType] = set()
-        self._told: set[object] = set()
+        self._reported: set[object] = set()
 
     def spot(self, enclosing: Enclosing | None, frame: FrameType | None) -> Spot:
         """Where an operator is about to run."""
@@ -99,11 +99,11 @@ class DumpSelection:
         if spot.version != version:
             first = spot.version < 0
             by_function = spot.frame_marked if first else self._by_function(spot)
-            spot.marked = self.holds(spot.enclosing) or by_function
+            spot.marked = self.is_chosen(spot.enclosing) or by_function
             spot.version = version
         return spot.marked
 
-    def holds(self, enclosing: Enclosing | None) -> bool:
+    def is_chosen(self, enclosing: Enclosing | None) -> bool:
         """Whether what runs in a module is marked."""
         return self._latest(enclosing).enabled
 
@@ -121,16 +121,16 @@ class DumpSelection:
 
     def is_late(self, target: Any) -> bool:
         """Whether operators of what is marked just now were left out in the step that runs; true once for each target."""
-        told = key_of(target.__code__) if hasattr(target, "__code__") else id(target)
+        target_key = key_of(target.__code__) if hasattr(target, "__code__") else id(target)
         if isinstance(target, type):
             late = any(isinstance(module, target) for module in self._missed_modules.values())
         elif hasattr(target, "__code__"):
-            late = any(key_of(code) == told for code in self._missed_codes)
+            late = any(key_of(code) == target_key for code in self._missed_codes)
         else:
             late = id(target) in self._missed_modules
-        if not late or told in self._told:
+        if not late or target_key in self._reported:
             return False
-        self._told.add(told)
+        self._reported.add(target_key)
         return True
 
     def unused(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Keeping dynamo away from opdump's own Python frames.
+"""Keeps dynamo away from opdump's own Python frames.
 
 In the parts of a compiled function that run eagerly, dynamo looks at every new frame and compiles it if it can: the handler of a
 dispatch mode, an optimizer hook, the code that files a step. That would be slow, and wrong: what reads the stack of dispatch

@@ -1,4 +1,4 @@
-"""Failures that no dispatched operator is to blame for: a function of `torch.autograd.Function` that raises.
+"""Records failures outside of dispatched operators: a function of `torch.autograd.Function` that raises.
 
     Function.apply        the forward raised: the operator is the function, its inputs what `apply` was given
     the backward of it    the same, with the gradients

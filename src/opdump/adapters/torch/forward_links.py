@@ -1,4 +1,4 @@
-"""Which forward operator a node of autograd belongs to.
+"""Finds the forward operator that a node of autograd belongs to.
 
 Autograd numbers its nodes, for each thread by itself, and makes the node of an operator before it dispatches the operator. So
 the numbers that are new since the last operator belong to the operator that is dispatched now; but for `CopySlices`, the node

@@ -1,4 +1,4 @@
-"""What a program hands to a future runs wherever the future is completed: often in a thread of PyTorch's, where no mode is on.
+"""Records in callbacks of futures, which often run in a thread of PyTorch's, where no mode is on.
 
     dist.all_reduce(x, async_op=True).get_future().then(lambda future: future.value()[0].div_(2))
 

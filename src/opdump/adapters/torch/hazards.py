@@ -1,4 +1,4 @@
-"""Which operators a dispatch mode changes, and why. What is done about it: `composites`."""
+"""Lists the operators that a dispatch mode changes, and why. What is done about it: `composites`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the adapter does to a part of PyTorch that is loaded late, such as its compiler: only where the program loads it.
+"""Prepares parts of PyTorch that are loaded late, such as its compiler, once the program loads them.
 
     loading = Loading()
     loading.when_there("torch._dynamo", attach)     now, or right after the program's import of it

@@ -1,4 +1,4 @@
-"""The elements of a dense tensor of the host as numpy sees them: through its address, without an operator of torch."""
+"""Reads elements of dense host tensors into numpy through their address, without an operator of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a mode that records operators stands on PyTorch's stack of dispatch modes, and how to step aside.
+"""Places a recording mode on PyTorch's stack of dispatch modes, and takes it off for a while.
 
 PyTorch keeps one stack of dispatch modes for each thread: the modes of the user's program on top, those of PyTorch itself
 (fake tensors, tracing) below. `with mode:` puts a mode on top and takes off whatever is on top at its end, which is right

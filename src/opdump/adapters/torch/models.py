@@ -1,4 +1,4 @@
-"""Which operators belong to a model of `dump_list`, in which of its executions, and whether they are dumped.
+"""Finds the model of `dump_list` that an operator belongs to, its execution, and whether it is dumped.
 
 A root module whose class (or the name that the program gave it) is named in `dump_list` is a model; everything else, optimizers
 among it, is single operators. `models` is numbered from 1 in the order of first calls, executions of each from 0.
@@ -31,7 +31,7 @@ class _Ranges:
     def __init__(self, ranges: Sequence[OperatorRange]) -> None:
         self._ranges = ranges
         self.opened: set[OperatorRange] = set()
-        """Those that held something in some execution."""
+        """Those that contained something in some execution."""
         self.restart()
 
     def restart(self) -> None:
@@ -39,7 +39,7 @@ class _Ranges:
         self._ending = [False] * len(self._ranges)
         self._over = [False] * len(self._ranges)
 
-    def holds(self, names: frozenset[str]) -> bool:
+    def contains(self, names: frozenset[str]) -> bool:
         """Whether the next operator in execution order lies in a range; to be asked once for each."""
         found = not self._ranges
         for place, each in enumerate(self._ranges):
@@ -130,7 +130,7 @@ class Models:
     def placed(self, op: OpRecord, *, inside: bool) -> OpRecord:
         """The operator with its model and execution, and the reason where it is not dumped.
 
-        `inside` says that it runs in the network of its graph or computes a gradient of it.
+        `inside`: it runs in the network of its graph or computes a gradient of it.
         """
         model = self._running.get(op.graph_id) if inside else None
         names = self.names.of(op.op_name)
@@ -140,7 +140,7 @@ class Models:
         else:
             wanted = model.executions - 1 in self._plan.steps
             chosen, ranges = model.chosen, model.ranges
-        in_range = ranges.holds(names)
+        in_range = ranges.contains(names)
         self._matches.operator(chosen.entries, op.op_name, names, op.op_type)
         placed = self._of(op, model)
         if op.skip in ("view", "allocation", "metadata"):
@@ -167,7 +167,7 @@ class Models:
 
     def unmatched(self) -> list[str]:
         """What `dump_list` names and nothing had, for a warning at the end."""
-        self._tell_ranges()
+        self._warn_of_ranges()
         return [*self._notes, *self._matches.texts()]
 
     @property
@@ -186,10 +186,10 @@ class Models:
     @property
     def chose_nothing(self) -> ChoseNothing:
         """Why `dump_list` chose no operator of those that ran."""
-        self._tell_ranges()
+        self._warn_of_ranges()
         return self._matches.chose_nothing
 
-    def _tell_ranges(self) -> None:
+    def _warn_of_ranges(self) -> None:
         for model in self._models.values():
             self._matches.opened(model.ranges.opened)
         self._matches.opened(self._single_ranges.opened)

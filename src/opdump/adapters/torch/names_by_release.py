@@ -1,4 +1,4 @@
-"""Finds private names of PyTorch, whatever the release calls them, and says what a release without them cannot do.
+"""Finds private names of PyTorch, whatever the release calls them, and lists what a release without them cannot do.
 
     graph_task = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
 

@@ -95,7 +95,7 @@ class Naming:
     def identify(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[OpRecord | None, Site, Link | None]:
-        """Names the operator that is about to run, decides whether it is wanted, and says what its gradient inherits.
+        """Names the operator that is about to run, decides whether it is wanted, and what its gradient inherits.
 
         There is no record of an operator without a kernel that was listed before, and no gradient comes of what has no link.
         """
@@ -191,7 +191,7 @@ class Naming:
         return self._observer.current().scope
 
     def here(self) -> OpRecord:
-        """A record that says where the program is, of no operator."""
+        """A record of the place of the program, of no operator."""
         position = self._observer.current()
         stack, _ = self._stacks.read(sys._getframe(1), position.running)
         return OpRecord(
@@ -242,7 +242,7 @@ class Naming:
         return self._models.placed(op, inside=position.root is not None and position.phase != "optimizer")
 
     def _release(self, position: Position, task: int) -> None:
-        """A network, a gradient or an optimizer runs: another step has begun for sure, what was held belongs to it."""
+        """A network, a gradient or an optimizer runs: another step has begun for sure, what was kept back belongs to it."""
         if self._recorder.is_deferring and (task >= 0 or position.root is not None or position.phase == "optimizer"):
             self._recorder.release()
 

@@ -1,12 +1,12 @@
-"""What kind of operator an operator is: whether it launches a kernel, what it writes into, what it is called.
+"""Classifies operators: whether one launches a kernel, what it writes into, its name.
 
     aten.view.default           view        another look at the same memory
     aten.empty_like.default     allocation  memory without values
     aten.is_same_size.default   metadata    shape and stride alone
     aten.add_.Tensor            ""          launches a kernel; writes `self`; ("add_", "aten::add_.Tensor")
 
-The schema of an operator tells nearly all of it: a view returns aliases of its inputs that it does not write into. The tables
-below hold only what schemas leave out. They name operators of PyTorch 2.4 to 2.13; a name that a release lacks does no harm.
+The schema of an operator has nearly all of it: a view returns aliases of its inputs that it does not write into. The tables
+below have only what schemas leave out. They name operators of PyTorch 2.4 to 2.13; a name that a release lacks does no harm.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ _METADATA = frozenset(
 
 _RUNNING_STATISTICS = ("running_mean", "running_var")
 
-# What they write into without saying so in their schema. In evaluation the running statistics keep their values; to say
+# What they write into though their schema does not have it. In evaluation the running statistics keep their values; to say
 # that they were written then costs a second look at a few small tensors and is never wrong.
 _UNDECLARED_WRITES = {
     "_batch_norm_impl_index": _RUNNING_STATISTICS,

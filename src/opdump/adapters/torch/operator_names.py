@@ -1,4 +1,4 @@
-"""The names by which a configuration may mean an operator of a PyTorch program.
+"""Lists the names of an operator that a configuration may use for it.
 
     Default/network-LeNet/conv1-Conv2d/convolution-op0    its full name
     convolution-op0                                       the last component

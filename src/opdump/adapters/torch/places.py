@@ -1,4 +1,4 @@
-"""Calls that stand at the program's place: what a function warns of is told of the line that called it, not of a line of opdump.
+"""Calls functions at the program's place, so that a warning names the line that called it, not a line of opdump.
 
     train.py:7: UserWarning: std(): degrees of freedom is <= 0        and not calls.py:158
 

@@ -3,8 +3,8 @@
     graph_task = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
 
 A release without a name takes the next one of its row, the older ones behind; where it has none of them, `instead` is used, and the
-ability is lost: the program runs on as it is, and the report says which name is missing and what that costs (`reasons`). Where
-`by` says what does the same, nothing is lost. docs/torch-versions.md has the table by release.
+ability is lost: the program runs on as it is, and the report has the missing name and what that costs (`reasons`). Where
+`by` names what does the same, nothing is lost. docs/torch-versions.md has the table by release.
 
 No other file of the adapter uses a private name of PyTorch (tests/torch/test_private_names.py).
 """
@@ -144,7 +144,7 @@ def is_own_mode(mode: Any) -> bool:
 
 
 def dual_level() -> int:
-    """How deep forward-mode AD is nested; -1 outside of it. Where PyTorch does not tell: as if it were on, which changes no number."""
+    """How deep forward-mode AD is nested; -1 outside of it. Where that is unknown: as if it were on, which changes no number."""
     from torch.autograd import forward_ad
 
     return int(getattr(forward_ad, "_current_level", 0))
@@ -167,7 +167,7 @@ GUARDS_SEE_MODES = look_up("torch._C._dynamo.guards.set_is_in_mode_without_ignor
 """Whether guards of compiled functions fail while a mode is on: up to PyTorch 2.9, which has `ignore_compile_internals` already, but asks
 it only to compile."""
 
-# Operators of a higher order: before PyTorch 2.9 only a table of each of them tells the modes that it may meet.
+# Operators of a higher order: before PyTorch 2.9 only a table of each of them has the modes that it may meet.
 
 mode_tables = taken("torch._ops._higher_order_ops", of=OPERATORS, instead={}, by="modes that say they take them")
 
@@ -213,7 +213,7 @@ _version = taken("torch.Tensor._version", of=WRITES)
 
 
 def writes_into(tensor: torch.Tensor) -> int:
-    """How often a tensor was written into; -1 where PyTorch does not tell."""
+    """How often a tensor was written into; -1 where that is unknown."""
     return -1 if _version is None else int(tensor._version)
 
 
@@ -223,7 +223,7 @@ release_memory = taken("torch.UntypedStorage._free_weak_ref", of=SOURCES)
 
 
 def identity_of(storage: torch.UntypedStorage) -> int:
-    """What tells a storage from every other one that is alive."""
+    """Identifies a storage among all that are alive."""
     return int(storage._cdata)
 
 

@@ -1,7 +1,7 @@
-"""Who wrote the memory that an operator reads.
+"""Finds the operator that wrote the memory that another reads.
 
 The key is the storage, not the tensor: views, detached aliases and in-place results share it. A weak reference to the storage
-is held for as long as the entry lives, so that its address cannot be given to another storage in between.
+is kept for as long as the entry lives, so that its address cannot be given to another storage in between.
 
 Writes into a part of a storage (`gates.chunk(4, 1)[0].sigmoid_()`) are kept apart by the part, so that each of the others
 keeps the source that it had.
@@ -27,7 +27,7 @@ _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class Provenance:
-    """Maps storages to the operator output, parameter or constant that they hold; emptied at the end of a step."""
+    """Maps storages to the operator output, parameter or constant in them; emptied at the end of a step."""
 
     def __init__(self) -> None:
         self._sources: dict[int, str] = {}
@@ -35,7 +35,7 @@ class Provenance:
         self._weak: dict[int, Any] = {}
 
     def note(self, tensor: torch.Tensor, source: str) -> None:
-        """From now on the memory of `tensor` holds `source`. Tensors without a storage are ignored."""
+        """From now on `source` is in the memory of `tensor`. Tensors without a storage are ignored."""
         storage = storage_of(tensor)
         if storage is None:
             return
@@ -48,7 +48,7 @@ class Provenance:
         self._parts.pop(key, None)
 
     def source(self, tensor: torch.Tensor) -> str:
-        """What the memory of `tensor` holds; empty where nobody was seen to write it. Of several writers, the last."""
+        """The source in the memory of `tensor`; empty where no writer was seen. Of several writers, the last."""
         storage = storage_of(tensor)
         return "" if storage is None else self._source(identity_of(storage), tensor)
 
@@ -109,7 +109,7 @@ def _place(tensor: torch.Tensor) -> _Place:
 
 
 def _meet(one: _Place, other: _Place) -> bool:
-    """Whether two parts of a storage share an element; also true where that is hard to tell."""
+    """Whether two parts of a storage share an element; also true where that is hard to find out."""
     (first, sizes, strides), (second, other_sizes, other_strides) = one, other
     if strides != other_strides or len(sizes) != len(other_sizes):
         return _last(one) >= second and _last(other) >= first

@@ -1,4 +1,4 @@
-"""Goes on with an operator that was caught at the key of threads with modes, below that key.
+"""Continues an operator that was caught at the key of threads with modes, below that key.
 
 At that key PyTorch's own kernel keeps what the thread had switched on, for the dispatch mode that may come further below. Before
 PyTorch 2.13 the mode cannot be called without it, and where an operator has a kernel of ours there, PyTorch's does not run. So there

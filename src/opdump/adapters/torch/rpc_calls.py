@@ -1,9 +1,9 @@
-"""What `torch.distributed.rpc` runs for other processes: in threads of PyTorch's, made in C++, where no mode is on.
+"""Records what `torch.distributed.rpc` runs for other processes, in threads of PyTorch's, made in C++, where no mode is on.
 
     rpc.rpc_sync("worker1", forward, args=(x,))    worker1 runs `forward` inside its capture, as if a thread had begun there
 
 A function of Python comes out of the unpickler, and what comes out there is called by C++ in the same thread. An operator, a function of
-TorchScript and a gradient over processes run without Python: whoever asks for them counts them, and the report tells.
+TorchScript and a gradient over processes run without Python: the process that asks for them counts them for the report.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class RpcCalls:
 
         self._replacements.replace(pickler, "deserialize", received)
         for name, call in rpc_invocations():
-            self._replacements.replace(api, name, self._asking(call, _UNSEEN.get(name.rpartition("_")[2], "")))
-        self._replacements.replace(autograd, "backward", self._asking(backward, "gradients"))
+            self._replacements.replace(api, name, self._counting(call, _UNSEEN.get(name.rpartition("_")[2], "")))
+        self._replacements.replace(autograd, "backward", self._counting(backward, "gradients"))
 
     def detach(self) -> None:
         self._replacements.restore()
 
     def warnings(self) -> Iterator[str]:
-        """What was asked for and nobody saw."""
+        """What was asked for and ran unseen."""
         for what, count in self._unseen.items():
             if what == "gradients":
                 yield (
@@ -83,15 +83,15 @@ class RpcCalls:
                     "A function of Python that calls them is"
                 )
 
-    def _asking(self, call: Callable[..., Any], what: str) -> Callable[..., Any]:
-        def asking(*args: Any, **kwargs: Any) -> Any:
+    def _counting(self, call: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def counting(*args: Any, **kwargs: Any) -> Any:
             self._place()
             if what and self._mode.recording:
                 with self._lock:
                     self._unseen[what] += 1
             return call(*args, **kwargs)
 
-        return asking
+        return counting
 
 
 def worker_number() -> int | None:

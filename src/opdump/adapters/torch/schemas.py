@@ -1,4 +1,4 @@
-"""What the dispatch mode needs to know of an operator, and how it finds the tensors among arguments and results."""
+"""Reads the schema of an operator, and finds the tensors among arguments and results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OperatorSchema:
     asynchronous: bool = False
     """Whether its results are still being written when it returns (collectives)."""
     non_blocking: int | None = None
-    """Position of the argument by which a program says that it does not wait for what is copied to the host; None without one."""
+    """Position of the argument by which a program chooses not to wait for what is copied to the host; None without one."""
     changes: frozenset[str] = frozenset()
     """Names of the arguments that the operator writes into, returned or not."""
     pickers: dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Tensors that are spread over several processes (`DTensor`): each process has a shard, and files that."""
+"""Finds the shard of a process in a tensor that is spread over several (`DTensor`)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Site:
         """What its gradient inherits; the owner of the sites sets and reads it."""
 
     def source(self, slot: int) -> str:
-        """`{name}:{slot}`, what the memory of an output holds."""
+        """`{name}:{slot}`, the source that an output is."""
         sources = self.sources
         if slot >= len(sources):
             sources.extend(f"{self.name}:{number}" for number in range(len(sources), slot + 1))
@@ -61,7 +61,7 @@ class Site:
 
 
 class _Alike:
-    """The sites of operators that only their position tells apart, and the position in each call that runs in this step."""
+    """The sites of operators that differ in their position alone, and the position in each call that runs in this step."""
 
     __slots__ = ("call", "others", "position", "sites", "step")
 

@@ -1,4 +1,4 @@
-"""The lines of the user's program that lead to an operator."""
+"""Finds the lines of the user's program that lead to an operator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StackReader:
     def read(self, frame: FrameType | None, call: Running | None = None) -> tuple[tuple[Frame, ...], object]:
         """The stack above `frame`, and the place of the call: the innermost line outside opdump, torch's own included.
 
-        The place tells apart operators of one line of the user that torch runs from several lines of its own, such as
+        The place separates operators of one line of the user that torch runs from several lines of its own, such as
         those of `optimizer.step()`. `call` is the innermost running call of a module or an optimizer in this thread,
         whose callers stand still meanwhile: they are read once.
         """
@@ -97,7 +97,7 @@ class StackReader:
         return place
 
     def _frame(self, code_id: int, lasti: int) -> Frame:
-        # Interned: `naming` tells lines apart by the identity of their frame.
+        # Interned: `naming` compares lines by the identity of their frame.
         code = self._codes[code_id]
         lasti = _call_of(code, lasti)
         key = (code_id, lasti)
@@ -135,7 +135,7 @@ def _call_of(code: CodeType, lasti: int) -> int:
 
 
 def line_of(code: CodeType, lasti: int) -> int:
-    """The line of an instruction; the first of the function where its table does not say."""
+    """The line of an instruction; the first of the function where its table has none."""
     line = None
     for start, end, number in code.co_lines():
         if start <= lasti < end:

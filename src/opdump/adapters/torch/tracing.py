@@ -1,4 +1,4 @@
-"""Tracing and export: programs that are being written down, not run.
+"""Recognises tracing and export: programs that are being written down, not run.
 
 While `torch.jit.trace`, `torch.export.export`, `make_fx`, `torch.fx.symbolic_trace`, `torch._dynamo.export` or
 `torch.onnx.export` work, recording is suspended in their thread: nothing of what they run belongs to the step, and

@@ -8,7 +8,7 @@
         position.graph_id                    # 0; observer.graphs[0] == ("network-LeNet", True)
 
 Modules, optimizers, backward and gradient scalers are watched from `attach` to `detach`; nothing of the program is changed.
-docs/steps.md says how iterations and graphs are counted.
+See docs/steps.md for how iterations and graphs are counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TrainingObserver:
     """Knows the step, the graph, the module scope and the phase of a running PyTorch program.
 
     `steps="manual"` counts iterations by `manual_step` alone. `class_names=False` leaves class names out of scopes.
-    With `marks` it follows which calls of modules run (`Position.enclosing`), and `marked` says whether they are marked.
+    With `marks` it follows which calls of modules run (`Position.enclosing`), and `marked` is whether they are marked.
     `first_step` is the number of the first iteration. `around` gets `nn.Module.__call__` and returns what is called in its place,
     inside the scope of the module. `depth` makes up for the calls that stand between those of modules.
 
@@ -125,7 +125,7 @@ class TrainingObserver:
     @property
     def marked(self) -> bool:
         """Whether a running module of this thread is marked now, and none inside it is unmarked."""
-        return self._marks is not None and self._marks.holds(self.current().enclosing)
+        return self._marks is not None and self._marks.is_chosen(self.current().enclosing)
 
     @property
     def provisional(self) -> bool:
@@ -199,7 +199,7 @@ class TrainingObserver:
         finally:
             position.suspended -= 1
 
-    # What the counter tells
+    # Events of the counter
 
     def step_begins(self, step: int) -> None:
         """Called by the counter."""
@@ -305,7 +305,7 @@ class TrainingObserver:
         updated = needed and self.networks.updated() and not position.optimizers
         latest = self._latest[0]
         before = None if latest is None else latest.reference()
-        again = latest is scopes or (before is not None and scopes.holds(before))
+        again = latest is scopes or (before is not None and scopes.contains(before))
         self._counter.root_begins(needs_gradients=needed, training=training, updated=updated, again=again)
         graph_id = position.graph_id = self.networks.graph(scopes, training, self.listener.graph_appears)
         call_id = position.call_id = position.network_call = self._next_call()

@@ -1,4 +1,4 @@
-"""Where PyTorch lets a bystander see modules, optimizers, backward and gradient scalers run, and how to leave no trace.
+"""Hooks into runs of modules, optimizers, backward and gradient scalers, and removes the hooks without a trace.
 
 Modules are watched by replacing `nn.Module.__call__`, not by global module hooks: global hooks make every module take the slow
 way through `_call_impl`, miss exceptions that are no `Exception`, and make `torch.compile(module)` warn at every call.
@@ -83,12 +83,12 @@ def _watch_backward(watch: Watch, alive: list[bool], replaced: Replacements) -> 
         return
 
     @functools.wraps(original)
-    def run_and_tell(*args: Any, **kwargs: Any) -> Any:
+    def run_and_notify(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not alive[0]:
             return original(*args, **kwargs)
         return watch.backward(original, args, kwargs)
 
-    replaced.replace(torch.autograd, RUN_BACKWARD, run_and_tell)
+    replaced.replace(torch.autograd, RUN_BACKWARD, run_and_notify)
 
 
 def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) -> None:

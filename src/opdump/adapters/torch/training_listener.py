@@ -1,4 +1,4 @@
-"""Who is told what a training program does."""
+"""The protocol of listeners to the events of a training program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 
 class TrainingListener(Protocol):
-    """Is told what a training program does, in its own thread, while it does it. An exception reaches the program."""
+    """Gets the events of a training program, in its own thread, as they happen. An exception reaches the program."""
 
     def step_begins(self, step: int) -> None:
         """Operators belong to `step` from now on: at `attach`, and after every `step_ends`."""
@@ -27,7 +27,7 @@ class TrainingListener(Protocol):
         """The same call returned (not: failed)."""
 
     def optimizer_ends(self, optimizer: Optimizer) -> None:
-        """An outermost `optimizer.step` returned: parameters hold their new values, the step is not over yet."""
+        """An outermost `optimizer.step` returned: parameters have their new values, the step is not over yet."""
 
 
 class SilentListener:

@@ -1,4 +1,4 @@
-"""Which networks a program called, and the graphs that they are.
+"""Numbers the networks that a program calls as graphs.
 
 A graph is a network in one mode, training or not, counted in the order of first calls.
 """
@@ -65,7 +65,7 @@ class Networks:
                 scopes = self.find(owner)
                 if scopes is None or not scopes.network:
                     scopes = self.add(owner, network=True)
-                if not scopes.holds(part):
+                if not scopes.contains(part):
                     scopes.refresh()  # it was registered since
         self._parts = {key: each for key, each in self._parts.items() if each[0]() is not None}
         self._parts[id(part)] = (weakref.ref(part), scopes)

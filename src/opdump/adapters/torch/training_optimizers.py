@@ -1,4 +1,4 @@
-"""Which optimizers are stepping, in each other or in a closure, and which of them failed."""
+"""Follows optimizers that are stepping, in each other or in a closure, and those that failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opdump.adapters.torch.unseen import never_seen
 
 
 class Optimizers:
-    """Moves positions into and out of optimizers, and tells the counter about the outermost ones.
+    """Moves positions into and out of optimizers, and informs the counter of the outermost ones.
 
     `ended` is called when an outermost one returned, before the counter.
     """

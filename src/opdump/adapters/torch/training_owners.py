@@ -1,4 +1,4 @@
-"""Which module the program calls a part of: `self.net(x)` in `training_step` of a LightningModule, `model.encode(x)`.
+"""Finds the module that the program calls a part of: `self.net(x)` in `training_step` of a LightningModule, `model.encode(x)`.
 
     outermost_owner(net)      the LightningModule whose `training_step` is running, None outside such a method
 

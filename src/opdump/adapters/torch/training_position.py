@@ -1,4 +1,4 @@
-"""Where one thread of a training program is."""
+"""The position of one thread of a training program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Position:
 
     The others are the observer's own: `root` is the running network, `top` a running module that is none and was called
     outside every network, `network_call` the call that `call_id` goes back to, `suspended` counts `suspended()` blocks,
-    `updating` holds within `GradScaler.update`.
+    `updating` is true within `GradScaler.update`.
     """
 
     __slots__ = (

@@ -1,10 +1,10 @@
-"""Which name a module has in full operator names.
+"""Names modules in full operator names.
 
     Default/network-LeNet                            the module that the program calls
     Default/network-LeNet/conv1-Conv2d               its attribute `conv1`
     Default/network-GPT/layers-ModuleList/0-Block    each level of the registered path
     Default/network-GPT/Rotary                       called, but registered nowhere under the root
-    Default/CrossEntropyLoss                         holds no parameters and was called outside every network
+    Default/CrossEntropyLoss                         has no parameters and was called outside every network
     Default/network-DataParallel/module-Net          a replica, which runs in a thread of its own
 
 A module that is registered twice has the first of its paths. With `class_names=False` they read `Default/network/conv1`.
@@ -54,7 +54,7 @@ def class_name(module: nn.Module) -> str:
 def is_network(module: nn.Module) -> bool:
     """Whether a module that the program calls is a model, and not a loss, an activation or a transform of the data.
 
-    A model holds parameters. Converted quantised modules hold packed weights in their place.
+    A model has parameters. Converted quantised modules have packed weights in their place.
     """
     if next(module.parameters(), None) is not None:
         return True
@@ -62,7 +62,7 @@ def is_network(module: nn.Module) -> bool:
 
 
 def part_name(name: str, module: nn.Module, class_names: bool) -> str:
-    """One level of a scope. A name may hold a slash in PyTorch; here a slash separates levels.
+    """One level of a scope. A name may contain a slash in PyTorch; here a slash separates levels.
 
     `-op` begins the number of an operator, and MindSpore Insight takes a full name apart there, so a class named `opBlock`
     is written `OpBlock`.
@@ -127,7 +127,7 @@ class RootScopes:
         key = id(module)
         return self.registered.get(key) or self._borrowed.get(key)
 
-    def holds(self, module: nn.Module) -> bool:
+    def contains(self, module: nn.Module) -> bool:
         """Whether a module is registered at or below this root."""
         return id(module) in self.registered
 
@@ -149,9 +149,9 @@ class RootScopes:
         return found[::-1]
 
     def enter_unregistered(self, module: nn.Module, current: str, *, walked: bool) -> str:
-        """The scope of a called module that `registered` does not hold, below the scope of its caller.
+        """The scope of a called module that is not in `registered`, below the scope of its caller.
 
-        `walked` says that `refresh` was called in this run of the root already. Modules that hang below an unregistered
+        `walked`: `refresh` was called in this run of the root already. Modules that hang below an unregistered
         one keep their own registered path from there.
         """
         key = id(module)

@@ -1,4 +1,4 @@
-"""When an iteration ends. docs/steps.md tells it with examples; the numbers are fixed in tests/torch/test_training_steps.py.
+"""Counts iterations. docs/steps.md has examples; the numbers are fixed in tests/torch/test_training_steps.py.
 
 An iteration ends at the return of the last optimizer's step before the next forward that needs gradients. Which one is the
 last is not known when it returns, so every return ends the iteration, and an optimizer that starts before such a forward
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class StepListener(Protocol):
-    """Is told of every change of the counter: the iteration that it leaves, then the one that it comes to."""
+    """Gets every change of the counter: the iteration that it leaves, then the one that it comes to."""
 
     def step_begins(self, step: int) -> None:
         """Operators belong to `step` from now on; it may have begun before."""
@@ -25,8 +25,8 @@ class StepListener(Protocol):
 class StepCounter:
     """Counts iterations from the events of a training program. Calls may come from any thread.
 
-    `step` is the current iteration. `provisional` holds between an automatic end and what confirms it, the next forward that
-    needs gradients: as long as it holds, the iteration before may be opened again.
+    `step` is the current iteration. `provisional` is true between an automatic end and what confirms it, the next forward that
+    needs gradients: as long as it is, the iteration before may be opened again.
     """
 
     def __init__(self, listener: StepListener, *, first: int = 0, automatic: bool = True) -> None:
@@ -39,7 +39,7 @@ class StepCounter:
         self._gradients = False  # a forward that needs gradients, or a backward, since the last end
         self._reopened = False  # opened again, and not ended since
         self._inference_ended = False  # the last end was that of an inference, and no root module ran since
-        self._undecided = False  # a forward that may be inference or training; the next event tells
+        self._undecided = False  # a forward that may be inference or training; the next event decides
         self._network_trains = False  # some forward needed gradients
         self._differentiated = False  # the same, or some backward ran
         self._after_backward = False  # an optimizer stepped within the running backward
@@ -91,7 +91,7 @@ class StepCounter:
             self._undecided = False
             self._training_begins()
             if not self._network_trains:
-                # Nothing else tells one iteration of a program without modules from the next.
+                # Nothing else separates the iterations of a program without modules.
                 self.provisional = False
             elif self.provisional:
                 self._reopen()
@@ -151,7 +151,7 @@ class StepCounter:
                 self.provisional = self.automatic
 
     def end_by_hand(self) -> None:
-        """The program says that the iteration ends here, and says so from now on.
+        """The program ends the iteration here itself, and does so from now on.
 
         An automatic end with nothing that needs gradients since was the same end.
         """

@@ -1,4 +1,4 @@
-"""What opdump asks of tensors is none of the program's business: its function modes and subclasses see the program alone.
+"""Hides opdump's own tensor calls from function modes and subclasses of the program.
 
 PyTorch calls `__torch_function__` of the program's modes, and of its subclasses of tensors, for every property that Python reads and
 every function that it calls. What opdump does between the program's own calls runs inside `unseen()`, in the calling thread:

@@ -1,4 +1,4 @@
-"""Values of the program that no operator made: parameters, the state of optimizers, inputs of a network."""
+"""Records values that no operator made: parameters, the state of optimizers, inputs of a network."""
 
 from __future__ import annotations
 

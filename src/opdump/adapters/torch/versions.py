@@ -1,4 +1,4 @@
-"""How often a tensor was written into, as PyTorch counts it."""
+"""Reads how often a tensor was written into, as PyTorch counts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watch mode: after each operator A, what the outputs of the watched operators C hold now, as `A_To_C`.
+"""Watch mode: records, after each operator A, the outputs of the watched operators C as they are now, as `A_To_C`.
 
 What is looked at is memory, not the program's variables: a write through a view, an alias, `.data`, numpy or a kernel of somebody
 else's shows up at the next operator. The memory of an output stays until its operator runs again, or the capture ends, so that
@@ -27,7 +27,7 @@ TENSOR = "Tensor"
 """op_type of a watched tensor that the program named itself."""
 
 
-class _Held:
+class _WatchedMemory:
     """A tensor whose memory is watched."""
 
     __slots__ = ("_alias", "_original")
@@ -50,10 +50,10 @@ class _Watched:
     op_type: str
     node: str
     op_name: str
-    tensors: tuple[tuple[int, str, _Held], ...]
+    tensors: tuple[tuple[int, str, _WatchedMemory], ...]
 
     def lives(self) -> list[LiveTensor]:
-        return [(slot, argument, held.now(), "", "") for slot, argument, held in self.tensors]
+        return [(slot, argument, memory.now(), "", "") for slot, argument, memory in self.tensors]
 
 
 class Watches:
@@ -81,10 +81,10 @@ class Watches:
         """Names in the plan that some operator had."""
 
     def add_tensors(self, tensors: Mapping[str, torch.Tensor], op: OpRecord) -> None:
-        """Watches tensors of the program from now on; `op` says where they are."""
+        """Watches tensors of the program from now on; `op` is their place."""
         with self._lock, without_modes():
             for name, tensor in tensors.items():
-                watched = _Watched(TENSOR, name, name, ((0, "", _Held(tensor)),))
+                watched = _Watched(TENSOR, name, name, ((0, "", _WatchedMemory(tensor)),))
                 self._tensors[name] = watched
                 first = replace(op, op_type=TENSOR, op_name=name, timestamp=self._now(), kernel="")
                 self._recorder.watch_begins(first, watched.lives())
@@ -146,9 +146,9 @@ class Watches:
         return "dump_list.watcher_nodes" if is_watcher else "dump_list.layer"
 
     def _begin(self, nodes: Iterable[str], op: OpRecord, outputs: Sequence[Found]) -> None:
-        held = tuple((slot, argument, _Held(tensor)) for slot, argument, tensor in outputs)
+        watched_memory = tuple((slot, argument, _WatchedMemory(tensor)) for slot, argument, tensor in outputs)
         for node in nodes:
-            watched = self._watched[node] = _Watched(op.op_type, node, op.op_name, held)
+            watched = self._watched[node] = _Watched(op.op_type, node, op.op_name, watched_memory)
             self._recorder.watch_begins(replace(op, op_name=node, timestamp=self._now()), watched.lives())
 
     def _file(self, op: OpRecord, after: str, watched: _Watched) -> None:
