@@ -1,4 +1,4 @@
-// What Python sees of the native kernels. Pointers come as integers, so that no array or tensor is parsed on the way.
+// Binds the native kernels to Python. Pointers come as integers, so that no array or tensor is parsed on the way.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>

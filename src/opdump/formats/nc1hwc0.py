@@ -1,36 +1,43 @@
-"""NC1HWC0 and NC1HWC0_C04: images with the channels in blocks.
+"""NC1HWC0, NC1HWC0_C04 and NDC1HWC0: images and volumes with the channels in blocks.
 
-Channel c of (N, C, H, W) lies in block c // C0 at place c % C0 of (N, C1, H, W, C0). C0 is 16 for float16, 32 for int8,
-8 or 16 for float32: it is read from the array. In NC1HWC0_C04 it is 4.
-
-NC1HWC0_C04 is the usual definition, which no dump of a real device has confirmed.
+Channel c of (N, C, H, W) lies in block c // C0 at place c % C0 of (N, C1, H, W, C0), that of (N, C, D, H, W) of
+(N, D, C1, H, W, C0). C0 is 16 for float16, 32 for int8, 8 or 16 for float32: it is read from the array. In NC1HWC0_C04 it is 4:
+the usual definition, which no dump of a real device has confirmed.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from opdump.formats.blocks import Blocks
 from opdump.formats.device_format import DeviceFormat, ceil_div, require_rank, require_same
 from opdump.formats.reading import Array, Shape
 
 
-def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
-    """(N, C, H, W) of (N, C1, H, W, C0); without a shape C is C1 * C0."""
-    require_rank(array, "NC1HWC0", "N C1 H W C0")
-    n, c1, h, w, c0 = array.shape
-    if shape is None:
-        shape = (n, c1 * c0, h, w)
-    require_same(array.shape, _device_shape(shape, c0), "NC1HWC0", "NCHW", shape)
-    return shape
+def _in_blocks(name: str, plain: str, device: str) -> DeviceFormat:
+    """The format with the axes of `device`, such as `N C1 H W C0`, of tensors with those of `plain`."""
+    axes = device.split()
+    places = [(axes.index("C1"), axes.index("C0")) if axis == "C" else (axes.index(axis),) for axis in plain]
+
+    def plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
+        require_rank(array, name, device)
+        sizes = dict(zip(axes, array.shape, strict=True))
+        if shape is None:
+            shape = tuple(sizes["C1"] * sizes["C0"] if axis == "C" else sizes[axis] for axis in plain)
+        require_same(array.shape, device_shape(shape, sizes["C0"]), name, plain, shape)
+        return shape
+
+    def device_shape(shape: Shape, c0: int, _groups: int = 1) -> Shape:
+        sizes = dict(zip(plain, shape, strict=True))
+        sizes |= {"C1": ceil_div(sizes["C"], c0), "C0": c0}
+        return tuple(sizes[axis] for axis in axes)
+
+    def place(array: Array, _shape: Shape, _groups: int) -> Blocks:
+        return Blocks(array, places)
+
+    return DeviceFormat(name, plain, plain_shape, device_shape, place)
 
 
-def _device_shape(shape: Shape, c0: int, _groups: int = 1) -> Shape:
-    n, c, h, w = shape
-    return n, ceil_div(c, c0), h, w, c0
-
-
-def _place(array: Array, _shape: Shape, _groups: int) -> Blocks:
-    return Blocks(array, ((0,), (1, 4), (2,), (3,)))
-
-
-NC1HWC0 = DeviceFormat("NC1HWC0", "NCHW", _plain_shape, _device_shape, _place)
-NC1HWC0_C04 = DeviceFormat("NC1HWC0_C04", "NCHW", _plain_shape, _device_shape, _place, c0=4)
+NC1HWC0 = _in_blocks("NC1HWC0", "NCHW", "N C1 H W C0")
+NC1HWC0_C04 = replace(NC1HWC0, name="NC1HWC0_C04", c0=4)
+NDC1HWC0 = _in_blocks("NDC1HWC0", "NCDHW", "N D C1 H W C0")

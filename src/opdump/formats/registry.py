@@ -11,8 +11,7 @@ from opdump.formats.device_format import DeviceFormat
 from opdump.formats.fractal_nz import FRACTAL_NZ
 from opdump.formats.fractal_z import FRACTAL_Z, FRACTAL_Z_3D
 from opdump.formats.fractal_z_c04 import FRACTAL_Z_C04
-from opdump.formats.nc1hwc0 import NC1HWC0, NC1HWC0_C04
-from opdump.formats.ndc1hwc0 import NDC1HWC0
+from opdump.formats.nc1hwc0 import NC1HWC0, NC1HWC0_C04, NDC1HWC0
 
 PLAIN_FORMATS: Final = (
     *("NCHW", "NHWC", "HWCN", "CHWN"),

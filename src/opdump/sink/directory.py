@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -73,19 +73,13 @@ class DirectorySink:
         return self._state.failed
 
     def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
-        state = self._state
-        if state.is_elsewhere():
-            return
-        state.raise_failure()
-        state.put(relative, encode_npy(array))
+        if self._state.is_ready():
+            self._state.put(relative, encode_npy(array))
 
     def write_parts(self, relative: str, parts: Sequence[Buffer]) -> None:
         """Queue a file that consists of these bytes, one after the other; nobody may change them afterwards."""
-        state = self._state
-        if state.is_elsewhere():
-            return
-        state.raise_failure()
-        state.put(relative, parts)
+        if self._state.is_ready():
+            self._state.put(relative, parts)
 
     def write_small(self, files: Sequence[tuple[str, bytes]]) -> None:
         """Queue many small files, each (relative, its bytes); one thread writes them in this order.
@@ -93,35 +87,23 @@ class DirectorySink:
         Neighbours whose directory is not there yet appear at once, with it. To hand them over one by one costs more than to write
         them: threads that make files in one directory wait for each other.
         """
-        state = self._state
-        if state.is_elsewhere():
-            return
-        state.raise_failure()
-        if files:
-            state.put_all([(relative, (data,)) for relative, data in files])
+        if self._state.is_ready() and files:
+            self._state.put_all([(relative, (data,)) for relative, data in files])
 
     def write_bytes(self, relative: str, data: bytes) -> None:
-        state = self._state
-        if state.is_elsewhere():
-            return
-        state.raise_failure()
-        try:
-            state.write_again(relative, data)
-        except Exception as error:  # noqa: BLE001  reported as what stops a thread is
-            state.fail(relative, error)
-        state.raise_failure()
+        self._at_once(self._state.write_again, relative, data)
 
     def append(self, relative: str, data: bytes) -> None:
         """Add to a file at once, or begin it."""
-        state = self._state
-        if state.is_elsewhere():
-            return
-        state.raise_failure()
-        try:
-            state.append(relative, data)
-        except Exception as error:  # noqa: BLE001
-            state.fail(relative, error)
-        state.raise_failure()
+        self._at_once(self._state.append, relative, data)
+
+    def _at_once(self, write: Callable[[str, bytes], None], relative: str, data: bytes) -> None:
+        if self._state.is_ready():
+            try:
+                write(relative, data)
+            except Exception as error:  # noqa: BLE001  reported as what stops a thread is
+                self._state.fail(relative, error)
+            self._state.raise_failure()
 
     def adopt(self, relative: str) -> None:
         """Count a file of the dump that somebody else has written, the index; once for each."""
@@ -198,6 +180,13 @@ class _State:
 
     def is_elsewhere(self) -> bool:
         return os.getpid() != self._process
+
+    def is_ready(self) -> bool:
+        """Whether this process writes; raises a failure that there was."""
+        if self.is_elsewhere():
+            return False
+        self.raise_failure()
+        return True
 
     def raise_failure(self) -> None:
         if self.failed:

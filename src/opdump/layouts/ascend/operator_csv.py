@@ -19,6 +19,7 @@ from typing import Final, cast
 from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
 from opdump.errors import CorruptDumpError
+from opdump.layouts.mindspore_sync.statistic_csv import whole_number
 from opdump.records import IO, FiledTensor, StatisticValue
 from opdump.statistics import SummaryStatistics, category_of_heading
 
@@ -213,8 +214,8 @@ def _row(cells: list[str], categories: list[str | None], where: str, line: int) 
     kind = BY_NAME.get(name)
     return OperatorRow(
         io=cast(IO, io),
-        slot=_whole(cells[1], where, line, "Index"),
-        data_size=_whole(cells[2], where, line, "Data Size"),
+        slot=whole_number(cells[1], where, line, "Index"),
+        data_size=whole_number(cells[2], where, line, "Data Size"),
         dtype="unknown" if name in _UNKNOWN else kind.dtype if kind is not None else name.lower(),
         format="" if cells[4].strip() in _UNKNOWN else cells[4].strip().removeprefix("FORMAT_"),
         shape=_shape(cells[5].strip(), where, line),
@@ -227,13 +228,6 @@ def _value(category: str, text: str, where: str, line: int) -> StatisticValue:
         return int(text) if category.endswith("count") else float(text)
     except ValueError as error:
         raise CorruptDumpError(f"{where}, line {line}: {category} is {text[:40]!r}, expected a number") from error
-
-
-def _whole(text: str, where: str, line: int, heading: str) -> int:
-    stripped = text.strip()
-    if stripped.isascii() and stripped.isdigit() and len(stripped) < 20:
-        return int(stripped)
-    raise CorruptDumpError(f"{where}, line {line}: {heading} is {text[:40]!r}, expected a whole number")
 
 
 def _shape(text: str, where: str, line: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What an overflow file says of an operator.
+"""Makes the overflow file of an operator.
 
 Atomic additions have an accelerator and a status of their own (docs/overflow.md#atomic-additions).
 """
@@ -17,15 +17,15 @@ _ATOMIC = "DHA Atomic Add"
 
 def overflow_of(op: OpRecord, status: OverflowStatus) -> OpdebugRecord:
     """The record of an operator that overflowed."""
-    return overflow_record(**_told(op, status))
+    return overflow_record(**_report_of(op, status))
 
 
 def overflow_file_of(op: OpRecord, status: OverflowStatus) -> DumpFile:
     """The dump file of that record."""
-    return overflow_dump_file(**_told(op, status), dump_time=op.timestamp)
+    return overflow_dump_file(**_report_of(op, status), dump_time=op.timestamp)
 
 
-def _told(op: OpRecord, status: OverflowStatus) -> dict[str, Any]:
+def _report_of(op: OpRecord, status: OverflowStatus) -> dict[str, Any]:
     is_atomic = status.kind == "atomic"
     return {
         "status": atomic_status(_ATOMIC) if is_atomic else status.bits,

@@ -188,12 +188,12 @@ def decode_statistic_csv(data: bytes, *, where: str = "statistic.csv") -> list[S
             StatisticRow(
                 op_type=op_type,
                 op_name=op_name,
-                task_id=_whole(task, where, line, "Task ID"),
-                stream_id=_whole(stream, where, line, "Stream ID"),
-                timestamp=_whole(time, where, line, "Timestamp"),
+                task_id=whole_number(task, where, line, "Task ID"),
+                stream_id=whole_number(stream, where, line, "Stream ID"),
+                timestamp=whole_number(time, where, line, "Timestamp"),
                 io=cast(IO, direction),
-                slot=_whole(slot, where, line, "Slot"),
-                data_size=_whole(size, where, line, "Data Size"),
+                slot=whole_number(slot, where, line, "Slot"),
+                data_size=whole_number(size, where, line, "Data Size"),
                 dtype=dtype.lower(),
                 shape=_shape(shape, where, line),
                 statistics={
@@ -270,7 +270,8 @@ def _lines(text: str, where: str) -> Iterable[str]:
         yield line
 
 
-def _whole(text: str, where: str, line: int, heading: str) -> int:
+def whole_number(text: str, where: str, line: int, heading: str) -> int:
+    """The whole number of a cell. Raises CorruptDumpError for anything else."""
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit() and len(stripped) < 20:
         return int(stripped)
