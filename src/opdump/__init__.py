@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opdump import acl, onnx, tensorflow
     from opdump.adapters.base import DumpComplete
+    from opdump.capturing.capture import capture, name_model, set_dump, start, stop, watch
+    from opdump.capturing.dump import Dump
     from opdump.capturing.report import CaptureReport
-    from opdump.capturing.session import Dump, capture, name_model, set_dump, start, stop, watch
     from opdump.catalog.catalog import Catalog, Execution, Run
     from opdump.catalog.catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
     from opdump.dump_file import DumpFile, DumpTensor, read_dump_file, write_dump_file
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Catalog": ("catalog.catalog", "Catalog"),
     "CaptureReport": ("capturing.report", "CaptureReport"),
-    "Dump": ("capturing.session", "Dump"),
+    "Dump": ("capturing.dump", "Dump"),
     "DumpComplete": ("adapters.base", "DumpComplete"),
     "DumpFile": ("dump_file", "DumpFile"),
     "DumpPlan": ("plan", "DumpPlan"),
@@ -41,14 +42,14 @@ _HOMES = {
     "OpdumpError": ("errors", "OpdumpError"),
     "Run": ("catalog.catalog", "Run"),
     "TensorRecord": ("records", "TensorRecord"),
-    "capture": ("capturing.session", "capture"),
-    "name_model": ("capturing.session", "name_model"),
+    "capture": ("capturing.capture", "capture"),
+    "name_model": ("capturing.capture", "name_model"),
     "open": ("catalog.catalog", "open_dump"),
     "read_dump_file": ("dump_file", "read_dump_file"),
-    "set_dump": ("capturing.session", "set_dump"),
-    "start": ("capturing.session", "start"),
-    "stop": ("capturing.session", "stop"),
-    "watch": ("capturing.session", "watch"),
+    "set_dump": ("capturing.capture", "set_dump"),
+    "start": ("capturing.capture", "start"),
+    "stop": ("capturing.capture", "stop"),
+    "watch": ("capturing.capture", "watch"),
     "write_dump_file": ("dump_file", "write_dump_file"),
 }
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from opdump.capturing.session import chosen_framework
+from opdump.capturing.frameworks import chosen_framework
 from opdump.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ _PROGRAM = """
 import sys
 from opdump.configs.shared.program_directory import program_directory
 from opdump.onnx.settings import plan_of
-from opdump.capturing.session import resolve_plan
+from opdump.configs.plans import resolve_plan
 
 config = sys.argv[1]
 print(program_directory())

@@ -8,8 +8,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import opdump
-from opdump.capturing.session import resolve_plan
 from opdump.configs.mindspore.plan import _PLAN_FIELDS
+from opdump.configs.plans import resolve_plan
 from opdump.configs.shared.keywords import CaptureKeywords, PlanKeywords, StatisticName
 from opdump.configs.shared.known_keys import KEYS
 from opdump.errors import ConfigError

@@ -15,7 +15,7 @@ from onnx import ModelProto, helper
 import opdump
 from opdump.commands import main
 from opdump.errors import DumpPathError
-from opdump.onnx.recording import Recording
+from opdump.onnx.recording import ModelRecording
 from opdump.plan import DumpPlan
 from tests.onnx.recording import FLOAT, model_of, plain_run
 
@@ -36,7 +36,7 @@ def model() -> ModelProto:
 
 def record(root: Path, layout: str) -> None:
     """Runs the model in each step of a recording."""
-    recording = Recording(DumpPlan(path=root, **LAYOUTS[layout]))
+    recording = ModelRecording(DumpPlan(path=root, **LAYOUTS[layout]))
     recording.load(model(), 1)
     for _ in range(STEPS):
         recording.run(1, None, FEEDS)
@@ -99,8 +99,8 @@ def test_what_a_killed_recording_did_not_finish_is_left_out_or_told(tmp_path: Pa
     assert killed
 
 
-def _with_a_directory_in_place_of_the_graph(root: Path, on_error: Any) -> Recording:
-    recording = Recording(DumpPlan(path=root, on_error=on_error, **LAYOUTS["acl"]))
+def _with_a_directory_in_place_of_the_graph(root: Path, on_error: Any) -> ModelRecording:
+    recording = ModelRecording(DumpPlan(path=root, on_error=on_error, **LAYOUTS["acl"]))
     place: Any = recording.writer
     (root / place.time / "ge_proto_00001_Build.txt").mkdir(parents=True)
     recording.load(model(), 1)

@@ -26,7 +26,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import opdump
-import opdump.capturing.session
+import opdump.capturing.capture
 
 LOOKUP = "opdump.adapters.torch.names_by_release"
 NAMES = "opdump.adapters.torch.private_names"

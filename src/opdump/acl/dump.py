@@ -16,7 +16,7 @@ from opdump.acl.failures import CallError, returns_code
 from opdump.acl.own_dumps import exception_root, save_tensors
 from opdump.acl.process import process
 from opdump.acl.unknown_names import refuse
-from opdump.onnx.recording import Recording
+from opdump.onnx.recording import ModelRecording
 from opdump.plan import DATA, OVERFLOW, WATCH
 from opdump.sink import make_directory
 
@@ -91,7 +91,7 @@ def save_exception_info(file: str | None, tag: str, tensors: Sequence[tuple[int,
     save_tensors(process(), file, tag, tensors, "acl.dump.save_exception_info")
 
 
-def _time(recording: Recording) -> str:
+def _time(recording: ModelRecording) -> str:
     return str(getattr(recording.writer, "time", ""))
 
 

@@ -23,9 +23,9 @@ from opdump.acl.memory import Memory
 from opdump.acl.model_info import ModelInfo
 from opdump.acl.reports import Reports
 from opdump.configs.acl.file import read_acl_file
-from opdump.configs.acl.plan import plan_from_acl_text, plan_from_environment
-from opdump.configs.shared.program_directory import program_directory
-from opdump.onnx.recording import Recording, run_facts
+from opdump.configs.acl.plan import plan_from_environment, plan_of_nothing
+from opdump.configs.plans import resolve_plan
+from opdump.onnx.recording import ModelRecording
 from opdump.plan import DumpPlan
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class LoadedModel:
 
     model_id: int
     session: OnnxSession
-    recording: Recording
+    recording: ModelRecording
     _info: ModelInfo | None = None
     gear: int | None = None
     """That was set last."""
@@ -68,9 +68,9 @@ class Process:
     is_dump_started: bool = False
     """Between `init_dump` and `finalize_dump`."""
     first_config: bytes | None = None
-    recording: Recording | None = None
+    recording: ModelRecording | None = None
     """What models are dumped into that are loaded now; None without a configuration."""
-    recordings: list[Recording] = field(default_factory=list)
+    recordings: list[ModelRecording] = field(default_factory=list)
     models: dict[int, LoadedModel] = field(default_factory=dict)
     operators: dict[Any, LoadedModel] = field(default_factory=dict)
     """Models of single operators, by recording and signature."""
@@ -103,7 +103,7 @@ class Process:
                     f"acl.init: {os.fspath(path)!r} has another content than the first configuration of this process; "
                     "use acl.mdl.init_dump and acl.mdl.set_dump, or another process",
                 )
-            plan = _plan(content, path) if path else None
+            plan = resolve_plan(path, dialect="acl") if path else None
             if plan is None or plan.enables_nothing:
                 plan = plan_from_environment(os.environ) or plan
             self._switch_to(plan)
@@ -137,7 +137,7 @@ class Process:
             self._must_be_dumping("acl.mdl.set_dump")
             if path is None:
                 raise CallError(Code.INVALID_PARAM, "acl.mdl.set_dump: found None, expected the path of an acl.json")
-            self._switch_to(_plan(read_acl_file(path), path))
+            self._switch_to(resolve_plan(path, dialect="acl"))
 
     def finalize_dump(self) -> None:
         with self.lock:
@@ -204,21 +204,21 @@ class Process:
             LOG.warning("%s", text)
         self.recording = self._open(plan)
 
-    def _open(self, plan: DumpPlan) -> Recording:
-        recording = Recording(
+    def _open(self, plan: DumpPlan) -> ModelRecording:
+        recording = ModelRecording(
             plan,
-            writer=CallbackWriter(plan, run_facts(plan), self.delivery),
+            open_it=lambda plan, run: CallbackWriter(plan, run, self.delivery),
             may_write=lambda: not self.delivery.is_on,
         )
         self.recordings.append(recording)
         return recording
 
-    def _recording_in_force(self) -> Recording:
+    def _recording_in_force(self) -> ModelRecording:
         if self.recording is None:
-            self.recording = self._open(_NOTHING)
+            self.recording = self._open(plan_of_nothing(Path()))
         return self.recording
 
-    def _close_recordings(self, ends: Callable[[Recording], bool]) -> None:
+    def _close_recordings(self, ends: Callable[[ModelRecording], bool]) -> None:
         ending = [recording for recording in self.recordings if ends(recording)]
         self.recordings = [recording for recording in self.recordings if not ends(recording)]
         if self.recording in ending:
@@ -236,22 +236,7 @@ class Process:
                 LOG.warning("nothing was captured: %s", nothing.reason)
 
 
-_NOTHING: Final = DumpPlan(
-    path=Path(),
-    models=(),
-    single_operators=False,
-    single_operator_models=False,
-    layout="acl",
-    dialect="acl",
-    file_format="bin",
-)
-
-
-def _plan(content: bytes, path: str | os.PathLike[str]) -> DumpPlan:
-    return plan_from_acl_text(content, where=os.fspath(path), environ=os.environ, program_directory=program_directory())
-
-
-def _stays_on(recording: Recording) -> bool:
+def _stays_on(recording: ModelRecording) -> bool:
     """Whether no call switches it off: the detailed dump of failing operators."""
     return recording.plan.mode.failures_only and recording.plan.exception_detail == "detail"
 

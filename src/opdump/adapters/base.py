@@ -87,8 +87,8 @@ class SupportsGroups(Protocol):
         """The rank of this process in its group; None where it is in none."""
 
 
-class Adapter(Protocol):
-    """Connects a framework to a recorder."""
+class Runtime(Protocol):
+    """What runs the operators, as a recording asks for it."""
 
     @property
     def framework(self) -> str:
@@ -103,6 +103,10 @@ class Adapter(Protocol):
 
     def reader(self, plan: DumpPlan) -> Reader:
         """Looks at the framework's tensors as the plan wants."""
+
+
+class Adapter(Runtime, Protocol):
+    """Connects a framework to a recorder."""
 
     def attach(self, recorder: Recorder, settings: Settings) -> AbstractContextManager[StepController]:
         """Captures while the context is open."""

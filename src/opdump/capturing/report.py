@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +15,11 @@ from opdump.capturing.children.place import failure_of, warnings_of, warnings_of
 from opdump.errors import IncompleteCaptureError
 from opdump.html_table import html_facts
 from opdump.plan import DumpPlan
-from opdump.recorder import GAPS, Nothing, Recorder, failure_text
+from opdump.recorder import GAPS, Nothing
 from opdump.recorder.circumstances import Circumstances, why_nothing
-from opdump.sink import DirectorySink
 from opdump.verdict import Verdict
+
+_LOG = logging.getLogger("opdump")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -76,30 +77,6 @@ class CaptureReport:
             ]
         )
 
-    @classmethod
-    def of(
-        cls, recorder: Recorder, sink: DirectorySink, *, rank_id: int, started: float, warnings: tuple[str, ...]
-    ) -> CaptureReport:
-        """The report of a capture whose files are all on disk; `started` is of the monotonic clock."""
-        return cls(
-            executed=recorder.tally.executed,
-            captured=recorder.tally.captured,
-            skipped=dict(recorder.tally.skipped),
-            tensors=recorder.tally.tensors,
-            tensors_skipped=dict(recorder.tally.tensors_skipped),
-            files=sink.files_written,
-            bytes=sink.bytes_written,
-            steps=tuple(sorted(recorder.tally.steps)),
-            path=recorder.plan.path,
-            rank_id=rank_id,
-            seconds=time.monotonic() - started,
-            warnings=warnings,
-            nothing=recorder.why_nothing() if recorder.failure is None else None,
-            failure=failure_text(recorder.failure),
-            files_lost=sink.files_lost,
-            verdict=recorder.verdict,
-        )
-
     @property
     def left_data(self) -> bool:
         """Whether anything of the program is in the dump's directory, or would be but for a failure."""
@@ -155,3 +132,15 @@ def report_of_children(plan: DumpPlan, family: Family, unfollowed: Mapping[str, 
         children=found,
         failure=failure_of(found),
     )
+
+
+def log_report(report: CaptureReport) -> None:
+    """Logs what a report warns of, and why nothing was captured where something should have been."""
+    for text in report.warnings:
+        _LOG.warning("%s", text)
+    if report.nothing is not None and report.nothing.is_gap:
+        _LOG.warning("nothing was captured: %s", report.nothing.reason)
+
+
+def told_elsewhere(_: CaptureReport) -> None:
+    """For captures whose report is printed, or logged, by who began them."""

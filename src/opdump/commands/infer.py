@@ -122,7 +122,7 @@ def _infer(
     """Run the model; the exit code."""
     from dataclasses import replace
 
-    from opdump.capturing.session import told_elsewhere
+    from opdump.capturing.report import told_elsewhere
     from opdump.commands.progress import progress_lines
     from opdump.onnx import session
     from opdump.onnx.random_inputs import outputs_for_numpy

@@ -16,7 +16,7 @@ from opdump.commands.ending import print_error, print_reports
 from opdump.errors import IncompleteCaptureError
 
 if TYPE_CHECKING:
-    from opdump.capturing.session import Dump
+    from opdump.capturing.dump import Dump
 
 
 class LastWord:

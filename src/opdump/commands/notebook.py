@@ -64,7 +64,8 @@ def _captured(
     shell: Any, cell: str, options: RunOptions
 ) -> tuple[CaptureReport | None, BaseException | None, TracebackType | None]:
     """The report, and the error of the cell with where it was raised."""
-    from opdump.capturing.session import capture, told_elsewhere
+    from opdump.capturing.capture import capture
+    from opdump.capturing.report import told_elsewhere
 
     dumps = []
     error: BaseException | None = None

@@ -171,7 +171,8 @@ def _run(
     program: Program, plan: DumpPlan, last_word: LastWord, *, rank: int | None, options: RunOptions, is_new: bool
 ) -> int | str | None:
     """Run the program under capture; what `sys.exit` is to be called with. `is_new`: the dump's directory was made for this run."""
-    from opdump.capturing.session import capture, told_elsewhere
+    from opdump.capturing.capture import capture
+    from opdump.capturing.report import told_elsewhere
     from opdump.commands.progress import progress_lines
 
     dumps = []

@@ -59,9 +59,7 @@ class RunOptions:
     def plan(self, file: str | None, environ: Mapping[str, str], *, program: str, directory: str | None) -> DumpPlan:
         """Read the config and make its directory; the first thing that may touch the disk. `directory` is that of `program`."""
         from opdump.configs.acl.plan import plan_from_environment
-        from opdump.configs.dialects import load_plan
-        from opdump.configs.mindspore.plan import plan_from_keywords
-        from opdump.configs.shared.plan_fields import with_fields
+        from opdump.configs.plans import resolve_plan
 
         overrides: dict[str, Any] = {}
         if self.path is not None:
@@ -76,16 +74,11 @@ class RunOptions:
             overrides["layout"] = self.layout
         if self.short_names:
             overrides["class_names_in_scope"] = False
-        asked = plan_from_environment(environ) if file is None else None
-        if asked is not None:
-            plan = with_fields(asked, overrides)
-        elif file is None:
-            plan = plan_from_keywords(
-                environ=environ, strict=self.strict, **self._statistics_of(program, environ), **overrides
-            )
-        else:
-            plan = load_plan(file, environ=environ, strict=self.strict, program_directory=directory, **overrides)
-            plan = replace(plan, warnings=(*plan.warnings, *self._passed_over(environ)))
+        config = plan_from_environment(environ) if file is None else file
+        if config is None:
+            overrides = {**self._statistics_of(program, environ), **overrides}
+        plan = resolve_plan(config, environ=environ, strict=self.strict, beside=directory, **overrides)
+        plan = replace(plan, warnings=(*plan.warnings, *self._passed_over(environ)))
         return with_first(plan, first=self.first)
 
     def _statistics_of(self, program: str, environ: Mapping[str, str]) -> dict[str, Any]:

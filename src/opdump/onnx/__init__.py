@@ -11,8 +11,8 @@
 
 from __future__ import annotations
 
-from opdump.onnx.recording import Recording
+from opdump.onnx.recording import ModelRecording
 from opdump.onnx.sessions import ModelDump, session
 from opdump.onnx.settings import plan_of
 
-__all__ = ["ModelDump", "Recording", "plan_of", "session"]
+__all__ = ["ModelDump", "ModelRecording", "plan_of", "session"]

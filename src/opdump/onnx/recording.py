@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from opdump.capturing.process_state import STATE
+from opdump.capturing.ranks import rank_of
+from opdump.capturing.recording import Recording
 from opdump.capturing.report import CaptureReport
-from opdump.capturing.session import close_writer, name_of_file, rank_of
 from opdump.errors import ConfigError, FrameworkMissingError
-from opdump.index.writer import RunFacts, own_version
+from opdump.index.writer import RunFacts
 from opdump.layouts.graph_files.ge import write_ge_graph
 from opdump.layouts.registry import RankWriter, open_writer
 from opdump.plan import DumpPlan
 from opdump.plan.dialect_words import words_of
 from opdump.plan.list_matches import ChoseNothing
 from opdump.plan.nearest import with_nearest
-from opdump.recorder import Recorder, make_recorder
 
 if TYPE_CHECKING:
     from opdump.adapters.onnxruntime.model_file import ModelSource
@@ -32,16 +31,20 @@ class _Loaded(NamedTuple):
     has_graph_file: bool
 
 
-class Recording:
-    """One capture of ONNX models: a plan, a writer in its layout, and the models that were loaded under it.
+class ModelRecording:
+    """One capture of ONNX models: its recording, and the models that were loaded under it.
 
-    The `{time}` of its directory is the moment when it was made. `writer` is another one than that of the plan's layout;
+    The `{time}` of its directory is the moment when it was made. `open_it` gives another writer than that of the plan's layout;
     `may_write` says before the graph of a model is written whether anything may go to disk.
     Raises FrameworkMissingError where ONNX Runtime is not installed, ConfigError for a plan that chooses by marks.
     """
 
     def __init__(
-        self, plan: DumpPlan, *, writer: RankWriter | None = None, may_write: Callable[[], bool] = lambda: True
+        self,
+        plan: DumpPlan,
+        *,
+        open_it: Callable[[DumpPlan, RunFacts], RankWriter] = open_writer,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         if plan.selection == "marked":
             raise ConfigError(
@@ -51,8 +54,9 @@ class Recording:
         self.plan = plan
         self._may_write = may_write
         self.rank_id = rank_of(os.environ)
-        self.writer = writer if writer is not None else open_writer(plan, run_facts(plan))
-        self.recorder: Recorder = make_recorder(plan, self.writer, _reader(plan))
+        self._recording = Recording(plan, self.rank_id, adapter_module("versions").RUNTIME, open_it)
+        self.recorder = self._recording.recorder
+        self.writer = self._recording.writer
         self.report: CaptureReport | None = None
         self._loaded: dict[int, _Loaded] = {}
         self._notes: Counter[str] = Counter()
@@ -61,7 +65,6 @@ class Recording:
         """How often models ran that are over, by their names."""
         self._reasons: set[ChoseNothing] = set()
         """Of the models that ran, why the configuration chose no node of them."""
-        self._started = time.monotonic()
 
     def load(self, model: ModelSource, model_id: int, **options: Any) -> OnnxSession:
         """A session of the model whose runs are recorded. `options` are those of `OnnxSession`.
@@ -70,7 +73,7 @@ class Recording:
         """
         session_class = adapter_module("session").OnnxSession
         if isinstance(model, str | os.PathLike):
-            options.setdefault("given_name", name_of_file(model))
+            options.setdefault("given_name", STATE.model_names.of_file(model))
         session: OnnxSession = session_class(
             model, recorder=self.recorder, plan=self.plan, model_id=model_id, **options
         )
@@ -129,33 +132,22 @@ class Recording:
         """Waits until everything is on disk. Models stay loaded, and run without a dump. Closing twice is allowed."""
         if self.report is not None:
             return self.report
-        recorder, sink = self.recorder, self.writer.sink
-        close_writer(recorder, self.writer)
+        self._recording.close()
         for loaded in self._loaded.values():
             self._note(loaded.session)
         self._tell_circumstances()
-        self.report = CaptureReport.of(
-            recorder,
-            sink,
-            rank_id=self.rank_id,
-            started=self._started,
-            warnings=(*self._unmatched(), *self._notes),
-        )
+        self.report = self._recording.report(self.rank_id, (*self._unmatched_models(), *self._notes))
         return self.report
 
-    def _unmatched(self) -> list[str]:
-        """What the config names and no loaded model has."""
-        if not self._model_names:
-            return []
-        found = self.recorder.unmatched_kernels()
+    def _unmatched_models(self) -> Iterator[str]:
+        """What the config names and no loaded model is called."""
         for entry in self.plan.models or ():
             name = entry.model_name
-            if name is not None and name not in self._model_names:
+            if self._model_names and name is not None and name not in self._model_names:
                 called = ", ".join(repr(each) for each in sorted(self._model_names))
                 key = words_of(self.plan.dialect).list_key.format("model_name")
                 text = f"{key}: no loaded model is called {name!r}; they are called {called}"
-                found.append(with_nearest(text, name, self._model_names))
-        return found
+                yield with_nearest(text, name, self._model_names)
 
     def _tell_circumstances(self) -> None:
         around, models = self.recorder.circumstances, self.plan.models
@@ -182,15 +174,3 @@ def adapter_module(name: str) -> Any:
             f"ONNX models need {missing}, which is not installed here; type: pip install onnx onnxruntime "
             "(reading dumps needs neither)"
         ) from None
-
-
-def run_facts(plan: DumpPlan) -> RunFacts:
-    """What the index keeps of a capture of ONNX models."""
-    version = adapter_module("versions").RUNTIME_VERSION
-    return RunFacts(rank_of(os.environ), "CPU", "onnxruntime", version, own_version(), tuple(sys.argv), plan.to_json())
-
-
-def _reader(plan: DumpPlan) -> Any:
-    from opdump.adapters.host.reader import NumpyReader
-
-    return NumpyReader.of_plan(plan)

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from opdump.capturing.report import CaptureReport
-from opdump.capturing.session import log_report
+from opdump.capturing.report import CaptureReport, log_report
 from opdump.configs.shared.modes import plan_on_error
 from opdump.errors import CaptureStateError
-from opdump.onnx.recording import Recording
+from opdump.onnx.recording import ModelRecording
 from opdump.onnx.settings import plan_of
 from opdump.plan import Dialect, DumpPlan, OnError
 from opdump.plan.field_types import check_values
@@ -34,7 +33,7 @@ _MODEL_IDS: Final = itertools.count(1)
 class ModelDump:
     """A model whose runs are dumped; after the block, its report."""
 
-    def __init__(self, recording: Recording, model: OnnxSession) -> None:
+    def __init__(self, recording: ModelRecording, model: OnnxSession) -> None:
         self.plan = recording.plan
         self.report: CaptureReport | None = None
         self.runs = 0
@@ -129,7 +128,7 @@ def session(
     plan = plan_on_error(plan_of(config, dialect=dialect, strict=strict, **settings), on_error, strict=strict)
     for text in plan.warnings:
         _LOG.warning("%s", text)
-    recording = Recording(plan)
+    recording = ModelRecording(plan)
     options: dict[str, Any] = {
         "level": optimize,
         "providers": providers,

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
-from opdump.configs.acl.plan import plan_from_acl_text
-from opdump.configs.dialects import load_plan
-from opdump.configs.mindspore.plan import plan_from_keywords
-from opdump.configs.shared.plan_fields import with_fields
-from opdump.configs.shared.program_directory import program_directory
+from opdump.configs.plans import resolve_plan
 from opdump.plan import Dialect, DumpPlan
 
 # Words that only a dump of an offline model knows; `dump_mode` is in both dialects.
@@ -37,28 +32,6 @@ def plan_of(
 
     Raises ConfigError for what cannot be used, DumpPathError where the directory cannot be written.
     """
-    if isinstance(config, DumpPlan):
-        return with_fields(config, settings if dialect is None else {**settings, "dialect": dialect})
-    if config is None and settings:
-        if dialect == "acl" or (dialect is None and _speaks_acl(settings)):
-            return plan_from_acl_text(
-                '{"dump": {}}',
-                environ=os.environ,
-                where="the keyword arguments",
-                strict=strict,
-                program_directory=beside or program_directory(),
-                **settings,
-            )
-        return plan_from_keywords(environ=os.environ, strict=strict, **settings)
-    return load_plan(
-        config,
-        environ=os.environ,
-        dialect=dialect,
-        strict=strict,
-        program_directory=beside or program_directory(),
-        **settings,
-    )
-
-
-def _speaks_acl(settings: Collection[str]) -> bool:
-    return not _ACL_WORDS.isdisjoint(settings)
+    if config is None and dialect is None and not _ACL_WORDS.isdisjoint(settings):
+        dialect = "acl"
+    return resolve_plan(config, dialect=dialect, strict=strict, beside=beside, **settings)

@@ -58,7 +58,7 @@ def _nothing(_name: str) -> None:
 def _begin(directory: str, name: str) -> None:
     from opdump.capturing.children import Family, role_here, role_of_command
     from opdump.capturing.children.ends import after_bootstrap
-    from opdump.capturing.session import begin_child, leave_out_for
+    from opdump.capturing.processes import begin_child, leave_out_for
 
     family = Family.named(directory)
     if family is None:

@@ -24,8 +24,8 @@ from opdump.interpreter.process_starts import Start, watch_starts
 
 if TYPE_CHECKING:
     from opdump.capturing.children import Family
+    from opdump.capturing.dump import Dump
     from opdump.capturing.report import CaptureReport
-    from opdump.capturing.session import Dump
     from opdump.commands.run_options import RunOptions
     from opdump.plan import DumpPlan
     from opdump.tensorflow.scripts import ScriptFacts
@@ -125,7 +125,7 @@ class _PlainCommand:
             self._await_children(self._plan)
 
     def _await_children(self, plan: DumpPlan) -> None:
-        from opdump.capturing.session import awaiting_children
+        from opdump.capturing.processes import awaiting_children
 
         options, facts = self._options, self._facts
         assert options is not None, "the plan was read with them"
@@ -211,7 +211,8 @@ class _PlainCommand:
             )
             atexit.register(self._finish, rank)
             return
-        from opdump.capturing.session import capture, told_elsewhere
+        from opdump.capturing.capture import capture
+        from opdump.capturing.report import told_elsewhere
         from opdump.commands.progress import progress_lines
 
         plan = self._plan

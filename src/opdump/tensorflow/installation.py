@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opdump.capturing.report import CaptureReport
-from opdump.capturing.session import log_report, told_elsewhere
-from opdump.capturing.session import start as start_capture
-from opdump.capturing.session import stop as stop_capture
+from opdump.capturing.capture import start as start_capture
+from opdump.capturing.capture import stop as stop_capture
+from opdump.capturing.report import CaptureReport, log_report, told_elsewhere
 from opdump.interpreter.first_import import after_import, forget_import
 from opdump.plan import OnError
 from opdump.plan.field_types import check_values
@@ -19,7 +18,7 @@ from opdump.tensorflow.recordings import Recordings, adapter_module
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.sessions.interception import Interception
-    from opdump.capturing.session import Dump
+    from opdump.capturing.dump import Dump
     from opdump.configs.tensorflow.plan import TrainingDump
 
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import sys
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opdump.adapters.host import NumpyReader
+from opdump.capturing.recording import Recording
 from opdump.capturing.report import CaptureReport
-from opdump.capturing.session import close_writer
 from opdump.configs.acl.path import exception_directory
 from opdump.configs.shared.modes import plan_on_error
-from opdump.configs.tensorflow.plan import ExceptionDump, TrainingDump, parameter_values, training_dump_of
+from opdump.configs.tensorflow.plan import (
+    ExceptionDump,
+    TrainingDump,
+    parameter_values,
+    plan_of_failures,
+    training_dump_of,
+)
 from opdump.errors import FrameworkMissingError
-from opdump.index.writer import RunFacts, own_version
-from opdump.layouts.registry import RankWriter, open_writer
 from opdump.plan import DumpPlan, OnError
-from opdump.recorder import make_recorder
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.capture import Capture
@@ -33,44 +33,34 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("opdump")
 
 
-class Recording:
-    """A plan, a writer in its layout, and the capture of the sessions that asked for it."""
+class SessionRecording:
+    """A plan, its recording, and the capture of the sessions that asked for it."""
 
     def __init__(self, plan: DumpPlan, device_id: int, *, streams: bool = False) -> None:
-        self.plan = plan
         self.device_id = device_id
-        self.writer: RankWriter = open_writer(plan, _run_facts(plan, device_id))
-        recorder = make_recorder(plan, self.writer, NumpyReader.of_plan(plan))
+        self._recording = Recording(plan, device_id, adapter_module("versions").runtime())
+        recorder = self._recording.recorder
         self.capture: Capture = adapter_module("capture").Capture(recorder, device_id=device_id, streams=streams)
         if not plan.mode.failures_only:
             self.capture.write_graph = adapter_module("sessions.graph_files").GraphFiles(self.capture, os.environ)
         self.not_steps: Counter[str] = Counter()
-        self._started = time.monotonic()
 
     def flush(self) -> None:
         """Waits until everything that was recorded so far is on disk."""
-        with self.capture.recorder.writing():
+        with self._recording.recorder.writing():
             if self.capture.write_graph is not None:
                 self.capture.write_graph.tell()
-            self.writer.sink.flush()
+            self._recording.sink.flush()
 
     def close(self) -> CaptureReport:
         """Waits until everything is on disk, and notes the totals."""
-        recorder, sink = self.capture.recorder, self.writer.sink
+        if left_out := [f"{count} {purpose}" for purpose, count in sorted(self.not_steps.items())]:
+            self._recording.recorder.warnings.append(
+                f"runs that are no iterations were not counted: {', '.join(left_out)}"
+            )
         self.capture.close()
-        close_writer(recorder, self.writer)
-        left_out = [f"{count} {purpose}" for purpose, count in sorted(self.not_steps.items())]
-        return CaptureReport.of(
-            recorder,
-            sink,
-            rank_id=self.device_id,
-            started=self._started,
-            warnings=(
-                *recorder.unmatched_kernels(),
-                *([f"runs that are no iterations were not counted: {', '.join(left_out)}"] if left_out else []),
-                *recorder.warnings,
-            ),
-        )
+        self._recording.close()
+        return self._recording.report(self.device_id)
 
 
 class Recordings:
@@ -86,7 +76,7 @@ class Recordings:
         """Of sessions to come: tensors are handed over one by one."""
         self.on_error: OnError | None = None
         """Of sessions to come: what happens where a dump cannot be written any more; None as the plan says."""
-        self._recordings: dict[tuple[DumpPlan, int], Recording] = {}
+        self._recordings: dict[tuple[DumpPlan, int], SessionRecording] = {}
         self._failures: dict[tuple[ExceptionDump, int], FailureDump] = {}
         self._said: set[str] = set()
 
@@ -124,16 +114,16 @@ class Recordings:
             capture = self._recording(plan, dump.device_id).capture
         elif failures is not None:
             # It files nothing itself: directories are made by the first failure.
-            capture = Recording(_plan_of_failures(Path.cwd(), dump.exceptions), dump.device_id).capture
+            capture = SessionRecording(plan_of_failures(Path.cwd(), dump.exceptions), dump.device_id).capture
         else:
             return None
         capture.failures = failures
         return capture
 
-    def _recording(self, plan: DumpPlan, device_id: int) -> Recording:
+    def _recording(self, plan: DumpPlan, device_id: int) -> SessionRecording:
         key = (plan, device_id)
         if key not in self._recordings:
-            self._recordings[key] = Recording(plan, device_id, streams=self.streams)
+            self._recordings[key] = SessionRecording(plan, device_id, streams=self.streams)
         return self._recordings[key]
 
     def _failures_of(self, dump: TrainingDump) -> FailureDump:
@@ -146,7 +136,7 @@ class Recordings:
                 for text in warnings:
                     self._warn(text)
                 self._warn(f"an operator failed; what it was given goes to {path}/extra-info/data-dump")
-                return self._recording(_plan_of_failures(path, dump.exceptions), dump.device_id).capture
+                return self._recording(plan_of_failures(path, dump.exceptions), dump.device_id).capture
 
             self._failures[key] = adapter_module("failures").FailureDump(opened, whole=dump.exceptions == 1)
         return self._failures[key]
@@ -156,21 +146,6 @@ class Recordings:
         if text not in self._said:
             self._said.add(text)
             _LOG.warning("%s", text)
-
-
-def _plan_of_failures(path: Path, exceptions: ExceptionDump) -> DumpPlan:
-    """Of operators that fail: their whole inputs (1), or what is known of them without (2)."""
-    return DumpPlan(
-        path=path,
-        captures="exception",
-        exception_detail="norm" if exceptions == 1 else "brief",
-        inputs=True,
-        outputs=False,
-        file_format="bin",
-        stream_in_names=False,
-        layout="acl",
-        dialect="tensorflow",
-    )
 
 
 def adapter_module(name: str) -> Any:
@@ -184,16 +159,3 @@ def adapter_module(name: str) -> Any:
             "sessions need tensorflow, which is not installed here; type: pip install tensorflow "
             "(reading dumps needs nothing more)"
         ) from None
-
-
-def _run_facts(plan: DumpPlan, device_id: int) -> RunFacts:
-    versions = adapter_module("versions")
-    return RunFacts(
-        device_id,
-        versions.device_target(),
-        versions.FRAMEWORK,
-        versions.FRAMEWORK_VERSION,
-        own_version(),
-        tuple(sys.argv),
-        plan.to_json(),
-    )

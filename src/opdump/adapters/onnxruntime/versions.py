@@ -6,4 +6,6 @@ from typing import Final
 
 import onnxruntime
 
-RUNTIME_VERSION: Final[str] = onnxruntime.__version__
+from opdump.adapters.host.runtime import HostRuntime
+
+RUNTIME: Final = HostRuntime("onnxruntime", onnxruntime.__version__, "CPU")

@@ -207,3 +207,15 @@ def _is_kept(directory: Path) -> bool:
         return not is_dead((directory / _KEPT).read_text())
     except OSError:
         return False
+
+
+def family_facts(*, framework: str, eager: bool, steps: str, rank: int, captured: bool) -> dict[str, Any]:
+    """How children are captured: `framework` is "" where it is that which they import; `captured` False counts them alone."""
+    return {
+        "framework": framework,
+        "eager": eager,
+        "steps": steps,
+        "rank": rank,
+        "launched_as": os.environ.get("RANK", ""),
+        "captured": captured,
+    }

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from opdump.adapters.base import Adapter, SupportsGroups
 from opdump.capturing.children.family import FAMILY_VARIABLE, Family
@@ -25,6 +25,22 @@ from opdump.layouts.registry import RankWriter, open_writer
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.sink import DirectorySink
+from opdump.verdict import Verdict
+
+
+class _Figures(Protocol):
+    """What a process did, in numbers: of a capture that goes on, or of its report."""
+
+    @property
+    def executed(self) -> int: ...
+    @property
+    def captured(self) -> int: ...
+    @property
+    def skipped(self) -> Mapping[str, int]: ...
+    @property
+    def tensors(self) -> int: ...
+    @property
+    def tensors_skipped(self) -> Mapping[str, int]: ...
 
 
 @contextmanager
@@ -121,7 +137,7 @@ class Place:
         """
         if not self._is_first:
             ending = {"end": "ended", "warnings": list(report.warnings), "failure": report.failure}
-            self._note(report, report.steps, files=report.files, bytes=report.bytes, **ending)
+            self._note(report, report.verdict, report.steps, files=report.files, bytes=report.bytes, **ending)
             self.family.left()
             return report
         try:
@@ -153,9 +169,10 @@ class Place:
     def filed(self, recorder: Recorder, sink: DirectorySink) -> None:
         """A child says what it has filed so far: whoever is killed says nothing more."""
         if self._settled and recorder.failure is None:
-            self._note(recorder, recorder.tally.steps, files=sink.files_written, bytes=sink.bytes_written)
+            tally = recorder.tally
+            self._note(tally, recorder.verdict, tally.steps, files=sink.files_written, bytes=sink.bytes_written)
 
-    def _note(self, figures: Any, steps: Sequence[int], **more: Any) -> None:
+    def _note(self, figures: _Figures, verdict: Verdict, steps: Sequence[int], **more: Any) -> None:
         note = {
             "rank_id": self.rank if self._settled else None,
             "executed": figures.executed,
@@ -164,7 +181,7 @@ class Place:
             "tensors": figures.tensors,
             "tensors_skipped": dict(figures.tensors_skipped),
             "last_step": steps[-1] if steps else None,
-            "verdict": figures.verdict.as_json(),
+            "verdict": verdict.as_json(),
         }
         self.family.note(self._token, {**note, **more})
 

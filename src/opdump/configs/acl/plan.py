@@ -115,7 +115,7 @@ def plan_from_acl_text(
     )
     keys, plan_fields, directory = _sorted_overrides(reading)
     settings = {**dump, **keys}
-    plan = _resolve(settings, reading, directory, warnings) if settings else _nothing(reading, directory)
+    plan = _resolve(settings, reading, directory, warnings) if settings else plan_of_nothing(directory or reading.base)
     plan = replace(plan, **plan_fields)
     unknown = unknown_acl_keys(config if isinstance(config, Mapping) else {}, settings, where)
     if strict and unknown:
@@ -123,6 +123,20 @@ def plan_from_acl_text(
     if plan.enables_nothing:
         warnings.append(f"{where}: {NOTHING_ENABLED}: {_how_to_enable(plan)}")
     return replace(plan, config_text=data.decode("utf-8-sig"), warnings=(*warnings, *unknown))
+
+
+def plan_from_acl_keywords(
+    *, environ: Mapping[str, str], strict: bool, program_directory: str | os.PathLike[str] | None, **keys: Any
+) -> DumpPlan:
+    """The plan of an acl.json whose section `dump` holds these keys; everything else is as in `load_acl_plan`."""
+    return plan_from_acl_text(
+        '{"dump": {}}',
+        environ=environ,
+        where="the keyword arguments",
+        strict=strict,
+        program_directory=program_directory,
+        **keys,
+    )
 
 
 def plan_from_environment(environ: Mapping[str, str]) -> DumpPlan | None:
@@ -278,10 +292,10 @@ def _data_plan(dump: Mapping[str, Any], settled: Settled, reading: _Reading, war
     )
 
 
-def _nothing(reading: _Reading, directory: Path | None) -> DumpPlan:
-    """The plan of a file without a section `dump`, or with an empty one."""
+def plan_of_nothing(path: Path) -> DumpPlan:
+    """The plan of a file without a section `dump`, or with an empty one, and of a program that names no file."""
     return DumpPlan(
-        path=directory or reading.base,
+        path=path,
         models=(),
         single_operators=False,
         single_operator_models=False,

@@ -30,6 +30,7 @@ __all__ = [
     "TrainingDump",
     "device_of",
     "parameter_values",
+    "plan_of_failures",
     "training_dump_of",
     "training_dump_of_options",
 ]
@@ -186,6 +187,21 @@ def training_dump_of_options(
         else:
             values[key] = ParameterValue.of(text)
     return training_dump_of(values, environ=environ, directory=directory, where="npu_device")
+
+
+def plan_of_failures(path: Path, exceptions: ExceptionDump) -> DumpPlan:
+    """Of operators that fail: their whole inputs (1), or what is known of them without (2)."""
+    return DumpPlan(
+        path=path,
+        captures="exception",
+        exception_detail="norm" if exceptions == 1 else "brief",
+        inputs=True,
+        outputs=False,
+        file_format="bin",
+        stream_in_names=False,
+        layout="acl",
+        dialect="tensorflow",
+    )
 
 
 def _check_member(where: str, key: str, value: str | None, allowed: Sequence[str], words: str) -> None:

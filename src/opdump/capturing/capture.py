@@ -1,0 +1,221 @@
+"""Capture from Python: `with opdump.capture("data_dump.json") as dump:`, and `start`/`stop` where a block does not fit."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+from opdump.adapters.base import Settings, Steps, SupportsGroups, SupportsWatch
+from opdump.capturing.dump import Dump
+from opdump.capturing.frameworks import adapter_of, chosen_framework
+from opdump.capturing.process_state import STATE
+from opdump.capturing.processes import first_process
+from opdump.capturing.ranks import rank_under
+from opdump.capturing.report import CaptureReport
+from opdump.capturing.watched import WATCHABLE, watched_of
+from opdump.configs.plans import plan_of_capture
+from opdump.configs.shared.keywords import CaptureKeywords, PlanKeywords, show_keywords
+from opdump.configs.shared.modes import chosen_mode
+from opdump.errors import CaptureStateError, ConfigError
+from opdump.interpreter.first_import import stand_down
+from opdump.plan import DumpPlan, OnError, StepSet
+from opdump.plan.field_types import check_values, is_a, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_LOG = logging.getLogger("opdump")
+
+
+@contextmanager
+def capture(
+    config: str | os.PathLike[str] | DumpPlan | None = None,
+    *,
+    eager: bool = False,
+    stop_after_dump: bool = False,
+    strict: bool = False,
+    steps: Steps = "auto",
+    overflow: bool = False,
+    on_exception: bool = False,
+    watch: Any = None,
+    framework: str = "auto",
+    device_id: int | None = None,
+    on_error: OnError | None = None,
+    children: bool = True,
+    **settings: Unpack[PlanKeywords],
+) -> Iterator[Dump]:
+    """Records what every operator reads and writes while the block runs.
+
+    `config` is the path of a data_dump.json or an acl.json, a `DumpPlan`, or None: then the keyword arguments are the plan (`path=...`,
+    `saved_data="full"`, `iteration="0|5-8"`, `kernels=["conv"]`: every key of the config and every field of `DumpPlan`), and
+    without any of them MINDSPORE_DUMP_CONFIG names the file, or ASCEND_DUMP_SCENE asks for failures alone. With a config, keyword arguments override its values.
+
+    eager            capture inside functions that `torch.compile` compiled, by running them eagerly
+    stop_after_dump  raise `DumpComplete` once the last wanted step is on disk
+    strict           unknown keys, and operators that left no data for another reason than the plan, are errors
+    steps            who ends an iteration; "manual": only `dump.step()` (which iterations are dumped is `iteration`)
+    overflow         file the operators that overflow, and how, and no others
+    on_exception     file the inputs of an operator that raises; without a path, as ASCEND_WORK_PATH says, or here
+    watch            file what these tensors, and the outputs of operators with these names, hold after each operator
+    device_id        the number of the device in directories and records; without it what torchrun says (RANK), or, for a
+                     configuration of TensorFlow, ASCEND_DEVICE_ID and DEVICE_ID
+    on_error         where the dump cannot be written any more (a full disk, a directory that is gone): "continue", the default, runs
+                     the block on without it, logs the cause at once, and the report has it as `failure`; "stop", the default under
+                     `strict`, raises it in the block
+    children         False: processes that the program starts are counted and told, and not captured
+    framework        "torch", "tensorflow" or one that an installed package adds (`opdump extensions`); "auto": the one of them that
+                     the program has imported, else torch
+
+    Raises ConfigError before anything runs, DumpPathError where the directory cannot be written, CaptureStateError where a
+    capture is running already.
+    """
+    _check_arguments(locals())
+    _stand_alone()
+    chosen = chosen_framework(framework, sys.modules)
+    nodes, tensors = watched_of(watch, STATE.numbers)
+    if watch is not None and not nodes and not tensors:
+        raise ConfigError(
+            f"capture: watch is {shown(watch)}, which holds nothing to watch; {WATCHABLE}, or leave it out"
+        )
+    mode = chosen_mode(overflow=overflow, on_exception=on_exception, watch=bool(nodes or tensors))
+    plan = plan_of_capture(config, settings, mode=mode, nodes=nodes, on_error=on_error, strict=strict)
+    options = Settings(
+        rank_id=rank_under(plan, os.environ) if device_id is None else device_id,
+        eager=eager,
+        stop_after_dump=stop_after_dump,
+        steps=steps,
+        marks=STATE.marks,
+        model_names=STATE.model_names,
+        watch=tensors,
+    )
+    adapter = adapter_of(chosen)
+    # A number that a launcher or the program gave is the number; a process by itself may yet join a group.
+    known = device_id is not None or bool(os.environ.get("RANK")) or not isinstance(adapter, SupportsGroups)
+    ended: SystemExit | None = None
+    with first_process(chosen, adapter, plan, options, known=known, children=children) as dump:
+        try:
+            yield dump
+        except SystemExit as error:
+            dump._recording.recorder.circumstances.exited = True
+            if error.code:
+                raise
+            ended = error  # `sys.exit()` at the end of a program is no failure
+    if strict and dump.report is not None and not dump.awaits_children:
+        dump.report.raise_for_gaps()
+    if ended is not None:
+        raise ended
+
+
+# The keywords of a plan are checked where they become one.
+_ARGUMENTS: Final = {
+    name: hint
+    for name, hint in get_type_hints(capture, localns={"Unpack": type}).items()
+    if name not in ("settings", "return")
+}
+show_keywords(capture, PlanKeywords)
+
+
+def _check_arguments(arguments: dict[str, Any]) -> None:
+    steps = arguments["steps"]
+    if not is_a(steps, Steps):
+        meant = str(steps) if is_a(steps, str | int | StepSet) else "0|5-8"
+        raise ConfigError(
+            f'steps is {shown(steps)}, expected "auto" or "manual": it says who ends an iteration; which iterations are dumped is '
+            f"iteration={meant!r}"
+        )
+    check_values("capture", arguments, _ARGUMENTS)
+
+
+def _stand_alone() -> None:
+    """Ends what was begun for the program: it says itself what is captured. Raises CaptureStateError where it has said so before."""
+    if STATE.child is not None:
+        STATE.child.end()
+    if STATE.running is not None:
+        raise CaptureStateError("a capture is running in this process already; end it (opdump.stop()) before the next")
+    stand_down()
+
+
+def start(config: str | os.PathLike[str] | DumpPlan | None = None, **settings: Unpack[CaptureKeywords]) -> Dump:
+    """Begins a capture that `stop` ends, or the end of the process. Takes what `capture` takes."""
+    manager = capture(config, **settings)
+    dump = manager.__enter__()
+    STATE.started.append(manager)
+    # After what the capture made registered its own end, so that this runs before it.
+    atexit.unregister(_stop_at_exit)
+    atexit.register(_stop_at_exit)
+    return dump
+
+
+start.__signature__ = signature(capture).replace(return_annotation=Dump)  # type: ignore[attr-defined]
+
+
+def stop() -> CaptureReport:
+    """Ends the capture that `start` began and returns its report.
+
+    Raises CaptureStateError where none is running.
+    """
+    if not STATE.started:
+        raise CaptureStateError("no capture was started; call opdump.start(config) before opdump.stop()")
+    dump = STATE.dump
+    STATE.started.pop().__exit__(None, None, None)
+    if dump is None or dump.report is None:
+        raise CaptureStateError("the capture ended before it was stopped")
+    return dump.report
+
+
+def set_dump(target: Any, enabled: bool = True) -> None:
+    """Selects what `dump_mode` 2 dumps: a module with all its children, a module class, a function, or a method of an object.
+
+    Their forward and backward operators are dumped, no others. A mark counts from now on, in a capture that runs too; what it comes
+    too late for in the running step is said at the end. Raises MarkError (a TypeError and a ValueError) for another kind of target or
+    an `enabled` that is no bool.
+    """
+    meant = STATE.marks.set(target, enabled=enabled)
+    if enabled and STATE.dump is not None:
+        STATE.dump._marked(meant)
+
+
+def name_model(module: Any, name: str) -> None:
+    """Gives a root module the name by which `model_name` in an acl.json means it; without one that is its class's.
+
+    `module` may also be the path of an ONNX file, which has that name beside its own when it is loaded the next time. A name counts from
+    now on, in a capture that runs too. Raises MarkError for anything else, and for a name that is no text or empty.
+    """
+    meant = STATE.model_names.set(module, name)
+    if STATE.dump is not None and not isinstance(meant, str | os.PathLike):
+        STATE.dump._named(meant, name)
+
+
+def watch(*what: Any) -> None:
+    """Watches memory from now on, in a capture in watch mode that runs: `opdump.capture(watch=..., path=...)`.
+
+    Each of `what` is a tensor, the name of an operator or module, a mapping from names to tensors, or a sequence of these.
+    Raises CaptureStateError where no such capture runs.
+    """
+    if STATE.dump is None:
+        raise CaptureStateError("watch: no capture runs; begin one with opdump.capture(watch=[...], path=...)")
+    controller = STATE.dump._controller
+    if not isinstance(controller, SupportsWatch):
+        raise CaptureStateError(f"watch: captures of {type(controller).__name__} cannot watch memory")
+    controller.watch(*watched_of(what, STATE.numbers))
+
+
+def _stop_at_exit() -> None:
+    if STATE.started:
+        stop()
+    names = [text for _, text in STATE.marks.enabled_targets()]
+    if names and not STATE.captured:
+        _LOG.warning(
+            "set_dump marked %s, and nothing was captured in this process; type: opdump run -c data_dump.json SCRIPT, "
+            'with "dump_mode": 2 in the file',
+            names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more",
+        )
+
+
+atexit.register(_stop_at_exit)

@@ -1,0 +1,160 @@
+"""A capture in progress, as the program sees it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from opdump import amounts
+from opdump.adapters.base import StepController, SupportsMarks
+from opdump.adapters.framework_use import is_used_by_program
+from opdump.adapters.program_marks import ProgramMarks
+from opdump.amounts import repr_of
+from opdump.capturing.children.place import Place, are_awaited
+from opdump.capturing.recording import Recording
+from opdump.capturing.report import CaptureReport, log_report
+from opdump.errors import CaptureStateError
+from opdump.html_table import html_line
+from opdump.plan import DumpPlan
+from opdump.plan.dialect_words import words_of
+
+_LOG = logging.getLogger("opdump")
+_PACKAGES: Final = {"PyTorch": "torch", "TensorFlow": "tensorflow"}
+
+
+class _NotAttached:
+    """The controller before an adapter is attached."""
+
+    step = 0
+
+    def manual_step(self) -> None:
+        raise CaptureStateError("the capture has not begun; call step() inside `with opdump.capture(...) as dump`")
+
+
+class Dump:
+    """A capture in progress; after it ended, its report."""
+
+    def __init__(self, recording: Recording, place: Place, marks: ProgramMarks) -> None:
+        self.plan = recording.plan
+        self.report: CaptureReport | None = None
+        self.when_replaced: Callable[[CaptureReport], object] = _log_replaced
+        """Told how this capture ended, where the program becomes another one (`os.exec`)."""
+        self.when_ended: Callable[[CaptureReport], object] = log_report
+        """Says what the report warns of. Whoever prints the report itself puts `told_elsewhere` here."""
+        self.may_wait = False
+        """Whoever tells the report does that when the interpreter has waited for the processes of the program, and asks `look_again`."""
+        self._recording = recording
+        self._place = place
+        self._marks = marks
+        self._controller: StepController = _NotAttached()
+        self._process = os.getpid()
+        self._own_report: CaptureReport | None = None
+
+    def __repr__(self) -> str:
+        if self.report is not None:
+            return f"Dump(ended: {self.report!r})"
+        done = amounts.count(self.operators, "operator")
+        return repr_of(
+            "Dump",
+            str(self.plan.path),
+            f"in step {self.current_step}",
+            f"{done} so far",
+            amounts.size(self.bytes_written),
+        )
+
+    def _repr_html_(self) -> str:
+        return html_line(repr(self)) if self.report is None else self.report._repr_html_()
+
+    @property
+    def rank_id(self) -> int:
+        """The number of this process in directories and records, as far as it is known."""
+        return self._place.rank
+
+    def started_before(self, unfollowed: Mapping[str, int]) -> None:
+        """So many Pythons were started before the capture in a way that nobody can follow, by that."""
+        self._place.starts_unfollowed.update(unfollowed)
+
+    def step(self) -> None:
+        """Ends the current iteration here; from the first call on nothing else ends one."""
+        self._controller.manual_step()
+
+    @property
+    def current_step(self) -> int:
+        """The iteration that the program is in."""
+        return self._controller.step
+
+    @property
+    def operators(self) -> int:
+        """How many operators were executed under capture in the steps that are complete."""
+        return self._recording.recorder.tally.executed
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes on disk so far."""
+        return self._recording.sink.bytes_written
+
+    @property
+    def awaits_children(self) -> bool:
+        """Whether `look_again` is to be asked: processes of the program still ran when the capture ended."""
+        return self.may_wait and self.report is not None and are_awaited(self.report.children)
+
+    def look_again(self) -> CaptureReport:
+        """The report with what the children have done by now."""
+        assert self._own_report is not None, "the capture has ended"
+        self.may_wait = False
+        self.report = self._with_children(self._own_report)
+        self._place.family.release()
+        return self.report
+
+    def _marked(self, target: Any) -> None:
+        """`set_dump` has just marked something."""
+        if isinstance(self._controller, SupportsMarks):
+            self._controller.marked(target)
+
+    def _named(self, model: Any, name: str) -> None:
+        """`name_model` has just named something."""
+        if isinstance(self._controller, SupportsMarks):
+            self._controller.named(model, name)
+
+    def _finish(self) -> None:
+        if os.getpid() != self._process:
+            return  # the report is the parent's
+        try:
+            self._recording.close()
+        finally:
+            self.when_ended(self._make_report())
+
+    def _make_report(self) -> CaptureReport:
+        recorder = self._recording.recorder
+        around = recorder.circumstances
+        around.marks = bool(self._marks)
+        if recorder.tally.executed == 0 and around.framework:
+            around.is_framework_used = is_used_by_program(_PACKAGES.get(around.framework, around.framework))
+        notes = (*_marks_without_effect(self.plan, self._marks), *self._place.told())
+        self._own_report = self._recording.report(self.rank_id, notes)
+        self.report = self._with_children(self._own_report, may_wait=self.may_wait)
+        return self.report
+
+    def _with_children(self, report: CaptureReport, *, may_wait: bool = False) -> CaptureReport:
+        report = self._place.leave(report, may_wait=may_wait)
+        unseen = sum(child.end == "not captured" for child in report.children) + self._place.starts_unfollowed.total()
+        if report.nothing is None or not (report.children or unseen):
+            return report
+        recorder = self._recording.recorder
+        recorder.circumstances.in_children = unseen
+        is_elsewhere = any(child.captured for child in report.children)
+        return replace(report, nothing=None if is_elsewhere else recorder.why_nothing())
+
+
+def _marks_without_effect(plan: DumpPlan, marks: ProgramMarks) -> Iterator[str]:
+    names = [text for _, text in marks.enabled_targets()]
+    if names and plan.selection != "marked":
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        yield f"set_dump has no effect in this capture, and {shown} is marked; {words_of(plan.dialect).marked}"
+
+
+def _log_replaced(report: CaptureReport) -> None:
+    _LOG.warning("%d operators captured in %s; %s", report.captured, report.path, report.warnings[-1])

@@ -1,0 +1,86 @@
+"""One recording: what is open from the first of its files to its report, whichever interface asked for it.
+
+recording = Recording(plan, rank_id, runtime)
+...an adapter hands operators to recording.recorder...
+recording.close()
+print(recording.report(rank_id))
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+from opdump.adapters.base import Runtime
+from opdump.capturing.report import CaptureReport
+from opdump.index.writer import RunFacts, own_version
+from opdump.layouts.registry import RankWriter, open_writer
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder, failure_text, make_recorder
+from opdump.sink import DirectorySink
+
+
+class Recording:
+    """A plan, a writer and a recorder for what a runtime runs; `open_it` gives another writer than that of the plan's layout."""
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        rank_id: int,
+        runtime: Runtime,
+        open_it: Callable[[DumpPlan, RunFacts], RankWriter] = open_writer,
+    ) -> None:
+        self.plan = plan
+        self.writer = open_it(plan, _facts(plan, rank_id, runtime))
+        self.recorder: Recorder = make_recorder(plan, self.writer, runtime.reader(plan))
+        self._started = time.monotonic()
+
+    @property
+    def sink(self) -> DirectorySink:
+        """Where files go."""
+        return self.writer.sink
+
+    def close(self) -> None:
+        """Wait until everything is on disk. What keeps it from there is raised or noted, as the plan's `on_error` says."""
+        recorder = self.recorder
+        with recorder.writing():
+            tally = recorder.tally
+            totals = {"executed": tally.executed, "captured": tally.captured, "tensors": tally.tensors}
+            # A dump that was given up for another reason than the writer's is not whole either.
+            self.writer.close(totals if recorder.failure is None else None)
+
+    def report(self, rank_id: int, notes: Iterable[str] = ()) -> CaptureReport:
+        """What was recorded, once everything is on disk. `notes` are warned of behind what the recorder has to say."""
+        recorder, tally = self.recorder, self.recorder.tally
+        return CaptureReport(
+            executed=tally.executed,
+            captured=tally.captured,
+            skipped=dict(tally.skipped),
+            tensors=tally.tensors,
+            tensors_skipped=dict(tally.tensors_skipped),
+            files=self.sink.files_written,
+            bytes=self.sink.bytes_written,
+            steps=tuple(sorted(tally.steps)),
+            path=self.plan.path,
+            rank_id=rank_id,
+            seconds=time.monotonic() - self._started,
+            warnings=(*recorder.unmatched_kernels(), *recorder.warnings, *notes),
+            nothing=recorder.why_nothing() if recorder.failure is None else None,
+            failure=failure_text(recorder.failure),
+            files_lost=self.sink.files_lost,
+            verdict=recorder.verdict,
+        )
+
+
+def _facts(plan: DumpPlan, rank_id: int, runtime: Runtime) -> RunFacts:
+    """What the index keeps of a run beside its records."""
+    return RunFacts(
+        rank_id,
+        runtime.device_target,
+        runtime.framework,
+        runtime.framework_version,
+        own_version(),
+        tuple(sys.argv),
+        plan.to_json(),
+    )

@@ -1,0 +1,77 @@
+"""What a caller asks for, resolved to a plan: a plan, a config file, keyword arguments, or what the environment names.
+
+    resolve_plan("data_dump.json", saved_data="full")
+    resolve_plan(path="/tmp/dump", kernels=["conv"])
+
+All that begins a capture asks here; what a config may say is the affair of its dialect.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opdump.configs.acl.path import exception_directory
+from opdump.configs.acl.plan import plan_from_acl_keywords, plan_from_environment
+from opdump.configs.dialects import load_plan
+from opdump.configs.mindspore.plan import CONFIG_VARIABLE, plan_from_keywords
+from opdump.configs.shared.modes import plan_in_mode, plan_on_error
+from opdump.configs.shared.plan_fields import with_fields
+from opdump.configs.shared.program_directory import program_directory
+from opdump.plan import Dialect, DumpPlan, Mode, OnError
+
+
+def resolve_plan(
+    config: str | os.PathLike[str] | DumpPlan | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    dialect: Dialect | None = None,
+    strict: bool = False,
+    beside: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> DumpPlan:
+    """The plan of a config of any dialect, with keyword arguments in place of its values.
+
+    Without a config the keyword arguments are the plan: keys of acl.json where `dialect` is "acl", else those of data_dump.json; without
+    any of them MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names the file. `environ` is the environment of this process where it is
+    None; a relative path of an acl.json or npu_dump.json lies in the directory `beside`, or in that of the running script.
+
+    Raises ConfigError for what cannot be used, DumpPathError where the directory cannot be written.
+    """
+    if isinstance(config, DumpPlan):
+        return with_fields(config, settings if dialect is None else {**settings, "dialect": dialect})
+    environ = os.environ if environ is None else environ
+    directory = program_directory() if beside is None else beside
+    if config is not None or not settings:
+        return load_plan(
+            config, environ=environ, dialect=dialect, strict=strict, program_directory=directory, **settings
+        )
+    if dialect == "acl":
+        return plan_from_acl_keywords(environ=environ, strict=strict, program_directory=directory, **settings)
+    return plan_from_keywords(environ=environ, strict=strict, **settings)
+
+
+def plan_of_capture(
+    config: str | os.PathLike[str] | DumpPlan | None,
+    settings: Mapping[str, Any],
+    *,
+    mode: Mode,
+    nodes: Sequence[str],
+    on_error: OnError | None,
+    strict: bool,
+) -> DumpPlan:
+    """The plan of a capture from Python, in the mode that its arguments ask for; `nodes` are the names of watched operators.
+
+    Without a config and without keyword arguments ASCEND_DUMP_SCENE may ask for failures alone; a dump of failures that has no path
+    goes where ASCEND_WORK_PATH says, or into the current directory.
+    """
+    settings = dict(settings)
+    as_device = config is None and "layout" not in settings
+    if mode.failures_only and config is None and "path" not in settings:
+        settings["path"] = exception_directory(None, os.environ, Path.cwd(), [])
+    if config is None and not settings and not os.environ.get(CONFIG_VARIABLE):
+        config = plan_from_environment(os.environ)
+    plan = resolve_plan(config, strict=strict, **settings)
+    return plan_on_error(plan_in_mode(plan, mode, as_device=as_device, nodes=nodes), on_error, strict=strict)
