@@ -14,6 +14,7 @@ from opdump.capturing.children.ends import call_at_end
 SOURCE = '''
 import os, signal
 def file_it():
+    print("begun", flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     print("filed", flush=True)
 '''
@@ -33,4 +34,4 @@ atexit.register(shut_down)  # Python 3.12 refuses threads by itself from here on
 
 def test_a_signal_during_the_end_of_a_child_waits_for_it() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("filed\n", "", -signal.SIGTERM)
+    assert (done.stdout, done.stderr, done.returncode) == ("begun\nfiled\n", "", -signal.SIGTERM)

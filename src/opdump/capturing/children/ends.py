@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
 _MOMENT: Final = 0.02
 _MOST_TRIES: Final = 500
-_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 
 _AROUND: Final = tuple(
     os.path.join(_PACKAGE, part)
@@ -23,7 +24,7 @@ _AROUND: Final = tuple(
         "__main__.py",
         "commands",
         "startup",
-        "children",
+        os.path.join("capturing", "children"),
         os.path.join("adapters", "torch", "training.py"),
         os.path.join("adapters", "torch", "threads.py"),
     )
