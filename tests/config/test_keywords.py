@@ -43,10 +43,10 @@ def test_choices_of_keys_are_those_that_a_config_may_have(name: str, tmp_path: A
     choices = get_args(_HINTS[name])
     for value in choices:
         settings: dict[str, Any] = {"path": tmp_path, **beside.get(name, {}), name: value}
-        resolve_plan(None, **settings)
+        resolve_plan(None, settings)
     beyond = max(choices) + 1 if isinstance(choices[0], int) else "O9"
     with pytest.raises(ConfigError, match=name):
-        resolve_plan(None, **{**settings, name: beyond})
+        resolve_plan(None, {**settings, name: beyond})
 
 
 def test_help_and_notebooks_see_every_keyword() -> None:

@@ -82,11 +82,13 @@ def test_the_table_has_every_field() -> None:
 
 
 @pytest.mark.parametrize("key", VALUES)
-@pytest.mark.parametrize("resolve", [resolve_plan, plan_of])
-def test_a_field_beside_a_plan_has_its_value(key: str, resolve: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_onnx", [False, True])
+def test_a_field_beside_a_plan_has_its_value(key: str, of_onnx: bool, tmp_path: Path) -> None:
     written, held = VALUES[key]
-    layout = WITH.get(key, {}).get("layout", "acl" if resolve is plan_of else "mindspore-2.3")
-    assert getattr(resolve(DumpPlan(path=tmp_path, layout=layout), **{key: written}), key) == held
+    layout = WITH.get(key, {}).get("layout", "acl" if of_onnx else "mindspore-2.3")
+    plan = DumpPlan(path=tmp_path, layout=layout)
+    changed = plan_of(plan, **{key: written}) if of_onnx else resolve_plan(plan, {key: written})
+    assert getattr(changed, key) == held
 
 
 @pytest.mark.parametrize("key", VALUES)
@@ -95,9 +97,9 @@ def test_a_field_as_a_keyword_has_its_value_or_is_refused_by_name(key: str, tmp_
     settings = {"path": tmp_path, **WITH.get(key, {}), key: written}
     if key in ONLY_IN_A_PLAN:
         with pytest.raises(ConfigError, match=f"^{key}=.*{key} is a field of DumpPlan"):
-            resolve_plan(None, **settings)
+            resolve_plan(None, settings)
     else:
-        assert getattr(resolve_plan(None, **settings), key) == held
+        assert getattr(resolve_plan(None, settings), key) == held
 
 
 @pytest.mark.parametrize(
@@ -127,10 +129,10 @@ def test_a_field_as_a_keyword_has_its_value_or_is_refused_by_name(key: str, tmp_
 )
 def test_a_wrong_setting_is_a_config_error(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        resolve_plan(DumpPlan(path=tmp_path), **settings)
+        resolve_plan(DumpPlan(path=tmp_path), settings)
     if not settings.keys() & {"iteration", "input_output", "savd_data", "something"}:
         with pytest.raises(ConfigError, match=message):
-            resolve_plan(None, path=tmp_path, **settings)
+            resolve_plan(None, {"path": tmp_path, **settings})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_a_wrong_setting_is_a_config_error(settings: dict[str, Any], message: st
 )
 def test_a_wrong_field_beside_a_plan_is_a_config_error(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        resolve_plan(DumpPlan(path=tmp_path), **settings)
+        resolve_plan(DumpPlan(path=tmp_path), settings)
 
 
 @pytest.mark.parametrize("steps", ["2|3", "all", "0", 3, StepSet.of(1)])

@@ -33,7 +33,7 @@ MODELS = st.builds(
 )
 STEPS = st.sampled_from(["all", "0", "0|5-8|100-120", "18446744073709551615"])
 KERNELS = st.sampled_from(["Conv2D", "Default/fc-Dense/MatMul-op1", "name-regex(Default/.+)", ""])
-PLANS = {
+PLANS: dict[str, st.SearchStrategy[Any]] = {
     "path": st.sampled_from([Path("/dump"), Path("/"), Path("relative"), Path("/tag/ü \udcff")]),
     "net_name": st.sampled_from(["Net", "ü", 'a"b\\c']),
     "steps": STEPS.map(StepSet.parse),
@@ -69,7 +69,7 @@ PLANS = {
     "on_error": st.sampled_from(["continue", "stop"]),
     "trailing_comma": st.booleans(),
 }
-CONFIGS = {
+CONFIGS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "mindspore": {
         "iteration": STEPS,
         "dump_mode": st.integers(0, 2),

@@ -128,7 +128,7 @@ def test_a_wrong_value_of_a_keyword_is_refused(name: str, beside: str, tmp_path:
         given = {"path": tmp_path / "dump", name: VALUES[kind]}
         plan = DumpPlan(path=tmp_path / "dump") if beside == "a plan" else None
         with pytest.raises(ConfigError) as told:
-            resolve_plan(plan, **given)
+            resolve_plan(plan, given)
         assert name in str(told.value) or name == "steps", (kind, told.value)
         assert len(str(told.value)) < 2000, kind
         assert not (tmp_path / "dump").exists(), kind
@@ -138,9 +138,9 @@ def test_a_wrong_value_of_a_keyword_is_refused(name: str, beside: str, tmp_path:
 def test_an_unknown_statistic_is_refused_whatever_is_saved(saved_data: str, tmp_path: Path) -> None:
     for names in (["maximum"], ["max", "nope"], "max", [None], [1], {"max": 1}):
         with pytest.raises(ConfigError, match="statistic_category"):
-            resolve_plan(None, path=tmp_path, saved_data=saved_data, statistic_category=names)
+            resolve_plan(None, {"path": tmp_path, "saved_data": saved_data, "statistic_category": names})
         with pytest.raises(ConfigError, match="statistic_category"):
-            resolve_plan(DumpPlan(path=tmp_path), saved_data=saved_data, statistic_category=names)
+            resolve_plan(DumpPlan(path=tmp_path), {"saved_data": saved_data, "statistic_category": names})
     with (
         pytest.raises(ConfigError, match="names out of 'max'"),
         opdump.capture(DumpPlan(path=tmp_path, statistic_category=("nope",))),

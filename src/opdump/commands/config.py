@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from opdump.commands.ending import print_warnings
 from opdump.configs.acl.starting_file import acl_starting_file
 from opdump.configs.dialects import load_plan
 from opdump.configs.mindspore.starting_file import starting_file
@@ -74,8 +75,7 @@ def check(file: str | None, strict: bool, dialect: Dialect | None, dialect_versi
     there. Exit code 0 if FILE can be used, 1 if not: for an acl.json the message starts with the dump system's code (EP0001 to EP0005).
     """
     plan = load_plan(file, environ=os.environ, dialect=dialect, strict=strict, dialect_version=dialect_version)
-    for warning in plan.warnings:
-        click.echo(f"opdump: warning: {warning}", err=True)
+    print_warnings(plan.warnings)
     click.echo(plan.to_json())
 
 

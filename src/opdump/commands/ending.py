@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,12 @@ COMPLETE = "opdump: the last wanted step has ended, the script ends here (--stop
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
+def print_warnings(texts: Iterable[str]) -> None:
+    """Print what a configuration or a report warns of."""
+    for text in texts:
+        click.echo(f"opdump: warning: {text}", err=True)
+
+
 def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json: bool, told: str = "") -> None:
     """Print of each report its warnings, the verdict, the line of figures, and what kept its dump from being whole; `told` is an error that was printed before."""
     from opdump.reports.completeness import completeness_json, completeness_line, failure_line
@@ -28,8 +34,7 @@ def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json
     if sys.stdout is not None:
         sys.stdout.flush()  # what the script printed comes first, also where both go to one file
     for report in reports:
-        for warning in report.warnings:
-            click.echo(f"opdump: warning: {warning}", err=True)
+        print_warnings(report.warnings)
         if report.failure:
             click.echo(failure_line(report, with_cause=report.failure != told), err=True)
         if as_json:

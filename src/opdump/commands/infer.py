@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK
+from opdump.commands.ending import print_warnings
 from opdump.commands.first_overflow import first_option, with_first
 from opdump.errors import OpdumpError
 
@@ -91,8 +92,7 @@ def infer(
     files = {name: Path(file) for name, file in _pairs(inputs, "--input", "x=image.npy").items()}
     fixed_shapes = {name: _shape(name, text) for name, text in _pairs(shapes, "--shape", "x=1,3,224,224").items()}
     plan = with_first(_plan(config, path, dialect=dialect, strict=strict), first=first)
-    for warning in plan.warnings:
-        click.echo(f"opdump: warning: {warning}", err=True)
+    print_warnings(plan.warnings)
     options = {"optimize": optimize, "memory_limit": memory_limit, "strict": strict, "on_error": on_error}
     sys.exit(_infer(model, plan, files, fixed_shapes, repeat=repeat, seed=seed, as_json=as_json, options=options))
 
@@ -188,8 +188,7 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
     if dump is None or dump.report is None or dump.runs == 0:
         return
     report = dump.report
-    for warning in report.warnings:
-        click.echo(f"opdump: warning: {warning}", err=True)
+    print_warnings(report.warnings)
     if report.failure:
         click.echo(failure_line(report), err=True)
     difference = dump.largest_difference

@@ -71,7 +71,7 @@ def _captured(
     error: BaseException | None = None
     raised_at: TracebackType | None = None
     try:
-        file = options.file(os.environ, asks_itself=False)
+        file = options.file(os.environ)
         plan = options.plan(file, os.environ, program="cell", directory=os.getcwd())
         with capture(plan, **options.settings) as dump, _without_traceback(shell):
             dumps.append(dump)

@@ -10,35 +10,22 @@ torchrun --nproc-per-node 2 -m opdump run -c data_dump.json train.py
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
-from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK
-from opdump.commands.ending import COMPLETE, print_error, print_reports
+from opdump.commands import EXIT_ERROR
+from opdump.commands.ending import print_warnings
 from opdump.commands.first_overflow import first_option
-from opdump.commands.last_word import LastWord, tell_at_last
+from opdump.commands.last_word import LastWord
+from opdump.commands.program_run import run_by_itself, run_under_capture
 from opdump.commands.run_options import RunOptions, rank_among_several
 from opdump.commands.script import Program, ProgramNotFoundError, load_module, load_script
 from opdump.commands.tracebacks import without_opdump_frames
-from opdump.errors import OpdumpError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from opdump.capturing.report import CaptureReport
-    from opdump.plan import DumpPlan
-
-
-@click.command(
-    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
-    epilog="""\b
+_EPILOG: Final = """\b
 Examples:
   opdump run train.py --lr 0.1              statistics of all it does, all steps
   opdump run --path dump --full --steps "0|100-102" train.py
@@ -54,7 +41,12 @@ Examples:
 Options after the script's name are the script's. Its exit code is passed on;
 a config that cannot be used ends with 1 before the script starts, a wrong
 command line with 2. A script that ended well, and whose dump could not be
-written to its end, gives 3.""",
+written to its end, gives 3."""
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+    epilog=_EPILOG,
 )
 @click.option(
     "-c",
@@ -123,27 +115,23 @@ def run(
 
     program = _load(script, arguments, as_module=as_module)
     facts = facts_of_script(program.source)
-    file = options.file(os.environ, asks_itself=facts.asks_for_dumps)
+    file = options.file(os.environ)
     rank = rank_among_several(os.environ)
     if file is None and facts.asks_for_dumps:
         options.refuse_unfit(script)
         _tell_slow_kernels()
-        target = None if options.path is None else Path(options.path)
-        on_error = options.on_error or ("stop" if options.strict else None)
-        names = options.stream_in_names
-        with prepared_for(facts, path=target, stream_in_names=names, streams=options.streams, on_error=on_error):
-            sys.exit(_run_by_itself(program, rank=rank, options=options))
+        with prepared_for(facts, **options.of_own_dumps):
+            sys.exit(run_by_itself(program, rank=rank, options=options))
     plan = options.plan(file, os.environ, program=script, directory=program.import_path)
     if rank in (None, 0):
-        for warning in plan.warnings:
-            click.echo(f"opdump: warning: {warning}", err=True)
+        print_warnings(plan.warnings)
         _tell_slow_kernels()
     plan = replace(plan, warnings=())  # said once, and not by every rank
     if options.framework == "auto":
         options = replace(options, framework=facts.framework)
     with prepared_for(facts, records=False):
         is_new = file is None and options.path is None and plan.mode.files_selected
-        sys.exit(_run(program, plan, last_word, rank=rank, options=options, is_new=is_new))
+        sys.exit(run_under_capture(program, plan, last_word, rank=rank, options=options, is_new=is_new))
 
 
 def _tell_slow_kernels() -> None:
@@ -165,92 +153,3 @@ def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Progra
     except SyntaxError as error:
         sys.excepthook(type(error), without_opdump_frames(error), error.__traceback__)
         sys.exit(EXIT_ERROR)
-
-
-def _run(
-    program: Program, plan: DumpPlan, last_word: LastWord, *, rank: int | None, options: RunOptions, is_new: bool
-) -> int | str | None:
-    """Run the program under capture; what `sys.exit` is to be called with. `is_new`: the dump's directory was made for this run."""
-    from opdump.capturing.capture import capture
-    from opdump.capturing.report import told_elsewhere
-    from opdump.commands.progress import progress_lines
-
-    dumps = []
-    with (
-        _Outcome() as outcome,
-        capture(plan, framework=options.framework, **options.settings) as dump,
-        progress_lines(dump, enabled=rank in (None, 0)),
-    ):
-        dumps.append(dump)
-
-        def replaced(report: CaptureReport) -> None:
-            dumps.clear()
-            print_reports([report], rank=rank, as_json=options.as_json)
-
-        dump.when_replaced, dump.when_ended, dump.may_wait = replaced, told_elsewhere, True
-        outcome.execute(program)
-    if dumps and dumps[0].awaits_children:
-        last_word.leave_to_it(
-            lambda: tell_at_last(dumps[0], rank=rank, as_json=options.as_json, strict=options.strict),
-            ended_well=not outcome.result,
-        )
-        return outcome.result
-    reports = [dump.report for dump in dumps if dump.report is not None]
-    print_reports(reports, rank=rank, as_json=options.as_json, told=outcome.told)
-    if is_new and rank is None and not any(report.left_data for report in reports):
-        shutil.rmtree(plan.path, ignore_errors=True)  # nobody asked for this directory, and nothing is in it
-    return _result_of(outcome.result, reports)
-
-
-def _run_by_itself(program: Program, *, rank: int | None, options: RunOptions) -> int | str | None:
-    """Run a program that asks for its dumps itself; what `sys.exit` is to be called with."""
-    from opdump.tensorflow import finish
-
-    with _Outcome() as outcome:
-        outcome.execute(program)
-    reports: Sequence[CaptureReport] = ()
-    with _Outcome(outcome.result) as ending:
-        reports = finish()
-        if reports:
-            print_reports(reports, rank=rank, as_json=options.as_json)
-        else:
-            click.echo("opdump: nothing was dumped: the program asked for nothing (enable_dump)", err=True)
-        for report in reports if options.strict else ():
-            report.raise_for_gaps()
-    return _result_of(ending.result, reports)
-
-
-def _result_of(result: int | str | None, reports: Sequence[CaptureReport]) -> int | str | None:
-    """What the program ended with; where that is success and a dump is not whole, another code."""
-    return EXIT_INCOMPLETE if not result and any(report.failure for report in reports) else result
-
-
-class _Outcome(AbstractContextManager["_Outcome"]):
-    """How a program ended: what `sys.exit` is to be called with. Errors are printed as the interpreter would."""
-
-    def __init__(self, result: int | str | None = EXIT_OK) -> None:
-        self.result = result
-        self.told = ""
-        """The error of opdump's own that was printed."""
-
-    def execute(self, program: Program) -> None:
-        """Run the program; a dump that is complete ends it."""
-        from opdump.adapters.base import DumpComplete
-
-        try:
-            program.execute()
-        except DumpComplete:
-            click.echo(COMPLETE, err=True)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> bool:
-        if error is None:
-            return True
-        if isinstance(error, SystemExit):
-            self.result = error.code
-            return True
-        print_error(error, sys.excepthook)
-        self.told = str(error) if isinstance(error, OpdumpError) else ""
-        self.result = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_ERROR
-        return True

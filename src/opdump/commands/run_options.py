@@ -9,6 +9,7 @@ import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -43,8 +44,8 @@ class RunOptions:
     as_json: bool = False
     no_children: bool = False
 
-    def file(self, environ: Mapping[str, str], *, asks_itself: bool) -> str | None:
-        """The config that the options or the environment name; None where there is none, or the program asks for its dumps itself.
+    def file(self, environ: Mapping[str, str]) -> str | None:
+        """The config that the options or the environment name; None where there is none.
 
         Raises ConfigError where the environment names two.
         """
@@ -77,7 +78,7 @@ class RunOptions:
         config = plan_from_environment(environ) if file is None else file
         if config is None:
             overrides = {**self._statistics_of(program, environ), **overrides}
-        plan = resolve_plan(config, environ=environ, strict=self.strict, beside=directory, **overrides)
+        plan = resolve_plan(config, overrides, environ=environ, strict=self.strict, beside=directory)
         plan = replace(plan, warnings=(*plan.warnings, *self._passed_over(environ)))
         return with_first(plan, first=self.first)
 
@@ -116,6 +117,16 @@ class RunOptions:
             "strict": self.strict,
             "on_error": self.on_error,
             "children": not self.no_children,
+        }
+
+    @property
+    def of_own_dumps(self) -> dict[str, Any]:
+        """What `prepared_for` takes where the program asks for its dumps itself."""
+        return {
+            "path": None if self.path is None else Path(self.path),
+            "stream_in_names": self.stream_in_names,
+            "streams": self.streams,
+            "on_error": self.on_error or ("stop" if self.strict else None),
         }
 
     def _passed_over(self, environ: Mapping[str, str]) -> list[str]:

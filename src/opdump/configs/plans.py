@@ -1,7 +1,7 @@
 """What a caller asks for, resolved to a plan: a plan, a config file, keyword arguments, or what the environment names.
 
-    resolve_plan("data_dump.json", saved_data="full")
-    resolve_plan(path="/tmp/dump", kernels=["conv"])
+    resolve_plan("data_dump.json", {"saved_data": "full"})
+    resolve_plan(None, {"path": "/tmp/dump", "kernels": ["conv"]})
 
 All that begins a capture asks here; what a config may say is the affair of its dialect.
 """
@@ -24,30 +24,30 @@ from opdump.plan import Dialect, DumpPlan, Mode, OnError
 
 
 def resolve_plan(
-    config: str | os.PathLike[str] | DumpPlan | None = None,
+    config: str | os.PathLike[str] | DumpPlan | None,
+    settings: Mapping[str, Any] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
     dialect: Dialect | None = None,
     strict: bool = False,
     beside: str | os.PathLike[str] | None = None,
-    **settings: Any,
 ) -> DumpPlan:
-    """The plan of a config of any dialect, with keyword arguments in place of its values.
+    """The plan of a config of any dialect, with `settings`, the keyword arguments of a caller, in place of its values.
 
-    Without a config the keyword arguments are the plan: keys of acl.json where `dialect` is "acl", else those of data_dump.json; without
+    Without a config the settings are the plan: keys of acl.json where `dialect` is "acl", else those of data_dump.json; without
     any of them MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names the file. `environ` is the environment of this process where it is
     None; a relative path of an acl.json or npu_dump.json lies in the directory `beside`, or in that of the running script.
 
     Raises ConfigError for what cannot be used, DumpPathError where the directory cannot be written.
     """
+    settings = settings or {}
+    overrides = settings if dialect is None else {**settings, "dialect": dialect}
     if isinstance(config, DumpPlan):
-        return with_fields(config, settings if dialect is None else {**settings, "dialect": dialect})
+        return with_fields(config, overrides)
     environ = os.environ if environ is None else environ
     directory = program_directory() if beside is None else beside
     if config is not None or not settings:
-        return load_plan(
-            config, environ=environ, dialect=dialect, strict=strict, program_directory=directory, **settings
-        )
+        return load_plan(config, environ=environ, strict=strict, program_directory=directory, **overrides)
     if dialect == "acl":
         return plan_from_acl_keywords(environ=environ, strict=strict, program_directory=directory, **settings)
     return plan_from_keywords(environ=environ, strict=strict, **settings)
@@ -73,5 +73,5 @@ def plan_of_capture(
         settings["path"] = exception_directory(None, os.environ, Path.cwd(), [])
     if config is None and not settings and not os.environ.get(CONFIG_VARIABLE):
         config = plan_from_environment(os.environ)
-    plan = resolve_plan(config, strict=strict, **settings)
+    plan = resolve_plan(config, settings, strict=strict)
     return plan_on_error(plan_in_mode(plan, mode, as_device=as_device, nodes=nodes), on_error, strict=strict)

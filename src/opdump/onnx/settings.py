@@ -34,4 +34,4 @@ def plan_of(
     """
     if config is None and dialect is None and not _ACL_WORDS.isdisjoint(settings):
         dialect = "acl"
-    return resolve_plan(config, dialect=dialect, strict=strict, beside=beside, **settings)
+    return resolve_plan(config, settings, dialect=dialect, strict=strict, beside=beside)

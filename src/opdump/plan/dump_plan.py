@@ -184,6 +184,16 @@ class DumpPlan:
         return self.saves_statistics or self.mode.reads_operators
 
     @property
+    def files_api_calls(self) -> bool:
+        """Whether operators that run outside of any model are filed by the name of the call (acl.json)."""
+        return self.dialect == "acl" and self.mode.files_selected
+
+    @property
+    def names_models(self) -> bool:
+        """Whether what lists operators names models too (`dump_list`); `dump_layer` of a TensorFlow program names operators alone."""
+        return self.dialect != "tensorflow"
+
+    @property
     def enables_nothing(self) -> bool:
         """Whether nothing will ever be dumped: no model and no single operator is chosen, or no output is watched."""
         if self.models is None:

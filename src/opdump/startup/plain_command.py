@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -174,7 +173,7 @@ class _PlainCommand:
             raise click.UsageError("expected 1 or options of `opdump run`; the program is what the command starts")
         options = RunOptions(**found)
         facts = facts_of_script(_source_of_main())
-        file = options.file(os.environ, asks_itself=facts.asks_for_dumps)
+        file = options.file(os.environ)
         if file is None and facts.asks_for_dumps:
             options.refuse_unfit("the program")
             self._by_itself = True
@@ -192,23 +191,14 @@ class _PlainCommand:
         return name == facts.framework or (name in _DROP_INS and facts.framework == "tensorflow")
 
     def _begin(self, name: str, options: RunOptions, facts: ScriptFacts) -> None:
-        import click
-
+        from opdump.commands.ending import print_warnings
         from opdump.commands.run_options import rank_among_several
         from opdump.tensorflow.scripts import prepared_for
 
         rank = rank_among_several(os.environ)
         self._put_in_hook()
         if self._by_itself:
-            self._stack.enter_context(
-                prepared_for(
-                    facts,
-                    path=None if options.path is None else Path(options.path),
-                    stream_in_names=options.stream_in_names,
-                    streams=options.streams,
-                    on_error=options.on_error or ("stop" if options.strict else None),
-                )
-            )
+            self._stack.enter_context(prepared_for(facts, **options.of_own_dumps))
             atexit.register(self._finish, rank)
             return
         from opdump.capturing.capture import capture
@@ -218,8 +208,7 @@ class _PlainCommand:
         plan = self._plan
         assert plan is not None, "check() made one"
         if rank in (None, 0):
-            for warning in plan.warnings:
-                click.echo(f"opdump: warning: {warning}", err=True)
+            print_warnings(plan.warnings)
         self._stack.enter_context(prepared_for(facts, records=False))
         framework = "tensorflow" if name in _DROP_INS else name
         manager = capture(replace(plan, warnings=()), framework=framework, **options.settings)

@@ -114,7 +114,7 @@ class Capture:
         """A model that was not seen before, and what the program calls it."""
         number = next(_NUMBERS)
         of_device = f"ge_default_{time.strftime('%Y%m%d%H%M%S')}_{number}"
-        is_named = bool(names) and self.plan.dialect != "tensorflow"
+        is_named = bool(names) and self.plan.names_models
         self.matches.model(names if is_named else ("ge_default",))
         wanted = {entry.model_name for entry in self.plan.models or ()}
         name = next((each for each in names if each in wanted), names[0]) if is_named else of_device
@@ -123,7 +123,7 @@ class Capture:
     def eager_model(self, name: str) -> tuple[Model, ModelFilter]:
         """The operators outside of any model: single operators where a `dump_list` is there and does not name them."""
         models = self.plan.models
-        if models is None or self.plan.dialect == "tensorflow" or any(entry.model_name == name for entry in models):
+        if models is None or not self.plan.names_models or any(entry.model_name == name for entry in models):
             model = self.new_model(name)
             return model, self.filter_of(model)
         wanted = self.plan.single_operators
@@ -206,7 +206,7 @@ class Capture:
 
     def close(self) -> None:
         """Hands the notes to the recorder, and tells the dump of its graphs."""
-        if self.plan.dialect != "tensorflow":
+        if self.plan.names_models:
             for text in self.matches.texts():
                 self.note(text)
             self.recorder.circumstances.chose_nothing = self.matches.chose_nothing

@@ -245,7 +245,7 @@ class AscendWriter:
 
     def _is_api_call(self, op: OpRecord) -> bool:
         """Whether it is a dispatched operator of an eager framework outside of every model: `aten::add.Tensor`."""
-        return self.plan.dialect == "acl" and self.plan.mode.files_selected and not op.net_name and "::" in op.kernel
+        return self.plan.files_api_calls and not op.net_name and "::" in op.kernel
 
     def _home(self, op: OpRecord) -> str:
         """The directory of the device, which has the index."""
