@@ -33,10 +33,10 @@ from opdump.adapters.host.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.index.writer import RunFacts, own_version
 from opdump.kernels import active, set_threads
-from opdump.layouts.ascend.operator_csv import DEFAULT_STATISTICS
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, LayoutName
 from opdump.recorder import make_recorder
+from opdump.statistics import DEVICE_DEFAULT
 
 WARM_UP = 1
 TIMED = 3
@@ -65,7 +65,7 @@ def exported_model() -> bytes:
 def recorded_session(
     content: bytes, level: str, folder: Path, layout: LayoutName, options: onnxruntime.SessionOptions
 ) -> OnnxSession:
-    plan = DumpPlan(path=folder, layout=layout, saved_data="statistic", statistic_category=DEFAULT_STATISTICS)
+    plan = DumpPlan(path=folder, layout=layout, saved_data="statistic", statistic_category=DEVICE_DEFAULT)
     run = RunFacts(0, "CPU", "onnxruntime", onnxruntime.__version__, own_version(), (__file__,), plan.to_json())
     return OnnxSession(
         content,

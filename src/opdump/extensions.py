@@ -1,11 +1,12 @@
-"""Parts of opdump that installed packages add: frameworks, checks.
+"""Parts of opdump that installed packages add: frameworks, statistics, checks.
 
     CHECKS = Registry("opdump.checks", {"nan": "opdump.checks.nan:nan"})
     CHECKS.load("nan")          what stands at the target, imported now
     CHECKS.loaded()             all of them; what cannot be loaded is left out, and told once
 
 A registry is a table of opdump's own, `name: "module:attribute"`, and the entry points of that group of every installed package, as
-the packaging specification has them. opdump's own names cannot be taken.
+the packaging specification has them. opdump's own names cannot be taken. Packages are looked at only where a name is not opdump's own,
+or where all of them are asked for.
 """
 
 from __future__ import annotations
@@ -37,22 +38,27 @@ class Listed:
 class Registry(Generic[Part]):
     """The parts of one kind, by name: opdump's own first, in the order of the table, then those of packages by their names."""
 
-    def __init__(self, group: str, own: Mapping[str, str]) -> None:
+    def __init__(self, group: str, own: Mapping[str, str], *, loaded: Mapping[str, Part] | None = None) -> None:
+        """`loaded` has opdump's own parts that need not be imported first."""
         self.group = group
         self._own = own
         self._found: dict[str, Listed] | None = None
         self._refused: list[Listed] = []
-        self._loaded: dict[str, Part] = {}
+        self._loaded: dict[str, Part] = dict(loaded or {})
         self._told: set[str] = set()
 
     def names(self) -> tuple[str, ...]:
         """Every name, whether or not what it stands for can be loaded."""
         return tuple(self._parts())
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._own or name in self._parts()
+
     def load(self, name: str) -> Part:
         """What the name stands for. Raises ExtensionError where a package's part cannot be loaded, KeyError for a name of none."""
         if name not in self._loaded:
-            part = self._parts()[name]
+            own = self._own.get(name)
+            part = self._parts()[name] if own is None else Listed(self.group, name, own)
             try:
                 self._loaded[name] = _at(part.target)
             except Exception as error:

@@ -14,7 +14,7 @@ from opdump.configs.shared.keywords import CaptureKeywords, PlanKeywords, Statis
 from opdump.configs.shared.known_keys import KEYS
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan
-from opdump.statistics import CATEGORIES
+from opdump.statistics import OWN
 
 _HINTS = get_type_hints(PlanKeywords)
 _FIELDS = get_type_hints(DumpPlan)
@@ -28,7 +28,7 @@ _OF_CAPTURE = {
 def test_the_typed_keywords_are_those_that_are_taken() -> None:
     assert set(_HINTS) == {key for keys in KEYS.values() for key in keys} | set(_PLAN_FIELDS) - {"on_error"}
     assert set(get_type_hints(CaptureKeywords)) == set(_HINTS) | _OF_CAPTURE
-    assert set(get_args(StatisticName)) == set(CATEGORIES)
+    assert set(get_args(StatisticName)) == set(OWN)
 
 
 @pytest.mark.parametrize("name", sorted(set(_HINTS) & set(_FIELDS)))

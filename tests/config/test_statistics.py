@@ -12,15 +12,15 @@ import pytest
 
 from opdump.kernels import Summary, summarise
 from opdump.statistics import (
-    CATEGORIES,
-    DEFAULT_CATEGORIES,
+    DEFAULT,
+    OWN,
+    ElementStatistics,
     SummaryStatistics,
-    canonical_category,
-    category_of_heading,
-    digest,
-    digests_of,
     format_statistic,
+    name_of_heading,
+    one_spelling,
 )
+from opdump.statistics.digests import md5, sha1
 
 
 def _arrays() -> list[npt.NDArray[Any]]:
@@ -40,7 +40,7 @@ def _arrays() -> list[npt.NDArray[Any]]:
 
 @pytest.mark.parametrize("array", _arrays(), ids=lambda array: f"{array.dtype}{array.shape}")
 def test_statistics_equal_float64_numpy(array: npt.NDArray[Any]) -> None:
-    statistics = SummaryStatistics(summarise(array), digests_of(array, CATEGORIES))
+    statistics = SummaryStatistics(summarise(array), ElementStatistics(OWN).of(array))
     wide = array.astype(np.float64).ravel()
     with np.errstate(invalid="ignore"):
         expected: dict[str, float] = {
@@ -63,7 +63,7 @@ def test_statistics_equal_float64_numpy(array: npt.NDArray[Any]) -> None:
     for name, count in counts.items():
         assert statistics[name] == count, name
         assert isinstance(statistics[name], int), name
-    assert set(statistics) == {canonical_category(name) for name in CATEGORIES}
+    assert set(statistics) == set(one_spelling(OWN))
     assert statistics["md5"] == statistics["hash:md5"] == hashlib.md5(array.tobytes()).hexdigest()
     assert len(statistics) == 13
 
@@ -90,23 +90,23 @@ def test_sha1_of_large_tensors_is_that_of_their_slices_digests() -> None:
     array = np.arange(50_000, dtype=np.float32)
     slices = [array[start : start + 20480] for start in range(0, array.size, 20480)]
     joined = "".join(hashlib.sha1(piece.tobytes()).hexdigest() for piece in slices)
-    assert digest("hash", array) == digest("hash:sha1", array) == hashlib.sha1(joined.encode()).hexdigest()
+    assert (
+        sha1(array) == ElementStatistics(["hash:sha1"]).of(array)["hash"] == hashlib.sha1(joined.encode()).hexdigest()
+    )
     small = array[:20480]
-    assert digest("hash", small) == hashlib.sha1(small.tobytes()).hexdigest()
+    assert sha1(small) == hashlib.sha1(small.tobytes()).hexdigest()
 
 
 def test_a_digest_sees_elements_and_not_strides_or_byte_order() -> None:
     array = np.arange(12, dtype=np.int32).reshape(3, 4)
-    assert digest("md5", array.T) == digest("md5", array.T.copy())
-    assert digest("md5", array.astype(">i4")) == digest("md5", array)
-    assert digest("md5", np.empty(0)) == hashlib.md5(b"").hexdigest()
-    with pytest.raises(KeyError, match="is no digest"):
-        digest("max", array)
+    assert md5(array.T) == md5(array.T.copy())
+    assert md5(array.astype(">i4")) == md5(array)
+    assert md5(np.empty(0)) == hashlib.md5(b"").hexdigest()
 
 
 def test_only_wanted_digests_are_taken() -> None:
-    assert digests_of(np.zeros(2), ["max", "l2norm"]) == {}
-    assert list(digests_of(np.zeros(2), ["hash:md5", "md5"])) == ["md5"]
+    assert not ElementStatistics(["max", "l2norm"])
+    assert list(ElementStatistics(["hash:md5", "md5"]).of(np.zeros(2))) == ["md5"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_values_have_six_significant_digits_and_counts_all(value: float | str, t
 
 
 def test_headings_are_those_of_statistic_csv() -> None:
-    assert [category.heading for category in CATEGORIES.values()] == [
+    assert [each.heading for each in OWN.values()] == [
         "Max Value",
         "Min Value",
         "Avg Value",
@@ -149,14 +149,14 @@ def test_headings_are_those_of_statistic_csv() -> None:
         "SHA1",
         "MD5",
     ]
-    assert {name for name, category in CATEGORIES.items() if category.on_device} == {"max", "min", "avg", "l2norm"}
-    assert set(DEFAULT_CATEGORIES) <= set(CATEGORIES)
+    assert {name for name, each in OWN.items() if each.on_device} == {"max", "min", "avg", "l2norm"}
+    assert set(DEFAULT) <= set(OWN)
 
 
 def test_headings_are_read_in_any_case() -> None:
-    assert category_of_heading("Nan Count") == "nan count"
-    assert category_of_heading(" sha1 ") == "hash"
-    assert category_of_heading("Shape") is None
+    assert name_of_heading("Nan Count") == "nan count"
+    assert name_of_heading(" sha1 ") == "hash"
+    assert name_of_heading("Shape") is None
 
 
 def test_nothing_of_no_elements_is_an_error() -> None:

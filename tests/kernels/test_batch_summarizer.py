@@ -81,7 +81,7 @@ def test_what_lies_in_memory_is_read(pair: tuple[Any, Any], name: str) -> None:
     assert type(taken.shape) is tuple
     assert taken.data_size == tensor.numel() * tensor.element_size()
     assert (taken.op, taken.io, taken.slot, taken.argument, taken.source) == (OP, "input", 3, "weight", "Parameter.w")
-    assert (taken.skip, taken.elements, taken.digests, taken.file) == ("", None, None, None)
+    assert (taken.skip, taken.elements, taken.others, taken.file) == ("", None, None, None)
     assert taken.table is taking.table
     assert taken.row == 0
     row = taking.table.rows()[0]
@@ -119,8 +119,8 @@ def test_tensors_keep_their_order_and_are_objects_of_their_own(pair: tuple[Any, 
     entries = taking.take(*((slot, f"tensors[{slot}]", tensor, "", "") for slot, tensor in enumerate(tensors)))
     assert [entry.slot for entry in entries] == [entry.row for entry in entries] == list(range(40))
     assert taking.table.rows()[:, 7].tolist() == [float(number) for number in range(40)]
-    entries[0].digests = {"md5": "0"}
-    assert entries[1].digests is None
+    entries[0].others = {"md5": "0"}
+    assert entries[1].others is None
     del tensors, taking
     assert entries[39].argument == "tensors[39]"
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from opdump.kernels import summarise
-from opdump.layouts.ascend.operator_csv import DEFAULT_STATISTICS, decode_operator_csv, encode_operator_csv
+from opdump.layouts.ascend.operator_csv import decode_operator_csv, encode_operator_csv
 from opdump.records import OpRecord, TensorRecord
-from opdump.statistics import SummaryStatistics, device_extremes
+from opdump.statistics import DEVICE_DEFAULT, SummaryStatistics, device_extremes
 
 _OP = OpRecord(op_type="Add", op_name="add", timestamp=1)
 _CLASSIC = (
@@ -45,7 +45,7 @@ def _tensor(values: Any, dtype: str, *, io: Any = "input", slot: int = 0, **fiel
     )
 
 
-def _row(tensor: TensorRecord, categories: tuple[str, ...] = DEFAULT_STATISTICS) -> str:
+def _row(tensor: TensorRecord, categories: tuple[str, ...] = DEVICE_DEFAULT) -> str:
     return encode_operator_csv([tensor], categories).decode().splitlines()[1]
 
 
@@ -55,7 +55,7 @@ def test_the_classic_table() -> None:
         _tensor([[1.5, -2.0, 0.25], [0.0, 1.0, 0.75]], "float32"),
         _tensor(3, "int32", slot=1, format="NC1HWC0"),
     ]
-    assert encode_operator_csv(tensors, DEFAULT_STATISTICS).decode() == (
+    assert encode_operator_csv(tensors, DEVICE_DEFAULT).decode() == (
         f"{_CLASSIC}\n"
         "Input,0,24,DT_FLOAT,ND,2x3,1.5,-2,0.25,6,0,0,0\n"
         "Input,1,4,DT_INT32,NC1HWC0,-,3,3,3,1,0,0,0\n"
@@ -142,11 +142,11 @@ def test_a_choice_of_statistics_has_its_count_first_and_its_columns_in_a_fixed_o
 
 
 def test_the_default_six_in_any_order_are_the_classic_table() -> None:
-    table = encode_operator_csv([_tensor([1.0], "float32")], tuple(reversed(DEFAULT_STATISTICS)))
+    table = encode_operator_csv([_tensor([1.0], "float32")], tuple(reversed(DEVICE_DEFAULT)))
     assert table.decode().splitlines()[0] == _CLASSIC
 
 
-@pytest.mark.parametrize("categories", [DEFAULT_STATISTICS, ("max", "l2norm"), ("nan count",)])
+@pytest.mark.parametrize("categories", [DEVICE_DEFAULT, ("max", "l2norm"), ("nan count",)])
 def test_what_is_written_is_read(categories: tuple[str, ...]) -> None:
     tensors = [
         _tensor([1.5, -2.0], "float32"),

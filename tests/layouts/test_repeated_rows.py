@@ -20,7 +20,7 @@ from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
 from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, SkipReason, StatisticValue, TensorRecord
-from opdump.statistics import CATEGORIES, SummaryStatistics
+from opdump.statistics import OWN, SummaryStatistics
 from tests.layouts.filing import new_writer
 from tests.layouts.memory_sink import MemorySink
 
@@ -109,7 +109,7 @@ def _one_by_one(encoder: StatisticEncoder, tensors: Sequence[TensorRecord]) -> d
     return {path: text.encode() for path, text in files.items() if text != encoder.header}
 
 
-@given(_steps(), st.permutations(list(CATEGORIES)), st.integers(1, len(CATEGORIES)), st.booleans())
+@given(_steps(), st.permutations(list(OWN)), st.integers(1, len(OWN)), st.booleans())
 def test_repeated_rows_are_those_made_one_by_one(
     steps: list[list[TensorRecord]], categories: list[str], many: int, trailing_comma: bool
 ) -> None:
@@ -126,7 +126,7 @@ def test_repeated_rows_are_those_made_one_by_one(
     assert sink.files == expected
 
 
-@given(_steps(), st.permutations(list(CATEGORIES)))
+@given(_steps(), st.permutations(list(OWN)))
 def test_a_template_serves_every_later_step(steps: list[list[TensorRecord]], categories: list[str]) -> None:
     encoder = StatisticEncoder(categories)
     batches = Batches()

@@ -19,7 +19,7 @@ from opdump.layouts.mindspore_sync.statistic_csv import (
     merge_statistic_csv,
 )
 from opdump.records import OpRecord, TensorRecord
-from opdump.statistics import CATEGORIES, SummaryStatistics, digests_of, format_statistic
+from opdump.statistics import OWN, ElementStatistics, SummaryStatistics, format_statistic
 
 _START = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape"
 _OP = OpRecord(op_type="MatMul", op_name="Default/fc/MatMul-op0", timestamp=1795247154245448)
@@ -31,7 +31,7 @@ _RECORD = TensorRecord(
     dtype="float32",
     shape=(2, 3),
     data_size=24,
-    statistics=SummaryStatistics(summarise(_ARRAY), digests_of(_ARRAY, ("md5", "hash"))),
+    statistics=SummaryStatistics(summarise(_ARRAY), ElementStatistics(("md5", "hash")).of(_ARRAY)),
 )
 _TWELVE = (
     "max",
@@ -61,7 +61,7 @@ def test_the_default_categories() -> None:
 
 
 def test_all_twelve_categories_of_the_seed() -> None:
-    md5 = digests_of(_ARRAY, ("md5",))["md5"]
+    md5 = ElementStatistics(("md5",)).of(_ARRAY)["md5"]
     assert _file(StatisticEncoder(_TWELVE), _RECORD) == (
         f"{_START},Max Value,Min Value,Avg Value,Count,Negative Zero Count,Positive Zero Count,NaN Count,"
         "Negative Inf Count,Positive Inf Count,Zero Count,MD5,L2Norm Value\n"
@@ -119,7 +119,7 @@ def test_a_name_with_a_comma_is_quoted() -> None:
         *[st.floats()] * 3,
         st.floats(min_value=0) | st.just(math.nan),
     ),
-    st.permutations(list(CATEGORIES)),
+    st.permutations(list(OWN)),
 )
 def test_the_fast_way_prints_what_the_statistics_say(summary: Summary, categories: list[str]) -> None:
     encoder = StatisticEncoder(categories)

@@ -64,6 +64,48 @@ def test_a_program_is_captured_shown_and_checked(installed: Path, tmp_path: Path
     assert any(each["check"] == "all equal" and each["text"] == "8 times 1" for each in findings), findings
 
 
+def test_a_statistic_of_a_package_is_taken_filed_and_shown(installed: Path, tmp_path: Path) -> None:
+    common = {
+        "dump_mode": 0,
+        "path": str(tmp_path / "dump"),
+        "net_name": "Toy",
+        "iteration": "all",
+        "input_output": 0,
+        "kernels": [],
+        "support_device": [0],
+        "op_debug_mode": 0,
+    }
+    common |= {"saved_data": "statistic", "statistic_category": ["zero fraction", "max", "md5"]}
+    config = tmp_path / "data_dump.json"
+    config.write_text(json.dumps({"common_dump_settings": common, "e2e_dump_settings": {"enable": True}}))
+    run = python(installed, "-m", "opdump", "run", "-c", config, EXAMPLE / "train.py", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    (table,) = (tmp_path / "dump").glob("rank_0/Toy/0/1/statistic.csv")
+    heading, *rows = (line.split(",") for line in table.read_text().replace('"', "").splitlines())
+    assert heading[-3:] == ["Zero Fraction", "Max Value", "MD5"]
+    relu = [row for row in rows if row[0] == "Relu" and row[5] == "output"]
+    assert [row[-3] for row in relu] == ["0"]
+    matrices = [row for row in rows if row[0] == "MatMul" and row[5] == "input"]
+    assert {row[-3] for row in matrices} == {"0"}
+    for where in (installed, tmp_path):  # what is in a dump is shown where the package is not installed, too
+        shown = python(where, "-m", "opdump", "show", "dump", "--op", "MatMul", "--step", "0", cwd=tmp_path)
+        assert "zero fraction" in shown.stdout, shown.stderr
+        listed = json.loads(python(where, "-m", "opdump", "show", "dump", "--json", cwd=tmp_path).stdout)
+        assert mistakes("show", listed) == []
+        fractions = {
+            (operator["op_type"], tensor["io"]): tensor["statistics"]["zero fraction"]
+            for operator in listed["operators"]
+            for tensor in operator["tensors"]
+            if operator["step"] == 0
+        }
+        assert fractions["Relu", "output"] == pytest.approx(2 / 3)
+    common["statistic_category"] = ["zero fractions"]
+    config.write_text(json.dumps({"common_dump_settings": common, "e2e_dump_settings": {"enable": True}}))
+    done = python(installed, "-m", "opdump", "run", "-c", config, EXAMPLE / "train.py", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "nearest: 'zero fraction'" in done.stderr
+
+
 def test_what_is_there_is_listed_and_what_is_broken_with_its_reason(installed: Path, tmp_path: Path) -> None:
     listed = json.loads(python(installed, "-m", "opdump", "extensions", "--json", cwd=tmp_path).stdout)
     assert mistakes("extensions", listed) == []

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 import opdump
-from opdump.layouts.ascend.operator_csv import DEFAULT_STATISTICS, OperatorRow, decode_operator_csv
+from opdump.layouts.ascend.operator_csv import OperatorRow, decode_operator_csv
 from opdump.plan import DumpPlan
+from opdump.statistics import DEVICE_DEFAULT
 
 
 def _rows(root: Path) -> list[OperatorRow]:
@@ -22,9 +23,7 @@ def _rows(root: Path) -> list[OperatorRow]:
 
 
 def _plan(root: Path) -> DumpPlan:
-    return DumpPlan(
-        path=root, layout="acl", dialect="acl", saved_data="statistic", statistic_category=DEFAULT_STATISTICS
-    )
+    return DumpPlan(path=root, layout="acl", dialect="acl", saved_data="statistic", statistic_category=DEVICE_DEFAULT)
 
 
 def test_a_nan_counts_where_it_stands(tmp_path: Path) -> None:

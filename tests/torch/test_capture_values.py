@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import opdump
 from opdump.records import TensorRecord
-from opdump.statistics import CATEGORIES, format_statistic
+from opdump.statistics import OWN, format_statistic
 from tests.torch.programs import ConvNet, train_convnet, train_transformer
 
 TWELVE = (
@@ -123,7 +123,7 @@ def test_statistics_equal_float64_numpy_and_the_csv_prints_them(program: object,
                 assert got == wanted or (math.isnan(got) and math.isnan(wanted)) or _close(got, wanted, values), record
             else:
                 assert got == wanted, (record.name, name)
-            assert row[CATEGORIES[name].heading] == format_statistic(got)
+            assert row[OWN[name].heading] == format_statistic(got)
         assert row["Op Name"] == record.op.op_name.rpartition("/")[2].replace(".", "_")
         assert (row["IO"], row["Slot"]) == (record.io, str(record.slot))
         assert row["Shape"] == "(" + ",".join(map(str, record.shape)) + ")"

@@ -1,4 +1,4 @@
-"""What opdump asks of every adapter and of every check, asked of these."""
+"""What opdump asks of every adapter, and what the check and the statistic say of a few arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import toyflow
 from opdump_toyflow.adapter import ToyflowAdapter
 from opdump_toyflow.all_equal import all_equal
+from opdump_toyflow.zero_fraction import zero_fraction
 
 from opdump.checks import Thresholds
 from opdump.checks.tensor_stats import stats_of_summary
@@ -44,3 +45,8 @@ def test_equal_elements_are_found() -> None:
     assert said(np.full(5, 0.25, np.float32)) == "5 times 0.25"
     assert said(np.arange(5, dtype=np.float32)) == ""
     assert said(np.zeros(5, np.float32)) == ""
+
+
+def test_the_fraction_of_zeros_takes_zeros_of_either_sign() -> None:
+    assert zero_fraction(np.array([[0.0, -0.0], [1.0, np.nan]], np.float32)) == 0.5
+    assert zero_fraction(np.zeros(3, np.int8)) == 1

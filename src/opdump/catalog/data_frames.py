@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opdump.errors import PackageMissingError
 from opdump.records import TensorRecord
-from opdump.statistics import CATEGORIES, canonical_category
+from opdump.statistics import OWN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,9 +53,6 @@ _FACTS: Final = (
     "elements",
     "made_by",
 )
-_STATISTICS: Final = tuple(dict.fromkeys(map(canonical_category, CATEGORIES)))
-_FLOATS: Final = ("max", "min", "avg", "l2norm")
-_TEXTS: Final = ("md5", "hash")
 _LARGEST: Final = 2**63 - 1
 
 
@@ -75,8 +72,8 @@ def polars_frame(tensors: Iterable[TensorRecord]) -> pl.DataFrame:
     whole, text = package.Int64, package.String
     kinds = dict.fromkeys(columns, text)
     kinds |= dict.fromkeys(("rank", "step", "order", "occurrence", "line", "slot", "elements"), whole)
-    kinds |= {name: package.Float64 for name in _FLOATS if name in columns}
-    kinds |= {name: whole for name in _STATISTICS if name in columns and name not in (*_FLOATS, *_TEXTS)}
+    of_kind = {float: package.Float64, int: whole, str: text}
+    kinds |= {name: of_kind[_kind_of(name, columns[name])] for name in columns if name not in _FACTS}
     kinds["shape"] = package.List(whole)
     frame: pl.DataFrame = package.DataFrame(columns, schema=kinds)
     return frame
@@ -105,13 +102,20 @@ def _columns(tensors: Iterable[TensorRecord]) -> dict[str, list[Any]]:
     columns = (
         dict(zip(_FACTS, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in _FACTS}
     )
-    for name in _STATISTICS:
-        if name in found:
-            column = [values.get(name) for values in statistics]
-            columns[name] = (
-                [value if value is None else float(value) for value in column] if name in _FLOATS else column
-            )
+    for name in (*(name for name in OWN if name in found), *sorted(found.difference(OWN, _FACTS))):
+        column = [values.get(name) for values in statistics]
+        if _kind_of(name, column) is float:
+            column = [value if value is None else float(value) for value in column]
+        columns[name] = column
     return columns
+
+
+def _kind_of(name: str, column: Iterable[Any]) -> type:
+    """Of the values of a statistic: those of a package tell by themselves."""
+    if name in OWN:
+        return OWN[name].kind
+    kinds = {type(value) for value in column if value is not None}
+    return kinds.pop() if len(kinds) == 1 else float
 
 
 def _package(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`opdump extensions`: frameworks and checks, opdump's own and those of installed packages.
+"""`opdump extensions`: what can be captured, computed and checked, opdump's own parts and those of installed packages.
 
 opdump extensions
 """
@@ -22,8 +22,8 @@ Examples:
   opdump extensions --json | jq .    for a program
 
 \b
-An installed package adds to opdump by entry points of the groups opdump.adapters
-and opdump.checks. Ends with 1 where what a package adds cannot be loaded; that a
+An installed package adds to opdump by entry points, whose groups are in the first
+column. Ends with 1 where what a package adds cannot be loaded; that a
 framework of opdump's own is not installed is no error.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -31,8 +31,9 @@ def extensions(*, as_json: bool) -> None:
     """List what can be captured and checked, and what installed packages add to it."""
     from opdump.adapters.registry import FRAMEWORKS
     from opdump.checks.registry import CHECKS
+    from opdump.statistics import STATISTICS
 
-    found = [each for registry in (FRAMEWORKS, CHECKS) for each in registry.listed()]
+    found = [each for registry in (FRAMEWORKS, STATISTICS, CHECKS) for each in registry.listed()]
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:

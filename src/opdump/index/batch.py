@@ -52,7 +52,7 @@ class Batch:
     bare: Sequence[int]
     """The places of tensors without a summary."""
     others: Mapping[int, Mapping[str, StatisticValue]]
-    """By a tensor's place, what its summary does not give: the digests; or all statistics of one without a summary."""
+    """By a tensor's place, what its summary does not give: digests, statistics of packages; or all statistics of one without a summary."""
 
 
 class Batches:
@@ -142,8 +142,8 @@ def statistics_of(
     for place, statistics in enumerate([tensor.statistics for tensor in tensors]):
         if type(statistics) is SummaryStatistics:  # isinstance asks the abstract base class: slow
             summaries.append(statistics.summary)
-            if statistics.digests:
-                others[place] = statistics.digests
+            if statistics.others:
+                others[place] = statistics.others
         else:
             summaries.append(NO_SUMMARY)
             bare.append(place)

@@ -213,7 +213,7 @@ class IndexReader:
         signature: _Signature = known(self._signatures, number, "signature")
         values: Mapping[str, StatisticValue] = statistics(others) if others is not None else {}
         if summary is not None:
-            values = SummaryStatistics(summary, cast(Mapping[str, str], values))
+            values = SummaryStatistics(summary, values)
         payload = None
         if file is not None:
             filed = (signature.sample,) if signature.sample else signature.shape

@@ -17,9 +17,9 @@ from opdump.errors import CorruptDumpError
 from opdump.index.schema import SUMMARY
 from opdump.kernels import SUMMARY_FIELDS, Summary
 from opdump.records import StatisticValue
+from opdump.statistics import OWN
 
 _COUNTS: Final = SUMMARY_FIELDS.index("max")
-_DIGESTS: Final = ("md5", "hash")
 _LONGEST_NAME: Final = 1 << 16
 _LAST_MOMENT: Final = 250_000_000_000_000_000  # in the year 9892
 _MOST_DIMENSIONS: Final = 255  # TensorFlow knows 254, numpy and PyTorch 64
@@ -127,11 +127,12 @@ def json_array(value: Any) -> list[Any]:
 
 
 def statistics(value: Any) -> dict[str, StatisticValue]:
-    """A JSON object of numbers; digests are text, and counts have an end."""
+    """A JSON object of numbers; digests are text, and counts have an end. What a package added may be either."""
     found = json_object(value)
     for key, each in found.items():
-        kinds = (str,) if key.startswith(_DIGESTS) else (int, float)
-        if type(each) not in kinds or (key.endswith("count") and not math.isfinite(each)):
+        own = OWN.get(key)
+        kinds = (int, float, str) if own is None else (str,) if own.kind is str else (int, float)
+        if type(each) not in kinds or (own is not None and own.kind is int and not math.isfinite(each)):
             raise CorruptDumpError(f"the index holds {shown(each)} where a statistic was expected")
     return found
 

@@ -179,9 +179,9 @@ class OperatorRecorder(Recorder):
     def _settle(self, taken: Sequence[TensorSnapshot]) -> None:
         """Sets the statistics now: who looks at an operator does not wait for the end of the step."""
         self._reader.finish_step()
-        settle(self._reader, taken)
+        settle(self._reader, taken, self._statistics)
         for entry in taken:
-            entry.settle_digests()
+            entry.settle_others()
         self._forget_rows()
 
     def _drop(self) -> None:

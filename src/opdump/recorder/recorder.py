@@ -29,6 +29,7 @@ from opdump.recorder.unmatched_kernels import unmatched_kernels
 from opdump.recorder.verdict import Lookout
 from opdump.recorder.writers import StepWriter
 from opdump.records import IO, OpRecord, SkipReason
+from opdump.statistics import ElementStatistics
 from opdump.verdict import Verdict
 
 _LOG = logging.getLogger("opdump")
@@ -72,6 +73,7 @@ class Recorder:
         self._files = TensorFiles(writer)
         self._graphs = GrowingGraphs(writer)
         self._reader = reader
+        self._statistics = ElementStatistics(plan.statistic_category if plan.saves_statistics else ())
         self._sides_of = reader if isinstance(reader, SupportsSides) else None
         """The same reader where it takes all tensors of a side at once."""
         self._ops: list[OpRecord] = []
@@ -253,7 +255,7 @@ class Recorder:
         if len(self.names_seen) < MOST_NAMES:
             self.names_seen.update([(op.op_name, op.op_type) for op in ops])
         counted = self._counted
-        settle(self._reader, entries)
+        settle(self._reader, entries, self._statistics)
         steps = {op.step for op in ops}
         steps.update([entry.op.step for entry in entries])
         if counted:

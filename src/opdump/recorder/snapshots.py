@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from opdump.kernels import Summary
 from opdump.records import IO, HostPayload, OpRecord, SkipReason, StatisticValue, TensorRecord, record_of
-from opdump.statistics import Extremes, SummaryStatistics
+from opdump.statistics import ElementStatistics, Extremes, SummaryStatistics
 
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
@@ -67,12 +67,12 @@ class TensorSnapshot:
     """What was read of one tensor. One object, since there are thousands in a step; each part of it has one owner.
 
     A reader makes it. To the reader belong the facts (`dtype`, `shape`, `data_size`, `skip`), the place of the summary (`table`,
-    `row`) with what it does not hold (`digests`, `extremes`), and the `elements` that it took. The recorder says whose tensor it is
+    `row`) with what it does not hold (`others`, `extremes`), and the `elements` that it took. The recorder says whose tensor it is
     (`belongs`), takes the summary over (`settle`), and files the elements. The compiled `BatchSummarizer` does what a reader does, and
     `belongs`, in one call: it copies an empty snapshot.
     """
 
-    __slots__ = ("argument", "data_size", "digests", "dtype", "elements", "extremes", "io", "op", "row", "shape", "skip", "slot",
+    __slots__ = ("argument", "data_size", "dtype", "elements", "extremes", "io", "op", "others", "row", "shape", "skip", "slot",
                  "source", "statistics", "table")  # fmt: skip
 
     format = "DefaultFormat"
@@ -89,7 +89,8 @@ class TensorSnapshot:
         self.skip: SkipReason = skip
         self.row = -1
         self.table: Any = None
-        self.digests: dict[str, str] | None = None
+        self.others: dict[str, StatisticValue] | None = None
+        """Statistics that a summary does not give: digests, and those of packages (`ElementStatistics`)."""
         self.extremes: Extremes | None = None
         """Max and min by the rules of a device, for the layout that needs them (`device_extremes`)."""
         self.elements: Elements | None = None
@@ -106,14 +107,14 @@ class TensorSnapshot:
 
     def settle(self, summary: Summary) -> None:
         """Sets the statistics. The reader may forget its row."""
-        self.statistics = SummaryStatistics(summary, self.digests, self.extremes)
+        self.statistics = SummaryStatistics(summary, self.others, self.extremes)
         self.table = None
         self.row = -1
 
-    def settle_digests(self) -> None:
-        """The digests are all that is known of its numbers, where there was no summary to settle."""
-        if self.digests and not self.statistics:
-            self.statistics = dict(self.digests)
+    def settle_others(self) -> None:
+        """These are all that is known of its numbers, where there was no summary to settle."""
+        if self.others and not self.statistics:
+            self.statistics = dict(self.others)
 
     @property
     def sample(self) -> int:
@@ -138,10 +139,13 @@ class TensorSnapshot:
         return record_of(self, HostPayload(elements.on_host()) if elements is not None and elements.are_held else None)
 
 
-def settle(reader: Reader, entries: Sequence[TensorSnapshot]) -> None:
-    """Sets the statistics of tensors that `reader` took, after its `finish_step`."""
+def settle(reader: Reader, entries: Sequence[TensorSnapshot], statistics: ElementStatistics | None = None) -> None:
+    """Sets the statistics of tensors that `reader` took, after its `finish_step`, with what packages add to summaries."""
+    added = statistics if statistics is not None and statistics.of_summary else None
     for entry, summary in zip(entries, reader.summaries(entries), strict=True):
         if summary is not None:
+            if added is not None:
+                entry.others = {**(entry.others or {}), **added.from_summary(summary)}
             entry.settle(summary)
 
 

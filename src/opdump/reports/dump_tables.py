@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Final
 
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution, Run
@@ -16,11 +17,11 @@ from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.records import OpRecord, TensorRecord
 from opdump.reports.computational_graph import GraphSearch, search_lines
 from opdump.reports.shown_part import file_of
-from opdump.reports.statistics_shown import SHOWN, shown_statistics, statistics_of
+from opdump.reports.statistics_shown import SHOWN, added_statistics, shown_statistics, statistics_of
 from opdump.reports.table import Column, Printer
 
 _SPARE = {"avg": 10, "l2norm": 9}
-_STATISTICS = tuple(Column(name, right=True, spare=_SPARE.get(name, 0)) for name in (*SHOWN, "nan/inf"))
+_STATISTICS: Final = (*SHOWN, "nan/inf")
 
 
 def print_runs(printer: Printer, catalog: Catalog) -> None:
@@ -95,6 +96,7 @@ def print_operators(printer: Printer, executions: Sequence[Execution], damaged: 
     Files that cannot be read are added to `damaged`.
     """
     shown = executions[:limit] if limit else executions
+    added = added_statistics(record for execution in shown for record in execution.tensors)
     several = {(execution.op.rank_id, execution.op.step) for execution in shown}
     columns = (
         Column("rank", right=True),
@@ -108,10 +110,12 @@ def print_operators(printer: Printer, executions: Sequence[Execution], damaged: 
         Column("dtype", spare=4),
         Column("shape", spare=2),
         Column("format", spare=6),
-        *_STATISTICS,
+        *_statistic_columns(added),
         Column("left out", spare=1),
     )
-    printer.table(columns, [_operator_row(execution, damaged, one_place=len(several) == 1) for execution in shown])
+    one_place = len(several) == 1
+    rows = [_operator_row(execution, damaged, added, one_place=one_place) for execution in shown]
+    printer.table(columns, rows)
     _print_more(printer, executions, limit)
 
 
@@ -201,14 +205,14 @@ def _graph_of(op: OpRecord, marked: Collection[str]) -> str:
     return f"{op.net_name}/{op.graph_id}" + (" (computational)" if marked and sanitise(op.net_name) in marked else "")
 
 
-def _operator_row(execution: Execution, damaged: list[str], *, one_place: bool) -> list[str]:
+def _operator_row(execution: Execution, damaged: list[str], added: Sequence[str], *, one_place: bool) -> list[str]:
     op = execution.op
     scope, _, name = op.op_name.rpartition("/")
     place = ["", "", ""] if one_place else [str(op.rank_id), str(op.step), str(op.graph_id)]
     row = [*place, name, scope, op.phase, source_of(op)]
     record = next(iter(execution.outputs.values()), None) or next(iter(execution.inputs.values()), None)
     if record is None:
-        return [*row, *[""] * (4 + len(_STATISTICS)), op.skip]
+        return [*row, *[""] * (4 + len(_STATISTICS) + len(added)), op.skip]
     more = sum(1 for other in execution.tensors if other.io == record.io) - 1
     tensor = f"{record.io}.{record.slot}" + (f" +{more}" if more else "")
     return [
@@ -217,7 +221,7 @@ def _operator_row(execution: Execution, damaged: list[str], *, one_place: bool) 
         record.dtype,
         _shape(record),
         _format(record),
-        *shown_statistics(statistics_of(record, damaged)),
+        *shown_statistics(statistics_of(record, damaged), added),
         op.skip,
     ]
 
@@ -239,17 +243,18 @@ def _print_execution(printer: Printer, execution: Execution, damaged: list[str])
         printer.text(f"  left out: {op.skip}")
     if not execution.tensors:
         return
+    added = added_statistics(execution.tensors)
     columns = (
         Column("tensor"),
         Column("argument", spare=3),
         Column("dtype", spare=2),
         Column("shape"),
         Column("format", spare=4),
-        *_STATISTICS,
+        *_statistic_columns(added),
         Column("made by", gives_way=True),
         Column("left out", spare=1),
     )
-    printer.table(columns, [_tensor_row(record, damaged) for record in execution.tensors], indent="  ")
+    printer.table(columns, [_tensor_row(record, damaged, added) for record in execution.tensors], indent="  ")
     files = (file_of(record) for record in execution.tensors)
     for file in dict.fromkeys(file for file in files if file is not None):  # a dump file holds several tensors
         printer.text(f"  {file}")
@@ -258,17 +263,21 @@ def _print_execution(printer: Printer, execution: Execution, damaged: list[str])
             printer.text(f"  {_sample(record)}")
 
 
-def _tensor_row(record: TensorRecord, damaged: list[str]) -> list[str]:
+def _tensor_row(record: TensorRecord, damaged: list[str], added: Sequence[str]) -> list[str]:
     return [
         f"{record.io}.{record.slot}",
         record.argument,
         record.dtype,
         _shape(record),
         _format(record),
-        *shown_statistics(statistics_of(record, damaged)),
+        *shown_statistics(statistics_of(record, damaged), added),
         record.source,
         record.skip,
     ]
+
+
+def _statistic_columns(added: Sequence[str]) -> list[Column]:
+    return [Column(name, right=True, spare=_SPARE.get(name, 0)) for name in (*_STATISTICS, *added)]
 
 
 def _shape(record: TensorRecord) -> str:

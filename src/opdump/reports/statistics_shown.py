@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from opdump.checks.not_finite import MEASURES, not_finite
 from opdump.errors import OpdumpError
@@ -10,7 +10,7 @@ from opdump.kernels import DTYPE_CODES, summarise
 from opdump.layouts.ascend.payload import DamagedPayload
 from opdump.records import StatisticValue, TensorRecord
 from opdump.reports.damage import damage_of
-from opdump.statistics import SummaryStatistics, format_statistic
+from opdump.statistics import OWN, SummaryStatistics, format_statistic
 
 SHOWN = MEASURES
 
@@ -35,8 +35,17 @@ def statistics_of(record: TensorRecord, damaged: list[str]) -> Mapping[str, Stat
     return SummaryStatistics(summarise(array)) if array.dtype.name in DTYPE_CODES else {}
 
 
-def shown_statistics(statistics: Mapping[str, StatisticValue]) -> list[str]:
-    """One text for each of SHOWN and one for `not_finite`; empty where a statistic is unknown."""
-    texts = [format_statistic(statistics[name]) if name in statistics else "" for name in SHOWN]
+def added_statistics(records: Iterable[TensorRecord]) -> tuple[str, ...]:
+    """The statistics of these tensors that a package added when they were recorded; it need not be installed here."""
+    return tuple(sorted({name for record in records for name in record.statistics if name not in OWN}))
+
+
+def shown_statistics(statistics: Mapping[str, StatisticValue], added: Sequence[str]) -> list[str]:
+    """One text for each of SHOWN, one for `not_finite` and one for each of `added`; empty where a statistic is unknown."""
     count = not_finite(statistics)
-    return [*texts, "" if count is None else str(count)]
+    shown, others = ([_text(statistics, name) for name in names] for names in (SHOWN, added))
+    return [*shown, "" if count is None else str(count), *others]
+
+
+def _text(statistics: Mapping[str, StatisticValue], name: str) -> str:
+    return format_statistic(statistics[name]) if name in statistics else ""

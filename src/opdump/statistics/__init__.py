@@ -1,30 +1,39 @@
-"""The named statistics of the config dialects, over one summary of a tensor."""
+"""The named statistics of the config dialects: `table` has them, a summary of a tensor or its elements give their values."""
 
 from __future__ import annotations
 
 from opdump.records import format_statistic
-from opdump.statistics.categories import (
-    CATEGORIES,
-    DEFAULT_CATEGORIES,
-    Category,
-    canonical_category,
-    category_of_heading,
-)
 from opdump.statistics.device_extremes import Extremes, device_extremes, has_device_extremes
-from opdump.statistics.digests import digest, digests_of
+from opdump.statistics.element_statistics import ElementStatistics
+from opdump.statistics.statistic import Statistic
 from opdump.statistics.summary_statistics import SummaryStatistics
+from opdump.statistics.table import (
+    DEFAULT,
+    DEVICE_DEFAULT,
+    OWN,
+    STATISTICS,
+    dump_stats,
+    name_of_heading,
+    one_spelling,
+    statistic,
+    unknown_names,
+)
 
 __all__ = [
-    "CATEGORIES",
-    "DEFAULT_CATEGORIES",
-    "Category",
+    "DEFAULT",
+    "DEVICE_DEFAULT",
+    "OWN",
+    "STATISTICS",
+    "ElementStatistics",
     "Extremes",
+    "Statistic",
     "SummaryStatistics",
-    "canonical_category",
-    "category_of_heading",
     "device_extremes",
-    "digest",
-    "digests_of",
+    "dump_stats",
     "format_statistic",
     "has_device_extremes",
+    "name_of_heading",
+    "one_spelling",
+    "statistic",
+    "unknown_names",
 ]

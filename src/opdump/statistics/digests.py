@@ -1,35 +1,28 @@
-"""Digests of a tensor's raw bytes (MindSpore's `md5` and `hash` statistics)."""
+"""Digests of a tensor's raw bytes (MindSpore's `md5` and `hash` statistics).
+
+Both are hexadecimal, of the elements in C order, little-endian, before any widening. No elements have the digest of no bytes.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from opdump.statistics.categories import canonical_category
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # MindSpore hashes in slices of this many elements and then hashes the slices' hexadecimal digests.
 _SLICE = 20480
 
 
-def digest(category: str, array: npt.NDArray[Any]) -> str:
-    """The hexadecimal digest of the elements in C order, little-endian, before any widening.
+def md5(array: npt.NDArray[Any]) -> str:
+    """MD5 of the whole buffer."""
+    return hashlib.md5(_bytes_of(array).data, usedforsecurity=False).hexdigest()
 
-    `md5` covers the buffer whole. `hash` is SHA1: of the buffer up to 20480 elements, of the joined digests of slices
-    of 20480 elements beyond. An array without elements has the digest of no bytes.
 
-    Raises KeyError for a category that is no digest.
-    """
-    kind = canonical_category(category)
-    if kind not in ("md5", "hash"):
-        raise KeyError(f"{category!r} is no digest; expected md5, hash, hash:md5 or hash:sha1")
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    flat = np.ascontiguousarray(little).reshape(-1).view(np.uint8)
-    if kind == "md5":
-        return hashlib.md5(flat.data, usedforsecurity=False).hexdigest()
+def sha1(array: npt.NDArray[Any]) -> str:
+    """SHA1 of the buffer up to 20480 elements, of the joined digests of slices of 20480 elements beyond."""
+    flat = _bytes_of(array)
     if array.size <= _SLICE:
         return hashlib.sha1(flat.data, usedforsecurity=False).hexdigest()
     width = _SLICE * array.dtype.itemsize
@@ -40,7 +33,8 @@ def digest(category: str, array: npt.NDArray[Any]) -> str:
     return hashlib.sha1(joined.encode(), usedforsecurity=False).hexdigest()
 
 
-def digests_of(array: npt.NDArray[Any], categories: Iterable[str]) -> dict[str, str]:
-    """The digests among `categories`, by canonical name; empty where none is wanted."""
-    wanted = {canonical_category(name) for name in categories} & {"md5", "hash"}
-    return {name: digest(name, array) for name in sorted(wanted)}
+def _bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    import numpy as np
+
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8)

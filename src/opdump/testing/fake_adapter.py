@@ -25,7 +25,7 @@ from opdump.kernels import DTYPE_CODES, Summary, summarise
 from opdump.plan import DumpPlan
 from opdump.recorder import Elements, Live, Recorder, TensorSnapshot
 from opdump.records import OpRecord, SkipReason
-from opdump.statistics import digests_of
+from opdump.statistics import ElementStatistics
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +35,7 @@ class ArrayReader:
 
     def __init__(self, plan: DumpPlan) -> None:
         self._plan = plan
-        self._digests = tuple(name for name in ("md5", "hash") if name in plan.statistic_category)
+        self._element_statistics = ElementStatistics(plan.statistic_category)
 
     def take(self, tensor: Array) -> TensorSnapshot:
         taken = TensorSnapshot(tensor.dtype.name, tensor.shape, tensor.nbytes)
@@ -44,7 +44,7 @@ class ArrayReader:
             return taken
         if tensor.dtype.name in DTYPE_CODES:
             taken.table = summarise(tensor)
-            taken.digests = digests_of(np.ascontiguousarray(tensor), self._digests)
+            taken.others = self._element_statistics.of(np.ascontiguousarray(tensor))
         if self._plan.saves_tensors:
             number = self._plan.sample_taken
             sample = number if number is not None and number < tensor.size else 0

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from opdump.kernels import DTYPE_CODES, summarise
 from opdump.records import IO, Frame, HostPayload, OpRecord, Phase, SkipReason, StatisticValue, TensorRecord
-from opdump.statistics import SummaryStatistics, digests_of
+from opdump.statistics import ElementStatistics, SummaryStatistics
 
 DTYPES = (*DTYPE_CODES, "complex64", "complex128", "float8_e4m3fn")
 """Element types that a layout must keep; numpy holds bfloat16 and the 8-bit floats widened to float32."""
@@ -129,7 +129,7 @@ class _Sample:
         name = dtype or ("float32" if array is None else array.dtype.name)
         statistics: Mapping[str, StatisticValue] = {}
         if array is not None and array.dtype.kind != "c":
-            statistics = SummaryStatistics(summarise(array), digests_of(array, ("md5",)))
+            statistics = SummaryStatistics(summarise(array), ElementStatistics(("md5",)).of(array))
         self.tensors.append(
             TensorRecord(
                 op=op,

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.adapters.host.element_types import BY_DTYPE, BY_NUMBER, ElementType
+from opdump.records import StatisticValue
 from opdump.statistics import Extremes
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class HostTensor:
     be filed later. `fixed`: it is the same tensor in every run (an initialiser).
     """
 
-    __slots__ = ("array", "count", "digests", "element", "extremes", "fixed", "generation", "owner", "pointer", "row", "shape", "size",
+    __slots__ = ("array", "count", "element", "extremes", "fixed", "generation", "others", "owner", "pointer", "row", "shape", "size",
                  "stays")  # fmt: skip
 
     def __init__(
@@ -53,7 +54,7 @@ class HostTensor:
         self.row = -1
         self.generation = -1
         self.array: Array | None = None
-        self.digests: Mapping[str, str] | None = None
+        self.others: Mapping[str, StatisticValue] | None = None
         self.extremes: list[Extremes | None] = []
         """Max and min by the rules of a device, once they were asked for; None in it where the summary has them."""
 

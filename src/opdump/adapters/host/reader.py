@@ -18,7 +18,7 @@ from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
 from opdump.plan import DumpPlan
 from opdump.recorder import Elements, TensorSnapshot
 from opdump.records import SkipReason
-from opdump.statistics import Extremes, canonical_category, device_extremes, digests_of, has_device_extremes
+from opdump.statistics import ElementStatistics, Extremes, device_extremes, has_device_extremes
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,7 +31,7 @@ class NumpyReader:
     """Takes the summary and, where asked, the elements of `HostTensor`s, OrtValues on the host and numpy arrays.
 
     Elements are not copied where the tensor stays as it is; bfloat16 and the small floats become float32, integers below
-    8 bits int8 or uint8. `digests` names the digests of every tensor's raw bytes ("md5", "hash"). `sample` limits the elements of
+    8 bits int8 or uint8. `names` are the statistics that are wanted, of which those are taken that a summary does not give. `sample` limits the elements of
     a larger tensor to the first ones (row-major); all else is of the whole tensor. `device_extremes` takes max and min by the rules of a device too. Of complex tensors there is
     no summary; text and what is no tensor is `opaque`.
     """
@@ -43,13 +43,13 @@ class NumpyReader:
         *,
         statistics: bool,
         elements: bool,
-        digests: Sequence[str] = (),
+        names: Sequence[str] = (),
         sample: int | None = None,
         device_extremes: bool = False,
     ) -> None:
         self._statistics = statistics
         self._elements = elements
-        self._digests = tuple(sorted({canonical_category(name) for name in digests} & {"md5", "hash"}))
+        self._element_statistics = ElementStatistics(names)
         self._sample = sample
         self._table = SummaryTable(4096)
         self._fixed = SummaryTable(256)
@@ -66,7 +66,7 @@ class NumpyReader:
         return cls(
             statistics=plan.takes_statistics,
             elements=plan.saves_tensors,
-            digests=plan.statistic_category if plan.saves_statistics else (),
+            names=plan.statistic_category if plan.saves_statistics else (),
             sample=plan.sample_taken,
             device_extremes=plan.layout == "acl" and plan.saves_statistics,
         )
@@ -93,10 +93,10 @@ class NumpyReader:
             if host.array is None:
                 host.array = self._elements_of(host, sample or host.count)
             taken.elements = Elements(host.array, sample)
-        if self._digests:
-            if host.digests is None:
-                host.digests = digests_of(host.raw(), self._digests)
-            taken.digests = dict(host.digests)
+        if self._element_statistics:
+            if host.others is None:
+                host.others = self._element_statistics.of(host.raw(), lambda: self._elements_of(host, host.count))
+            taken.others = dict(host.others)
         return taken
 
     def skip(self, tensor: LiveValue, reason: SkipReason) -> TensorSnapshot:

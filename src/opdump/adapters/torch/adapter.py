@@ -77,7 +77,7 @@ class TorchAdapter:
         return TensorReader(
             statistics=plan.takes_statistics,
             elements=plan.saves_tensors,
-            digests=_digests(plan),
+            names=_statistics(plan),
             sample=plan.sample_taken,
             device_extremes=plan.layout == "acl" and plan.saves_statistics,
             low_precision_on_device=plan.stat_calc_mode == "device" and plan.device_stat_precision_mode == "low",
@@ -439,7 +439,7 @@ def _check_watched(tensors: Mapping[str, Any]) -> None:
             raise wrong_value("watch", name, tensor, "a torch.Tensor or the name of an operator")
 
 
-def _digests(plan: DumpPlan) -> Sequence[str]:
+def _statistics(plan: DumpPlan) -> Sequence[str]:
     if plan.mode.watches:
         return ("md5",)  # by which a change is found
     return plan.statistic_category if plan.saves_statistics else ()

@@ -20,7 +20,7 @@ from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import BatchSummarizer, Summary, SummaryTable, summarise
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason
-from opdump.statistics import canonical_category, device_extremes, digests_of
+from opdump.statistics import ElementStatistics, device_extremes
 
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 _DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
@@ -30,7 +30,7 @@ _DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 class TensorReader:
     """Takes the summary and, where asked, a copy of the elements of live tensors.
 
-    `digests` names the digests to take of every tensor ("md5", "hash"). `sample` limits the elements of a larger
+    `names` are the statistics that are wanted, of which those are taken that a summary does not give. `sample` limits the elements of a larger
     tensor to the first ones (row-major), as `sample_num` does; all else is of the whole tensor. `device_extremes` takes max and min by the rules of a device too, on the host. Summaries of one step are collected in tables until `clear`.
     """
 
@@ -40,7 +40,7 @@ class TensorReader:
         *,
         statistics: bool,
         elements: bool,
-        digests: Sequence[str] = (),
+        names: Sequence[str] = (),
         sample: int | None = None,
         device_extremes: bool = False,
         low_precision_on_device: bool = False,
@@ -48,17 +48,17 @@ class TensorReader:
     ) -> None:
         self._statistics = statistics
         self._elements = elements
-        self._digests = tuple(sorted({canonical_category(name) for name in digests} & {"md5", "hash"}))
+        self._element_statistics = ElementStatistics(names)
         self._sample = sample
         self._device_extremes = device_extremes
         self._low_precision_on_device = low_precision_on_device
         self._table = SummaryTable(4096)
-        self._undigested: list[tuple[TensorSnapshot, PendingCopy]] = []
+        self._without_others: list[tuple[TensorSnapshot, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device, accelerators=accelerators)
         self._accelerators = self._device.accelerators
         self._taker: BatchSummarizer | None = None
         """Where a summary is all that is asked for."""
-        summaries_alone = not elements and not self._digests and not device_extremes
+        summaries_alone = not elements and not self._element_statistics and not device_extremes
         if statistics and summaries_alone and self._accelerators.reads_host and _DESCRIBES_TENSORS:
             self._taker = BatchSummarizer(self._table, TensorSnapshot("", (), 0), _PLAIN_CLASSES)
 
@@ -126,9 +126,9 @@ class TensorReader:
     def finish_step(self) -> None:
         """Brings what is still on a device to the host: the host waits once for each stream."""
         self._device.finish()
-        for taken, copy in self._undigested:
-            taken.digests = digests_of(copy.raw(), self._digests)
-        self._undigested.clear()
+        for taken, copy in self._without_others:
+            taken.others = self._element_statistics.of(copy.raw(), copy.to_numpy)
+        self._without_others.clear()
 
     @property
     def must_finish(self) -> bool:
@@ -138,7 +138,7 @@ class TensorReader:
         """Forgets the summaries of the step."""
         self._table.clear()
         self._device.clear()
-        self._undigested.clear()
+        self._without_others.clear()
 
     @property
     def warnings(self) -> list[str]:
@@ -190,8 +190,11 @@ class TensorReader:
 
     def _take_host(self, dense: torch.Tensor, taken: TensorSnapshot) -> None:
         code = CODES.get(dense.dtype)
-        if self._digests and code is not None:
-            taken.digests = digests_of(elements_of(dense), self._digests)
+        if self._element_statistics and code is not None:
+            raw = elements_of(dense)
+            taken.others = self._element_statistics.of(
+                raw, lambda: widened(raw) if dense.dtype is torch.bfloat16 else raw
+            )
         if self._device_extremes and code is not None:
             self._take_extremes(dense, taken)
         elif self._statistics and code is not None:
@@ -215,6 +218,7 @@ class TensorReader:
         name = NAMES[dense.dtype]
         summary = summarise(elements, name)
         taken.extremes = device_extremes(widened(elements) if name == "bfloat16" else elements, summary)
+        taken.others = {**(taken.others or {}), **self._element_statistics.from_summary(summary)}
         taken.settle(summary)
 
     def _take_device(self, dense: torch.Tensor, taken: TensorSnapshot) -> None:
@@ -223,18 +227,18 @@ class TensorReader:
         if self._statistics and is_summed:
             taken.table = self._device
             taken.row = self._device.add(dense)
-        digested = bool(self._digests) and is_summed
+        looked_at = bool(self._element_statistics) and is_summed
         sample = self._sample_of(dense) if self._elements else 0
-        if digested or (self._elements and not sample):
+        if looked_at or (self._elements and not sample):
             copy = self._device.copy(dense)
-            if digested:
-                self._undigested.append((taken, copy))
+            if looked_at:
+                self._without_others.append((taken, copy))
             if self._elements:
                 taken.elements = Elements(copy)
         if sample:
             taken.elements = Elements(self._device.copy(dense, sample), sample)
         if not self._elements and self._device.must_finish:
-            # Copies for digests, and for summaries that the device cannot make: the recorder knows of arrays alone.
+            # Copies for statistics of elements, and for summaries that the device cannot make: the recorder knows of arrays alone.
             self.finish_step()
 
 

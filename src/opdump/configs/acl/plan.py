@@ -21,10 +21,11 @@ from opdump.configs.acl.error import AclConfigError
 from opdump.configs.acl.file import dump_section, read_acl_file
 from opdump.configs.acl.keys import DUMP, check_types, nearest_acl_key, unknown_acl_keys
 from opdump.configs.acl.path import EXCEPTION_VARIABLES, exception_directory, resolve_dump_path
-from opdump.configs.acl.values import DEFAULT_STATISTICS, EXCEPTION_SCENES, STATISTICS, WATCHER, check_values
+from opdump.configs.acl.values import EXCEPTION_SCENES, WATCHER, check_values
 from opdump.configs.shared.dump_directory import make_writable
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, ExceptionDetail, KernelPattern, ModelSelection, StepSet
+from opdump.statistics import DEVICE_DEFAULT, dump_stats
 
 DialectVersion = Literal["seed", "current"]
 NOTHING_ENABLED: Final = "valid, but enables nothing"
@@ -253,7 +254,7 @@ def _exception_plan(path: Path, detail: ExceptionDetail) -> DumpPlan:
         exception_detail=detail,
         inputs=True,
         outputs=False,
-        statistic_category=_statistics(DEFAULT_STATISTICS),
+        statistic_category=DEVICE_DEFAULT,
         dump_level="all",
         file_format="bin",
         layout="acl",
@@ -270,7 +271,7 @@ def _data_plan(dump: Mapping[str, Any], settled: Settled, reading: _Reading, war
         saved_data="statistic" if dump.get("dump_data") == "stats" else "tensor",
         inputs=mode != "output",
         outputs=mode != "input",
-        statistic_category=_statistics(dump.get("dump_stats", DEFAULT_STATISTICS)),
+        statistic_category=_statistics(dump),
         dump_level=dump.get("dump_level", "all"),
         file_format="bin",
         layout="acl",
@@ -300,7 +301,7 @@ def plan_of_nothing(path: Path) -> DumpPlan:
         single_operators=False,
         single_operator_models=False,
         inputs=False,
-        statistic_category=_statistics(DEFAULT_STATISTICS),
+        statistic_category=DEVICE_DEFAULT,
         dump_level="all",
         file_format="bin",
         layout="acl",
@@ -308,9 +309,12 @@ def plan_of_nothing(path: Path) -> DumpPlan:
     )
 
 
-def _statistics(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def _statistics(dump: Mapping[str, Any]) -> tuple[str, ...]:
     """In the order of the columns, whatever the order in the file."""
-    return tuple(STATISTICS[name] for name in STATISTICS if name in names)
+    if "dump_stats" not in dump:
+        return DEVICE_DEFAULT
+    names = dump["dump_stats"]
+    return tuple(meant for name, meant in dump_stats(names).items() if name in names)
 
 
 def _how_to_enable(plan: DumpPlan) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from opdump.configs.acl.error import AclConfigError
 from opdump.configs.shared.json_text import kind_of
 from opdump.plan import ExceptionDetail
+from opdump.statistics import dump_stats
 
 EXCEPTION_SCENES: Final[Mapping[str, ExceptionDetail]] = MappingProxyType(
     {
@@ -23,20 +24,6 @@ EXCEPTION_SCENES: Final[Mapping[str, ExceptionDetail]] = MappingProxyType(
     }
 )
 WATCHER: Final = "watcher"
-
-STATISTICS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "Max": "max",
-        "Min": "min",
-        "Avg": "avg",
-        "Nan": "nan count",
-        "Negative Inf": "negative inf count",
-        "Positive Inf": "positive inf count",
-        "L2norm": "l2norm",
-    }
-)
-"""Names in `dump_stats`, in the order of the columns, and the statistic that each is."""
-DEFAULT_STATISTICS: Final = tuple(STATISTICS)[:6]
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -59,8 +46,9 @@ def check_values(dump: Mapping[str, Any], where: str) -> None:
     for key, allowed in _CHOICES.items():
         if key in dump:
             _check_member(dump[key], allowed, where, f"dump.{key}")
-    for index, name in enumerate(dump.get("dump_stats", ())):
-        _check_member(name, tuple(STATISTICS), where, f"dump.dump_stats[{index}]", empty="EP0002")
+    names = dump.get("dump_stats", ())
+    for index, name in enumerate(names):
+        _check_member(name, tuple(dump_stats(names)), where, f"dump.dump_stats[{index}]", empty="EP0002")
     if "dump_kernel_data" in dump:
         text = dump["dump_kernel_data"]
         for name in text.split(",") if text else ("",):

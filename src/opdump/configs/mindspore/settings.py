@@ -24,7 +24,8 @@ from opdump.plan import (
     StepSet,
     SyncLayoutName,
 )
-from opdump.statistics import CATEGORIES, DEFAULT_CATEGORIES, canonical_category
+from opdump.plan.nearest import with_nearest
+from opdump.statistics import DEFAULT, STATISTICS, one_spelling, statistic, unknown_names
 
 DIAGNOSTIC_VARIABLE = "MS_DIAGNOSTIC_DATA_PATH"
 
@@ -332,23 +333,24 @@ def _initial_iteration(common: Section, steps: StepSet, warnings: list[str]) -> 
 def _categories(common: Section, saved_data: SavedData, calculated_on: str, warnings: list[str]) -> tuple[str, ...]:
     # not even the type is looked at where no statistics are saved
     if saved_data == "tensor" or not common.has("statistic_category"):
-        return DEFAULT_CATEGORIES
+        return DEFAULT
     names = common.array("statistic_category", 'names such as ["max", "min", "l2norm"]')
-    invalid = [name for name in names if not isinstance(name, str) or name not in CATEGORIES]
-    if invalid:
-        raise ConfigError(
+    if invalid := unknown_names(names):
+        known = STATISTICS.names()
+        text = (
             f"{common.where}.statistic_category is invalid: {', '.join(map(_as_text, invalid))}; "
-            f"expected names out of {', '.join(map(_as_text, CATEGORIES))}"
+            f"expected names out of {', '.join(map(_as_text, known))}"
         )
+        raise ConfigError(with_nearest(text, str(invalid[0]), known))
     kept = names
     if calculated_on == "device":
-        kept = [name for name in names if CATEGORIES[name].on_device]
+        kept = [name for name in names if statistic(name).on_device]
         if dropped := [name for name in names if name not in kept]:
             warnings.append(
                 f"{common.where}.statistic_category: only computed on the host, and dropped because stat_calc_mode is "
                 f'"device": {", ".join(dropped)}; the device has max, min, avg and l2norm'
             )
-    return tuple(dict.fromkeys(canonical_category(name) for name in kept))
+    return one_spelling(kept)
 
 
 def _layout(own: Section, *, is_async: bool) -> LayoutName:

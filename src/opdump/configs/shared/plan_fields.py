@@ -13,7 +13,8 @@ from typing import Any, Final, get_type_hints
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet
 from opdump.plan.field_types import check_value, shown, wrong_value
-from opdump.statistics import CATEGORIES, canonical_category
+from opdump.plan.nearest import with_nearest
+from opdump.statistics import STATISTICS, one_spelling, unknown_names
 
 _HINTS: Final = MappingProxyType(get_type_hints(DumpPlan))
 _KEYS_OF: Final = MappingProxyType(
@@ -105,10 +106,10 @@ def _models(key: str, value: Any) -> tuple[ModelSelection, ...] | None:
 
 def _categories(key: str, value: Any) -> tuple[str, ...]:
     names = _names(key, value)
-    unknown = [name for name in names if name not in CATEGORIES]
-    if unknown:
-        raise _wrong(key, value, f"names out of {', '.join(map(repr, CATEGORIES))}")
-    return tuple(dict.fromkeys(map(canonical_category, names)))
+    if unknown := unknown_names(names):
+        known = STATISTICS.names()
+        raise _wrong(key, value, with_nearest(f"names out of {', '.join(map(repr, known))}", str(unknown[0]), known))
+    return one_spelling(names)
 
 
 def _items(key: str, value: Any, kinds: tuple[type, ...], what: str) -> list[Any]:

@@ -16,13 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, cast
 
-from opdump.configs.acl.values import DEFAULT_STATISTICS, STATISTICS
 from opdump.configs.tensorflow.error import TensorflowConfigError
 from opdump.configs.tensorflow.keys import DUMP_KEYS, unknown_tensorflow_keys
 from opdump.configs.tensorflow.path import resolve_dump_path
 from opdump.configs.tensorflow.step import parse_dump_step
 from opdump.configs.tensorflow.values import ParameterValue, parameter_values, read_flag, read_number, read_text
 from opdump.plan import DumpPlan, ModelSelection, OverflowKind
+from opdump.statistics import DEVICE_DEFAULT
 
 __all__ = [
     "ExceptionDump",
@@ -124,7 +124,7 @@ def training_dump_of(
         plan = DumpPlan(
             path=path,
             inputs=True,
-            statistic_category=tuple(STATISTICS[name] for name in DEFAULT_STATISTICS),
+            statistic_category=DEVICE_DEFAULT,
             file_format="bin",
             stream_in_names=False,
             layout="acl",

@@ -19,36 +19,20 @@ from typing import Final, cast
 from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
 from opdump.errors import CorruptDumpError
-from opdump.layouts.mindspore_sync.statistic_csv import whole_number
+from opdump.layouts.mindspore_sync.statistic_csv import cell, whole_number
 from opdump.records import IO, FiledTensor, StatisticValue
-from opdump.statistics import SummaryStatistics, category_of_heading
+from opdump.statistics import DEVICE_DEFAULT, OWN, SummaryStatistics, name_of_heading, statistic
 
 _FIXED: Final = ("Input/Output", "Index", "Data Size", "Data Type", "Format", "Shape")
 _UNKNOWN: Final = ("", "-", "NA", "UNKNOW", "UNKNOWN")
-_HEADINGS: Final = {"l2norm": "l2norm"}
 _WIDEST_ROW: Final = 1 << 16
 
-DEFAULT_STATISTICS: Final = ("max", "min", "avg", "nan count", "negative inf count", "positive inf count")
-"""What is computed where the configuration names none. With exactly these the table is the classic one."""
-_DEFAULT_SET: Final = frozenset(DEFAULT_STATISTICS)
-_CLASSIC: Final = (
-    ("max", "Max Value"),
-    ("min", "Min Value"),
-    ("avg", "Avg Value"),
-    ("count", "Count"),
-    ("nan count", "Nan Count"),
-    ("negative inf count", "Negative Inf Count"),
-    ("positive inf count", "Positive Inf Count"),
-)
-_CHOSEN: Final = (
-    ("max", "Max Value"),
-    ("min", "Min Value"),
-    ("avg", "Avg Value"),
-    ("nan count", "Nan Count"),
-    ("negative inf count", "Negative Inf Count"),
-    ("positive inf count", "Positive Inf Count"),
-    ("l2norm", "l2norm"),
-)
+_OF_DEVICE: Final = tuple(name for name, each in OWN.items() if each.dump_stats or name == "count")
+"""In the order of their columns. The classic table has all but `l2norm`, `Count` among them."""
+_CLASSIC: Final = tuple(name for name in _OF_DEVICE if name in (*DEVICE_DEFAULT, "count"))
+_OF_SUMMARY: Final = tuple(function for name in _CLASSIC[2:] if (function := OWN[name].of_summary))
+_CLASSIC_REST: Final = "".join(",%d" if OWN[name].kind is int else ",%g" for name in _CLASSIC[2:])
+"""Behind max and min."""
 _CLASSIC_TYPES: Final = frozenset(
     ("float32", "float16", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
@@ -74,7 +58,7 @@ class OperatorRow:
 def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str]) -> bytes:
     """The table of an operator: inputs, then outputs. Tensors that were not looked at have a row without numbers.
 
-    With the default statistics it is the classic table, which knows the element types up to number 25 and leaves the numbers of
+    With DEVICE_DEFAULT it is the classic table, which knows the element types up to number 25 and leaves the numbers of
     others empty; with a choice of its own the accelerated one, where `Count` stands first and what was not computed is `NA`, and
     the row of a tensor without any number lacks its `Count`.
     """
@@ -96,10 +80,13 @@ def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str
 @lru_cache(maxsize=16)  # of one plan, asked for every operator
 def _columns(categories: tuple[str, ...]) -> tuple[bool, tuple[str, ...], str]:
     """Whether the table is the classic one; the statistics in its columns; its first line."""
-    classic = frozenset(categories) == _DEFAULT_SET
-    chosen = _CLASSIC if classic else tuple(pair for pair in _CHOSEN if pair[0] in categories)
-    headings = [*_FIXED, *(() if classic else ("Count",)), *(heading for _, heading in chosen)]
-    return classic, tuple(name for name, _ in chosen), ",".join(headings) + "\n"
+    classic = frozenset(categories) == frozenset(DEVICE_DEFAULT)
+    added = (name for name in categories if name not in OWN)
+    of_device = (name for name in _OF_DEVICE if name in categories and name != "count")
+    chosen = _CLASSIC if classic else (*of_device, *added)
+    shown = [cell(each.device_heading or each.heading) for each in map(statistic, chosen)]
+    headings = [*_FIXED, *(() if classic else ("Count",)), *shown]
+    return classic, chosen, ",".join(headings) + "\n"
 
 
 def _classic_row(tensor: FiledTensor, names: Sequence[str]) -> str:
@@ -128,9 +115,8 @@ def _classic_cells(statistics: SummaryStatistics, *, whole: bool) -> str:
     """What `_cells` gives, each after a comma, without a look at names."""
     summary = statistics.summary
     greatest, least = statistics.extremes or (summary.max, summary.min)
-    average = summary.sum / summary.count if summary.count else math.nan
     shown = f",{_number(greatest, whole=True)},{_number(least, whole=True)}" if whole else f",{greatest:g},{least:g}"
-    return f"{shown},{average:g},{summary.count:.0f},{summary.nan:.0f},{summary.negative_inf:.0f},{summary.positive_inf:.0f}"
+    return shown + _CLASSIC_REST % tuple([function(summary) for function in _OF_SUMMARY])
 
 
 def _chosen_row(tensor: FiledTensor, names: Sequence[str]) -> str:
@@ -150,7 +136,7 @@ def _chosen_row(tensor: FiledTensor, names: Sequence[str]) -> str:
 
 def _cells(tensor: FiledTensor, names: Sequence[str], *, whole: bool) -> list[str]:
     """The numbers of a tensor; max and min by the rules of a device where a reader took them, as whole numbers with `whole`."""
-    statistics: dict[str, StatisticValue] = {name: tensor.statistics[name] for name in names}
+    statistics: dict[str, StatisticValue] = {name: tensor.statistics.get(name, "NA") for name in names}
     extremes = getattr(tensor.statistics, "extremes", None)
     if extremes is not None:
         statistics.update((name, value) for name, value in zip(("max", "min"), extremes, strict=True) if name in names)
@@ -184,7 +170,7 @@ def decode_operator_csv(data: bytes, *, where: str) -> list[OperatorRow]:
     header = [heading.strip() for heading in table[0]] if table else []
     if [heading.lower() for heading in header[: len(_FIXED)]] != [heading.lower() for heading in _FIXED]:
         raise CorruptDumpError(f"{where}: begins with {','.join(header)[:200]!r}; expected {','.join(_FIXED)!r}")
-    categories = [_HEADINGS.get(heading.lower()) or category_of_heading(heading) for heading in header[len(_FIXED) :]]
+    categories = [name_of_heading(heading) for heading in header[len(_FIXED) :]]
     for place, category in enumerate(categories):
         if category is not None and category in categories[:place]:
             first, second = (header[len(_FIXED) + at] for at in (categories.index(category), place))
@@ -225,7 +211,7 @@ def _row(cells: list[str], categories: list[str | None], where: str, line: int) 
 
 def _value(category: str, text: str, where: str, line: int) -> StatisticValue:
     try:
-        return int(text) if category.endswith("count") else float(text)
+        return int(text) if statistic(category).kind is int else float(text)
     except ValueError as error:
         raise CorruptDumpError(f"{where}, line {line}: {category} is {text[:40]!r}, expected a number") from error
 

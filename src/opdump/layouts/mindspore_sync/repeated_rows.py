@@ -8,53 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from opdump.index.batch import Batch
-from opdump.kernels import SUMMARY_FIELDS
-from opdump.layouts.mindspore_sync.statistic_csv import NOT_COMPUTED, StatisticEncoder
-from opdump.records import OpRecord
+from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
+from opdump.records import OpRecord, StatisticValue
 
-_Numbers = NDArray[np.float64]
-
-
-def _average(numbers: _Numbers) -> _Numbers:
-    count = _field("count")(numbers)
-    result = np.full(len(numbers), np.nan)
-    np.divide(_field("sum")(numbers), count, out=result, where=count != 0)
-    return result
-
-
-def _l2norm(numbers: _Numbers) -> _Numbers:
-    result: _Numbers = np.sqrt(_field("sum_squares")(numbers))
-    return result
-
-
-def _field(name: str) -> Callable[[_Numbers], _Numbers]:
-    place = SUMMARY_FIELDS.index(name)
-    return lambda numbers: numbers[:, place]
-
-
-_FROM_SUMMARIES: Final[Mapping[str, Callable[[_Numbers], _Numbers]]] = MappingProxyType(
-    {
-        "max": _field("max"),
-        "min": _field("min"),
-        "avg": _average,
-        "count": _field("count"),
-        "negative zero count": _field("negative"),
-        "positive zero count": _field("positive"),
-        "nan count": _field("nan"),
-        "negative inf count": _field("negative_inf"),
-        "positive inf count": _field("positive_inf"),
-        "zero count": _field("zero"),
-        "l2norm": _l2norm,
-    }
-)
-"""The same values as SummaryStatistics gives by name, of many summaries at once."""
+_NO_OTHERS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +38,11 @@ class RepeatedRows:
         numbers = batch.summaries
         if len(self.tensors) < len(numbers):
             numbers = numbers[list(self.tensors)]
-        categories = self.encoder.categories
-        width = 1 + len(categories)
-        values: list[Any] = [None] * (len(self.tensors) * width)
-        values[0::width] = map(batch.timestamps.__getitem__, self.owners)
-        with np.errstate(all="ignore"):  # NaN and Inf are what the columns are there to show
-            for column, name in enumerate(categories, start=1):
-                of_summaries = _FROM_SUMMARIES.get(name)
-                if of_summaries is not None:
-                    values[column::width] = of_summaries(numbers).tolist()
-                else:
-                    others = batch.others
-                    values[column::width] = [others.get(place, {}).get(name, NOT_COMPUTED) for place in self.tensors]
-        return self.template % tuple(values)
+        others = [batch.others.get(place, _NO_OTHERS) for place in self.tensors]
+        times = map(batch.timestamps.__getitem__, self.owners)
+        return self.template % tuple(
+            chain.from_iterable(zip(times, *self.encoder.columns(numbers, others), strict=True))
+        )
 
 
 def repeated_rows(

@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from opdump.errors import CorruptDumpError
 from opdump.kernels import Summary
 from opdump.records import IO, FiledTensor, OpRecord, StatisticValue
 from opdump.statistics import (
-    CATEGORIES,
+    OWN,
+    Statistic,
     SummaryStatistics,
-    canonical_category,
-    category_of_heading,
     format_statistic,
+    name_of_heading,
+    one_spelling,
+    statistic,
 )
 
 FIXED_HEADINGS: Final = (
@@ -45,22 +50,6 @@ NOT_COMPUTED: Final = "null"
 
 _WIDEST_ROW: Final = 1 << 20
 _MOST_CACHED: Final = 50_000
-
-# The same values as SummaryStatistics gives by name, as expressions of a summary `s`: an encoder makes one function of those
-# that it prints, which takes half the time of a look-up for each. A step has thousands of rows.
-_FROM_SUMMARY: Final = {
-    "max": "s.max",
-    "min": "s.min",
-    "avg": "s.sum / s.count if s.count else nan",
-    "count": "s.count",
-    "negative zero count": "s.negative",
-    "positive zero count": "s.positive",
-    "nan count": "s.nan",
-    "negative inf count": "s.negative_inf",
-    "positive inf count": "s.positive_inf",
-    "zero count": "s.zero",
-    "l2norm": "sqrt(s.sum_squares)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +76,13 @@ class StatisticEncoder:
     """
 
     def __init__(self, categories: Sequence[str], *, trailing_comma: bool = False) -> None:
-        self.categories = tuple(dict.fromkeys(canonical_category(name) for name in categories))
-        headings = (*FIXED_HEADINGS, *(CATEGORIES[name].heading for name in self.categories))
+        self.categories = one_spelling(categories)
+        self._statistics = {name: statistic(name) for name in self.categories}
+        headings = (*FIXED_HEADINGS, *(cell(each.heading) for each in self._statistics.values()))
         self.header = ",".join(headings) + "\n"
         self._end = ",\n" if trailing_comma else "\n"
-        self._conversions = "".join("," + _conversion(name) for name in self.categories) + self._end
-        self._read = _reader_of(self.categories)
+        conversions = (_conversion(name, each) for name, each in self._statistics.items())
+        self._conversions = "".join("," + each for each in conversions) + self._end
         self._templates: dict[tuple[object, ...], str] = {}
 
     def rows(self, op: OpRecord, op_name: str, tensors: Iterable[FiledTensor]) -> list[str]:
@@ -123,19 +113,41 @@ class StatisticEncoder:
         """The rows of tensors, one after the other; `starts` runs parallel to them. None for those without statistics."""
         # One template for all rows, filled once.
         pieces: list[str] = []
-        values: list[StatisticValue] = []
-        row, read = self.row, self._read
+        summaries: list[Summary] = []
+        others: list[Mapping[str, StatisticValue]] = []
+        row = self.row
         for start, tensor in zip(starts, tensors, strict=True):
             statistics = tensor.statistics
             # `type() is`: isinstance asks the abstract base class, and a step has thousands of rows.
             if type(statistics) is SummaryStatistics:
                 pieces.append(start)
                 pieces.append(row(tensor))
-                values.extend(read(statistics.summary, statistics.digests))
+                summaries.append(statistics.summary)
+                others.append(statistics.others)
             elif statistics:
                 pieces.append(start)
                 pieces.append(_literal(_middle(tensor) + self._from_mapping(statistics)))
-        return "".join(pieces) % tuple(values)
+        if not summaries:
+            return "".join(pieces) % ()
+        numbers = np.fromiter(chain.from_iterable(summaries), np.float64, len(summaries) * len(Summary._fields))
+        columns = self.columns(numbers.reshape(len(summaries), -1), others)
+        return "".join(pieces) % tuple(chain.from_iterable(zip(*columns, strict=True)))
+
+    def columns(
+        self, summaries: NDArray[np.float64], others: Sequence[Mapping[str, StatisticValue]]
+    ) -> list[list[StatisticValue]]:
+        """What fills the templates of many rows: a column for each category. A row of `summaries` and one of `others` is a tensor's."""
+        of_all = Summary._make(summaries.T)
+        filled: list[list[StatisticValue]] = []
+        with np.errstate(all="ignore"):  # NaN and Inf are what the columns are there to show
+            for name, each in self._statistics.items():
+                function = (each.of_summaries or each.of_summary) if name in OWN else None
+                if function is not None:
+                    filled.append(function(of_all).tolist())  # type: ignore[union-attr]  # of columns it gives a column
+                else:
+                    cells = (given.get(name) for given in others)
+                    filled.append([NOT_COMPUTED if value is None else format_statistic(value) for value in cells])
+        return filled
 
     def _from_mapping(self, statistics: Mapping[str, StatisticValue]) -> str:
         cells = (format_statistic(statistics[name]) if name in statistics else NOT_COMPUTED for name in self.categories)
@@ -176,9 +188,7 @@ def decode_statistic_csv(data: bytes, *, where: str = "statistic.csv") -> list[S
     if missing:
         raise CorruptDumpError(f"{where}: the header has no column {missing[0]!r}; found {', '.join(header)[:200]!r}")
     places = [positions[heading.lower()] for heading in FIXED_HEADINGS]
-    categories = [
-        (category, index) for index, heading in enumerate(header) if (category := category_of_heading(heading))
-    ]
+    categories = [(category, index) for index, heading in enumerate(header) if (category := name_of_heading(heading))]
     rows = []
     for line, cells in table:
         op_type, op_name, task, stream, time, direction, slot, size, dtype, shape = (cells[place] for place in places)
@@ -223,18 +233,10 @@ def _literal(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _reader_of(categories: Sequence[str]) -> Callable[[Summary, Mapping[str, str]], tuple[StatisticValue, ...]]:
-    """The function that gives these statistics of a summary and its digests."""
-    values = [_FROM_SUMMARY.get(name, f"digests.get({name!r}, {NOT_COMPUTED!r})") for name in categories]
-    source = f"lambda s, digests: ({''.join(value + ', ' for value in values)})"
-    function = eval(source, {"sqrt": math.sqrt, "nan": math.nan})  # noqa: S307  # our own names of categories
-    return cast(Callable[[Summary, Mapping[str, str]], tuple[StatisticValue, ...]], function)
-
-
-def _conversion(category: str) -> str:
-    if category in ("md5", "hash"):
+def _conversion(name: str, each: Statistic) -> str:
+    if name not in OWN or each.of_summary is None:
         return "%s"
-    return "%d" if category.endswith("count") else "%g"
+    return "%d" if each.kind is int else "%g"
 
 
 def _table(data: bytes, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -291,10 +293,8 @@ def _value(category: str, text: str, where: str, line: int) -> StatisticValue | 
     stripped = text.strip()
     if not stripped or stripped == NOT_COMPUTED:
         return None
-    if category in ("md5", "hash", "hash:md5", "hash:sha1"):
-        return stripped
+    each = statistic(category)
     try:
-        return int(stripped) if category.endswith("count") else float(stripped)
+        return each.kind(stripped)
     except ValueError as error:
-        heading = CATEGORIES[category].heading
-        raise CorruptDumpError(f"{where}, line {line}: {heading} is {text[:40]!r}, expected a number") from error
+        raise CorruptDumpError(f"{where}, line {line}: {each.heading} is {text[:40]!r}, expected a number") from error

@@ -1,0 +1,72 @@
+"""ElementStatistics: the statistics of a choice that opdump's own look at a summary does not give."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.kernels import Summary
+from opdump.records import StatisticValue
+from opdump.statistics.statistic import Statistic
+from opdump.statistics.table import OWN, one_spelling, statistic
+
+Array = npt.NDArray[Any]
+Values = dict[str, StatisticValue]
+
+_LOG: Final = logging.getLogger("opdump")
+
+
+class ElementStatistics:
+    """Digests, and what installed packages add. False where there is nothing to take of elements.
+
+    A function of a package that raises for a tensor leaves that tensor without the statistic, with one warning.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        chosen = {name: statistic(name) for name in sorted(one_spelling(names))}
+        self._of_bytes = {name: each for name, each in chosen.items() if each.of_bytes is not None}
+        self._of_elements = {name: each for name, each in chosen.items() if each.of_elements is not None}
+        self.of_summary = {name: each for name, each in chosen.items() if each.of_summary and name not in OWN}
+        """Those of packages that a summary gives."""
+        self._failed: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._of_bytes or self._of_elements)
+
+    def of(self, raw: Array, widened: Callable[[], Array] | None = None) -> Values:
+        """Those of one tensor, as its elements lie in memory. `widened` gives them in a type of numpy where `raw` has none."""
+        found: Values = {}
+        for name, each in self._of_bytes.items():
+            self._add(found, name, each, each.of_bytes, raw)
+        if self._of_elements:
+            elements = (raw if widened is None else widened()).view()
+            elements.flags.writeable = False  # it may be the memory of the program
+            for name, each in self._of_elements.items():
+                self._add(found, name, each, each.of_elements, elements)
+        return found
+
+    def from_summary(self, summary: Summary) -> Values:
+        """The values of `of_summary` for one tensor."""
+        found: Values = {}
+        for name, each in self.of_summary.items():
+            self._add(found, name, each, each.of_summary, summary)
+        return found
+
+    def _add(self, found: Values, name: str, each: Statistic, function: Callable[[Any], Any] | None, of: Any) -> None:
+        assert function is not None
+        try:
+            with np.errstate(all="ignore"):
+                found[name] = each.kind(function(of))
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as error:
+            if name in OWN:
+                raise
+            if name not in self._failed:
+                self._failed.add(name)
+                reason = f"{type(error).__name__}: {error}"
+                _LOG.warning("the statistic %r of a tensor is left out: %s (told once)", name, reason)

@@ -1,0 +1,142 @@
+"""The statistics: one row for each, and those that installed packages add (entry points of the group `opdump.statistics`).
+
+Names are those of `statistic_category` of data_dump.json; headings those of statistic.csv and of the tables of a device
+(docs/files.md#the-csv-of-an-operator).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from opdump.extensions import Registry
+from opdump.statistics.digests import md5, sha1
+from opdump.statistics.statistic import Statistic
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from opdump.kernels import Summary
+
+
+def _averages(columns: Summary) -> npt.NDArray[Any]:
+    import numpy as np
+
+    counts: Any = columns.count
+    averages = np.full(len(counts), np.nan)
+    np.divide(columns.sum, counts, out=averages, where=counts != 0)
+    return averages
+
+
+def _norms(columns: Summary) -> npt.NDArray[Any]:
+    import numpy as np
+
+    norms: npt.NDArray[Any] = np.sqrt(columns.sum_squares)
+    return norms
+
+
+# Two of the names mislead: "negative zero count" counts the elements below zero and "positive zero count" those
+# above; zeros of either sign are in "zero count".
+OWN: Final[Mapping[str, Statistic]] = MappingProxyType(
+    {
+        "max": Statistic(heading="Max Value", of_summary=lambda s: s.max, on_device=True, dump_stats="Max"),
+        "min": Statistic(heading="Min Value", of_summary=lambda s: s.min, on_device=True, dump_stats="Min"),
+        "avg": Statistic(
+            heading="Avg Value",
+            of_summary=lambda s: s.sum / s.count if s.count else math.nan,
+            of_summaries=_averages,
+            on_device=True,
+            dump_stats="Avg",
+        ),
+        "count": Statistic(heading="Count", kind=int, of_summary=lambda s: s.count),
+        "negative zero count": Statistic(heading="Negative Zero Count", kind=int, of_summary=lambda s: s.negative),
+        "positive zero count": Statistic(heading="Positive Zero Count", kind=int, of_summary=lambda s: s.positive),
+        "nan count": Statistic(
+            heading="NaN Count", kind=int, of_summary=lambda s: s.nan, device_heading="Nan Count", dump_stats="Nan"
+        ),
+        "negative inf count": Statistic(
+            heading="Negative Inf Count", kind=int, of_summary=lambda s: s.negative_inf, dump_stats="Negative Inf"
+        ),
+        "positive inf count": Statistic(
+            heading="Positive Inf Count", kind=int, of_summary=lambda s: s.positive_inf, dump_stats="Positive Inf"
+        ),
+        "zero count": Statistic(heading="Zero Count", kind=int, of_summary=lambda s: s.zero),
+        "md5": Statistic(heading="MD5", kind=str, of_bytes=md5),
+        "l2norm": Statistic(
+            heading="L2Norm Value",
+            of_summary=lambda s: math.sqrt(s.sum_squares),
+            of_summaries=_norms,
+            on_device=True,
+            device_heading="l2norm",
+            dump_stats="L2norm",
+        ),
+        "hash": Statistic(heading="SHA1", kind=str, of_bytes=sha1),
+        "hash:sha1": Statistic(heading="SHA1", kind=str, same_as="hash"),
+        "hash:md5": Statistic(heading="MD5", kind=str, same_as="md5"),
+    }
+)
+"""In the order of the columns of a device."""
+
+STATISTICS: Final[Registry[Statistic]] = Registry(
+    "opdump.statistics", dict.fromkeys(OWN, "opdump.statistics.table:OWN"), loaded=OWN
+)
+
+DEFAULT: Final = ("max", "min", "l2norm")
+"""Where `statistic_category` names none."""
+DEVICE_DEFAULT: Final = ("max", "min", "avg", "nan count", "negative inf count", "positive inf count")
+"""Where `dump_stats` names none."""
+
+_OWN_HEADINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        heading.lower(): name
+        for name, each in OWN.items()
+        for heading in (each.heading, each.device_heading)
+        if heading and not each.same_as
+    }
+)
+_OWN_DUMP_STATS: Final[Mapping[str, str]] = MappingProxyType(
+    {each.dump_stats: name for name, each in OWN.items() if each.dump_stats}
+)
+
+
+def statistic(name: str) -> Statistic:
+    """The statistic of that name. Raises KeyError where there is none, ExtensionError where a package's cannot be loaded."""
+    own = OWN.get(name)
+    return STATISTICS.load(name) if own is None else own
+
+
+def one_spelling(names: Iterable[str]) -> tuple[str, ...]:
+    """Each statistic once, by the one spelling of those that have two: `hash:md5` is `md5`, `hash:sha1` is `hash`."""
+    return tuple(dict.fromkeys(statistic(name).same_as or name for name in names))
+
+
+def name_of_heading(heading: str) -> str | None:
+    """The statistic of a column, in any case (older files write `Nan Count`); None where it is none."""
+    wanted = heading.strip().lower()
+    if not wanted:
+        return None
+    return _OWN_HEADINGS.get(wanted) or next(
+        (
+            name
+            for name, each in STATISTICS.loaded().items()
+            if wanted in (each.heading.lower(), each.device_heading.lower())
+        ),
+        None,
+    )
+
+
+def unknown_names(names: Iterable[object]) -> list[object]:
+    """Those that no statistic has. Installed packages are asked where one is not opdump's own."""
+    return [name for name in names if not isinstance(name, str) or name not in STATISTICS]
+
+
+def dump_stats(names: Iterable[str]) -> Mapping[str, str]:
+    """What `dump_stats` of acl.json may hold, with the statistic that each name is, in the order of the columns.
+
+    Installed packages are asked where one of `names` is not opdump's own.
+    """
+    if all(name in _OWN_DUMP_STATS for name in names):
+        return _OWN_DUMP_STATS
+    return {each.dump_stats: name for name, each in STATISTICS.loaded().items() if each.dump_stats}
