@@ -16,7 +16,7 @@ from opdump.configs.dialects import load_plan
 from opdump.configs.mindspore.plan import plan_from_keywords
 from opdump.errors import OpdumpError
 from opdump.plan import DumpPlan, Exclusion, KernelPattern, ModelSelection, OperatorRange, StepSet
-from opdump.statistics import CATEGORIES
+from opdump.statistics import OWN
 from tests.config.verdicts import load, run
 
 NAMES = st.text(st.characters(exclude_characters='"'), min_size=1, max_size=8)
@@ -43,7 +43,7 @@ PLANS: dict[str, st.SearchStrategy[Any]] = {
     "selection": st.sampled_from(["all", "kernels", "marked"]),
     "kernels": st.lists(KERNELS.map(KernelPattern.parse), max_size=3).map(tuple),
     "devices": st.none() | SLOTS,
-    "statistic_category": st.lists(st.sampled_from(sorted(CATEGORIES)), unique=True).map(tuple),
+    "statistic_category": st.lists(st.sampled_from(sorted(OWN)), unique=True).map(tuple),
     "stat_calc_mode": st.sampled_from(["host", "device"]),
     "device_stat_precision_mode": st.sampled_from(["high", "low"]),
     "trans_flag": st.booleans(),
@@ -78,7 +78,7 @@ CONFIGS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "support_device": st.lists(st.integers(0, 7), unique=True),
         "op_debug_mode": st.integers(0, 4),
         "saved_data": st.sampled_from(["tensor", "statistic", "full"]),
-        "statistic_category": st.lists(st.sampled_from(sorted(CATEGORIES)), unique=True),
+        "statistic_category": st.lists(st.sampled_from(sorted(OWN)), unique=True),
         "net_name": st.sampled_from(["Net", "ü"]),
         "sample_num": st.integers(1, 9),
         "overflow_number": st.integers(0, 9),
