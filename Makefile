@@ -2,7 +2,8 @@
 #
 #   make demo        a small residual network, trained and dumped; it sets up what that needs and no more
 #   make test        the suite (PyTorch is the only framework it needs)
-#   make parity      against real peers, in an environment of their own (a large download)
+#   make test-tensorflow   the TensorFlow adapter, in environments with TensorFlow 2.21 and 2.15 (a large download)
+#   make parity      against real peers, each in an environment of its own (a large download), and test-tensorflow
 #   make forced-device   every program of the example set in every mode, as if on a device: half an hour
 #   make lint        formatter, linter, import contracts, C++ format, types
 #   make bench       instrumented / plain, measured in one run
@@ -31,7 +32,7 @@ CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
 # `make` works from any shell: another project's module path must not leak in.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-core parity forced-device lint format bench docs wheel changelog clean
+.PHONY: help setup demo test test-core test-tensorflow parity forced-device lint format bench docs wheel changelog clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -67,7 +68,11 @@ demo: $(VENV)/.opdump
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-parity: setup
+test-tensorflow:
+	tests/parity/run --set-up .venv-tensorflow .venv-tensorflow215
+	WORKERS=$(WORKERS) tests/tensorflow/run $(PYTEST_ARGS)
+
+parity: setup test-tensorflow
 	tests/parity/run
 
 forced-device: setup

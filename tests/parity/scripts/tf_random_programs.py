@@ -25,9 +25,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from opdump.adapters.tensorflow.sessions.buffer_forwarding import BufferForwarding
-from tests.parity.scripts.tf_functions_recording import recorded as recorded_functions
-from tests.parity.scripts.tf_sessions_harness import recorded as recorded_sessions
-from tests.parity.scripts.tf_sessions_harness import same
+from tests.tensorflow.functions.recording import recorded as recorded_functions
+from tests.tensorflow.sessions.recording import recorded as recorded_sessions
+from tests.tensorflow.sessions.recording import same
 
 v1 = tf.compat.v1
 N = 16

@@ -24,9 +24,9 @@ import tensorflow as tf
 
 from opdump.adapters.tensorflow.estimator.v1_names import give_v1_names
 from opdump.plan import StepSet
-from tests.parity.scripts.tf_functions_recording import recorded as recorded_functions
-from tests.parity.scripts.tf_sessions_harness import recorded as recorded_sessions
-from tests.parity.scripts.tf_sessions_harness import same
+from tests.tensorflow.functions.recording import recorded as recorded_functions
+from tests.tensorflow.sessions.recording import recorded as recorded_sessions
+from tests.tensorflow.sessions.recording import same
 
 v1 = tf.compat.v1
 PROGRAMS: dict[str, dict[str, Any]] = {"function": {}, "session": {}}

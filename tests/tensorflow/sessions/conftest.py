@@ -1,0 +1,11 @@
+"""Each test begins with a graph of its own."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+
+@pytest.fixture(autouse=True)
+def _empty_graph() -> None:
+    tf.compat.v1.reset_default_graph()
