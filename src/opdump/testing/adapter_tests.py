@@ -5,8 +5,11 @@ class TestTorchAdapter(AdapterTests):
     def tensor(self, array): return torch.from_numpy(array)
     def array(self, tensor): return tensor.numpy()
     def multiply(self, one, other): return one * other
-    def add_in_place(self, tensor, other): tensor.add_(other)
-    def view(self, tensor): return tensor.reshape(-1)
+    def add_in_place(self, tensor, other): tensor.add_(other)  # if it has operators that write into their inputs
+    def view(self, tensor): return tensor.reshape(-1)  # if it has views
+
+A test of what the subclass has no method for, or of a mode that it does not name, is none of its tests. pytest runs them, and this
+module is imported without it.
 """
 
 from __future__ import annotations
@@ -14,28 +17,84 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from opdump.adapters.base import Adapter, Settings, StepController
-from opdump.plan import DumpPlan, StepSet
-from opdump.recorder import Recorder
+from opdump.plan import Captures, DumpPlan, StepSet
+from opdump.recorder import Recorder, make_recorder
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics import ElementStatistics
 from opdump.testing.collecting_writer import CollectingWriter
 
 Array = npt.NDArray[Any]
+OPERATOR_FILES: dict[str, Any] = {"layout": "acl", "file_format": "bin", "saved_data": "tensor"}
+"""Of a plan whose layout files whole operators, as the modes of what happens to operators do."""
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+
+@runtime_checkable
+class SupportsInPlace(Protocol):
+    """Tests of an adapter whose framework has operators that write into their inputs."""
+
+    def add_in_place(self, tensor: Any, other: Any) -> None:
+        """Add `other` to `tensor`, by one operator that overwrites its first input."""
+
+
+@runtime_checkable
+class SupportsViews(Protocol):
+    """Tests of an adapter whose framework has views."""
+
+    def view(self, tensor: Any) -> Any:
+        """Another look at the same memory, by an operator that runs no kernel."""
+
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def _where(condition: Callable[[type[AdapterTests]], bool]) -> Callable[[Test], Test]:
+    """A test of the classes for which this holds."""
+
+    def mark(test: Test) -> Test:
+        setattr(test, "is_for", condition)  # noqa: B010  functions have no such attribute, says mypy
+        return test
+
+    return mark
+
+
+def _for_each(**values: tuple[str, ...]) -> Callable[[Test], Test]:
+    """A test for each of these values of an argument."""
+
+    def mark(test: Test) -> Test:
+        setattr(test, "values", values)  # noqa: B010  functions have no such attribute, says mypy
+        return test
+
+    return mark
 
 
 class AdapterTests(ABC):
     """Runs small programs under an adapter and looks at what a recorder got."""
+
+    modes: ClassVar[tuple[Captures, ...]] = ("data", "overflow", "exception")
+    """The modes of a plan (`captures`) that the adapter can serve."""
+
+    def __init_subclass__(cls) -> None:
+        """Leaves out the tests of what the class does not have."""
+        super().__init_subclass__()
+        for name, test in vars(AdapterTests).items():
+            is_for = getattr(test, "is_for", None)
+            if is_for is not None and getattr(cls, name) in (test, None):  # else it is the class's own
+                setattr(cls, name, test if is_for(cls) else None)
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Called by pytest."""
+        for name, values in getattr(metafunc.function, "values", {}).items():
+            metafunc.parametrize(name, values)
 
     @abstractmethod
     def adapter(self) -> Adapter:
@@ -53,25 +112,17 @@ class AdapterTests(ABC):
     def multiply(self, one: Any, other: Any) -> Any:
         """The elementwise product, by one operator; the framework's own error where the shapes do not match."""
 
-    @abstractmethod
-    def add_in_place(self, tensor: Any, other: Any) -> None:
-        """Add `other` to `tensor`, by one operator that overwrites its first input."""
-
-    @abstractmethod
-    def view(self, tensor: Any) -> Any:
-        """Another look at the same memory, by an operator that runs no kernel."""
-
     @contextmanager
     def captured(self, path: Path, **settings: Any) -> Iterator[tuple[StepController, CollectingWriter, Recorder]]:
         """Capture into memory while the block runs; only `manual_step` ends a step."""
         plan = DumpPlan(path=path, **{"saved_data": "full", **settings})
         adapter = self.adapter()
         writer = CollectingWriter()
-        recorder = Recorder(plan, writer, adapter.reader(plan))
+        recorder = make_recorder(plan, writer, adapter.reader(plan))
         with adapter.attach(recorder, Settings(steps="manual")) as clock:
             yield clock, writer, recorder
 
-    @pytest.mark.parametrize("dtype", DTYPES)
+    @_for_each(dtype=DTYPES)
     def test_an_operator_gives_the_same_bits_and_leaves_what_it_read_and_wrote(
         self, tmp_path: Path, dtype: str
     ) -> None:
@@ -90,7 +141,9 @@ class AdapterTests(ABC):
             assert record.payload is not None
             assert _same_bits(record.payload.to_host(), expected)
 
+    @_where(lambda cls: issubclass(cls, SupportsInPlace))
     def test_an_inplace_operator_keeps_its_true_input(self, tmp_path: Path) -> None:
+        assert isinstance(self, SupportsInPlace)
         before, addend = _numbers("float32", (4,), seed=3), _numbers("float32", (4,), seed=4)
         tensor, other = self.tensor(before.copy()), self.tensor(addend)
         with self.captured(tmp_path) as (clock, writer, _):
@@ -116,7 +169,7 @@ class AdapterTests(ABC):
         finite = _by_place(writer.tensors)["input", 1].statistics
         assert (finite["avg"], finite["l2norm"]) == (1.0, math.sqrt(63))
 
-    @pytest.mark.parametrize("saved_data", ["statistic", "full", "tensor"])
+    @_for_each(saved_data=("statistic", "full", "tensor"))
     def test_a_sample_is_what_is_filed_and_all_else_is_of_the_whole_tensor(
         self, tmp_path: Path, saved_data: str
     ) -> None:
@@ -149,7 +202,9 @@ class AdapterTests(ABC):
         assert (record.sample, record.shape) == (0, (2, 3))
         assert _same_bits(_elements(record), numbers)
 
+    @_where(lambda cls: issubclass(cls, SupportsViews))
     def test_a_view_is_listed_and_leaves_no_data(self, tmp_path: Path) -> None:
+        assert isinstance(self, SupportsViews)
         tensor = self.tensor(_numbers("float32", (2, 3), seed=6))
         with self.captured(tmp_path) as (clock, writer, recorder):
             self.view(tensor)
@@ -168,12 +223,19 @@ class AdapterTests(ABC):
 
     def test_every_operator_is_captured_or_skipped_with_a_reason(self, tmp_path: Path) -> None:
         tensor = self.tensor(_numbers("float32", (2, 3), seed=7))
+        ran = 0
         with self.captured(tmp_path) as (clock, _, recorder):
             for _ in range(3):
-                self.view(self.multiply(tensor, tensor))
-                self.add_in_place(tensor, tensor)
+                product = self.multiply(tensor, tensor)
+                ran += 1
+                if isinstance(self, SupportsViews):
+                    self.view(product)
+                    ran += 1
+                if isinstance(self, SupportsInPlace):
+                    self.add_in_place(tensor, tensor)
+                    ran += 1
                 clock.manual_step()
-        assert recorder.tally.executed == 9
+        assert recorder.tally.executed == ran
         assert recorder.tally.executed == recorder.tally.captured + recorder.tally.skipped.total()
 
     def test_only_the_wanted_steps_are_recorded(self, tmp_path: Path) -> None:
@@ -196,14 +258,52 @@ class AdapterTests(ABC):
         tensor, other = self.tensor(np.ones((2, 3), np.float32)), self.tensor(np.ones((4, 5), np.float32))
         plain = _error(lambda: self.multiply(tensor, other))
         with self.captured(tmp_path) as (clock, writer, _):
-            assert (type(_error(lambda: self.multiply(tensor, other))), str(plain)) == (type(plain), str(plain))
+            raised = _error(lambda: self.multiply(tensor, other))
             self.multiply(tensor, tensor)
             clock.manual_step()
+        assert (type(raised), str(raised)) == (type(plain), str(plain))
         assert [record.io for record in writer.tensors if record.op is writer.tensors[-1].op] == [
             "input",
             "input",
             "output",
         ]
+
+    @_where(lambda cls: "overflow" in cls.modes)
+    def test_overflow_mode_files_the_operator_that_overflows_alone(self, tmp_path: Path) -> None:
+        numbers = np.array([1.0, 3e38], np.float32)
+        large, ones = self.tensor(numbers), self.tensor(np.ones_like(numbers))
+        captured = self.captured(tmp_path, captures="overflow", **OPERATOR_FILES)
+        with np.errstate(over="ignore"), captured as (clock, writer, recorder):
+            self.multiply(large, ones)
+            self.multiply(large, large)
+            clock.manual_step()
+        records = _by_place(writer.tensors)
+        assert {place: _elements(record).tolist() for place, record in records.items()} == {
+            ("input", 0): numbers.tolist(),
+            ("input", 1): numbers.tolist(),
+            ("output", 0): [1.0, math.inf],
+        }
+        assert (recorder.tally.executed, recorder.tally.captured, dict(recorder.tally.skipped)) == (
+            2,
+            1,
+            {"no overflow": 1},
+        )
+
+    @_where(lambda cls: "exception" in cls.modes)
+    def test_exception_mode_files_what_the_operator_that_fails_had_read(self, tmp_path: Path) -> None:
+        a, b = _numbers("float32", (2, 3), seed=12), _numbers("float32", (4, 5), seed=13)
+        one, other = self.tensor(a), self.tensor(b)
+        plain = _error(lambda: self.multiply(one, other))
+        with self.captured(tmp_path, captures="exception", **OPERATOR_FILES) as (clock, writer, recorder):
+            self.multiply(one, one)
+            raised = _error(lambda: self.multiply(one, other))
+            clock.manual_step()
+        assert (type(raised), str(raised)) == (type(plain), str(plain))
+        records = _by_place(writer.tensors)
+        assert set(records) == {("input", 0), ("input", 1)}
+        assert _same_bits(_elements(records["input", 0]), a)
+        assert _same_bits(_elements(records["input", 1]), b)
+        assert dict(recorder.tally.skipped) == {"no exception": 1}
 
     def test_a_failing_program_leaves_no_hook_behind(self, tmp_path: Path) -> None:
         tensor = self.tensor(np.ones((2, 3), np.float32))
@@ -215,8 +315,7 @@ class AdapterTests(ABC):
                 self.multiply(tensor, tensor)
                 raise ZeroDivisionError
 
-        with pytest.raises(ZeroDivisionError):
-            program()
+        assert isinstance(_error(program), ZeroDivisionError)
         (writer,) = written
         recorded = len(writer.ops)
         self.multiply(tensor, tensor)
@@ -263,7 +362,10 @@ def _same_bits(one: Array, other: Array) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-def _error(call: Any) -> BaseException:
-    with pytest.raises(Exception) as caught:  # noqa: PT011  which error it is, is the framework's affair
+def _error(call: Callable[[], object]) -> BaseException:
+    """What the call raises; which error it is, is the framework's affair."""
+    try:
         call()
-    return caught.value
+    except Exception as error:  # noqa: BLE001  it is looked at
+        return error
+    raise AssertionError("the framework raised nothing")

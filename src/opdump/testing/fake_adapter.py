@@ -124,8 +124,13 @@ class FakeAdapter:
         if op.skip:
             recorder.skip_op(op)
             return _array(kernel(*inputs, **options))
-        opened = recorder.before_op(op, [Live(slot, f"x{slot}", array) for slot, array in enumerate(inputs)])
-        output = _array(kernel(*inputs, **options))
+        live = [Live(slot, f"x{slot}", array) for slot, array in enumerate(inputs)]
+        opened = recorder.before_op(op, live)
+        try:
+            output = _array(kernel(*inputs, **options))
+        except Exception as error:
+            recorder.failed_op(opened, error, live)
+            raise
         recorder.after_op(opened, [Live(0, "y", output)])
         return output
 

@@ -17,6 +17,8 @@ Array = npt.NDArray[Any]
 
 
 class TestTensorflowAdapter(AdapterTests):
+    modes = ("data", "overflow")
+
     def adapter(self) -> Adapter:
         return ADAPTER
 
