@@ -18,7 +18,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 from opdump.amounts import one_line, repr_of
-from opdump.errors import NoElementsError
+from opdump.errors import NoElementsError, OpdumpError
 from opdump.html_table import html_facts
 from opdump.tensor_elements import empty_elements, torch_tensor
 
@@ -244,6 +244,36 @@ class HostPayload:
 
     def to_host(self) -> npt.NDArray[Any]:
         return self.array
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPayload:
+    """Elements that are known to be unreadable since the dump was looked at; the problems of the dump tell of it too."""
+
+    file: str
+    error: OpdumpError
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """Raises the error that was found: CorruptDumpError, or UndecodableTensorError for one tensor of a whole file."""
+        raise type(self.error)(str(self.error))
+
+
+@runtime_checkable
+class SupportsFile(Protocol):
+    """Elements that lie in a file."""
+
+    @property
+    def file(self) -> str:
+        """Its path, below the one by which the dump was opened."""
+        ...
+
+
+@runtime_checkable
+class SupportsInspection(Protocol):
+    """Elements of which something can be told before they are read."""
+
+    def inspect(self) -> None:
+        """Raises what `to_host` would raise, as far as header and size tell."""
 
 
 if TYPE_CHECKING:

@@ -42,6 +42,15 @@ class FilePayload:
         """Where the file is. Raises CorruptDumpError where that is outside the dump."""
         return inside(self.root, self.relative)
 
+    @property
+    def file(self) -> str:
+        """The path as the dump was opened."""
+        return os.path.join(self.root, self.relative)
+
+    def inspect(self) -> None:
+        """Raises CorruptDumpError as `to_host` does; no element is read."""
+        self.header()
+
     def header(self) -> NpyHeader:
         """Shape and stored element type, without reading the elements. Raises CorruptDumpError as `to_host` does."""
         path = self.path

@@ -7,19 +7,15 @@ asked for.
 from __future__ import annotations
 
 from opdump.errors import OpdumpError
-from opdump.index.payload import FilePayload
-from opdump.layouts.ascend.payload import DumpPayload
-from opdump.records import TensorRecord
+from opdump.records import SupportsInspection, TensorRecord
 
 
 def damage_of(record: TensorRecord) -> str:
     """Why the elements of a tensor cannot be read, as far as its file's header and size tell; empty where they can, or are not there."""
     payload = record.payload
     try:
-        if isinstance(payload, FilePayload):
-            payload.header()
-        elif isinstance(payload, DumpPayload):
-            payload.tensor()
+        if payload is not None and isinstance(payload, SupportsInspection):
+            payload.inspect()
     except OpdumpError as error:
         return str(error)
     return ""

@@ -19,9 +19,8 @@ from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
-from opdump.layouts.ascend.payload import DamagedPayload
 from opdump.layouts.ascend.records import OVERFLOW_FILE, OVERFLOW_FILES
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.damage import damage_of
 from opdump.reports.table import Column, Printer, printable
 

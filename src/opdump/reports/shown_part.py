@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.errors import NotInDumpError
-from opdump.index.payload import FilePayload
-from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
-from opdump.records import TensorRecord
+from opdump.records import SupportsFile, TensorRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +57,7 @@ def each_selected(catalog: Catalog, selection: ShownPart) -> Iterator[Execution]
 def file_of(record: TensorRecord) -> str | None:
     """The file that holds a tensor's elements, under the path that the dump was opened with; None where there is none."""
     payload = record.payload
-    if isinstance(payload, FilePayload | DumpPayload | DamagedPayload):
-        return os.path.join(payload.root, payload.relative)
-    return None
+    return payload.file if payload is not None and isinstance(payload, SupportsFile) else None
 
 
 def _check_place(catalog: Catalog, selection: ShownPart) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from opdump.checks.not_finite import MEASURES, not_finite
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
-from opdump.layouts.ascend.payload import DamagedPayload
-from opdump.records import StatisticValue, TensorRecord
+from opdump.records import DamagedPayload, StatisticValue, TensorRecord
 from opdump.reports.damage import damage_of
 from opdump.statistics import OWN, SummaryStatistics, format_statistic
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opdump.errors import CorruptDumpError, OpdumpError
+from opdump.errors import CorruptDumpError
 from opdump.index.payload import inside
 from opdump.records import IO
 
@@ -33,6 +34,15 @@ class DumpPayload:
         """Where the file is. Raises CorruptDumpError where that is outside the dump."""
         return inside(self.root, self.relative)
 
+    @property
+    def file(self) -> str:
+        """The path as the dump was opened."""
+        return os.path.join(self.root, self.relative)
+
+    def inspect(self) -> None:
+        """Raises as `tensor` does; no element is read."""
+        self.tensor()
+
     def tensor(self) -> DumpTensor:
         """The tensor with everything that the file says of it: format, original shape, groups.
 
@@ -56,16 +66,3 @@ class DumpPayload:
         Raises CorruptDumpError where the file cannot be read, UndecodableTensorError where the tensor cannot be decoded.
         """
         return self.tensor().to_host()
-
-
-@dataclass(frozen=True, slots=True)
-class DamagedPayload:
-    """Elements that are known to be unreadable since the header was read; the problems of the dump tell of it too."""
-
-    root: Path
-    relative: str
-    error: OpdumpError
-
-    def to_host(self) -> npt.NDArray[Any]:
-        """Raises the error that was found: CorruptDumpError, or UndecodableTensorError for one tensor of a whole file."""
-        raise type(self.error)(str(self.error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,13 @@ from opdump.errors import CorruptDumpError, UndecodableTensorError
 from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles
 from opdump.layouts.ascend.operator_csv import OperatorRow, decode_operator_csv
-from opdump.layouts.ascend.payload import DamagedPayload, DumpPayload
+from opdump.layouts.ascend.payload import DumpPayload
 from opdump.layouts.ascend.places import Place
 from opdump.layouts.mindspore_sync.files import read_table
 from opdump.layouts.mindspore_sync.names import dtype_of_token
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
-from opdump.records import IO, OpRecord, Payload, StatisticValue, TensorRecord
+from opdump.records import IO, DamagedPayload, OpRecord, Payload, StatisticValue, TensorRecord
 
 OVERFLOW_FILE = "file"
 """The argument of the record of an overflow that names its file."""
@@ -184,7 +185,7 @@ class PlaceReader:
                 f"{(count * bits + 7) // 8}: it cannot be decoded, the other tensors of the file can"
             )
             self._problems.append(CorruptDumpError(said))
-            payload = DamagedPayload(self._root, relative, UndecodableTensorError(said))
+            payload = DamagedPayload(os.path.join(self._root, relative), UndecodableTensorError(said))
         elif count > available:
             # No bytes under a shape: the device could not copy the tensor, or the writer left the size out.
             payload = None
@@ -209,7 +210,7 @@ class PlaceReader:
             header = FilePayload(self._root, relative, dtype).header()
         except CorruptDumpError as error:
             self._problems.append(error)
-            payload = DamagedPayload(self._root, relative, error)
+            payload = DamagedPayload(os.path.join(self._root, relative), error)
         else:
             shape = header.shape
             if not is_stored_as(dtype, header.dtype):
