@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from opdump.kernels import Summary
-from opdump.layouts.mindspore_sync import StepRecords, SyncWriter
+from opdump.layouts.mindspore_sync.writer import StepRecords, SyncWriter
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics

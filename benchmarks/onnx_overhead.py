@@ -34,7 +34,7 @@ from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.index.writer import RunFacts, own_version
 from opdump.kernels import active, set_threads
 from opdump.layouts.registry import open_writer
-from opdump.plan import DumpPlan, LayoutName
+from opdump.plan import DumpPlan
 from opdump.recorder import make_recorder
 from opdump.statistics import DEVICE_DEFAULT
 
@@ -63,7 +63,7 @@ def exported_model() -> bytes:
 
 
 def recorded_session(
-    content: bytes, level: str, folder: Path, layout: LayoutName, options: onnxruntime.SessionOptions
+    content: bytes, level: str, folder: Path, layout: str, options: onnxruntime.SessionOptions
 ) -> OnnxSession:
     plan = DumpPlan(path=folder, layout=layout, saved_data="statistic", statistic_category=DEVICE_DEFAULT)
     run = RunFacts(0, "CPU", "onnxruntime", onnxruntime.__version__, own_version(), (__file__,), plan.to_json())

@@ -47,6 +47,11 @@ class Registry(Generic[Part]):
         self._loaded: dict[str, Part] = dict(loaded or {})
         self._told: set[str] = set()
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Opdump's own names: to ask for these, nobody looks for packages."""
+        return tuple(self._own)
+
     def names(self) -> tuple[str, ...]:
         """Every name, whether or not what it stands for can be loaded."""
         return tuple(self._parts())
@@ -77,6 +82,14 @@ class Registry(Generic[Part]):
                 self._told.add(name)
                 _LOG.warning("%s; it is left out", reason)
         return {name: self._loaded[name] for name in self.names() if name in self._loaded}
+
+    def added(self) -> dict[str, Part]:
+        """The same of installed packages alone."""
+        return {name: part for name, part in self.loaded().items() if name not in self._own}
+
+    def others(self) -> tuple[str, ...]:
+        """The names of installed packages alone, whether or not what they stand for can be loaded."""
+        return tuple(name for name in self.names() if name not in self._own)
 
     def listed(self) -> tuple[Listed, ...]:
         """Each part, with the reason of those that cannot be had."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from opdump.adapters.base import Settings
-from opdump.layouts.mindspore_sync import SyncWriter
+from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.reports.table import Column, Printer

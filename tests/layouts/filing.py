@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from opdump.index.writer import RunFacts
 from opdump.layouts.ascend.writer import AscendWriter
-from opdump.layouts.mindspore_sync import StepRecords, SyncWriter
+from opdump.layouts.mindspore_sync.writer import StepRecords, SyncWriter
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.testing import SampleStep

@@ -23,7 +23,7 @@ from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
 from opdump.index.payload import FilePayload
 from opdump.kernels import summarise
-from opdump.layouts.mindspore_sync import StepRecords
+from opdump.layouts.mindspore_sync.writer import StepRecords
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, SkipReason, StatisticValue
 from opdump.statistics import SummaryStatistics

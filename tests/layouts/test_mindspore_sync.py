@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opdump.catalog.catalog import open_dump
-from opdump.layouts.mindspore_sync import SyncWriter
+from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.records import OpRecord, TensorRecord
 from opdump.testing import LayoutTests, SampleStep
@@ -19,7 +19,7 @@ class SyncLayout(LayoutTests):
     layout: str
 
     def write(self, root: Path, steps: Sequence[SampleStep]) -> None:
-        plan = DumpPlan(path=root, saved_data="full", layout=self.layout)  # type: ignore[arg-type]
+        plan = DumpPlan(path=root, saved_data="full", layout=self.layout)
         file_steps(plan, steps)
 
     def read(self, root: Path) -> tuple[list[OpRecord], list[TensorRecord]]:
@@ -42,7 +42,7 @@ del SyncLayout, LayoutTests  # contracts are not tests by themselves
 
 @pytest.mark.parametrize("layout", ["mindspore-2.3", "mindspore-2.10"])
 def test_a_writer_that_wrote_nothing_leaves_a_dump_that_opens(tmp_path: Path, layout: str) -> None:
-    plan = DumpPlan(path=tmp_path, layout=layout)  # type: ignore[arg-type]
+    plan = DumpPlan(path=tmp_path, layout=layout)
     writer = SyncWriter(
         plan, rank_id=3, device_target="CPU", framework="fake", framework_version="1", command=("train.py",)
     )

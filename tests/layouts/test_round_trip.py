@@ -17,7 +17,7 @@ from opdump.catalog.catalog import open_dump
 from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
 from opdump.layouts.ascend.writer import AscendWriter
-from opdump.layouts.mindspore_sync import StepRecords
+from opdump.layouts.mindspore_sync.writer import StepRecords
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.records import Frame, HostPayload, OpRecord, TensorRecord
@@ -83,7 +83,7 @@ def test_whatever_an_adapter_makes_comes_back(layout: str, step: tuple[list[OpRe
     ops, tensors = step
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        writer = new_writer(DumpPlan(path=root, saved_data="full", layout=layout))  # type: ignore[arg-type]
+        writer = new_writer(DumpPlan(path=root, saved_data="full", layout=layout))
         files = [writer.write_payload(record) for record in tensors]
         writer.end_step(StepRecords(0, ops, tensors, list(files)))
         writer.close({})

@@ -9,8 +9,17 @@ from typing import Any
 
 from opdump.checks.overflow import OverflowStatus
 from opdump.graph import Graph
-from opdump.layouts.registry import RankWriter
+from opdump.layouts.base import RankWriter
 from opdump.plan import DumpPlan
+from opdump.recorder.writers import (
+    SupportsConstants,
+    SupportsExceptions,
+    SupportsFlush,
+    SupportsHistory,
+    SupportsKernelArgs,
+    SupportsMetadata,
+    SupportsOverflows,
+)
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink
 
@@ -55,7 +64,7 @@ class LateWriter:
         self.opened.write_graph(graph)
 
     def flush(self) -> None:
-        if self._opened is not None:
+        if isinstance(self._opened, SupportsFlush):
             self._opened.flush()
 
     def close(self, totals: Mapping[str, int] | None) -> None:
@@ -67,11 +76,11 @@ class LateWriter:
 
 
 class LateTensorFiles(LateWriter):
-    """In place of a layout with a file for each tensor."""
+    """In place of a layout that files tensor by tensor."""
 
     def __init__(self, plan: DumpPlan, open_it: Callable[[], RankWriter]) -> None:
         super().__init__(plan, open_it)
-        self._early: list[Callable[[Any], object]] = []
+        self._early: list[tuple[type, Callable[[Any], object]]] = []
         """What is filed in no hurry: it is no reason to open the writer."""
 
     def write_payload(self, record: TensorRecord) -> str:
@@ -79,25 +88,30 @@ class LateTensorFiles(LateWriter):
         return file
 
     def write_constant(self, data_id: int, record: TensorRecord) -> str:
-        self._when_open(lambda writer: writer.write_constant(data_id, record))
+        self._when_open(SupportsConstants, lambda writer: writer.write_constant(data_id, record))
         return ""
 
     def write_kernel_args(self, op: OpRecord) -> None:
-        self._when_open(lambda writer: writer.write_kernel_args(op))
+        self._when_open(SupportsKernelArgs, lambda writer: writer.write_kernel_args(op))
 
     def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
-        self.opened.graphs_ran(step, graph_ids)
+        if isinstance(self.opened, SupportsHistory):
+            self.opened.graphs_ran(step, graph_ids)
 
-    def _when_open(self, call: Callable[[Any], object]) -> None:
+    def _when_open(self, ability: type, call: Callable[[Any], object]) -> None:
         if self.is_open:
-            call(self.opened)
+            self._where_able(ability, call)
         else:
-            self._early.append(call)
+            self._early.append((ability, call))
+
+    def _where_able(self, ability: type, call: Callable[[Any], object]) -> None:
+        if isinstance(self.opened, ability):
+            call(self.opened)
 
     def _begun(self) -> None:
         early, self._early = self._early, []
-        for call in early:
-            call(self._opened)
+        for ability, call in early:
+            self._where_able(ability, call)
 
 
 class LateOperatorFiles(LateWriter):
@@ -105,10 +119,10 @@ class LateOperatorFiles(LateWriter):
 
     @property
     def metadata(self) -> Path | None:
-        return None if self._opened is None else self._opened.metadata
+        return self._opened.metadata if isinstance(self._opened, SupportsMetadata) else None
 
     def adopt(self, file: Path) -> None:
-        if self._opened is not None:
+        if isinstance(self._opened, SupportsMetadata):
             self._opened.adopt(file)
 
     def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
@@ -116,14 +130,16 @@ class LateOperatorFiles(LateWriter):
         return files
 
     def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
-        self.opened.write_overflow(op, status)
+        if isinstance(self.opened, SupportsOverflows):
+            self.opened.write_overflow(op, status)
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
-        files: Sequence[str | None] = self.opened.write_exception(op, tensors, message)
-        return files
+        if isinstance(self.opened, SupportsExceptions):
+            return self.opened.write_exception(op, tensors, message)
+        return self.write_operator(op, tensors)
 
 
 def late_writer(plan: DumpPlan, open_it: Callable[[], RankWriter]) -> LateWriter:
     """A stand-in for a writer in the layout of the plan."""
-    kind = LateOperatorFiles if plan.layout in ("acl", "mindspore-async") else LateTensorFiles
+    kind = LateOperatorFiles if plan.layout_facts.files == "operators" else LateTensorFiles
     return kind(plan, open_it)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from opdump.adapters.base import Runtime
 from opdump.capturing.report import CaptureReport
 from opdump.index.writer import RunFacts, own_version
-from opdump.layouts.registry import RankWriter, open_writer
+from opdump.layouts.base import RankWriter
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder, failure_text, make_recorder
 from opdump.sink import DirectorySink

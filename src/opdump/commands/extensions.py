@@ -1,4 +1,4 @@
-"""`opdump extensions`: what can be captured, computed and checked, opdump's own parts and those of installed packages.
+"""`opdump extensions`: what can be captured, filed, computed and checked, opdump's own parts and those of installed packages.
 
 opdump extensions
 """
@@ -28,12 +28,13 @@ framework of opdump's own is not installed is no error.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def extensions(*, as_json: bool) -> None:
-    """List what can be captured and checked, and what installed packages add to it."""
+    """List what can be captured, filed and checked, and what installed packages add to it."""
     from opdump.adapters.registry import FRAMEWORKS
     from opdump.checks.registry import CHECKS
+    from opdump.layouts.registry import LAYOUTS
     from opdump.statistics import STATISTICS
 
-    found = [each for registry in (FRAMEWORKS, STATISTICS, CHECKS) for each in registry.listed()]
+    found = [each for registry in (FRAMEWORKS, LAYOUTS, STATISTICS, CHECKS) for each in registry.listed()]
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:

@@ -21,7 +21,7 @@ from opdump.commands.ending import print_warnings
 from opdump.commands.first_overflow import first_option
 from opdump.commands.last_word import LastWord
 from opdump.commands.program_run import run_by_itself, run_under_capture
-from opdump.commands.run_options import RunOptions, rank_among_several
+from opdump.commands.run_options import RunOptions, checked_layout, rank_among_several
 from opdump.commands.script import Program, ProgramNotFoundError, load_module, load_script
 from opdump.commands.tracebacks import without_opdump_frames
 
@@ -78,8 +78,9 @@ written to its end, gives 3."""
 )
 @click.option(
     "--layout",
-    type=click.Choice(["mindspore-2.3", "mindspore-2.10"]),
-    help="How files are named; default mindspore-2.3.",
+    metavar="NAME",
+    callback=checked_layout,
+    help="How files are named and arranged: mindspore-2.3 (the default), mindspore-2.10, or a layout of `opdump extensions`.",
 )
 @click.option(
     "--framework",

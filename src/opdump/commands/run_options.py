@@ -19,6 +19,7 @@ from opdump.commands.first_overflow import with_first
 if TYPE_CHECKING:
     from opdump.plan import DumpPlan
 
+_LAYOUTS: Final = ("mindspore-2.3", "mindspore-2.10")
 _CATEGORIES: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
 
 
@@ -141,6 +142,19 @@ class RunOptions:
             if (named := environ.get(variable, "")) not in ("", "1")
             and os.path.realpath(named) != os.path.realpath(self.config)
         ]
+
+
+def checked_layout(_context: object, _option: object, name: str | None) -> str | None:
+    """The layout of that name. Raises BadParameter for one that is none, with the nearest."""
+    if name is None or name in _LAYOUTS:
+        return name
+    from opdump.plan.layouts import LAYOUTS
+    from opdump.plan.nearest import with_nearest
+
+    known = (*_LAYOUTS, *LAYOUTS.others())
+    if name not in known:
+        raise click.BadParameter(with_nearest(f"{name!r} is not one of {', '.join(map(repr, known))}", name, known))
+    return name
 
 
 def new_directory(program: str, environ: Mapping[str, str]) -> str:

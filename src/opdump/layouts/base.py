@@ -1,17 +1,24 @@
-"""What a catalog needs of one rank of a dump, of whichever layout."""
+"""What a layout is: it opens the writer of a rank, and it finds the dumps that such writers left.
+
+A rank that was found gives its records to a catalog, of whichever layout it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph
-from opdump.index.runs import Run
-from opdump.records import OpRecord, SkipReason, TensorRecord
+from opdump.index.runs import Run, RunChoice
+from opdump.plan import DumpPlan, LayoutFacts
+from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
+from opdump.sink import DirectorySink
 
 if TYPE_CHECKING:
+    from opdump.index.writer import RunFacts
     from opdump.layouts.ascend.places import DevicePlaces  # which reads what names this file
 
 
@@ -45,6 +52,64 @@ class Rank(Protocol):
     def graph(self, graph_id: int) -> Graph | None: ...
     def history(self, graph_id: int) -> tuple[int, ...]: ...
     def execution_order(self, graph_id: int) -> tuple[str, ...]: ...
+
+
+class RankWriter(Protocol):
+    """What every layout's writer has. It files tensors, or operators, as `LayoutFacts.files` says (`recorder/writers.py` has the calls)."""
+
+    @property
+    def sink(self) -> DirectorySink:
+        """What writes its files, and counts them for the report."""
+        ...
+
+    def write_step(
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[FiledTensor],
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
+    ) -> None:
+        """A step, or a part of one, has ended: its records, statistics included. `files` has what the writer said of each tensor."""
+
+    def write_graph(self, graph: Graph) -> None:
+        """A graph is known, or has grown. A layout without a place for graphs does nothing."""
+
+    def close(self, totals: Mapping[str, int] | None) -> None:
+        """The capture has ended; without `totals` it was given up, and the run is not whole."""
+
+
+@runtime_checkable
+class SupportsAbandon(Protocol):
+    """A writer that can take back what it opened, where nothing was filed."""
+
+    def abandon(self) -> None: ...
+
+
+ReadRanks: TypeAlias = Callable[[RunChoice], tuple[Rank, ...]]
+"""Reads the ranks of a dump that was found. Raises NotInDumpError where it has no run of that number."""
+
+
+class Layout(Protocol):
+    """How the files of a dump are named and arranged. `opdump.layouts` is the group of such objects."""
+
+    @property
+    def name(self) -> str:
+        """The name by which a plan chooses it, and under which it is registered."""
+        ...
+
+    @property
+    def facts(self) -> LayoutFacts:
+        """What plans and adapters need to know of it."""
+        ...
+
+    def open_writer(self, plan: DumpPlan, run: RunFacts) -> RankWriter:
+        """The writer of one rank of one run below `plan.path`. Raises DumpPathError where nothing can be written there."""
+        ...
+
+    def detect(self, path: Path) -> ReadRanks | None:
+        """What reads the dump at `path`, a directory or a file; None where there is no dump of this layout."""
+        ...
 
 
 @runtime_checkable

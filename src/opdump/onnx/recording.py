@@ -14,8 +14,9 @@ from opdump.capturing.recording import Recording
 from opdump.capturing.report import CaptureReport
 from opdump.errors import ConfigError, FrameworkMissingError
 from opdump.index.writer import RunFacts
+from opdump.layouts.base import RankWriter
 from opdump.layouts.graph_files.ge import write_ge_graph
-from opdump.layouts.registry import RankWriter, open_writer
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.plan.dialect_words import words_of
 from opdump.plan.list_matches import ChoseNothing
@@ -78,7 +79,7 @@ class ModelRecording:
             model, recorder=self.recorder, plan=self.plan, model_id=model_id, **options
         )
         is_operator = options.get("is_single_operator", False)
-        self._loaded[model_id] = _Loaded(session, has_graph_file=is_operator or self.plan.layout != "acl")
+        self._loaded[model_id] = _Loaded(session, has_graph_file=is_operator or not self.plan.layout_facts.by_model)
         if is_operator:
             return session
         self._model_names.update(session.model.names)

@@ -16,7 +16,6 @@ from opdump.plan.dump_plan import (
     DumpPlan,
     ExceptionDetail,
     FileFormat,
-    LayoutName,
     OnError,
     OverflowKind,
     SavedData,
@@ -26,6 +25,7 @@ from opdump.plan.dump_plan import (
     SyncLayoutName,
 )
 from opdump.plan.kernel_pattern import KernelPattern
+from opdump.plan.layouts import LayoutFacts
 from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
 from opdump.plan.modes import DATA, EXCEPTION, MODES, OVERFLOW, WATCH, Captures, Mode
 from opdump.plan.step_set import StepSet
@@ -44,7 +44,7 @@ __all__ = [
     "Exclusion",
     "FileFormat",
     "KernelPattern",
-    "LayoutName",
+    "LayoutFacts",
     "Mode",
     "ModelFilter",
     "ModelSelection",

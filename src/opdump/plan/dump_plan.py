@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_t
 from opdump.errors import ConfigError
 from opdump.plan.field_types import check_fields, wrong_value
 from opdump.plan.kernel_pattern import KernelPattern
+from opdump.plan.layouts import LayoutFacts, facts_of, layouts_with
 from opdump.plan.model_selection import ModelSelection
 from opdump.plan.modes import MODES, Captures, Mode
 from opdump.plan.step_set import StepSet
@@ -22,7 +23,6 @@ Selection = Literal["all", "kernels", "marked"]
 StatCalcMode = Literal["host", "device"]
 StatPrecision = Literal["high", "low"]
 SyncLayoutName = Literal["mindspore-2.3", "mindspore-2.10"]
-LayoutName = Literal["mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl"]
 FileFormat = Literal["npy", "bin"]
 DumpLevel = Literal["op", "kernel", "all"]
 OnError = Literal["continue", "stop"]
@@ -32,15 +32,10 @@ Dialect = Literal["mindspore", "acl", "tensorflow"]
 
 _LONGEST_NAME: Final = 255
 _DEBUG_MODES: Final = range(5)
-_OF_LAYOUTS: Final[Mapping[str, tuple[object, tuple[LayoutName, ...]]]] = MappingProxyType(
-    {
-        "file_format": ("npy", ("mindspore-async", "acl")),
-        "stream_in_names": (True, ("mindspore-async", "acl")),
-        "step_level": (False, ("mindspore-async",)),
-        "kernel_by_kernel": (False, ("mindspore-async",)),
-    }
+_OF_LAYOUTS: Final[Mapping[str, object]] = MappingProxyType(
+    {"file_format": "npy", "stream_in_names": True, "step_level": False, "kernel_by_kernel": False}
 )
-"""Fields that some layouts alone look at: the default that the others need, and those layouts."""
+"""Fields that some layouts alone have a place for (`LayoutFacts.fields`), and the value that the others need."""
 
 # Not part of the plan itself: the text that it came from, and what was said while reading it.
 _NOT_PRINTED = ("config_text", "warnings")
@@ -119,7 +114,8 @@ class DumpPlan:
     """The kind of configuration that it came from."""
     class_names_in_scope: bool = True
     """False for short scopes: `conv1` in place of `conv1-Conv2d`."""
-    layout: LayoutName = "mindspore-2.3"
+    layout: str = "mindspore-2.3"
+    """The name of one of `opdump.layouts`: opdump's own, or one that an installed package adds."""
     on_error: OnError = "continue"
     """Where the dump cannot be written any more (a full disk): `continue` runs the program without it, `stop` raises in it."""
     trailing_comma: bool = False
@@ -145,12 +141,16 @@ class DumpPlan:
             raise ConfigError(f"DumpPlan: sample_num is {self.sample_num}, expected 1 or more, or None")
         if self.selection == "kernels" and not self.kernels:
             raise ConfigError('DumpPlan: selection is "kernels" but `kernels` is empty; give patterns or write "all"')
-        for name, (default, layouts) in _OF_LAYOUTS.items():
+        try:
+            places = self.layout_facts.fields
+        except ConfigError as error:
+            raise ConfigError(f"DumpPlan: {error}") from error
+        for name, default in _OF_LAYOUTS.items():
             value = getattr(self, name)
-            if value != default and self.layout not in layouts:
+            if value != default and name not in places:
                 raise ConfigError(
                     f"DumpPlan: {name} is {value!r}, which layout {self.layout!r} has no place for, expected {default!r}; "
-                    f"or write layout={layouts[0]!r}"
+                    f"or write layout={layouts_with(name)[0]!r}"
                 )
 
     @property
@@ -159,9 +159,19 @@ class DumpPlan:
         return MODES[self.captures]
 
     @property
+    def layout_facts(self) -> LayoutFacts:
+        """What follows from its layout."""
+        return facts_of(self.layout)
+
+    @property
     def saves_values(self) -> bool:
-        """Whether what no operator made is filed too, parameters and inputs: in the synchronous layouts alone."""
-        return self.mode.files_values and self.layout not in ("acl", "mindspore-async")
+        """Whether what no operator made is filed too, parameters and inputs."""
+        return self.mode.files_values and self.layout_facts.values
+
+    @property
+    def takes_device_extremes(self) -> bool:
+        """Whether max and min are taken by the rules of a device, too."""
+        return self.saves_statistics and self.layout_facts.device_extremes
 
     @property
     def sample_taken(self) -> int | None:

@@ -1,9 +1,9 @@
-"""The way of elements to their files, in layouts with a file for each tensor: at once, but for those that are on their way from a device."""
+"""The way of elements to their files, in layouts that file tensor by tensor: at once, but for those that are on their way from a device."""
 
 from __future__ import annotations
 
 from opdump.recorder.snapshots import TensorSnapshot
-from opdump.recorder.writers import StepWriter, SupportsTensorFiles
+from opdump.recorder.writers import StepWriter, SupportsConstants, SupportsKernelArgs, SupportsTensorFiles
 from opdump.records import OpRecord
 
 
@@ -12,6 +12,8 @@ class TensorFiles:
 
     def __init__(self, writer: StepWriter) -> None:
         self.writer = writer if isinstance(writer, SupportsTensorFiles) else None
+        self._for_constants = writer if isinstance(writer, SupportsConstants) else None
+        self._for_arguments = writer if isinstance(writer, SupportsKernelArgs) else None
         self._tensors: list[TensorSnapshot] = []
         self._constants: list[tuple[int, TensorSnapshot]] = []
         self._with_arguments: set[tuple[int, int, str]] = set()
@@ -21,6 +23,11 @@ class TensorFiles:
     def are_waiting(self) -> bool:
         """Whether tensors wait for the writer."""
         return bool(self._tensors)
+
+    @property
+    def take_constants(self) -> bool:
+        """Whether the layout has a place for constants."""
+        return self._for_constants is not None
 
     def add(self, taken: TensorSnapshot) -> None:
         """One more that has elements."""
@@ -36,9 +43,9 @@ class TensorFiles:
     def write_arguments(self, op: OpRecord) -> None:
         """Files the arguments of an operator that are no tensors, once in a step."""
         key = (op.graph_id, op.step, op.op_name)
-        if op.arguments and key not in self._with_arguments and self.writer is not None:
+        if op.arguments and key not in self._with_arguments and self._for_arguments is not None:
             self._with_arguments.add(key)
-            self.writer.write_kernel_args(op)
+            self._for_arguments.write_kernel_args(op)
 
     def write_ready(self) -> None:
         """Writes what is in host memory already; what is on its way from a device waits for the end of the step."""
@@ -72,8 +79,8 @@ class TensorFiles:
     def _write_constants(self) -> None:
         waiting, self._constants = self._constants, []
         for data_id, taken in waiting:
-            if self.writer is not None:
-                self.writer.write_constant(data_id, taken.record())
+            if self._for_constants is not None:
+                self._for_constants.write_constant(data_id, taken.record())
 
     def _write(self, entry: TensorSnapshot) -> None:
         elements = entry.elements

@@ -27,10 +27,24 @@ class StepWriter(Protocol):
 
 @runtime_checkable
 class SupportsTensorFiles(Protocol):
-    """A layout with a file for each tensor."""
+    """A layout that files tensor by tensor."""
 
-    def write_payload(self, record: TensorRecord) -> str: ...
+    def write_payload(self, record: TensorRecord) -> str:
+        """Queue the elements of a tensor; where they are, as `write_step` is told again. Its statistics follow there."""
+        ...
+
+
+@runtime_checkable
+class SupportsConstants(Protocol):
+    """A layout with a place for tensors that no operator made."""
+
     def write_constant(self, data_id: int, record: TensorRecord) -> str: ...
+
+
+@runtime_checkable
+class SupportsKernelArgs(Protocol):
+    """A layout that files the non-tensor arguments of operators by themselves (`save_kernel_args`)."""
+
     def write_kernel_args(self, op: OpRecord) -> None: ...
 
 

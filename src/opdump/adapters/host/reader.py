@@ -68,7 +68,7 @@ class NumpyReader:
             elements=plan.saves_tensors,
             names=plan.statistic_category if plan.saves_statistics else (),
             sample=plan.sample_taken,
-            device_extremes=plan.layout == "acl" and plan.saves_statistics,
+            device_extremes=plan.takes_device_extremes,
         )
 
     def take(self, tensor: LiveValue) -> TensorSnapshot:

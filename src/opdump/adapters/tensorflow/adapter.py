@@ -53,7 +53,7 @@ class TensorflowAdapter:
         """
         _check(recorder.plan)
         capture = Capture(recorder, device_id=settings.rank_id, stop_after_dump=settings.stop_after_dump)
-        if recorder.plan.layout == "acl":
+        if recorder.plan.layout_facts.by_model:
             capture.write_graph = GraphFiles(capture, os.environ)
         keras_models = KerasModels(settings.model_names)
         eager = EagerCapture(capture)

@@ -166,7 +166,7 @@ class Capture:
         called_at: Stack = (),
     ) -> GraphRun:
         """A run of a model, which emits its operators: see `GraphRun`. `called_at` are the lines that called it."""
-        net_name = model.name if self.plan.layout == "acl" else self.plan.net_name
+        net_name = model.name if self.plan.layout_facts.by_model else self.plan.net_name
         return GraphRun(
             self._emitter, net_name, model.number, step, order=order, executions=executions, called_at=called_at
         )

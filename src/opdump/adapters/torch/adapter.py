@@ -79,7 +79,7 @@ class TorchAdapter:
             elements=plan.saves_tensors,
             names=_statistics(plan),
             sample=plan.sample_taken,
-            device_extremes=plan.layout == "acl" and plan.saves_statistics,
+            device_extremes=plan.takes_device_extremes,
             low_precision_on_device=plan.stat_calc_mode == "device" and plan.device_stat_precision_mode == "low",
             accelerators=self._accelerators,
         )
@@ -100,7 +100,7 @@ class _Capture(SilentListener):
 
     def __init__(self, recorder: Recorder, settings: Settings, accelerators: Accelerators) -> None:
         plan = recorder.plan
-        fails, in_models = plan.mode.failures_only, plan.mode.files_selected and plan.layout == "acl"
+        fails, in_models = plan.mode.failures_only, plan.mode.files_selected and plan.layout_facts.by_model
         self._plan = plan
         self._recorder = recorder
         self._stop_after_dump = settings.stop_after_dump

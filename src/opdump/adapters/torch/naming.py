@@ -25,7 +25,6 @@ from opdump.adapters.torch.sites import GRADIENTS, Site, Sites
 from opdump.adapters.torch.stacks import StackReader, is_recomputing
 from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.training_position import Position
-from opdump.dump_file.names import UNKNOWN_ID
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.records import Frame, OpRecord, Phase
@@ -69,7 +68,7 @@ class Naming:
         models: Models | None = None,
     ) -> None:
         self.rank_id = rank_id
-        self.net_name = "" if plan.layout == "acl" else plan.net_name
+        self.net_name = "" if plan.layout_facts.by_model else plan.net_name
         self.sites = Sites()
         self.links: ForwardLinks[Link] = ForwardLinks()
         self.parameter_scopes: dict[int, str] = {}
@@ -79,7 +78,7 @@ class Naming:
         self._plan = plan
         self._recorder = recorder
         self._observer = observer
-        self._task_id = UNKNOWN_ID if plan.layout in ("acl", "mindspore-async") else 0
+        self._task_id = plan.layout_facts.unknown_id
         """Of tasks and streams, which only a device has."""
         self._marks = marks
         """What chooses operators in place of the plan; None where the plan does."""

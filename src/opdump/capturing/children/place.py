@@ -20,8 +20,8 @@ from opdump.capturing.children.roles import awaited_processes
 from opdump.capturing.late_writer import LateWriter, late_writer
 from opdump.index.writer import RunFacts
 from opdump.interpreter.process_starts import Start
-from opdump.layouts.mindspore_sync import SyncWriter
-from opdump.layouts.registry import RankWriter, open_writer
+from opdump.layouts.base import RankWriter, SupportsAbandon
+from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.sink import DirectorySink
@@ -226,7 +226,7 @@ class Place:
 
     def _abandon(self) -> None:
         opened, self._opened = self._opened, None
-        if isinstance(opened, SyncWriter):
+        if opened is not None and isinstance(opened, SupportsAbandon):
             opened.abandon()
 
 

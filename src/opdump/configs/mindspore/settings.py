@@ -16,7 +16,6 @@ from opdump.errors import ConfigError
 from opdump.plan import (
     DumpPlan,
     KernelPattern,
-    LayoutName,
     SavedData,
     Selection,
     StatCalcMode,
@@ -24,12 +23,14 @@ from opdump.plan import (
     StepSet,
     SyncLayoutName,
 )
+from opdump.plan.layouts import LAYOUTS
 from opdump.plan.nearest import with_nearest
 from opdump.statistics import DEFAULT, STATISTICS, one_spelling, statistic, unknown_names
 
 DIAGNOSTIC_VARIABLE = "MS_DIAGNOSTIC_DATA_PATH"
 
 _REQUIRED = ("dump_mode", "net_name", "iteration", "input_output", "kernels", "support_device")
+_LAYOUTS = (*get_args(SyncLayoutName), async_dump.LAYOUT)
 _PATH_ALPHABET = re.compile(r"[A-Za-z0-9_/-]*")
 _NET_NAME_ALPHABET = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -353,7 +354,7 @@ def _categories(common: Section, saved_data: SavedData, calculated_on: str, warn
     return one_spelling(kept)
 
 
-def _layout(own: Section, *, is_async: bool) -> LayoutName:
+def _layout(own: Section, *, is_async: bool) -> str:
     if own.has("layout"):
-        return cast(LayoutName, own.choice("layout", (*get_args(SyncLayoutName), async_dump.LAYOUT)))
+        return own.choice("layout", _LAYOUTS if own.values["layout"] in _LAYOUTS else (*_LAYOUTS, *LAYOUTS.others()))
     return async_dump.LAYOUT if is_async else "mindspore-2.3"

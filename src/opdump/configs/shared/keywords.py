@@ -13,7 +13,6 @@ from typing import Any, Literal, TypedDict, get_type_hints
 from opdump.plan import (
     FileFormat,
     KernelPattern,
-    LayoutName,
     OnError,
     SavedData,
     Selection,
@@ -62,7 +61,7 @@ class PlanKeywords(TypedDict, total=False):
     initial_iteration: int
     sample_mode: Literal[0, 1]
     sample_num: int
-    layout: LayoutName
+    layout: str
     file_format: FileFormat
     class_names_in_scope: bool
     trailing_comma: bool

@@ -41,7 +41,7 @@ def plan_in_mode(plan: DumpPlan, mode: Mode, *, as_device: bool, nodes: Sequence
     if as_device:
         plan = replace(plan, layout="acl", file_format="bin")
     if mode.watches:
-        if plan.layout != "acl":
+        if not plan.layout_facts.watch:
             raise ConfigError(
                 f'watch mode writes files of the layout "acl", not of {plan.layout!r}; choose that layout, or leave `layout` out'
             )

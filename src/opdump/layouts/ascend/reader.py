@@ -20,7 +20,7 @@ from opdump.layouts.ascend.indexed import Indexes
 from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started
 from opdump.layouts.ascend.records import Executed, PlaceReader
 from opdump.layouts.base import StepContent
-from opdump.layouts.mindspore_sync import RankTree
+from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import OpRecord, TensorRecord
 

@@ -29,7 +29,7 @@ from opdump.layouts.mindspore_sync.from_files import (
     keyed,
     records_of_place,
 )
-from opdump.layouts.mindspore_sync.locate import locate
+from opdump.layouts.mindspore_sync.locate import RankPlace
 from opdump.layouts.mindspore_sync.names import PARAMETER
 from opdump.layouts.mindspore_sync.runs import most_executions, run_of, run_starts
 from opdump.layouts.mindspore_sync.true_names import TrueNames
@@ -293,15 +293,12 @@ class RankTree:
                 self.problems.append(problem)
 
 
-def read_tree(path: Path, *, run: RunChoice = "latest") -> tuple[RankTree, ...]:
-    """The ranks that `path` means: a dump, a rank, a net or an iteration.
-
-    Raises UnknownLayoutError where there is no dump of this layout, NotInDumpError where no rank has the run of that number.
-    """
-    trees = tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in locate(path))
-    runs = sorted({known.id for tree in trees for known in tree.runs})
-    if isinstance(run, int) and run not in runs:
-        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, runs)) or 'none'}")
+def read_places(path: Path, places: Sequence[RankPlace], run: RunChoice = "latest") -> tuple[RankTree, ...]:
+    """The ranks that `path` means. Raises NotInDumpError where none has the run of that number."""
+    trees = tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in places)
+    held = sorted({known.id for tree in trees for known in tree.runs})
+    if isinstance(run, int) and run not in held:
+        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, held)) or 'none'}")
     return trees
 
 

@@ -1,0 +1,54 @@
+"""The layout of acl: what devices write of models that are loaded, and of single operators."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from opdump.dump_file.names import UNKNOWN_ID
+from opdump.plan import DumpPlan, LayoutFacts
+
+if TYPE_CHECKING:
+    from opdump.index.runs import RunChoice
+    from opdump.index.writer import RunFacts
+    from opdump.layouts.ascend.places import Found
+    from opdump.layouts.ascend.writer import AscendWriter
+    from opdump.layouts.base import Rank, ReadRanks
+
+
+class AclLayout:
+    """Written as acl writes it, and found wherever a device has written, in MindSpore's form too."""
+
+    name = "acl"
+    facts = LayoutFacts(
+        files="operators",
+        by_model=True,
+        values=False,
+        device_extremes=True,
+        watch=True,
+        unknown_id=UNKNOWN_ID,
+        fields=frozenset({"file_format", "stream_in_names"}),
+    )
+
+    def open_writer(self, plan: DumpPlan, run: RunFacts) -> AscendWriter:
+        """The writer of one device."""
+        from opdump.layouts.ascend.writer import AscendWriter
+
+        return AscendWriter(plan, run, device_id=run.rank_id)
+
+    def detect(self, path: Path) -> ReadRanks | None:
+        """The devices at `path`: below it, above it, or copied out of their directories."""
+        from opdump.layouts.ascend.signs import find_dump
+
+        found = find_dump(path)
+        return None if found is None else partial(_read, path, found)
+
+
+def _read(path: Path, found: Found, run: RunChoice) -> tuple[Rank, ...]:
+    from opdump.layouts.ascend.reader import read_devices  # not where no device was found: it takes a while to import
+
+    return read_devices(path, found, run=run)
+
+
+ACL: Final = AclLayout()

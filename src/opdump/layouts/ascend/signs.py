@@ -1,0 +1,104 @@
+"""By which signs a path holds a dump of devices, and not one of MindSpore's synchronous layout.
+
+Asked in this order: a {time} with devices below it, or above the path, is a device's dump (unless `rank_N` directories beside it
+hold npy files), and so are `rank_N` directories that hold dump files, as older versions of MindSpore wrote them; then directories that
+were copied out of a device's dump. One of these that both could read is a device's where it holds a dump file, and a synchronous one
+where it holds npy files alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from opdump.errors import CorruptDumpError
+from opdump.layouts.ascend.places import Found, find_devices, find_loose, is_time
+from opdump.layouts.ascend.rank_places import find_in_ranks
+from opdump.layouts.mindspore_sync.files import find_places
+from opdump.layouts.mindspore_sync.layout import MINDSPORE_2_3
+
+if TYPE_CHECKING:
+    from opdump.layouts.ascend.files import ExecutionFiles
+
+_MOST_LOOKED_AT: Final = 100
+_NOTHING: Final = Found((), ())
+
+
+def find_dump(path: Path) -> Found | None:
+    """The devices that a path means; None where it is a synchronous dump, or none."""
+    if not path.is_dir():
+        return None
+    real = path.resolve()
+    found, in_ranks = _anchored(real), find_in_ranks(real)
+    if in_ranks.devices or (found.devices and not _ranks_hold_tensors(real)):
+        return _together(found, in_ranks)
+    loose = _NOTHING if _names_ranks(real) else find_loose(real)
+    if _holds_dump_files(loose) or (_holds_files(loose) and MINDSPORE_2_3.detect(path) is None):
+        return loose
+    return None
+
+
+def problems_at(path: Path) -> tuple[CorruptDumpError, ...]:
+    """What could not be looked at while devices were sought in a directory."""
+    loose = _NOTHING if _names_ranks(path) else find_loose(path)
+    return (*_anchored(path).problems, *loose.problems)
+
+
+def hint(path: Path) -> str:
+    """A directory in this one that holds devices, as a question; empty where none does."""
+    for child in sorted(path.iterdir())[:_MOST_LOOKED_AT]:
+        readable = child.is_dir() and not child.is_symlink() and os.access(child, os.R_OK | os.X_OK)
+        if readable and any(is_time(name) for name in os.listdir(child)) and find_devices(child).devices:
+            return f". Did you mean {child}?"
+    return ""
+
+
+def _anchored(path: Path) -> Found:
+    return _NOTHING if _is_part_of_rank(path) else find_devices(path)
+
+
+def _together(one: Found, other: Found) -> Found:
+    """The places of both, device by device."""
+    devices = {device.rank_id: device for device in one.devices}
+    for device in other.devices:
+        known = devices.get(device.rank_id)
+        devices[device.rank_id] = device if known is None else replace(known, places=(*known.places, *device.places))
+    return Found(tuple(devices[rank] for rank in sorted(devices)), (*one.problems, *other.problems))
+
+
+def _names_ranks(path: Path) -> bool:
+    """Whether the path is of the synchronous layout by a name in it or above it."""
+    return any(name.startswith("rank_") for name in path.parts[-4:]) or any(path.glob("rank_*"))
+
+
+def _is_part_of_rank(path: Path) -> bool:
+    """Whether it is a net, a graph or an iteration of a `rank_N`: those may have very many entries, and no times."""
+    parts = path.parts[-4:]
+    return any(name.startswith("rank_") for name in parts[:-1]) and not any(is_time(name) for name in parts)
+
+
+def _ranks_hold_tensors(path: Path) -> bool:
+    return any(find_places(rank) for rank in path.glob("rank_*") if rank.is_dir() and not rank.is_symlink())
+
+
+def _holds_dump_files(found: Found) -> bool:
+    return any(execution.dump is not None for execution in _named_executions(found))
+
+
+def _holds_files(found: Found) -> bool:
+    return any(True for _ in _named_executions(found))
+
+
+def _named_executions(found: Found) -> Iterator[ExecutionFiles]:
+    if not found.devices:
+        return
+    from opdump.layouts.ascend.files import list_place  # not where no device was found: it takes a while to import
+
+    for device in found.devices:
+        for place in device.places:
+            for execution in list_place(device.root, place).executions:
+                if execution.name is not None:
+                    yield execution
