@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opdump.index.writer import RunFacts
-from opdump.layouts.ascend.writer import AscendWriter
 from opdump.layouts.mindspore_sync.writer import StepRecords, SyncWriter
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
-from opdump.testing import SampleStep
+from opdump.testing import SampleStep, layout_tests
 
 
 def new_writer(plan: DumpPlan, *, rank_id: int = 0) -> SyncWriter:
@@ -39,14 +38,4 @@ def file_steps(plan: DumpPlan, steps: Sequence[SampleStep], *, rank_id: int = 0)
 def file_in_layout(plan: DumpPlan, steps: Sequence[SampleStep]) -> None:
     """The same in the layout of the plan, whichever it is."""
     writer = open_writer(plan, RunFacts(0, "CPU", "fake", "1.2", "0", ("train.py", "--x"), "{}"))
-    for step in steps:
-        if isinstance(writer, SyncWriter):
-            file_step(writer, step)
-            continue
-        assert isinstance(writer, AscendWriter)
-        files: list[str | None] = []
-        for op in step.ops:
-            own = [tensor for tensor in step.tensors if tensor.op is op]
-            files += writer.write_operator(op, own) if not op.skip else [None] * len(own)
-        writer.write_step(step.step, step.ops, step.tensors, files, {})
-    writer.close({"executed": sum(len(step.ops) for step in steps)})
+    layout_tests.file_steps(writer, steps, elements=plan.saves_tensors)

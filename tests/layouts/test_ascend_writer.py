@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
 from opdump.layouts.ascend.long_names import hashed_name
 from opdump.layouts.ascend.writer import AscendWriter
-from opdump.layouts.registry import open_writer
+from opdump.layouts.base import Layout
+from opdump.layouts.registry import LAYOUTS, open_writer
 from opdump.plan import DumpPlan, KernelPattern
 from opdump.records import HostPayload, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
@@ -64,14 +65,11 @@ def _file(root: Path, settings: Mapping[str, Any], *steps: SampleStep, rank_id: 
 class _Device(LayoutTests):
     settings: Mapping[str, Any]
 
-    def write(self, root: Path, steps: Sequence[SampleStep]) -> None:
-        _file(root, self.settings, *steps)
+    def layout(self) -> Layout:
+        return LAYOUTS.load(self.settings["layout"])
 
-    def read(self, root: Path) -> tuple[list[OpRecord], list[TensorRecord]]:
-        catalog = open_dump(root)
-        found = [each.op for each in catalog.ops(include_skipped=True)], list(catalog.tensors(include_skipped=True))
-        assert not catalog.problems
-        return found
+    def plan(self, root: Path) -> DumpPlan:
+        return DumpPlan(path=root, **self.settings)
 
 
 class TestAsyncNpy(_Device):

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from opdump.catalog.catalog import open_dump
+from opdump.layouts.base import Layout
 from opdump.layouts.mindspore_sync.writer import SyncWriter
+from opdump.layouts.registry import LAYOUTS
 from opdump.plan import DumpPlan
-from opdump.records import OpRecord, TensorRecord
-from opdump.testing import LayoutTests, SampleStep
-from tests.layouts.filing import file_steps
+from opdump.testing import LayoutTests
 
 
-class SyncLayout(LayoutTests):
-    layout: str
-
-    def write(self, root: Path, steps: Sequence[SampleStep]) -> None:
-        plan = DumpPlan(path=root, saved_data="full", layout=self.layout)
-        file_steps(plan, steps)
-
-    def read(self, root: Path) -> tuple[list[OpRecord], list[TensorRecord]]:
-        catalog = open_dump(root, run="all")
-        assert not catalog.problems
-        executions = list(catalog.executions(include_skipped=True))
-        return [execution.op for execution in executions], list(catalog.tensors(include_skipped=True))
+class TestSeedNaming(LayoutTests):
+    def layout(self) -> Layout:
+        return LAYOUTS.load("mindspore-2.3")
 
 
-class TestSeedNaming(SyncLayout):
-    layout = "mindspore-2.3"
+class TestLaterNaming(LayoutTests):
+    def layout(self) -> Layout:
+        return LAYOUTS.load("mindspore-2.10")
 
 
-class TestLaterNaming(SyncLayout):
-    layout = "mindspore-2.10"
-
-
-del SyncLayout, LayoutTests  # contracts are not tests by themselves
+del LayoutTests  # a contract is no test by itself
 
 
 @pytest.mark.parametrize("layout", ["mindspore-2.3", "mindspore-2.10"])

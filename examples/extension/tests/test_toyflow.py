@@ -1,4 +1,4 @@
-"""What opdump asks of every adapter, and what the check and the statistic say of a few arrays."""
+"""What opdump asks of every adapter and layout, and what the check and the statistic say of a few arrays."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 import toyflow
 from opdump_toyflow.adapter import ToyflowAdapter
 from opdump_toyflow.all_equal import all_equal
+from opdump_toyflow.packed import PACKED, Packed
 from opdump_toyflow.zero_fraction import zero_fraction
 
 from opdump.checks import Thresholds
 from opdump.checks.tensor_stats import stats_of_summary
 from opdump.kernels import summarise
-from opdump.testing import AdapterTests
+from opdump.testing import AdapterTests, LayoutTests
 
 
 class TestToyflow(AdapterTests):
@@ -50,3 +51,10 @@ def test_equal_elements_are_found() -> None:
 def test_the_fraction_of_zeros_takes_zeros_of_either_sign() -> None:
     assert zero_fraction(np.array([[0.0, -0.0], [1.0, np.nan]], np.float32)) == 0.5
     assert zero_fraction(np.zeros(3, np.int8)) == 1
+
+
+class TestPacked(LayoutTests):
+    """The contract of layouts."""
+
+    def layout(self) -> Packed:
+        return PACKED

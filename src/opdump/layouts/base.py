@@ -35,7 +35,10 @@ class StepContent:
 
 
 class Rank(Protocol):
-    """The records of one rank. Steps are read when they are asked for; `problems` collects what could not be read so far."""
+    """The records of one rank. Steps are read when they are asked for; `problems` collects what could not be read so far.
+
+    What a layout has no place for, its ranks inherit: no constants, no graphs.
+    """
 
     @property
     def rank_id(self) -> int: ...
@@ -48,10 +51,22 @@ class Rank(Protocol):
     @property
     def problems(self) -> Sequence[CorruptDumpError]: ...
     def step(self, step: int) -> StepContent: ...
-    def constants(self) -> tuple[TensorRecord, ...]: ...
-    def graph(self, graph_id: int) -> Graph | None: ...
-    def history(self, graph_id: int) -> tuple[int, ...]: ...
-    def execution_order(self, graph_id: int) -> tuple[str, ...]: ...
+
+    def constants(self) -> tuple[TensorRecord, ...]:
+        """Tensors that no operator made, which belong to no step."""
+        return ()
+
+    def graph(self, graph_id: int) -> Graph | None:
+        """The graph of that number; None where there is none."""
+        return None
+
+    def history(self, graph_id: int) -> tuple[int, ...]:
+        """The steps that a graph ran in."""
+        return ()
+
+    def execution_order(self, graph_id: int) -> tuple[str, ...]:
+        """The full names of the operators of a graph, in the order in which they run."""
+        return ()
 
 
 class RankWriter(Protocol):

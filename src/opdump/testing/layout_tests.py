@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opdump.catalog.catalog import Catalog, open_dump
+from opdump.errors import OpdumpError
+from opdump.index.writer import RunFacts
+from opdump.layouts.base import Layout, RankWriter
+from opdump.plan import DumpPlan
+from opdump.recorder import SupportsOperatorFiles, SupportsTensorFiles
 from opdump.records import OpRecord, TensorRecord
 from opdump.testing.sample_records import SampleStep, sample_step
 
@@ -17,31 +24,104 @@ from opdump.testing.sample_records import SampleStep, sample_step
 class LayoutTests(ABC):
     """Subclass it in a test file as `class TestMyLayout(LayoutTests)`; pytest runs what is inherited.
 
-    The records that `read` gives must equal those that were written, order included, and their payloads must hold the same
-    elements. Records with `skip` come back without a payload.
+    `layout` is all that is required. The records that come back must equal those that were written, order included, and their payloads
+    must hold the same elements; records with `skip` come back without a payload. A layout that keeps less says so in `kept`, and what
+    its plans need beside their defaults is said in `plan`.
     """
 
     @abstractmethod
-    def write(self, root: Path, steps: Sequence[SampleStep]) -> None:
-        """File the steps into the empty directory `root`, in their order, elements and statistics."""
+    def layout(self) -> Layout:
+        """The layout under test, which must be registered under its name: plans choose it by that."""
 
-    @abstractmethod
+    def plan(self, root: Path) -> DumpPlan:
+        """A plan that files elements and statistics into `root`."""
+        return DumpPlan(path=root, saved_data="full", layout=self.layout().name)
+
+    def kept(self, steps: Sequence[SampleStep]) -> tuple[list[OpRecord], list[TensorRecord]]:
+        """What of these steps comes back: all of it."""
+        return [op for step in steps for op in step.ops], [tensor for step in steps for tensor in step.tensors]
+
+    def write(self, root: Path, steps: Sequence[SampleStep], rank_id: int = 0) -> None:
+        """File the steps of a rank into the directory `root`, in their order, elements and statistics."""
+        file_steps(self._writer(root, rank_id), steps)
+
+    def leave(self, root: Path, step: SampleStep) -> None:
+        """File a step and leave the run without an end, as one that is killed."""
+        writer = self._writer(root, 0)
+        file_step(writer, step)
+        writer.sink.flush()
+
     def read(self, root: Path) -> tuple[list[OpRecord], list[TensorRecord]]:
         """Every operator and tensor below `root`, skipped ones included, in the order in which they were written."""
+        catalog = self.catalog(root)
+        found = [each.op for each in catalog.ops(include_skipped=True)], list(catalog.tensors(include_skipped=True))
+        assert not catalog.problems
+        return found
+
+    def catalog(self, root: Path) -> Catalog:
+        """The dump in `root`, opened by the layout itself."""
+        read = self.layout().detect(root)
+        assert read is not None, f"{self.layout().name} does not find the dump that it wrote"
+        return Catalog(root, read("all"))
+
+    def _writer(self, root: Path, rank_id: int) -> RankWriter:
+        plan = self.plan(root)
+        run = RunFacts(rank_id, "CPU", "fake", "1.2", "0", ("train.py", "--x"), plan.to_json())
+        return self.layout().open_writer(plan, run)
+
+    def test_an_empty_directory_is_no_dump(self, tmp_path: Path) -> None:
+        assert self.layout().detect(tmp_path) is None
+        assert self.layout().detect(tmp_path / "absent") is None
+
+    def test_a_dump_is_found_by_whoever_opens_the_directory(self, tmp_path: Path) -> None:
+        self.write(tmp_path, [sample_step(0)])
+        assert open_dump(tmp_path).steps == (0,)
+
+    def test_ranks_stay_apart(self, tmp_path: Path) -> None:
+        for rank in (0, 3):
+            self.write(tmp_path, [sample_step(0, rank_id=rank)], rank)
+        catalog = self.catalog(tmp_path)
+        assert catalog.ranks == (0, 3)
+        for rank in catalog.ranks:
+            ops, _ = self.kept([sample_step(0, rank_id=rank)])
+            assert [each.op.op_name for each in catalog.ops(rank=rank, include_skipped=True)] == [
+                op.op_name for op in ops
+            ]
+
+    def test_what_was_filed_of_a_run_that_never_ends_is_read(self, tmp_path: Path) -> None:
+        self.leave(tmp_path, sample_step(0))
+        found = list(self.catalog(tmp_path).tensors(include_skipped=True))
+        assert len(found) == len(self.kept([sample_step(0)])[1])
+
+    def test_a_file_that_is_cut_off_is_told(self, tmp_path: Path) -> None:
+        """Of the largest: by a problem of the dump, or by whoever asks for the elements. No other error comes of it."""
+        self.write(tmp_path, [sample_step(0), sample_step(1)])
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        largest = max(files, key=lambda path: path.stat().st_size)
+        os.truncate(largest, largest.stat().st_size * 2 // 3)
+        try:
+            catalog = self.catalog(tmp_path)
+            for record in catalog:
+                record.numpy()
+            told = "; ".join(map(str, catalog.problems))
+        except OpdumpError as error:
+            told = str(error)
+        assert str(tmp_path) in told
 
     def test_records_come_back_as_they_went_in(self, tmp_path: Path) -> None:
         steps = [sample_step(0), sample_step(1)]
         self.write(tmp_path, steps)
         ops, tensors = self.read(tmp_path)
-        assert ops == [op for step in steps for op in step.ops]
-        for found, expected in zip(tensors, [tensor for step in steps for tensor in step.tensors], strict=True):
+        expected_ops, expected_tensors = self.kept(steps)
+        assert ops == expected_ops
+        for found, expected in zip(tensors, expected_tensors, strict=True):
             assert found == expected
 
     def test_elements_come_back_to_the_bit(self, tmp_path: Path) -> None:
         step = sample_step(3)
         self.write(tmp_path, [step])
         _, tensors = self.read(tmp_path)
-        for found, expected in zip(tensors, step.tensors, strict=True):
+        for found, expected in zip(tensors, self.kept([step])[1], strict=True):
             assert (found.payload is None) == (expected.payload is None), expected.name
             if found.payload is not None and expected.payload is not None:
                 assert_same_bits(found.payload.to_host(), expected.payload.to_host())
@@ -50,7 +130,7 @@ class LayoutTests(ABC):
         step = sample_step(5)
         self.write(tmp_path, [step])
         _, tensors = self.read(tmp_path)
-        for found, expected in zip(tensors, step.tensors, strict=True):
+        for found, expected in zip(tensors, self.kept([step])[1], strict=True):
             assert dict(found.statistics).keys() == dict(expected.statistics).keys()
             for name, value in expected.statistics.items():
                 np.testing.assert_equal(found.statistics[name], value)
@@ -74,8 +154,31 @@ class LayoutTests(ABC):
         steps = [sample_step(0, graph_id=0), sample_step(0, graph_id=1)]
         self.write(tmp_path, steps)
         ops, tensors = self.read(tmp_path)
-        assert [op.graph_id for op in ops] == [op.graph_id for step in steps for op in step.ops]
-        assert len(tensors) == sum(len(step.tensors) for step in steps)
+        expected_ops, expected = self.kept(steps)
+        assert [op.graph_id for op in ops] == [op.graph_id for op in expected_ops]
+        assert [record.name for record in tensors] == [record.name for record in expected]
+
+
+def file_steps(writer: RankWriter, steps: Sequence[SampleStep], *, elements: bool = True) -> None:
+    """Hand steps to a writer as a recorder does, and close it; statistics alone where `elements` are not wanted."""
+    for step in steps:
+        file_step(writer, step, elements=elements)
+    writer.close({"executed": sum(len(step.ops) for step in steps)})
+
+
+def file_step(writer: RankWriter, step: SampleStep, *, elements: bool = True) -> None:
+    """Hand over one step, and leave the writer open."""
+    files: list[str | None] = []
+    for op in step.ops:
+        own = [tensor for tensor in step.tensors if tensor.op is op]
+        if not elements or op.skip:
+            files += [None] * len(own)
+        elif isinstance(writer, SupportsOperatorFiles):
+            files += writer.write_operator(op, own)
+        else:
+            assert isinstance(writer, SupportsTensorFiles), "a writer files tensors or operators"
+            files += [None if tensor.payload is None else writer.write_payload(tensor) for tensor in own]
+    writer.write_step(step.step, step.ops, step.tensors, files, {})
 
 
 def assert_same_bits(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:
