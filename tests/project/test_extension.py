@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli.json_shapes import mistakes
@@ -128,6 +129,53 @@ def test_what_is_there_is_listed_and_what_is_broken_with_its_reason(installed: P
     checked = python(broken, "-m", "opdump", "check", "dump", cwd=tmp_path)
     assert "opdump-broken 2.0" in checked.stderr
     assert "it is left out" in checked.stderr
+
+
+def test_a_layout_of_a_package_is_written_shown_checked_and_converted(installed: Path, tmp_path: Path) -> None:
+    def opdump(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return python(installed, "-m", "opdump", *arguments, cwd=tmp_path)
+
+    run = opdump("run", "--full", "--layout", "packed", "--path", "dump", EXAMPLE / "train.py")
+    assert run.returncode == 0, run.stderr
+    assert [path.name for path in (tmp_path / "dump").iterdir()] == ["rank_0.1.packed"]
+    shown = opdump("show", "dump", "--op", "Multiply", "--json")
+    assert shown.returncode == 0, shown.stderr
+    tensors = [tensor for each in json.loads(shown.stdout)["operators"] for tensor in each["tensors"]]
+    assert {tensor["file"] for tensor in tensors} == {"dump/rank_0.1.packed"}
+    findings = json.loads(opdump("check", "dump", "--json").stdout)["findings"]
+    assert {"inf", "all equal"} <= {each["check"] for each in findings}
+    done = opdump("convert", "dump", "-o", "out", "--json")
+    assert done.returncode == 0, done.stderr
+    outputs = [name for file in json.loads(done.stdout)["files"] for name in file["outputs"]]
+    (first,) = [name for name in outputs if "/0/MatMul." in name and name.endswith(".output.0.npy")]
+    weights = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / first), np.ones((2, 4), np.float32) @ weights)
+    cut = tmp_path / "dump" / "rank_0.1.packed"
+    os.truncate(cut, cut.stat().st_size // 2)
+    assert "cut off" in opdump("show", "dump").stdout + opdump("show", "dump").stderr
+    told = opdump("convert", "dump", "-o", "half", "--json")
+    assert told.returncode == 1
+    assert "is cut off" in told.stdout
+
+
+def test_a_layout_that_is_none_or_cannot_be_loaded_is_refused_with_the_reason(installed: Path, tmp_path: Path) -> None:
+    script = EXAMPLE / "train.py"
+    done = python(installed, "-m", "opdump", "run", "--layout", "paked", "--path", "dump", script, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nearest: 'packed'" in done.stderr
+    info = tmp_path / "broken" / "opdump_broken-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: opdump-broken\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[opdump.layouts]\nodd = nowhere:odd\n")
+    broken = tmp_path / "broken"
+    listed = python(broken, "-m", "opdump", "extensions", cwd=tmp_path)
+    assert (listed.returncode, "No module named 'nowhere'" in listed.stdout) == (1, True)
+    done = python(broken, "-m", "opdump", "run", "--layout", "odd", "--path", "dump", script, cwd=tmp_path)
+    assert (done.returncode, "No module named 'nowhere'" in done.stderr) == (1, True)
+    (tmp_path / "empty").mkdir()
+    shown = python(broken, "-m", "opdump", "show", "empty", cwd=tmp_path)
+    assert "opdump-broken 2.0" in shown.stderr
+    assert "it is left out" in shown.stderr
 
 
 def test_a_framework_that_nobody_adds_is_named_with_those_that_are_there(installed: Path, tmp_path: Path) -> None:

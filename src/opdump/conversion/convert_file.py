@@ -51,17 +51,8 @@ def _convert_tensors(
 ) -> None:
     samples = samples_of(file)
     for tensor in _chosen(file, plan):
-        with _failing_alone(result, tensor):
-            if plan.format and tensor.name in samples:
-                raise UndecodableTensorError(
-                    f"{tensor.name}: holds a sample, the first {tensor.shape[0]} elements of a tensor of shape "
-                    f"{samples[tensor.name]}; only a whole tensor can be brought into another format: leave out --format"
-                )
-            name, write = _prepared(tensor, file, source, plan)
-            _write(name, source, output, result, write)
-            result.tensors += 1
-            if tensor.name in samples:
-                result.samples.append(result.outputs[-1])
+        with failing_alone(result, tensor.name):
+            convert_tensor(tensor, samples.get(tensor.name), file.op_name, source, plan, output, result)
         forget(tensor)
     if plan.io is not None:
         return
@@ -71,8 +62,30 @@ def _convert_tensors(
             _write(name, source, output, result, partial(write_all, parts=(blob.data.read(),)))
 
 
+def convert_tensor(
+    tensor: DumpTensor,
+    whole: tuple[int, ...] | None,
+    op_name: str,
+    source: SourceFile,
+    plan: ConversionPlan,
+    output: OutputDirectory,
+    result: FileResult,
+) -> None:
+    """Write one tensor of the operator with that true name; of a sample `whole` is the shape that its tensor has."""
+    if plan.format and whole is not None:
+        raise UndecodableTensorError(
+            f"{tensor.name}: holds a sample, the first {tensor.shape[0]} elements of a tensor of shape "
+            f"{whole}; only a whole tensor can be brought into another format: leave out --format"
+        )
+    name, write = _prepared(tensor, op_name, source, plan)
+    _write(name, source, output, result, write)
+    result.tensors += 1
+    if whole is not None:
+        result.samples.append(result.outputs[-1])
+
+
 def _prepared(
-    tensor: DumpTensor, file: DumpFile, source: SourceFile, plan: ConversionPlan
+    tensor: DumpTensor, op_name: str, source: SourceFile, plan: ConversionPlan
 ) -> tuple[str, Callable[[int], int]]:
     """The name of a tensor's file, and what writes it."""
     plain = plain_tensor(tensor, plan)
@@ -86,7 +99,7 @@ def _prepared(
     elif plan.layout == "mindspore":
         stored = in_host_format(stored)
     if plan.layout == "mindspore":
-        name = synchronous_name(source.name, file.op_name, stored)
+        name = synchronous_name(source.name, op_name, stored)
     else:
         name = f"{source.name}.{tensor_ending(stored, plan)}"
     return name, partial(WRITERS[plan.file_type], stored)
@@ -96,7 +109,7 @@ def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirector
     from opdump.dump_file.opdebug import decode_opdebug, opdebug_json
 
     for tensor in file.outputs:
-        with _failing_alone(result, tensor):
+        with failing_alone(result, tensor.name):
             record = decode_opdebug(tensor.data.read(), source.path)
             for problem in record.problems:
                 result.fail(UndecodableTensorError(problem), tensor.name)
@@ -106,14 +119,14 @@ def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirector
 
 
 @contextmanager
-def _failing_alone(result: FileResult, tensor: DumpTensor) -> Iterator[None]:
+def failing_alone(result: FileResult, tensor: str) -> Iterator[None]:
     """Collects what is wrong with one tensor, and goes on with the others; a full disk ends it all."""
     try:
         yield
     except OutputFullError:
         raise
     except (OpdumpError, MemoryError) as error:
-        result.fail(error, tensor.name)
+        result.fail(error, tensor)
 
 
 def _write(

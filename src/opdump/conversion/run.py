@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +16,14 @@ from opdump.conversion.convert_file import convert_file
 from opdump.conversion.lost_processes import NOT_TO_BE_HAD, end_processes, is_attended
 from opdump.conversion.output_directory import OutputDirectory, write_all
 from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, Layout, SourceFile, failure
-from opdump.conversion.sources import find_sources
+from opdump.conversion.sources import Sources, find_sources, has_dump_name
 from opdump.dump_file.names import MAPPING_NAME
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
+
+    from opdump.conversion.recorded import RecordedRank
 
 # Less is done before other processes have started.
 _SMALL_FILES = 2000
@@ -78,16 +80,19 @@ def convert(
     began = time.monotonic()
     _check(plan)
     with closing(OutputDirectory(output)) as directory:
+        recorded: list[RecordedRank] = []
         if plan.layout == "mindspore":
             from opdump.conversion.mindspore_tree import find_tree_sources
 
             sources = find_tree_sources(paths, directory)
         else:
+            paths = list(paths)
             sources = find_sources(paths, recursive=recursive, output=directory.identity)
+            recorded = _recorded(paths, sources)
         done = Conversion(
             output,
             layout=plan.layout,
-            sources=len(sources.files),
+            sources=len(sources.files) + len(recorded),
             failures=sources.failures,
             skipped=sources.skipped,
             subdirectories=sources.subdirectories,
@@ -96,16 +101,16 @@ def convert(
             small = len(sources.files) < _SMALL_FILES and sources.size < _SMALL_BYTES
             jobs = 1 if small else len(os.sched_getaffinity(0))
         jobs = min(jobs, len(sources.files))
-        if jobs > 1:
+        if jobs > 1 and not recorded:
             results = _in_processes(sources.files, plan, directory, jobs)
         else:
-            results = _in_turn(sources.files, plan, directory)
+            results = _in_turn(sources.files, plan, directory, recorded)
         try:
             with closing(results):
                 for result in results:
                     _account(done, result)
                     if progress is not None:
-                        progress(len(done.results), len(sources.files))
+                        progress(len(done.results), done.sources)
                     if result.fatal:
                         done.stopped = True
                         break
@@ -141,12 +146,27 @@ def _account(done: Conversion, result: FileResult) -> None:
     done.failures += result.failures
 
 
-def _in_turn(files: list[SourceFile], plan: ConversionPlan, output: OutputDirectory) -> _Results:
+def _recorded(paths: list[str], sources: Sources) -> list[RecordedRank]:
+    """What layouts of installed packages recorded. Nobody looks for one where every file has the name of a dump file."""
+    if sources.files and all(has_dump_name(file.name) for file in sources.files):
+        return []
+    from opdump.conversion.recorded import take_recorded
+
+    return take_recorded(paths, sources)
+
+
+def _in_turn(
+    files: list[SourceFile], plan: ConversionPlan, output: OutputDirectory, recorded: Sequence[RecordedRank] = ()
+) -> _Results:
     with _interrupts_noted() as is_interrupted:
         for file in files:
             if is_interrupted():
                 raise KeyboardInterrupt
             yield convert_file(file, plan, output)
+        if recorded:
+            from opdump.conversion.recorded import convert_ranks
+
+            yield from convert_ranks(recorded, plan, output, is_interrupted)
 
 
 @contextmanager

@@ -63,9 +63,14 @@ def find_sources(paths: Iterable[str], *, recursive: bool, output: tuple[int, in
     return search.found
 
 
+def has_dump_name(name: str) -> bool:
+    """Whether a file is called as dump files are, or by the digits that stand for a long name."""
+    return parse_dump_name(name) is not None or name.isdigit()
+
+
 def _is_no_dump(path: str, name: str) -> bool:
     """Whether a file of a directory is something else, by its name or else by how it begins."""
-    if parse_dump_name(name) is not None or name.isdigit():
+    if has_dump_name(name):
         return False
     if name.startswith(".") or name.endswith((*_NO_DUMPS, "-journal", "-wal", "-shm")):
         return True
