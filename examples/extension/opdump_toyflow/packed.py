@@ -52,7 +52,7 @@ class Packed:
 
     def detect(self, path: Path) -> ReadRanks | None:
         """The files in a directory, or one of them."""
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        files = sorted(path.iterdir()) if path.is_dir() else [path][: path.is_file()]
         found = [_File(file, int(match[1]), int(match[2])) for file in files if (match := _NAME.fullmatch(file.name))]
         return partial(_read_ranks, path, found) if found else None
 
@@ -68,6 +68,7 @@ class PackedWriter(RankWriter):
         taken = [int(match[2]) for file in plan.path.iterdir() if (match := _NAME.fullmatch(file.name))]
         self._file = f"rank_{run.rank_id}.{max(taken, default=0) + 1}.packed"
         self._size = 0
+        self._is_closed = False
         self._lock = threading.Lock()
         told = {name: value for name, value in run._asdict().items() if name != "rank_id"}
         self._append({"run": {**told, "plan": json.loads(run.plan), "started": _now()}})
@@ -104,6 +105,9 @@ class PackedWriter(RankWriter):
 
     def close(self, totals: Mapping[str, int] | None) -> None:
         """Append the end, unless the run was given up."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if totals is not None:
             self._append({"end": {"ended": _now(), "totals": dict(totals)}})
         self._sink.close()

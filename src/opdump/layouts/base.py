@@ -91,7 +91,7 @@ class RankWriter(Protocol):
         """A graph is known, or has grown. A layout without a place for graphs does nothing."""
 
     def close(self, totals: Mapping[str, int] | None) -> None:
-        """The capture has ended; without `totals` it was given up, and the run is not whole."""
+        """The capture has ended; without `totals` it was given up, and the run is not whole. A second call does nothing."""
 
 
 @runtime_checkable

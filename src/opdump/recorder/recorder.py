@@ -227,7 +227,7 @@ class Recorder:
             data_id = self._graphs.add_constant(op, live.slot)
         facts = self._reader.skip(live.tensor, "not selected")
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
-        if self.plan.saves_tensors and self._files.take_constants and self.plan.mode.files_values:
+        if self.plan.saves_tensors and self._files.takes_constants and self.plan.mode.files_values:
             with self._lock:
                 taken = self._reader.take(live.tensor)
                 taken.belongs(op, "output", 0, "", "")

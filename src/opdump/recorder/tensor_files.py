@@ -25,7 +25,7 @@ class TensorFiles:
         return bool(self._tensors)
 
     @property
-    def take_constants(self) -> bool:
+    def takes_constants(self) -> bool:
         """Whether the layout has a place for constants."""
         return self._for_constants is not None
 

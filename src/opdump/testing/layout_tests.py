@@ -88,6 +88,12 @@ class LayoutTests(ABC):
                 op.op_name for op in ops
             ]
 
+    def test_closing_twice_changes_nothing(self, tmp_path: Path) -> None:
+        writer = self._writer(tmp_path, 0)
+        file_steps(writer, [sample_step(0)])
+        writer.close({"executed": 0})
+        assert self.catalog(tmp_path).runs[0].totals["executed"] == len(sample_step(0).ops)
+
     def test_what_was_filed_of_a_run_that_never_ends_is_read(self, tmp_path: Path) -> None:
         self.leave(tmp_path, sample_step(0))
         found = list(self.catalog(tmp_path).tensors(include_skipped=True))
