@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,14 @@ def test_a_layout_of_a_package_is_written_shown_checked_and_converted(installed:
     told = opdump("convert", "dump", "-o", "half", "--json")
     assert told.returncode == 1
     assert "is cut off" in told.stdout
+
+
+def test_the_code_on_the_page_is_that_of_the_example() -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "extensions.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "def " in block]
+    sources = [path.read_text(encoding="utf-8") for path in EXAMPLE.rglob("*.py")]
+    assert blocks
+    assert all(any(block in source for source in sources) for block in blocks)
 
 
 def test_a_layout_that_is_none_or_cannot_be_loaded_is_refused_with_the_reason(installed: Path, tmp_path: Path) -> None:

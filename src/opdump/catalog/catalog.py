@@ -33,7 +33,7 @@ from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.html_table import html_table
 from opdump.index.runs import Run, RunChoice
-from opdump.layouts.base import Rank, StepContent, SupportsPlaces
+from opdump.layouts.base import ModelDirectories, Rank, StepContent, SupportsModels
 from opdump.layouts.detect import read_ranks
 from opdump.plan import KernelPattern
 from opdump.records import IO, OpRecord, SkipReason, TensorRecord
@@ -41,8 +41,6 @@ from opdump.records import IO, OpRecord, SkipReason, TensorRecord
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
-
-    from opdump.layouts.ascend.places import DevicePlaces
 
 __all__ = ["Catalog", "Execution", "Run", "open_dump"]
 
@@ -121,10 +119,10 @@ class Catalog:
         return tuple(sorted({graph for tree in self._trees.values() for graph in tree.graph_ids}))
 
     @property
-    def devices(self) -> tuple[DevicePlaces, ...]:
-        """The directories of each device of a dump of devices, those of the chosen run; none of another layout."""
+    def model_directories(self) -> tuple[ModelDirectories, ...]:
+        """The directories of each rank whose directories tell models apart, a device's; those of the chosen run."""
         trees = (self._trees[rank] for rank in self.ranks)
-        return tuple(tree.chosen_places() for tree in trees if isinstance(tree, SupportsPlaces))
+        return tuple(tree.model_directories() for tree in trees if isinstance(tree, SupportsModels))
 
     @property
     def problems(self) -> tuple[CorruptDumpError, ...]:

@@ -19,7 +19,6 @@ from opdump.sink import DirectorySink
 
 if TYPE_CHECKING:
     from opdump.index.writer import RunFacts
-    from opdump.layouts.ascend.places import DevicePlaces  # which reads what names this file
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +126,24 @@ class Layout(Protocol):
         ...
 
 
-@runtime_checkable
-class SupportsPlaces(Protocol):
-    """A rank whose directories tell models apart: a device's."""
+@dataclass(frozen=True, slots=True)
+class ModelDirectories:
+    """Where a rank keeps what it has of each model, in the chosen run."""
 
-    def chosen_places(self) -> DevicePlaces:
+    base: Path
+    """The directory above all of it."""
+    root: Path
+    """The directory that was opened, `base` or one below."""
+    homes: tuple[Path, ...]
+    """The directories of the rank's runs, which have notes of graph files."""
+    models: Mapping[str, tuple[str, ...]]
+    """The directories of each model by the name of the model, relative to `base`."""
+
+
+@runtime_checkable
+class SupportsModels(Protocol):
+    """A rank whose directories tell models apart."""
+
+    def model_directories(self) -> ModelDirectories:
         """The directories of the chosen run; of the last one where "latest" was asked for."""
         ...

@@ -16,7 +16,7 @@ from opdump.catalog.catalog import Catalog
 from opdump.configs.shared.ge_graph_environment import graph_directories
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.index.metadata import METADATA
-from opdump.layouts.ascend.places import DevicePlaces
+from opdump.layouts.base import ModelDirectories
 from opdump.layouts.graph_files.ge import (
     COMPUTE_GRAPH,
     is_computational,
@@ -93,7 +93,8 @@ def search_graphs(
     leave them, and where the variables in `environ` point. `named` is the graph file that a person chose.
     Raises CorruptDumpError where that cannot be read, and NotInDumpError where it is of another program.
     """
-    directories = _model_directories(catalog.devices)
+    ranks = catalog.model_directories
+    directories = _directories_of_models(ranks)
     if not directories:
         if named is not None:
             raise NotInDumpError(f"{catalog.path}: has no directories of models, which --graph could choose from")
@@ -102,10 +103,10 @@ def search_graphs(
     if named is not None:
         return GraphSearch(models, (), (_named(catalog, named, directories),), ())
     warnings: list[str] = []
-    found = {graph.model_name: graph for graph in _noted(catalog.devices, directories, warnings)}
+    found = {graph.model_name: graph for graph in _noted(ranks, directories, warnings)}
     looked: list[Path] = []
     if not set(directories) <= {sanitise(name) for name in found}:
-        for directory in _places_to_look(catalog.devices, environ, cwd):
+        for directory in _places_to_look(ranks, environ, cwd):
             looked.append(directory)
             for graph in _graphs_in(directory, directories, warnings):
                 found.setdefault(graph.model_name, graph)
@@ -175,15 +176,12 @@ def _told_apart(search: GraphSearch) -> str:
     return f". It trains ({search.computational[0].update}); {many} data too"
 
 
-def _model_directories(devices: Iterable[DevicePlaces]) -> dict[str, tuple[str, ...]]:
+def _directories_of_models(ranks: Iterable[ModelDirectories]) -> dict[str, tuple[str, ...]]:
     """The name of each model, as directories have it, and its directories."""
     found: dict[str, dict[str, None]] = {}
-    for device in devices:
-        for place in device.places:
-            if place.net_name:
-                path = device.root / place.relative
-                model = path.parent if place.data_index is not None else path
-                found.setdefault(place.net_name, {})[os.path.relpath(model, device.base)] = None
+    for rank in ranks:
+        for name, directories in rank.models.items():
+            found.setdefault(name, {}).update(dict.fromkeys(directories))
     return {name: tuple(directories) for name, directories in found.items()}
 
 
@@ -200,9 +198,9 @@ def _named(catalog: Catalog, file: Path, directories: Mapping[str, tuple[str, ..
 
 
 def _noted(
-    devices: Iterable[DevicePlaces], directories: Mapping[str, tuple[str, ...]], warnings: list[str]
+    ranks: Iterable[ModelDirectories], directories: Mapping[str, tuple[str, ...]], warnings: list[str]
 ) -> Iterator[ModelGraph]:
-    for home in _homes(devices):
+    for home in _homes(ranks):
         try:
             notes = read_notes(home / METADATA)
         except CorruptDumpError as error:
@@ -213,26 +211,20 @@ def _noted(
             yield ModelGraph(note.model_name, Path(note.file), note.rule, found, note.update)
 
 
-def _homes(devices: Iterable[DevicePlaces]) -> list[Path]:
+def _homes(ranks: Iterable[ModelDirectories]) -> list[Path]:
     """The directories of devices, `{time}/{device_id}`."""
-    homes: dict[Path, None] = {}
-    for device in devices:
-        for place in device.places:
-            path = device.root / place.relative
-            above = [path, *path.parents]
-            homes.update((each, None) for each in above if each.parent.name == place.time and place.time)
-    return list(homes)
+    return list(dict.fromkeys(home for rank in ranks for home in rank.homes))
 
 
-def _places_to_look(devices: Sequence[DevicePlaces], environ: Mapping[str, str], cwd: Path) -> list[Path]:
+def _places_to_look(ranks: Sequence[ModelDirectories], environ: Mapping[str, str], cwd: Path) -> list[Path]:
     """Directories that may hold graph files, each once, those of the dump first."""
     found: dict[Path, None] = {}
-    for device in devices:
-        above = [device.root, *device.root.parents]
-        found.update((path, None) for path in above if path == device.base or device.base in path.parents)
-    for home in _homes(devices):
+    for rank in ranks:
+        above = [rank.root, *rank.root.parents]
+        found.update((path, None) for path in above if path == rank.base or rank.base in path.parents)
+    for home in _homes(ranks):
         found.update({home.parent: None, home: None})
-    for base in (*dict.fromkeys(device.base for device in devices), cwd):
+    for base in (*dict.fromkeys(rank.base for rank in ranks), cwd):
         found[base] = None
         for pattern in _OF_PROCESSES:
             found.update((path, None) for path in sorted(base.glob(pattern)))

@@ -1,8 +1,8 @@
 """What extensions test themselves with: contracts to subclass, and stand-ins for a framework and a disk.
 
 class TestMyLayout(LayoutTests):
-    def write(self, root, steps): ...
-    def read(self, root): ...
+    def layout(self):
+        return MY_LAYOUT
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles, list_place
 from opdump.layouts.ascend.indexed import Indexes
 from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started
 from opdump.layouts.ascend.records import Executed, PlaceReader
-from opdump.layouts.base import StepContent
+from opdump.layouts.base import ModelDirectories, StepContent
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import OpRecord, TensorRecord
@@ -133,7 +133,7 @@ class DeviceTree:
             self._note(cut_off(self.root / place.relative, place.step, len(late)))
         return PlaceFiles((*late, *(overflows if place.has_step else ())), None, files.problems)
 
-    def chosen_places(self) -> DevicePlaces:
+    def model_directories(self) -> ModelDirectories:
         """The directories of the chosen run; of the last one where "latest" was asked for."""
         last = max(self._run_of.values(), default=0)
         places = [
@@ -141,7 +141,16 @@ class DeviceTree:
             for place in self._places
             if self._is_chosen(place) and (self._run != "latest" or self._run_of[place] == last)
         ]
-        return replace(self._device, places=tuple(places))
+        models: dict[str, dict[str, None]] = {}
+        homes: dict[Path, None] = {}
+        for place in places:
+            path = self.root / place.relative
+            if place.net_name:
+                model = path.parent if place.data_index is not None else path
+                models.setdefault(place.net_name, {})[os.path.relpath(model, self._device.base)] = None
+            homes.update((each, None) for each in (path, *path.parents) if each.parent.name == place.time != "")
+        found = {name: tuple(directories) for name, directories in models.items()}
+        return ModelDirectories(self._device.base, self.root, tuple(homes), found)
 
     def constants(self) -> tuple[TensorRecord, ...]:
         """None: a device files what operators read and wrote."""
