@@ -159,6 +159,27 @@ def test_a_layout_of_a_package_is_written_shown_checked_and_converted(installed:
     assert "is cut off" in told.stdout
 
 
+TORCH = """
+import torch
+model = torch.nn.Linear(3, 2)
+(model(torch.ones(4, 3)) * torch.tensor([1.0, 2.0])).sum().backward()
+torch.optim.SGD(model.parameters(), 0.1).step()
+"""
+
+
+def test_a_framework_of_opdump_is_captured_in_it_too(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TORCH)
+    options = ("--full", "--layout", "packed", "--path", "dump")
+    run = python(installed, "-m", "opdump", "run", *options, "train.py", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert [path.name for path in (tmp_path / "dump").iterdir()] == ["rank_0.1.packed"]
+    shown = json.loads(
+        python(installed, "-m", "opdump", "show", "dump", "--json", "--op", "addmm", cwd=tmp_path).stdout
+    )
+    tensors = [tensor for each in shown["operators"] for tensor in each["tensors"]]
+    assert {"Parameter.weight", "Parameter.bias"} <= {tensor["source"] for tensor in tensors}
+
+
 def test_the_code_on_the_page_is_that_of_the_example() -> None:
     page = (EXAMPLE.parents[1] / "docs" / "extensions.md").read_text(encoding="utf-8")
     blocks = [block for block in re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "def " in block]

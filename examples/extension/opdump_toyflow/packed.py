@@ -220,6 +220,8 @@ def _contents(file: _File, problems: list[CorruptDumpError]) -> _Contents:
         """Where the last record ends that could be read."""
         try:
             while line := stream.readline():
+                if not line.endswith(b"\n"):
+                    raise ValueError("it is cut off")
                 record = json.loads(line)
                 begin = stream.tell()
                 stream.seek(record.get("size", 0), os.SEEK_CUR)

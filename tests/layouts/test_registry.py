@@ -1,0 +1,66 @@
+"""The registry of layouts: names, what follows from each, and when packages are looked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opdump.capturing.late_writer import late_writer
+from opdump.errors import ConfigError
+from opdump.layouts.registry import LAYOUTS
+from opdump.plan import DumpPlan
+from opdump.recorder import SupportsOperatorFiles, SupportsTensorFiles
+from opdump.records import OpRecord
+from opdump.sink import DirectorySink
+from opdump.testing import CollectingWriter
+
+
+def test_every_layout_has_the_name_under_which_it_is_registered() -> None:
+    assert [LAYOUTS.load(name).name for name in LAYOUTS.own] == list(LAYOUTS.own)
+
+
+def test_a_name_of_no_layout_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"DumpPlan: layout is 'mindspor-2.3', expected .*; nearest: 'mindspore-2.3'"):
+        DumpPlan(path=tmp_path, layout="mindspor-2.3")
+    with pytest.raises(ConfigError, match="DumpPlan: layout is 3, expected text"):
+        DumpPlan(path=tmp_path, layout=3)  # type: ignore[arg-type]
+
+
+def test_whoever_names_a_layout_of_opdump_loads_no_writer_and_looks_for_no_package() -> None:
+    code = """
+import sys
+from pathlib import Path
+from opdump.plan import DumpPlan
+for layout in ("mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl"):
+    assert DumpPlan(path=Path("/tmp"), layout=layout).layout_facts.files
+print(*sorted({"importlib.metadata", "numpy", "sqlite3", "opdump.sink"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+class _Least:
+    """A writer without any ability beside that which it must have."""
+
+    def __init__(self, root: Path) -> None:
+        self.sink = DirectorySink(root)
+        self._all = CollectingWriter()
+        self.write_step, self.write_graph = self._all.write_step, self._all.write_graph
+        self.write_payload = self._all.write_payload
+
+    def close(self, totals: object) -> None:
+        self.sink.close()
+
+
+def test_what_a_layout_has_no_place_for_is_not_asked_of_it_late(tmp_path: Path) -> None:
+    tensors = late_writer(DumpPlan(path=tmp_path), lambda: _Least(tmp_path))
+    assert isinstance(tensors, SupportsTensorFiles)
+    tensors.write_kernel_args(OpRecord("A", "A-op0", 1))  # type: ignore[attr-defined]  # offered, whatever the layout has
+    tensors.graphs_ran(0, [0])  # type: ignore[attr-defined]
+    tensors.flush()
+    assert isinstance(
+        late_writer(DumpPlan(path=tmp_path, layout="acl"), lambda: _Least(tmp_path)), SupportsOperatorFiles
+    )
