@@ -296,9 +296,9 @@ class RankTree:
 def read_places(path: Path, places: Sequence[RankPlace], run: RunChoice = "latest") -> tuple[RankTree, ...]:
     """The ranks that `path` means. Raises NotInDumpError where none has the run of that number."""
     trees = tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in places)
-    held = sorted({known.id for tree in trees for known in tree.runs})
-    if isinstance(run, int) and run not in held:
-        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, held)) or 'none'}")
+    runs = sorted({known.id for tree in trees for known in tree.runs})
+    if isinstance(run, int) and run not in runs:
+        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, runs)) or 'none'}")
     return trees
 
 
