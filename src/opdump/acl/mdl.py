@@ -333,7 +333,7 @@ def _feeds(model: LoadedModel, dataset: Dataset, gear: int | None, where: str) -
             f"{where}: the data set has {len(dataset.buffers)} buffers, and the model {len(wanted)} inputs: "
             f"{', '.join(each.name for each in wanted)}",
         )
-    feed_of = adapter_module("feeds").feed_of
+    feed_of = adapter_module("tensors_of_run").feed_of
     feeds = {}
     for slot, (each, handle) in enumerate(zip(info.own_inputs, dataset.buffers, strict=False)):
         buffer = state.handles.get(handle, DataBuffer, where)

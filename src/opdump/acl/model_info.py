@@ -21,7 +21,7 @@ class ModelInfo:
     """
 
     def __init__(self, model: ModelFile, inputs: Sequence[Any], outputs: Sequence[Any], where: str) -> None:
-        known = adapter_module("feeds").dtype_and_dims
+        known = adapter_module("tensors_of_run").dtype_and_dims
         metadata = {entry.key: entry.value for entry in model.proto.metadata_props}
         given = tuple(TensorInfo(value.name, *known(value)) for value in inputs)
         self.own_inputs: tuple[TensorInfo, ...]

@@ -102,7 +102,7 @@ def _execute(
         if len(out) != len(results):
             raise CallError(Code.OP_OUTPUT_NOT_MATCH, f"{where}: {len(results)} descriptions, {len(out)} outputs")
         model = _model(op_type, _signature(described), _signature(results), _attributes(attr, where), where)
-        feed_of = adapter_module("feeds").feed_of
+        feed_of = adapter_module("tensors_of_run").feed_of
         feeds = {}
         for value, buffer, desc in zip(model.session.inputs, into, described, strict=True):
             info = TensorInfo(value.name, DTYPES[desc.data_type], tuple(desc.dims))

@@ -24,7 +24,7 @@ def random_feed(value: Any, shape: Sequence[int] | None, seed: tuple[int, ...]) 
     Integers are mostly positions or lengths: 0 and 1 are in range wherever anything is. A dimension that the model leaves open is 1,
     or as `shape` has it. Raises ModelInputError for a shape that does not fit, and for text and sequences.
     """
-    dtype, dims = adapter_module("feeds").dtype_and_dims(value)
+    dtype, dims = adapter_module("tensors_of_run").dtype_and_dims(value)
     wanted = tuple(1 if dim < 0 else dim for dim in dims) if shape is None else tuple(shape)
     _check_shape(value.name, dims, wanted)
     generator = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def load_input(value: Any, path: Path) -> Any:
         raise ModelInputError(f"{path}: cannot be read as an npy file: {error}") from error
     if not isinstance(array, np.ndarray):
         raise ModelInputError(f"{path}: holds several arrays; expected the npy file of one")
-    dtype, dims = adapter_module("feeds").dtype_and_dims(value)
+    dtype, dims = adapter_module("tensors_of_run").dtype_and_dims(value)
     if dtype.startswith(_NARROW):
         _check_shape(value.name, dims, array.shape)
         return _narrow(array, dtype)
@@ -75,7 +75,7 @@ def load_input(value: Any, path: Path) -> Any:
 
 def outputs_for_numpy(values: Sequence[Any]) -> list[str] | None:
     """Names of the outputs that ONNX Runtime gives as arrays; None, which asks for all, where there is none of these."""
-    known = adapter_module("feeds").dtype_and_dims
+    known = adapter_module("tensors_of_run").dtype_and_dims
     return [
         value.name for value in values if not known(value)[0].startswith((*_NARROW, "int4", "uint4", "float4"))
     ] or None
@@ -92,4 +92,4 @@ def _narrow(array: Array, dtype: str) -> Any:
 
     narrow = array.astype(getattr(ml_dtypes, dtype))
     bits = narrow.view(np.uint16 if dtype == "bfloat16" else np.uint8)
-    return adapter_module("feeds").feed_of(bits, dtype)
+    return adapter_module("tensors_of_run").feed_of(bits, dtype)

@@ -49,7 +49,7 @@ class SessionRecording:
         """Waits until everything that was recorded so far is on disk."""
         with self._recording.recorder.writing():
             if self.capture.write_graph is not None:
-                self.capture.write_graph.tell()
+                self.capture.write_graph.note_files()
             self._recording.sink.flush()
 
     def close(self) -> CaptureReport:
@@ -85,7 +85,7 @@ class Recordings:
 
         Raises TensorflowConfigError where it asks for what cannot be.
         """
-        parameters = adapter_module("npu_optimizer").parameter_map_of(config)
+        parameters = adapter_module("estimator.config").parameter_map_of(config)
         if parameters is None:
             return None
         dump = training_dump_of(parameter_values(parameters), environ=self._environ, dump_path=self.path)

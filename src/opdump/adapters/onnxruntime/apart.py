@@ -94,8 +94,8 @@ class Apart:
         run_options: onnxruntime.RunOptions | None,
     ) -> tuple[list[Any], dict[str, Any], Tensors]:
         """The answer of a plain run, what the operators gave in it, and the same as tensors."""
-        asked = tuple(dict.fromkeys((*names, *self.values)))
-        found = dict(zip(asked, session.run(list(asked), feeds, run_options), strict=True))
+        fetched = tuple(dict.fromkeys((*names, *self.values)))
+        found = dict(zip(fetched, session.run(list(fetched), feeds, run_options), strict=True))
         types = {output.name: output.type for output in session.get_outputs()}
         given = {value: found[value] for value in self.values}
         tensors: Tensors = {name: fed_tensor(value, types[name]) for name, value in given.items()}

@@ -13,7 +13,7 @@ from onnx import AttributeProto, numpy_helper
 from opdump.adapters.host.element_types import BY_NUMBER
 
 _MOST_ELEMENTS: Final = 64
-"""A tensor of more elements is told by type and shape alone: the weights of a model are no arguments."""
+"""Of a tensor of more elements the type and shape are kept alone: the weights of a model are no arguments."""
 
 
 def arguments_of(node: onnx.NodeProto) -> Mapping[str, Any]:
@@ -55,14 +55,14 @@ def _plain(value: Any) -> Any:
 
 def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
     kind = BY_NUMBER.get(tensor.data_type)
-    told: dict[str, Any] = {"dtype": kind.dtype if kind else str(tensor.data_type), "shape": list(tensor.dims)}
+    found: dict[str, Any] = {"dtype": kind.dtype if kind else str(tensor.data_type), "shape": list(tensor.dims)}
     in_file = tensor.data_location == onnx.TensorProto.EXTERNAL
     if math.prod(tensor.dims) <= _MOST_ELEMENTS and not in_file and kind is not None:
         elements = numpy_helper.to_array(tensor)
         if elements.dtype.kind == "V":
             elements = elements.astype(np.float32)
-        told["elements"] = [_scalar(item) for item in elements.reshape(-1).tolist()]
-    return told
+        found["elements"] = [_scalar(item) for item in elements.reshape(-1).tolist()]
+    return found
 
 
 def _scalar(item: Any) -> Any:

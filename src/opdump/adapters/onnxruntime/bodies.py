@@ -2,7 +2,7 @@
 
 The runtime shows a control operator's inputs and outputs and nothing between them. More outputs of a body could change whether the
 model runs at all (branches must agree, iterations must have one shape). So a body is a model of its own here: its formal inputs and what it takes
-from outside are fed, all its values are outputs. It is told only where its results are those of the real run, to the last bit.
+from outside are fed, all its values are outputs. It is emitted only where its results are those of the real run, to the last bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, values
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors
 
 _MOST_BYTES: Final = 2**30
-"""What the iterations of one operator may hold until it is known whether they are told."""
+"""What the iterations of one operator may hold until it is known whether they are emitted."""
 
 
 class NotReplayableError(Exception):
@@ -57,33 +57,35 @@ class BodyReplay:
         `tensors` are all values around it. Raises NotReplayableError where a body takes or gives what is no tensor, where the
         results are not those among `tensors`, and beyond 1 GiB.
         """
-        told: list[BodyRun] = []
+        executed: list[BodyRun] = []
         self._held = 0
         written = self._model.proto.graph.node[node.position]
-        self._replay(written, node, tensors, told)
-        return told
+        self._replay(written, node, tensors, executed)
+        return executed
 
-    def _replay(self, written: NodeProto, node: ModelNode, around: Tensors, told: list[BodyRun]) -> None:
+    def _replay(self, written: NodeProto, node: ModelNode, around: Tensors, executed: list[BodyRun]) -> None:
         if node.op_type == "If":
-            results = self._replay_if(written, node, around, told)
+            results = self._replay_if(written, node, around, executed)
         elif node.op_type == "Loop":
-            results = self._replay_loop(written, node, around, told)
+            results = self._replay_loop(written, node, around, executed)
         elif node.op_type == "Scan":
-            results = self._replay_scan(written, node, around, told)
+            results = self._replay_scan(written, node, around, executed)
         else:
             raise NotReplayableError(f"the runtime takes {node.op_type} apart itself")
         for name, result in zip(node.outputs, results, strict=False):
             if name and not _same(result, around.get(name)):
                 raise NotReplayableError(f"a second run gave another {name}")
 
-    def _replay_if(self, written: NodeProto, node: ModelNode, around: Tensors, told: list[BodyRun]) -> list[HostTensor]:
+    def _replay_if(
+        self, written: NodeProto, node: ModelNode, around: Tensors, executed: list[BodyRun]
+    ) -> list[HostTensor]:
         taken = "then_branch" if _array(_tensor(around, node.inputs[0])).reshape(-1)[0] else "else_branch"
         branches = [attribute.name for attribute in written.attribute if attribute.HasField("g")]
         place = branches.index(taken)
-        return self._run_body(list(bodies_of(written))[place], node, place, [], around, told)
+        return self._run_body(list(bodies_of(written))[place], node, place, [], around, executed)
 
     def _replay_loop(
-        self, written: NodeProto, node: ModelNode, around: Tensors, told: list[BodyRun]
+        self, written: NodeProto, node: ModelNode, around: Tensors, executed: list[BodyRun]
     ) -> list[HostTensor]:
         (body,) = bodies_of(written)
         given = [*node.inputs, "", ""]
@@ -94,7 +96,7 @@ class BodyReplay:
         number = 0
         while goes_on and (most is None or number < most):
             counters = [_scalar(np.int64(number), body.input[0]), _scalar(np.bool_(goes_on), body.input[1])]
-            results = self._run_body(body, node, 0, [*counters, *states], around, told)
+            results = self._run_body(body, node, 0, [*counters, *states], around, executed)
             goes_on = bool(_array(results[0]).reshape(-1)[0])
             states = results[1 : 1 + len(states)]
             gathered.append(results[1 + len(states) :])
@@ -102,7 +104,7 @@ class BodyReplay:
         return [*states, *(_stacked(each, 0, backwards=False) for each in zip(*gathered, strict=True))]
 
     def _replay_scan(
-        self, written: NodeProto, node: ModelNode, around: Tensors, told: list[BodyRun]
+        self, written: NodeProto, node: ModelNode, around: Tensors, executed: list[BodyRun]
     ) -> list[HostTensor]:
         (body,) = bodies_of(written)
         attributes: Mapping[str, Any] = {
@@ -125,7 +127,7 @@ class BodyReplay:
                 _slice(sequence, axis, length - 1 - number if back else number)
                 for sequence, axis, back in zip(sequences, axes, backwards, strict=True)
             ]
-            results = self._run_body(body, node, 0, [*states, *slices], around, told)
+            results = self._run_body(body, node, 0, [*states, *slices], around, executed)
             states = results[:first]
             gathered.append(results[first:])
         count = len(body.output) - first
@@ -141,7 +143,7 @@ class BodyReplay:
         place: int,
         given: Sequence[HostTensor],
         around: Tensors,
-        told: list[BodyRun],
+        executed: list[BodyRun],
     ) -> list[HostTensor]:
         """Runs a body, and those of the control operators in it; its results."""
         feeds = {formal.name: tensor for formal, tensor in zip(body.input, given, strict=True)}
@@ -166,7 +168,7 @@ class BodyReplay:
         if self._held > _MOST_BYTES:
             raise NotReplayableError(f"its bodies hold more than {_MOST_BYTES} bytes")
         run = BodyRun(node.bodies[place], inside, {})
-        told.append(run)
+        executed.append(run)
         for inner in run.nodes:
             if inner.bodies:
                 run.within[inner.name] = []

@@ -1,6 +1,6 @@
 """Cuts the nodes of a run into pieces whose tensors fit a memory limit.
 
-Each piece costs a run of the model. How large the tensors are is told by the last run; before the first one by shape inference
+Each piece costs a run of the model. How large the tensors are is known from the last run; before the first one by shape inference
 over the shapes that were fed. A tensor that neither knows makes a piece of its node alone.
 """
 

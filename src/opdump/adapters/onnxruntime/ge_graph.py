@@ -24,7 +24,7 @@ def ge_graphs_of(session: OnnxSession) -> tuple[GeGraph, ...]:
 
     The bodies of control operators are graphs behind the first one; what they read from outside is among their inputs.
 
-    An operator that an optimiser made tells the names of those that it stands for, and each of its outputs that of the
+    An operator that an optimiser made gives the names of those that it stands for, and each of its outputs that of the
     operator which made it in the original model; where nothing was optimised these are its own. Shapes are those that ONNX
     infers from the model; what it cannot infer is -1.
     """

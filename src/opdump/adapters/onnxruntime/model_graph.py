@@ -70,7 +70,7 @@ def nodes_of(model: ModelProto, originals: Mapping[str, str] | None = None) -> t
     """The nodes in an order in which they can run: that of the file, but for what stands before its inputs.
 
     A node keeps its name where it has one that no node before it has, bodies included; else it is `{op_type}_{number}`, by its
-    number in the file. `originals` tells which operator of the original model made a value; None where this is that model.
+    number in the file. `originals` says which operator of the original model made a value; None where this is that model.
     """
     return _Reader(model, originals).read()
 
@@ -148,7 +148,7 @@ class _Reader:
         return name
 
     def _original_names(self, node: NodeProto) -> tuple[str, ...]:
-        """The original makers of what the node makes; of what it makes in the order of a device, which its name tells."""
+        """The original makers of what the node makes; of what it makes in the order of a device, which its name says."""
         originals = self._originals or {}
         values = [*node.output, node.name.removesuffix(_DEVICE_ORDER)]
         found = [originals[value] for value in values if value in originals]

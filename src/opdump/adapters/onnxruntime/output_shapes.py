@@ -17,7 +17,7 @@ _SMALL: Final = 1024
 
 
 def output_shapes(model: ModelFile, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the outputs by name; -1 for a dimension that only a run tells. An output of which nothing is known is not among them.
+    """The shapes of the outputs by name; -1 for a dimension that only a run gives. An output of which nothing is known is not among them.
 
     Raises ModelFileError for a graph that cannot have inputs of these shapes, as far as that is seen.
     """

@@ -40,7 +40,7 @@ class Choice:
     matched_kernels: frozenset[str]
     """Entries of the plan's `kernels` that matched some node."""
     watched: tuple[ChosenNode, ...] = ()
-    """In watch mode, whose outputs are told after each chosen node."""
+    """In watch mode, whose outputs are emitted after each chosen node."""
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class Choice:
 
 
 def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]) -> Choice:
-    """What `plan` and the entries of its `dump_list` for this model take. `sources` tells who makes a value."""
+    """What `plan` and the entries of its `dump_list` for this model take. `sources` says who makes a value."""
     held = model_filter.in_ranges([node.name for node in nodes])
     selection = OperatorSelection(plan, model_filter)
     watches = plan.mode.watches

@@ -48,14 +48,14 @@ class OnnxSession:
 
     `model` is a path, the bytes of a file, or a ModelProto. `model_id` is the number of its graph in the dump. At an
     optimisation `level` above `disable` the nodes are those of the optimised model, which is run as it was saved.
-    `largest_difference` tells how far the outputs of the dumped run were from those of a plain run at that level, where the two
+    `largest_difference` says how far the outputs of the dumped run were from those of a plain run at that level, where the two
     were compared: at levels above `disable`, on devices, and for models with float16 or bfloat16. The answer is the plain one. `session_options` and
     `providers` are ONNX Runtime's own; the options' level belongs to this session. `memory_limit` (bytes) bounds the tensors
     that are held at a time: more of them cost further runs of the model. `is_single_operator`: the model is one operator that
     runs by itself, and is dumped as that: under no model's name. `given_name` is the first of the model's names, where there is one.
 
     Every run is a step, numbered from the plan's `initial_iteration`. Calls from several threads are recorded one after the
-    other. `notes` tells what the dump lacks beside operators that were skipped with a reason. Raises ModelFileError for what
+    other. `notes` say what the dump lacks beside operators that were skipped with a reason. Raises ModelFileError for what
     is no model, and the runtime's own errors, unchanged.
     """
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 
-from opdump.adapters.host.element_types import ElementType, element_of_type
+from opdump.adapters.host.element_types import BY_DTYPE, ElementType, element_of_type
 from opdump.adapters.host.host_tensor import HostTensor
 
 Tensors = dict[str, HostTensor | str]
@@ -81,6 +82,22 @@ def fed_tensor(value: Any, type_text: str) -> HostTensor | str:
         return tensor
     array = value if isinstance(value, np.ndarray) else np.asarray(value, element.storage)
     return HostTensor.of_array(array, element)
+
+
+def feed_of(elements: npt.NDArray[Any], dtype: str) -> Any:
+    """An array as it is, or, where numpy lacks the element type, a value of the runtime over the same bits."""
+    element = BY_DTYPE[dtype]
+    if element.known_to_numpy:
+        return elements
+    contiguous = np.ascontiguousarray(elements).view(element.storage)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(contiguous, element.number)
+
+
+def dtype_and_dims(value: Any) -> tuple[str, tuple[int, ...]]:
+    """Element type, as in records, and shape of an input or output of a session; -1 for what is not known."""
+    element = element_of_type(value.type)
+    dims = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in value.shape or ())
+    return (value.type if element is None else element.dtype), dims
 
 
 def _type_alone(type_text: str) -> str:

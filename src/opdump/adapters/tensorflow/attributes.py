@@ -1,7 +1,8 @@
-"""Attributes of TensorFlow nodes as JSON values."""
+"""Gives the attributes of TensorFlow operators as JSON values."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +20,22 @@ def arguments_of(node: Any) -> dict[str, Any]:
         value = _value(node.attr[name])
         if value is not None:
             found[name] = value
+    return found
+
+
+def arguments_of_call(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:
+    """The attributes of an operator that ran at once: names and values alternate, dtypes are numbers."""
+    kinds = {attribute.name: attribute.type for attribute in op_def.attr}
+    found: dict[str, Any] = {}
+    for name, value in zip(attrs[::2], attrs[1::2], strict=True):
+        if name.startswith("_"):
+            continue
+        if isinstance(value, bytes):
+            found[name] = value.decode("utf-8", "replace")
+        elif isinstance(value, tf.dtypes.DType):
+            found[name] = value.name
+        elif isinstance(value, bool | int | float | str):
+            found[name] = tf.dtypes.as_dtype(value).name if kinds.get(name) == "type" else value
     return found
 
 

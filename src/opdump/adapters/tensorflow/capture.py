@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdump.adapters.base import DumpComplete
 from opdump.adapters.graph_runtime import GraphRun, RunEmitter
-from opdump.adapters.tensorflow.model_slots import ModelSlots
+from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stack, Stacks
 from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter, ModelSelection
@@ -24,8 +24,8 @@ from opdump.plan.nearest import with_nearest
 from opdump.recorder import Recorder
 
 if TYPE_CHECKING:
-    from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
     from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
+    from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 
 # Of the process: models of two plans may lie in one directory.
 _NUMBERS: Final = itertools.count(1)
@@ -37,7 +37,7 @@ class GraphWriter(Protocol):
     def __call__(self, model: Model, subgraph: Any, *, is_computational: bool) -> object:
         """`subgraph` is the `Subgraph` of a session's signature, or the graph of a function."""
 
-    def tell(self) -> None:
+    def note_files(self) -> None:
         """Notes in the dump which files belong to it, once there is a dump."""
 
 
@@ -153,7 +153,7 @@ class Capture:
 
     @property
     def step(self) -> int:
-        """The step that was told last, of whatever model; before the first that is the plan's first."""
+        """The step that ended last, of whatever model; before the first that is the plan's first."""
         return self._step
 
     def run(
@@ -184,7 +184,7 @@ class Capture:
         with self.lock:
             self._ended[names] = max(step + 1, self._ended.get(names, 0))
 
-    def _tell_circumstances(self) -> None:
+    def _report_circumstances(self) -> None:
         around, first = self.recorder.circumstances, self.plan.initial_iteration
         around.framework = "TensorFlow"
         around.first_step = first
@@ -205,7 +205,7 @@ class Capture:
         self.recorder.abandon()
 
     def close(self) -> None:
-        """Hands the notes to the recorder, and tells the dump of its graphs."""
+        """Hands the notes to the recorder, and notes the graphs in the dump."""
         if self.plan.names_models:
             for text in self.matches.texts():
                 self.note(text)
@@ -219,6 +219,6 @@ class Capture:
                 self.note(with_nearest(text, name, self.operators_met))
         if self.write_graph is not None:
             with self.recorder.writing():
-                self.write_graph.tell()
+                self.write_graph.note_files()
         self.recorder.warnings += self.notes
-        self._tell_circumstances()
+        self._report_circumstances()

@@ -28,7 +28,7 @@ _WITH_EFFECTS: Final = frozenset(
         *("DebugIdentityV2", "DebugNumericSummaryV2", "DebugIdentityV3", "Abort"),
         # These run a data set, and with it the functions of the program.
         *("GetElementAtIndex", "ComputeBatchSize", "WindowOp", "GetOptions"),
-        # These are told by a text which array they change.
+        # A text argument says which array these change.
         *("TensorArrayWriteV2", "TensorArrayReadV2", "TensorArraySizeV2", "TensorArrayScatterV2", "TensorArrayGatherV2"),
         *("TensorArraySplitV2", "TensorArrayConcatV2", "TensorArrayCloseV2", "TensorArrayUnpackV2", "TensorArrayPackV2"),
     }

@@ -17,9 +17,9 @@ from opdump.adapters.graph_runtime import NamedOperator, live_tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
 from opdump.adapters.tensorflow.sessions.signatures import dtype_of
 from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Slot, Subgraph
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.recorder import LiveTensor
 
 RunFunction = Callable[..., Any]
@@ -40,7 +40,7 @@ class FailureDump:
         self._capture: Capture | None = None
 
     def watched(self, subgraph: Subgraph) -> tuple[Any, ...]:
-        """What of a signature is to be watched, so that a failure in it can be told whole."""
+        """What of a signature is to be watched, so that a failure in it can be filed whole."""
         if not self.whole:
             return ()
         found = {}
@@ -102,7 +102,7 @@ class FailureDump:
         if wanted and _is_settled(wanted, subgraph, {tensor.name for tensor in state}):
             try:
                 answers = run(wanted, {**dict(feed_dict or {}), **state}, None, None)
-            except tf.errors.OpError as problem:  # the program is told of its own failure
+            except tf.errors.OpError as problem:  # the program gets its own failure
                 capture.note(f"what {op.name} had been given cannot be computed again: {problem.message}")
             else:
                 values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))

@@ -1,16 +1,20 @@
-"""What the type of a TensorFlow operator says: whether it leaves data, passes its input on, updates a variable.
+"""Operators of TensorFlow by their type: which leave data, pass their input on, update a variable; and which a plan takes.
 
 docs/compatibility.md#tensorflow-programs says which operators leave none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from tensorflow.python.framework import op_def_registry
 
+from opdump.adapters.graph_runtime import OperatorSelection
+from opdump.plan import DumpPlan
+from opdump.plan.list_matches import ListMatches
+from opdump.plan.model_selection import ModelFilter
 from opdump.records import SkipReason
 
 _WITHOUT_DATA: Final[Mapping[SkipReason, tuple[str, ...]]] = MappingProxyType(
@@ -67,3 +71,25 @@ def is_stateful(op_type: str) -> bool:
     """Whether TensorFlow says of operators of this type that they hold or change a state; False of a type that it does not know."""
     found = op_def_registry.get(op_type)
     return found is not None and bool(found.is_stateful)
+
+
+class ModelSlots(OperatorSelection):
+    """What a plan takes of one model; `matches` collects which names of the `dump_list` its operators have."""
+
+    def __init__(
+        self, plan: DumpPlan, model_filter: ModelFilter, held: frozenset[str] | None, matches: ListMatches
+    ) -> None:
+        super().__init__(plan, model_filter, held)
+        self._entries = model_filter.entries
+        self._matches = matches
+        self._names_layers = any(entry.layers is not None for entry in model_filter.entries)
+
+    def skip_of(self, op_type: str, op_name: str, readers: Collection[str] = ()) -> SkipReason:
+        """Why an operator leaves no data; empty where it does.
+
+        `readers` are the operators that read it: what brings data in is dumped together with an operator that is chosen by name.
+        """
+        self._matches.operator(self._entries, op_name, (op_name,), op_type)
+        if self._names_layers and op_type in DATA_TYPES and any(self.names(reader) for reader in readers):
+            return ""
+        return SKIPS.get(op_type, "") or ("" if self.selects(op_name, op_type) else "not selected")

@@ -1,7 +1,7 @@
 """The lines of the program behind an operator: where it was put into a graph or traced, or where it ran at once.
 
 TensorFlow keeps the stack of each operation of a graph, and hands it on to the definition of a function. What was imported
-(a GraphDef, a SavedModel) has none: the lines that ran it stand for it, which whoever tells of a run has to give.
+(a GraphDef, a SavedModel) has none: the lines that ran it stand for it, which whoever emits a run has to give.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Stacks:
         found = known.get(operation.name)
         if found is None:
             trace = operation.traceback
-            found = known[operation.name] = () if trace is None else self._of_trace(_told(trace))
+            found = known[operation.name] = () if trace is None else self._of_trace(_frames_of(trace))
         return found
 
     def of_function(self, name: str) -> Mapping[str, Stack]:
@@ -92,7 +92,7 @@ class Stacks:
                 self._meet(code)
             users = self._of_program[id(code)]
             if users is None:
-                return self._of_trace(_told(tf_stack.extract_stack())) or getattr(self._here, "began", ())
+                return self._of_trace(_frames_of(tf_stack.extract_stack())) or getattr(self._here, "began", ())
             if users:
                 key = (id(code), frame.f_lasti)
                 known = self._by_instruction.get(key)
@@ -112,21 +112,21 @@ class Stacks:
 
     def _read(self, name: str) -> Mapping[str, Stack] | None:
         context = eager_context.context_safe()
-        if context is None or not context._initialized:  # to ask would begin the runtime's work
+        if context is None or not context._initialized:  # a query would begin the runtime's work
             return None
         try:
-            told = context.get_graph_debug_info(name)
+            info = context.get_graph_debug_info(name)
         except tf.errors.OpError:  # of a graph alone, or gone
             return None
         frames = {
-            number: (told.files[frame.file_index], frame.line, frame.func)
-            for number, frame in told.frames_by_id.items()
+            number: (info.files[frame.file_index], frame.line, frame.func)
+            for number, frame in info.frames_by_id.items()
         }
         stacks = {
             number: self._of_trace(frames[each] for each in reversed(trace.frame_id))
-            for number, trace in told.traces_by_id.items()
+            for number, trace in info.traces_by_id.items()
         }
-        return {node: stacks[number] for node, number in told.name_to_trace_id.items() if stacks[number]}
+        return {node: stacks[number] for node, number in info.name_to_trace_id.items() if stacks[number]}
 
     def _of_trace(self, lines: Iterable[tuple[str, int, str]]) -> Stack:
         """A stack of TensorFlow's, innermost first."""
@@ -169,7 +169,7 @@ def stack_of_node(name: str, stacks: Mapping[str, Stack], otherwise: Stack = ())
     return otherwise if found is None else found
 
 
-def _told(trace: Any) -> Iterable[tuple[str, int, str]]:
+def _frames_of(trace: Any) -> Iterable[tuple[str, int, str]]:
     return ((frame.filename, frame.lineno, frame.name) for frame in reversed(list(trace)))
 
 

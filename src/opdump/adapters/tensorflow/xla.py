@@ -48,7 +48,7 @@ def shown_name(name: str) -> str:
 
 
 def note_of_call(op_name: str, node: Any) -> str:
-    """What is told of a node that runs a compiled function."""
+    """The note of a node that runs a compiled function."""
     function = node.attr["f"].func.name if "f" in node.attr else ""
     return OF_FUNCTION.format(f"{shown_name(function)} ({op_name})" if function else op_name)
 
@@ -79,11 +79,11 @@ def clusters_sessions(config: Any) -> bool:
     return _clusters(0 if config is None else config.graph_options.optimizer_options.global_jit_level)
 
 
-def _clusters(asked: int) -> bool:
+def _clusters(requested: int) -> bool:
     flags = _flags(os.environ)
-    told = _LEVEL.findall(flags)
-    level = 1 if told and told[-1] == "fusible" else int(told[-1]) if told else 0
-    if (level or asked) <= 0:  # a flag counts for more than what the program says
+    levels = _LEVEL.findall(flags)
+    level = 1 if levels and levels[-1] == "fusible" else int(levels[-1]) if levels else 0
+    if (level or requested) <= 0:  # a flag counts for more than what the program says
         return False
     on_cpu = _ON_CPU.findall(flags)
     # Without that flag XLA leaves operators of CPUs alone.
@@ -92,10 +92,10 @@ def _clusters(asked: int) -> bool:
 
 def _flags(environ: Mapping[str, str]) -> str:
     """TF_XLA_FLAGS, or what stands in the file that it names."""
-    told = environ.get("TF_XLA_FLAGS", "").strip()
-    if told and not told.startswith("-"):
+    text = environ.get("TF_XLA_FLAGS", "").strip()
+    if text and not text.startswith("-"):
         try:
-            return Path(told).read_text(encoding="utf-8", errors="replace")
+            return Path(text).read_text(encoding="utf-8", errors="replace")
         except OSError:  # so has TensorFlow none
             return ""
-    return told
+    return text

@@ -5,6 +5,7 @@ Stock TensorFlow takes an entry of a graph optimizer that it does not know, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from opdump.errors import FrameworkMissingError
@@ -26,6 +27,7 @@ __all__ = [
     "new_session",
     "new_session_config",
     "npu_optimizer_of",
+    "parameter_map_of",
     "run_config_base",
     "with_npu_optimizer",
     "without_jit",
@@ -50,6 +52,15 @@ def npu_optimizer_of(config: Any) -> Any:
     """The first entry NpuOptimizer of a ConfigProto; None where it has none."""
     entries = config.graph_options.rewrite_options.custom_optimizers
     return next((entry for entry in entries if entry.name == OPTIMIZER), None)
+
+
+def parameter_map_of(config: Any) -> Mapping[str, Any] | None:
+    """The `parameter_map` of a ConfigProto's entry NpuOptimizer: what its session asks for. None where there is no entry, or no ConfigProto."""
+    entry = None if config is None else npu_optimizer_of(config)
+    if entry is None:
+        return None
+    found: Mapping[str, Any] = entry.parameter_map
+    return found
 
 
 def with_npu_optimizer(config: Any = None) -> Any:

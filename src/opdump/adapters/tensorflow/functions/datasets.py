@@ -26,7 +26,7 @@ from opdump.adapters.tensorflow.effects import Library
 from opdump.adapters.tensorflow.functions.dataset_operators import gives_handles, hidden_functions
 from opdump.adapters.tensorflow.functions.library import reached
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
-from opdump.adapters.tensorflow.model_slots import ModelSlots
+from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import stack_of_node
 
 _CARRIERS: Final = (tf.variant, tf.resource)
@@ -41,23 +41,23 @@ class DatasetFunctions:
         self._model = model
         self._selection = selection
         self._steps = steps
-        self._met: set[int] = set()
+        self._collected: set[int] = set()
         self._kept: list[Any] = []
-        """Data sets that were met, so that their identities stay theirs."""
+        """Data sets that were looked at, so that their identities stay theirs."""
         self._alive: dict[int, Any] = {}
         """Tensors by which functions are given data sets and iterators -> the data sets, as weak references."""
         self._functions: dict[str, Any] = {}
-        """Functions that were met, by the runtime's name, and not told yet."""
-        self._told: set[str] = set()
+        """Functions that were found, by the runtime's name, and not listed yet."""
+        self._listed: set[str] = set()
         self._names: Counter[str] = Counter()
         self._replacements = Replacements()
 
     def open(self) -> None:
         for found in gc.get_objects():
             if issubclass(type(found), iterator_ops.OwnedIterator):
-                self._know(getattr(found, "_iterator_resource", None), getattr(found, "_dataset", None))
+                self._remember(getattr(found, "_iterator_resource", None), getattr(found, "_dataset", None))
             elif issubclass(type(found), dataset_ops.DatasetV2):
-                self._know(getattr(found, "_variant_tensor_attr", None), found)
+                self._remember(getattr(found, "_variant_tensor_attr", None), found)
         made = dataset_ops.DatasetV2.__init__
         create = iterator_ops.OwnedIterator._create_iterator
         following = iterator_ops.OwnedIterator._next_internal
@@ -65,23 +65,23 @@ class DatasetFunctions:
 
         def make(dataset: Any, variant_tensor: Any) -> None:
             made(dataset, variant_tensor)
-            self._know(variant_tensor, dataset)
+            self._remember(variant_tensor, dataset)
 
         def create_iterator(iterator: Any, dataset: Any) -> None:
             create(iterator, dataset)
-            self._know(iterator._iterator_resource, dataset)
-            self._meet(dataset)
+            self._remember(iterator._iterator_resource, dataset)
+            self._collect(dataset)
 
         def next_internal(iterator: Any) -> Any:
             dataset = getattr(iterator, "_dataset", None)
-            if dataset is not None and id(dataset) not in self._met:
-                self._meet(dataset)
+            if dataset is not None and id(dataset) not in self._collected:
+                self._collect(dataset)
             return following(iterator)
 
         def iterator_of_devices(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
             of_devices(iterator, dataset, *args, **kwargs)
             if dataset is not None:
-                self._meet(dataset)
+                self._collect(dataset)
 
         replace = self._replacements.replace
         replace(dataset_ops.DatasetV2, "__init__", make)
@@ -97,11 +97,11 @@ class DatasetFunctions:
 
     def close(self) -> None:
         self._replacements.restore()
-        self.tell()
+        self.emit()
         self._kept.clear()
 
-    def tell(self, step: int | None = None) -> None:
-        """Lists what was met in this step, by default in that of the eager program, where it is dumped."""
+    def emit(self, step: int | None = None) -> None:
+        """Lists what was found in this step, by default in that of the eager program, where it is dumped."""
         step = self._steps.step if step is None else step
         if not self._functions or not self._steps.wants(step):
             return
@@ -109,7 +109,7 @@ class DatasetFunctions:
         with capture.lock:
             waiting, self._functions = self._functions, {}
             for name, function in waiting.items():
-                self._told.add(name)
+                self._listed.add(name)
                 self._list(name, function, step)
 
     def function_called(self, inputs: Iterable[Any], hidden: Iterable[str], step: int) -> None:
@@ -117,16 +117,16 @@ class DatasetFunctions:
 
         `hidden` are functions that its operators have run elsewhere; there is a note of these.
         """
-        self._functions.update((name, None) for name in hidden if name not in self._told)
+        self._functions.update((name, None) for name in hidden if name not in self._listed)
         for tensor in inputs:
             if tensor.dtype in _CARRIERS:
                 found = self._alive.get(getattr(tensor, "_id", 0))
                 dataset = None if found is None else found()
                 if dataset is not None:
-                    self._meet(dataset)
-        self.tell(step)
+                    self._collect(dataset)
+        self.emit(step)
 
-    def _know(self, tensor: Any, dataset: Any) -> None:
+    def _remember(self, tensor: Any, dataset: Any) -> None:
         if dataset is not None and hasattr(tensor, "_id"):
             self._alive[tensor._id] = weakref.ref(dataset)
 
@@ -134,30 +134,30 @@ class DatasetFunctions:
         original = getattr(dataset_ops.DatasetV2, name)
 
         def method(dataset: Any, *args: Any, **kwargs: Any) -> Any:
-            self._meet(dataset)
+            self._collect(dataset)
             return original(dataset, *args, **kwargs)
 
         self._replacements.replace(dataset_ops.DatasetV2, name, method)
 
-    def meet_function(self, function: Any) -> None:
+    def collect_function(self, function: Any) -> None:
         """An operator ran that runs a function elsewhere."""
         name = tf.compat.as_str(function.name)
-        if name not in self._told:
+        if name not in self._listed:
             self._functions[name] = function
-        self.tell()
+        self.emit()
 
-    def _meet(self, dataset: Any) -> None:
+    def _collect(self, dataset: Any) -> None:
         """A data set is going to give its elements."""
         for each in _with_inputs(dataset):
-            if id(each) in self._met:
+            if id(each) in self._collected:
                 continue
-            self._met.add(id(each))
+            self._collected.add(id(each))
             self._kept.append(each)
             for wrapper in each._functions():
                 name = tf.compat.as_str(wrapper.function.name)
-                if name not in self._told and not _is_plumbing(wrapper):
+                if name not in self._listed and not _is_plumbing(wrapper):
                     self._functions[name] = wrapper.function
-        self.tell()
+        self.emit()
 
     def _list(self, name: str, function: Any, step: int) -> None:
         definitions = _definitions(name, function)

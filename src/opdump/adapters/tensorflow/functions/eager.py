@@ -1,4 +1,4 @@
-"""Operators that the program runs one by one: a callback of the runtime tells each when it has run.
+"""Operators that the program runs one by one: a callback of the runtime gets each when it has run.
 
 They have no names, so an operator is called `{scope}{type}_{n}`, where n counts within the step. Callbacks belong to a thread, so each thread
 of the program registers one for itself, and so does what the runtime calls back in threads of its own (`tf.py_function`, generators);
@@ -23,6 +23,7 @@ from tensorflow.python.ops import script_ops
 
 from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.replacements import Replacements
+from opdump.adapters.tensorflow.attributes import arguments_of_call
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.datasets import DatasetFunctions
 from opdump.adapters.tensorflow.functions.probe import BodyProbe, OperatorProbe, live_tensors
@@ -96,7 +97,7 @@ class EagerCapture:
         if self._thread == threading.get_ident():
             self._switch((self._has_threads and not self._capture.is_over) or self._wants_step())
         if self._datasets is not None:
-            self._datasets.tell()
+            self._datasets.emit()
 
     def _wants_step(self) -> bool:
         return self._steps is not None and self._steps.wants(self._steps.step) and not self._selection.is_empty
@@ -118,12 +119,12 @@ class EagerCapture:
         """Another thread of the program works."""
         with (
             self._capture.stacks.within(self._entry.begun),
-            self._told_as(f"{_named(threading.current_thread().name)}/"),
+            self._named_within(f"{_named(threading.current_thread().name)}/"),
         ):
             yield
 
     @contextmanager
-    def _told_as(self, place: str) -> Iterator[None]:
+    def _named_within(self, place: str) -> Iterator[None]:
         before, self._here.place = getattr(self._here, "place", ""), place
         _register(self._ran)
         try:
@@ -141,7 +142,7 @@ class EagerCapture:
             function = registry.get(token)
             if isinstance(function, OperatorProbe | BodyProbe):
                 return original(registry, token, device, args)
-            with self._told_as(f"{_named(_name_of(function))}/"):
+            with self._named_within(f"{_named(_name_of(function))}/"):
                 return original(registry, token, device, args)
 
         self._replacements.replace(script_ops.FuncRegistry, "__call__", call)
@@ -169,10 +170,10 @@ class EagerCapture:
                     eager_context.async_wait()
                 with self._capture.lock:
                     if self._steps is not None:
-                        self._tell(name, op_def, inputs, attrs, outputs or (), self._steps)
+                        self._emit(name, op_def, inputs, attrs, outputs or (), self._steps)
         return outputs if len(eager_context.context().op_callbacks) > 1 else None
 
-    def _tell(
+    def _emit(
         self,
         op_type: str,
         op_def: Any,
@@ -185,14 +186,14 @@ class EagerCapture:
         if self._datasets is not None and any(tensor.dtype != tf.variant for tensor in outputs):
             for value in attrs[1::2]:
                 if isinstance(value, ConcreteFunction):
-                    self._datasets.meet_function(value)
+                    self._datasets.collect_function(value)
         scoped = f"{getattr(self._here, 'place', '')}{eager_context.context().scope_name}{op_type}"
         op_name = f"{scoped}_{self._names[scoped]}"
         self._names[scoped] += 1
         skip = self._skip_of(op_type, op_name, inputs, outputs)
         task_id = self._names.total() - 1
         operator = NamedOperator(
-            op_type, op_name, task_id, _arguments(attrs, op_def), capture.stacks.of_call(), skip=skip
+            op_type, op_name, task_id, arguments_of_call(attrs, op_def), capture.stacks.of_call(), skip=skip
         )
         run = capture.run(self._model, steps.step, order=steps.order(steps.step))
         for slot, tensor in enumerate(outputs):
@@ -255,19 +256,3 @@ def _name_of(function: Any) -> str:
         if inner is None:
             return str(getattr(function, "__name__", type(function).__name__))
         function = inner
-
-
-def _arguments(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:
-    """Attributes as JSON values: names and values alternate, dtypes are numbers."""
-    kinds = {attribute.name: attribute.type for attribute in op_def.attr}
-    found: dict[str, Any] = {}
-    for name, value in zip(attrs[::2], attrs[1::2], strict=True):
-        if name.startswith("_"):
-            continue
-        if isinstance(value, bytes):
-            found[name] = value.decode("utf-8", "replace")
-        elif isinstance(value, tf.dtypes.DType):
-            found[name] = value.name
-        elif isinstance(value, bool | int | float | str):
-            found[name] = tf.dtypes.as_dtype(value).name if kinds.get(name) == "type" else value
-    return found

@@ -1,6 +1,6 @@
 """Changes of a definition that is to be observed: second nodes, copies, arguments, what must run.
 
-See `functions_twin` for what they are for.
+See `instrumented` for what they are for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What belongs to whatever runs a fetch set, and not to the session: random numbers within functions, callbacks that are folded.
 
-An operator such as RandomUniform counts what it gave. In the graph of a session it is one and the same however the session is asked; in
+An operator such as RandomUniform counts what it gave. In the graph of a session it is one and the same whatever the session fetches; in
 the body of a function (`tf.function`, the branches and loops of control flow 2, `Defun`) each set of fetches has its own, which starts
 anew. A callback of Python that is declared to have no state, and depends on nothing that is given, runs once for each set of fetches, when the
 runtime folds constants. A fetch set of either kind has to be extended in all its steps or in none.

@@ -1,7 +1,7 @@
 """tf.function: every call of a traced function that the eager program makes, those of Keras and of gradients among them.
 
 While a capture is open, the runtime's one way to run a function is watched: on a dumped step it runs the instrumented copy of the
-function (`functions_twin.py`), on any other the function itself. In version 2.15 and in 2.21 that way is `Context.call_function`.
+function (`instrumented.py`), on any other the function itself. In version 2.15 and in 2.21 that way is `Context.call_function`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import folds_callbacks
 from opdump.adapters.tensorflow.functions.compiled import emit_compiled
 from opdump.adapters.tensorflow.functions.eager import is_own
-from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, make_twin, without_suffix
+from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, instrument, without_suffix
 from opdump.adapters.tensorflow.functions.library import Definition, draws_seeded_numbers, reached
 from opdump.adapters.tensorflow.functions.probe import DumpedCall
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
@@ -68,13 +68,13 @@ class _Traced:
     when the runtime folds constants.
     """
     compiled: str
-    """What is told of it where XLA compiles it, or operators of it that the program marked: it is one operator then. Else empty."""
-    twin: InstrumentedFunction | None = None
+    """The note of it where XLA compiles it, or operators of it that the program marked: it is one operator then. Else empty."""
+    copy: InstrumentedFunction | None = None
 
 
 class FunctionCapture:
-    """Captures the calls of traced functions, in all threads, from `open` to `close`. `called` is told of calls in dumped steps: of the
-    inputs, and of functions that run elsewhere.
+    """Captures the calls of traced functions, in all threads, from `open` to `close`. `called` is called with each call in a
+    dumped step: its inputs, the functions that it runs elsewhere, the step.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class FunctionCapture:
             return
         context = eager_context.context()
         for traced in self._traced.values():
-            if traced.twin is not None and not traced.alone:
-                for definition in traced.twin.definitions:
+            if traced.copy is not None and not traced.alone:
+                for definition in traced.copy.definitions:
                     context.remove_function(definition)
 
     def abandon(self) -> None:
@@ -129,14 +129,14 @@ class FunctionCapture:
 
     def _take_out(self) -> None:
         assert self._original is not None, "closed before it was opened"
-        kept = {name: traced.twin for name, traced in self._traced.items() if traced.alone and traced.twin is not None}
+        kept = {name: traced.copy for name, traced in self._traced.items() if traced.alone and traced.copy is not None}
         eager_context.Context.call_function = _redirecting(self._original, kept) if kept else self._original
 
     def _call(self, original: CallFunction, context: Any, name: bytes, inputs: list[Any], num_outputs: int) -> Any:
         traced = self._traced.get(name)
         if traced is None:
             with self._lock:
-                traced = self._traced.get(name) or self._meet(context, name)
+                traced = self._traced.get(name) or self._first_call(context, name)
         steps = self._steps
         step = steps.of(traced.model, within_eager=traced.within_eager)
         wanted = not traced.is_empty and steps.wants(step)
@@ -150,18 +150,18 @@ class FunctionCapture:
             emit_compiled(self._capture, traced.model, self._run(traced.model, step), definition, inputs, outputs or ())
         else:
             with self._lock:
-                if traced.twin is None:
-                    traced.twin = self._make_twin(context, name, traced.model)
-            twin = traced.twin
+                if traced.copy is None:
+                    traced.copy = self._instrument(context, name, traced.model)
+            copy = traced.copy
             if wanted:
-                self._called(inputs, twin.hidden, step)
-                outputs = self._dumped(original, context, traced.model, twin, step, inputs, num_outputs)
+                self._called(inputs, copy.hidden, step)
+                outputs = self._dumped(original, context, traced.model, copy, step, inputs, num_outputs)
             else:
-                outputs = _renamed(original, context, twin, inputs, num_outputs)
+                outputs = _renamed(original, context, copy, inputs, num_outputs)
         steps.called(traced.model, step, within_eager=traced.within_eager, updates=traced.updates)
         return outputs
 
-    def _meet(self, context: Any, name: bytes) -> _Traced:
+    def _first_call(self, context: Any, name: bytes) -> _Traced:
         """A function that is called for the first time."""
         definition = context.get_function_def(name.decode())
         of_gradient = _GRADIENT.match(name) is not None
@@ -214,32 +214,32 @@ class FunctionCapture:
                 return True
         return False
 
-    def _make_twin(self, context: Any, name: bytes, model: Model) -> InstrumentedFunction:
+    def _instrument(self, context: Any, name: bytes, model: Model) -> InstrumentedFunction:
         def add(definition: Definition) -> None:
             context.add_function_def(definition)
 
-        return make_twin(name.decode(), context.get_function_def, add, self._capture, model)
+        return instrument(name.decode(), context.get_function_def, add, self._capture, model)
 
     def _dumped(
         self,
         original: CallFunction,
         context: Any,
         model: Model,
-        twin: InstrumentedFunction,
+        copy: InstrumentedFunction,
         step: int,
         inputs: list[Any],
         num_outputs: int,
     ) -> Any:
-        board = twin.board
+        board = copy.board
         with board.lock:
             call = DumpedCall(self._capture, self._run(model, step))
             board.call = call
             try:
-                outputs = _renamed(original, context, twin, inputs, num_outputs)
+                outputs = _renamed(original, context, copy, inputs, num_outputs)
                 eager_context.async_wait()
             finally:
                 board.call = None
-        self._skip_operators(call, twin)
+        self._skip_operators(call, copy)
         if call.error is not None:
             raise call.error
         return outputs
@@ -253,15 +253,15 @@ class FunctionCapture:
             called_at=self._capture.stacks.of_call(),
         )
 
-    def _skip_operators(self, call: DumpedCall, twin: InstrumentedFunction) -> None:
+    def _skip_operators(self, call: DumpedCall, copy: InstrumentedFunction) -> None:
         """Lists or counts the operators that leave no data, and those of the bodies that did not run."""
         run = call.run
         with self._capture.lock:
-            for number, body in enumerate(twin.bodies):
+            for number, body in enumerate(copy.bodies):
                 times = call.bodies[number] if number else 1
                 reasons = body.reasons if times else body.not_executed
-                if (number, times > 0) not in twin.listed:
-                    twin.listed.add((number, times > 0))
+                if (number, times > 0) not in copy.listed:
+                    copy.listed.add((number, times > 0))
                     for operator in body.skipped:
                         run.skip(operator, operator.skip if times else "not executed")
                     for operator in () if times else body.emitted:
@@ -274,36 +274,36 @@ class FunctionCapture:
 
 
 def _renamed(
-    original: CallFunction, context: Any, twin: InstrumentedFunction, inputs: list[Any], num_outputs: int
+    original: CallFunction, context: Any, copy: InstrumentedFunction, inputs: list[Any], num_outputs: int
 ) -> Any:
-    """Runs a copy; an error of it speaks of the function, and so does what callbacks of the program are told."""
+    """Runs a copy; errors and callbacks of the program get the name of the function, not of the copy."""
     callbacks = context.op_callbacks
-    told = list(callbacks)
-    callbacks[:] = [each if is_own(each) else _telling_of_the_function(each) for each in told]
+    registered = list(callbacks)
+    callbacks[:] = [each if is_own(each) else _with_function_names(each) for each in registered]
     try:
-        return original(context, twin.name.encode(), inputs, num_outputs)
+        return original(context, copy.name.encode(), inputs, num_outputs)
     except tf.errors.OpError as error:
         error._message = without_suffix(error.message)
         error.args = tuple(without_suffix(each) if isinstance(each, str) else each for each in error.args)
         raise
     finally:
-        callbacks[:] = told
+        callbacks[:] = registered
 
 
-def _telling_of_the_function(callback: Callable[..., Any]) -> Callable[..., Any]:
-    def tell(op_type: Any, *args: Any, **kwargs: Any) -> Any:
+def _with_function_names(callback: Callable[..., Any]) -> Callable[..., Any]:
+    def call(op_type: Any, *args: Any, **kwargs: Any) -> Any:
         return callback(without_suffix(op_type) if isinstance(op_type, str) else op_type, *args, **kwargs)
 
-    return tell
+    return call
 
 
 def _redirecting(original: CallFunction, kept: dict[bytes, InstrumentedFunction]) -> CallFunction:
     """Runs copies in the place of some functions. It refers to them: who has a copy run has to keep its probes alive."""
 
     def call_function(context: Any, name: bytes, tensor_inputs: list[Any], num_outputs: int) -> Any:
-        twin = kept.get(name)
-        if twin is None:
+        copy = kept.get(name)
+        if copy is None:
             return original(context, name, tensor_inputs, num_outputs)
-        return _renamed(original, context, twin, tensor_inputs, num_outputs)
+        return _renamed(original, context, copy, tensor_inputs, num_outputs)
 
     return call_function

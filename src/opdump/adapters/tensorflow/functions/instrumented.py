@@ -1,4 +1,4 @@
-"""The instrumented copy of a traced function: the same operators, and a probe for each that tells what it reads and writes.
+"""Makes the instrumented copy of a traced function: the same operators, and a probe for each that emits what it reads and writes.
 
 The copy is made from the function's definition, not by tracing the Python program again: names, attributes, seeds and variables are
 those of the function itself, and nothing of the program runs twice. Functions that the function runs (branches, bodies of loops,
@@ -50,7 +50,7 @@ from opdump.adapters.tensorflow.functions.library import (
     producer,
 )
 from opdump.adapters.tensorflow.functions.probe import BodyProbe, OperatorProbe, ProbedSlot, Switchboard
-from opdump.adapters.tensorflow.model_slots import ModelSlots
+from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled, note_of_call, type_of
 from opdump.records import IO, SkipReason
@@ -104,7 +104,7 @@ class _Part:
     names: dict[str, str] = field(default_factory=dict)
     """Node -> the operator's name in records."""
     sources: dict[str, str] = field(default_factory=dict)
-    """Argument -> who makes it, where the caller tells."""
+    """Argument -> who makes it, where the caller says it."""
     stacks: dict[str, Stack] = field(default_factory=dict)
     """Node -> where it was traced."""
     recursive: set[str] = field(default_factory=set)
@@ -138,7 +138,7 @@ def without_suffix(text: str) -> str:
     return _SUFFIX.sub("", text)
 
 
-def make_twin(
+def instrument(
     name: str, library: Library, add: Callable[[Definition], object], capture: Capture, model: Model
 ) -> InstrumentedFunction:
     """Copies a function and hands the copies to the runtime through `add`."""
@@ -150,12 +150,12 @@ def make_twin(
     order = [part.names[node.node.name] for part in parts for node in part.body.nodes]
     selection = capture.selection(capture.filter_of(model), order)
     builder = _Builder(capture, selection, library, add)
-    twin_name = builder.add(root, shadowed=True)
+    copy_name = builder.add(root, shadowed=True)
     capture.recorder.matched_kernels |= selection.matched_kernels
     hidden = tuple(_note_hidden(parts, capture))
     bodies = tuple(builder.bodies[number] for number in range(len(parts)))
     return InstrumentedFunction(
-        twin_name, builder.board, bodies, tuple(builder.definitions), tuple(builder.probes), hidden
+        copy_name, builder.board, bodies, tuple(builder.definitions), tuple(builder.probes), hidden
     )
 
 
@@ -287,7 +287,7 @@ class _Builder:
     def add(self, part: _Part, *, shadowed: bool, waits: bool = False) -> str:
         """Makes the copy of a function, and of what it runs; its name. Without shadows the operators are observed themselves.
 
-        `waits`: the copy has one more argument; once that is there, its operators may be told.
+        `waits`: the copy has one more argument; once that is there, its operators may be emitted.
         """
         named = [(node, self._named(part, node)) for node in part.body.nodes]
         self.bodies[part.number] = _operators(named)
@@ -356,7 +356,7 @@ class _Builder:
         observed: Mapping[str, Any],
         beginning: frozenset[str],
     ) -> list[str]:
-        """Adds the probes, each after those of what its operator reads, so that operators are told in an order in which they can run."""
+        """Adds the probes, each after those of what its operator reads, so that operators are emitted in an order in which they can run."""
         latest: dict[str, frozenset[str]] = {}
         """Node -> the probes, and nodes that run others, behind which its own effects are seen."""
         added = []
@@ -366,7 +366,7 @@ class _Builder:
             if node.callees:
                 seen = observed[name]
                 if node.node.op in CALLS:
-                    # What waits for a call's inputs waits for all of it, once it stands in the call's place: that is told to
+                    # What waits for a call's inputs waits for all of it, once it stands in the call's place: that is added to
                     # the probes alone, so that the runtime rewrites what it calls as it does without them.
                     if name not in part.recursive:
                         hand_on(copy, seen, before)

@@ -60,7 +60,7 @@ class Callee:
 
 @dataclass(frozen=True, slots=True)
 class LibraryNode:
-    """A node of a definition. `known` is false where nothing tells its slots: a custom operator of another process."""
+    """A node of a definition. `known` is false where nothing says its slots: a custom operator of another process."""
 
     node: Any
     inputs: tuple[NodeSlot, ...]
@@ -167,7 +167,7 @@ def producer(reference: str) -> str:
 
 
 def outputs_of(node: Any, library: Library) -> tuple[NodeSlot, ...] | None:
-    """The slots of what a node gives; None where nothing tells them."""
+    """The slots of what a node gives; None where nothing says them."""
     op_def = _op_def(node, library)
     if op_def is None:
         return None

@@ -17,7 +17,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.grappler import item
 
-from opdump.adapters.tensorflow.sessions.own_sessions import OwnSession
+from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
 
 FUSED: Final[Mapping[str, str]] = {
     "_FusedConv2D": "Conv2D",

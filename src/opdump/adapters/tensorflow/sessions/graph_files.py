@@ -22,12 +22,12 @@ from opdump.recorder import Recorder, SupportsMetadata
 
 
 class GraphFiles:
-    """Writes a text and a JSON for each model of a capture, and tells the dump where they are."""
+    """Writes a text and a JSON for each model of a capture, and notes in the dump where they are."""
 
     def __init__(self, capture: Capture, environ: Mapping[str, str]) -> None:
         here = Path.cwd()
-        asked = graph_directory(environ, pid=os.getpid(), device_id=capture.device_id, cwd=here)
-        self._directories = [here] if asked in (None, here) else [asked, here]
+        configured = graph_directory(environ, pid=os.getpid(), device_id=capture.device_id, cwd=here)
+        self._directories = [here] if configured in (None, here) else [configured, here]
         self._recorder: Recorder = capture.recorder
         self._capture = capture
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class GraphFiles:
         with self._lock:
             self._unwritten.append((written.path, model, rule, update_of(graphs)))
 
-    def tell(self) -> None:
+    def note_files(self) -> None:
         """Notes in the dump which files belong to it, once there is a dump."""
         writer = self._recorder.writer
         if not isinstance(writer, SupportsMetadata):

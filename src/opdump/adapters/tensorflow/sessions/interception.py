@@ -1,7 +1,7 @@
-"""Sessions under capture: every session that is made while the interception is in place asks whether it is to be recorded.
+"""Sessions under capture: every session that is made while the interception is in place looks up whether it is to be recorded.
 
 Caught are `Session`, `InteractiveSession`, monitored sessions and estimators, `Tensor.eval`, `make_callable`: all of them run through
-`BaseSession`. `partial_run` is left alone and told of. The interception goes when it is taken out; sessions that have a
+`BaseSession`. `partial_run` is left alone, with a note. The interception goes when it is taken out; sessions that have a
 capture keep it.
 """
 
@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
 
 from opdump.adapters.tensorflow.capture import Capture
-from opdump.adapters.tensorflow.sessions.own_sessions import OwnSession
+from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
 from opdump.adapters.tensorflow.sessions.session import RunFunction, SessionCapture
 
 CaptureOf = Callable[[Any], Capture | None]
@@ -27,9 +27,9 @@ _BaseSession = session_module.BaseSession
 
 
 class Interception:
-    """Has sessions ask `capture_of` from `put_in` to `take_out`; `closed` is told of each session under capture that ends.
+    """Gives sessions the capture of `capture_of` from `put_in` to `take_out`; `closed` is called with each session under capture that ends.
 
-    Of several that are in place the last one is asked: a capture that a user began counts for more than what a program asks for.
+    Of several that are in place the last one counts: a capture that a user began counts for more than what a program asks for.
     """
 
     def __init__(self, capture_of: CaptureOf, closed: Callable[[SessionCapture], object]) -> None:
@@ -85,16 +85,16 @@ class _Methods:
             if isinstance(session, OwnSession):
                 return
             config = session._config
-            asked = self.interceptions[-1] if self.interceptions else None
-            capture = asked.capture_of(config) if asked is not None else None
-            if asked is None or capture is None:
+            latest = self.interceptions[-1] if self.interceptions else None
+            capture = latest.capture_of(config) if latest is not None else None
+            if latest is None or capture is None:
                 return
             if session.sess_str:
                 capture.note(
                     f"the session of the server {session.sess_str!r} is not recorded: it runs in another process"
                 )
                 return
-            found = SessionCapture(capture, session, asked.closed)
+            found = SessionCapture(capture, session, latest.closed)
             capture.has_sessions = True
             setattr(session, _ATTRIBUTE, found)
 
@@ -133,10 +133,10 @@ class _Methods:
 
             @functools.wraps(plain)
             def call(*values: Any, **kwargs: Any) -> Any:
-                def run(asked: Any, given: Any, options: Any, run_metadata: Any) -> Any:
-                    if asked is fetches and not found.is_busy:
+                def run(requested: Any, given: Any, options: Any, run_metadata: Any) -> Any:
+                    if requested is fetches and not found.is_busy:
                         return plain(*values, **kwargs)
-                    return self.run_of(session)(asked, given, options, run_metadata)
+                    return self.run_of(session)(requested, given, options, run_metadata)
 
                 if len(values) != len(feeds):
                     return plain(*values, **kwargs)  # it says what is wrong
@@ -204,12 +204,12 @@ class _OptionsCallable:
 
         fetches = [self._fetches, self._targets]
 
-        def run(asked: Any, given: Any, options: Any, run_metadata: Any) -> Any:
-            if asked is fetches and not self._capture.is_busy:
+        def run(requested: Any, given: Any, options: Any, run_metadata: Any) -> Any:
+            if requested is fetches and not self._capture.is_busy:
                 return self._plain(*values, **kwargs)
             feed = {tensor: _as_array(value) for tensor, value in given.items()}
-            answer = self._run_of(self._session)(asked, feed, options, run_metadata)
-            return answer[0] if asked is fetches else answer
+            answer = self._run_of(self._session)(requested, feed, options, run_metadata)
+            return answer[0] if requested is fetches else answer
 
         if len(values) != len(self._feeds):
             return self._plain(*values, **kwargs)  # it says what is wrong

@@ -1,7 +1,7 @@
 """Callbacks of the program while the rewriting of its graph is tried.
 
 The runtime folds constants where it rewrites a graph, and runs whatever is said to have no state for that: also the program's Python
-(`tf.numpy_function(..., stateful=False)` of a constant). A trial would run it once more. So a callback that a trial asks for the first time is
+(`tf.numpy_function(..., stateful=False)` of a constant). A trial would run it once more. So a callback that a trial calls for the first time is
 run on behalf of the run that comes: that one is given the answer, and each later trial too.
 """
 
@@ -14,9 +14,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
 _Key = tuple[tuple[str, tuple[int, ...], bytes], ...]
+
+
+class OwnSession(tf.compat.v1.Session):  # type: ignore[misc]  # TensorFlow has no types
+    """A session in which nothing is the program's, and which nobody records."""
 
 
 class Rehearsal:
@@ -35,7 +40,7 @@ class Rehearsal:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """While the block runs, the callbacks are asked by a trial."""
+        """While the block runs, the callbacks are called by a trial."""
         for token, _, understudy in self._understudies:
             script_ops._py_funcs._funcs[token] = understudy
             understudy.rehearses = True

@@ -40,14 +40,14 @@ def purpose_of(subgraph: Subgraph, fetched: Sequence[Any]) -> Purpose:
         return "save"
     operations = [element if isinstance(element, tf.Operation) else element.op for element in fetched]
     # A bare operation may be a group: what it waits for is what is asked for.
-    asked = [other for operation in operations for other in _behind_groups(operation)]
-    if asked and all("Summary" in operation.type for operation in asked):
+    requested = [other for operation in operations for other in _behind_groups(operation)]
+    if requested and all("Summary" in operation.type for operation in requested):
         return "summary"
-    if asked and all("Enqueue" in operation.type or "QueueClose" in operation.type for operation in asked):
+    if requested and all("Enqueue" in operation.type or "QueueClose" in operation.type for operation in requested):
         return "input pipeline"
     if types & _CHECKS and not types & {"IteratorGetNext"}:
         return "initialisation"
-    if _initialises(subgraph.operators, asked):
+    if _initialises(subgraph.operators, requested):
         return "initialisation"
     if types <= _READS:
         return "reading"
@@ -62,16 +62,16 @@ def _behind_groups(operation: Any) -> Iterable[Any]:
         yield operation
 
 
-def _initialises(operators: Sequence[GraphOperator], asked: Sequence[Any]) -> bool:
+def _initialises(operators: Sequence[GraphOperator], requested: Sequence[Any]) -> bool:
     """Whether every assignment is that of an initialiser, and nothing else is asked for."""
-    if not asked:
+    if not requested:
         return False
     assigned = [op for op in operators if is_assignment(op.op_type)]
     if assigned:
         initialisers = _initialisers(assigned[0].operation.graph)
         if not all(op.name in initialisers for op in assigned):
             return False
-    return all(is_assignment(op.type) or op.type in _INITIALISES or op.type == "NoOp" for op in asked)
+    return all(is_assignment(op.type) or op.type in _INITIALISES or op.type == "NoOp" for op in requested)
 
 
 def _initialisers(graph: Any) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""SessionCapture: one session under capture. Its runs are told operator by operator, and answer as they would without.
+"""Captures the runs of one session: they are emitted operator by operator, and answer as they would without a capture.
 
 On a step that is dumped the tensors behind the fetches are fetched in the same run; what cannot be fetched is watched in it. The graph is
 not changed, so a finalised one will do. On other steps the run is the program's own.
@@ -25,7 +25,6 @@ from opdump.adapters.tensorflow.functions.library import hidden_callees
 from opdump.adapters.tensorflow.model_names import fetched_names
 from opdump.adapters.tensorflow.sessions.fetch_planning import BaselineGraph, FetchPlan, plan_fetches
 from opdump.adapters.tensorflow.sessions.fusions import Shapes
-from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
 from opdump.adapters.tensorflow.sessions.signatures import (
     DumpedSignature,
@@ -35,7 +34,7 @@ from opdump.adapters.tensorflow.sessions.signatures import (
 )
 from opdump.adapters.tensorflow.sessions.streaming import SignatureStream
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
-from opdump.adapters.tensorflow.sessions.watches import WatchFolders, watching
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, watching
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
 
 RunFunction = Callable[..., Any]
@@ -100,7 +99,7 @@ class SessionCapture:
         self._graph = session.graph
         self._failures: FailuresOfRuns | None = capture.failures
         self._watches_all = self._failures is not None and self._failures.whole
-        """Whether every run is watched, so that a failure in it can be told whole."""
+        """Whether every run is watched, so that a failure in it can be filed whole."""
         self._records = not capture.plan.mode.failures_only
         self._signatures: dict[Any, _Signature] = {}
         self._kept: list[Any] = []
@@ -126,7 +125,7 @@ class SessionCapture:
         if signature is None:
             return run(fetches, feed_dict, options, run_metadata)
         if signature.purpose is None:
-            self._meet(signature, feed_dict)
+            self._first_run(signature, feed_dict)
         if signature.purpose != "step":
             assert signature.purpose is not None
             self.not_steps[signature.purpose] += 1
@@ -163,7 +162,7 @@ class SessionCapture:
         options: Any | None,
         run_metadata: Any | None,
     ) -> Any:
-        """The program's own run; of a failure is told what is known without having watched it."""
+        """The program's own run; of a failure is filed what is known without having watched it."""
         try:
             return run(fetches, feed_dict, options, run_metadata)
         except tf.errors.OpError as error:
@@ -185,7 +184,7 @@ class SessionCapture:
         dumps: bool,
         extends: bool,
     ) -> Any:
-        """A run that is dumped, or of which a failure is to be told."""
+        """A run that is dumped, or of which a failure is to be filed."""
         fed = fed_names(feed_dict, self._graph)
         subgraph = signature.subgraph(fed)
         dump = self._dump(signature, fed, feed_dict) if extends else None
@@ -253,20 +252,20 @@ class SessionCapture:
         own = self._own
         if not self.is_busy:
             return None
-        asked = {tensor.name for tensor in fetch_list}
+        known = {tensor.name for tensor in fetch_list}
         for key, value in feeds.items():  # what is fed cannot be fetched
             name = key.deref().name
-            asked.add(name)
+            known.add(name)
             own.values[name] = (ObservedValue(np.asarray(value), stays=False),)
-        own.asked = [tensor.name for tensor in fetch_list]
-        own.added = [tensor for tensor in own.extra if tensor.name not in asked]
+        own.requested = [tensor.name for tensor in fetch_list]
+        own.added = [tensor for tensor in own.extra if tensor.name not in known]
         return [*fetch_list, *own.added], [*target_list, *own.targets]
 
     def received(self, results: Sequence[Any]) -> Sequence[Any]:
         """Takes what the capture fetched; the results that the program asked for."""
         own = self._own
-        count = len(own.asked)
-        for name, value in zip(own.asked, results[:count], strict=True):
+        count = len(own.requested)
+        for name, value in zip(own.requested, results[:count], strict=True):
             own.values[name] = (ObservedValue(np.asarray(value), stays=False),)  # the program may write into it
         for tensor, value in zip(own.added, results[count:], strict=True):
             own.values[tensor.name] = (ObservedValue(np.asarray(value)),)
@@ -298,7 +297,7 @@ class SessionCapture:
             self._kept.append(elements)
         return signature
 
-    def _meet(self, signature: _Signature, feed_dict: Mapping[Any, Any] | None) -> None:
+    def _first_run(self, signature: _Signature, feed_dict: Mapping[Any, Any] | None) -> None:
         """Finds out what a signature is for, the first time that it runs, and files its graph."""
         subgraph = signature.subgraph(fed_names(feed_dict, self._graph))
         signature.purpose = purpose_of(subgraph, signature.elements)

@@ -1,6 +1,6 @@
-"""A signature: what one fetch set of a session computes, what is taken of it, and how a run of it is told.
+"""Works out what one fetch set of a session computes and what is taken of it: a signature. Emits its runs.
 
-All that a run needs is worked out once; then a dumped run is one call with more fetches, and the telling of its operators in their order.
+All that a run needs is worked out once; then a dumped run is one call with more fetches, and its operators are emitted in their order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import definitions_of
 from opdump.adapters.tensorflow.functions.dataset_operators import datasets_read, gives_handles, hidden_functions
 from opdump.adapters.tensorflow.functions.library import callees_of
-from opdump.adapters.tensorflow.model_slots import ModelSlots
-from opdump.adapters.tensorflow.operator_kinds import PASSES_ON
-from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
+from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, ModelSlots
 from opdump.adapters.tensorflow.sessions.subgraph import Access, GraphOperator, Slot, Subgraph, read_variable
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.adapters.tensorflow.stacks import Stack, stack_of_node
 from opdump.adapters.tensorflow.xla import LAUNCH, is_compiled, note_of_call
 from opdump.recorder import LiveTensor

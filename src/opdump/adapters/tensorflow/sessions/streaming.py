@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from opdump.adapters.graph_runtime import GraphRun
 from opdump.adapters.tensorflow.capture import Capture
-from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
 from opdump.adapters.tensorflow.sessions.signatures import ChosenOperator, DumpedSignature, emit_execution
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.adapters.tensorflow.stacks import Stack
 
 

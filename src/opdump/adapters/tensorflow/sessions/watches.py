@@ -19,15 +19,26 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.debug.lib import debug_data
 
-from opdump.adapters.tensorflow.sessions.observed_value import ObservedValue
 from opdump.sink.temporary_directories import remove_own, temporary_directory
 
 _FILE: Final = re.compile(r"(.+)_(\d+)_DebugIdentity_(\d+)(?:-(\d+))?", re.ASCII | re.DOTALL)
 _ORDER: Final = itemgetter(0, 1)
 _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a file system in memory; the directory in it has a name of its own
+
+
+class ObservedValue:
+    """A value that a tensor had in a run: the elements, and whether they stay what they are; `moment` in microseconds orders those of one run that were watched."""
+
+    __slots__ = ("array", "moment", "stays")
+
+    def __init__(self, array: npt.NDArray[Any], moment: int = 0, *, stays: bool = True) -> None:
+        self.array = array
+        self.moment = moment
+        self.stays = stays
 
 
 @dataclass(slots=True)
