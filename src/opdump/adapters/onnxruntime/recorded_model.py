@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from opdump.adapters.onnxruntime.apart import Apart
 from opdump.adapters.onnxruntime.bodies import values_around
 from opdump.adapters.onnxruntime.hazards import has_random_operators, is_random
 from opdump.adapters.onnxruntime.model_file import ModelFile
 from opdump.adapters.onnxruntime.model_graph import ModelNode
 from opdump.adapters.onnxruntime.node_emitter import NOT_SHOWN
+from opdump.adapters.onnxruntime.run_once import RunOnce
 from opdump.adapters.onnxruntime.selection import Choice, ChosenNode, choose, chosen_within, matches_of
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.list_matches import ChoseNothing
@@ -35,7 +35,7 @@ class RecordedModel:
 
     ran: ModelFile
     nodes: tuple[ModelNode, ...]
-    apart: Apart | None
+    once: RunOnce | None
     is_random: bool
     is_wanted: bool
     """Whether the plan takes something of it."""
@@ -70,19 +70,19 @@ class RecordedModel:
             matches = matches_of(nodes, model_filter, plan.dialect)
             notes += matches.texts()
             chose_nothing = matches.chose_nothing
-        apart, is_random_model = Apart.of(ran, nodes), has_random_operators(ran.proto)
+        once, is_random_model = RunOnce.of(ran, nodes), has_random_operators(ran.proto)
         constants = ran.constants()
         sources = _value_sources(ran, nodes, constants)
-        within = _chosen_in_bodies(nodes, plan, model_filter, sources, apart, notes)
+        within = _chosen_in_bodies(nodes, plan, model_filter, sources, once, notes)
         choice = _with_values_around(choose(nodes, plan, model_filter, sources), within)
-        if is_random_model and is_limited and apart is None:
+        if is_random_model and is_limited and once is None:
             notes.append(_NO_LIMIT)
         if choice.watched:
             notes.append(_WATCHED)
-        made = {value for node in nodes for value in node.outputs}.difference(() if apart is None else apart.values)
+        made = {value for node in nodes for value in node.outputs}.difference(() if once is None else once.values)
         wanted = tuple(value for value in choice.values if value in made and value not in constants)
         return cls(
-            ran, nodes, apart, is_random_model, not model_filter.is_empty, choice, within, sources, wanted, tuple(notes),
+            ran, nodes, once, is_random_model, not model_filter.is_empty, choice, within, sources, wanted, tuple(notes),
             chose_nothing,
         )  # fmt: skip
 
@@ -101,7 +101,7 @@ def _chosen_in_bodies(
     plan: DumpPlan,
     model_filter: ModelFilter,
     sources: Mapping[str, str],
-    apart: Apart | None,
+    once: RunOnce | None,
     notes: list[str],
 ) -> dict[str, dict[str, ChosenNode]]:
     """What is taken of the nodes in bodies, of the control operators whose bodies may run once more."""
@@ -110,9 +110,9 @@ def _chosen_in_bodies(
         within = chosen_within(node, plan, model_filter, sources) if node.bodies else {}
         if not within:
             continue
-        if apart is not None and node.name in apart.operators:
+        if once is not None and node.name in once.operators:
             notes.append(
-                NOT_SHOWN.format(node.name, f"nobody knows what a second run of {apart.operators[node.name]} does")
+                NOT_SHOWN.format(node.name, f"nobody knows what a second run of {once.operators[node.name]} does")
             )
         elif is_random(node):
             notes.append(NOT_SHOWN.format(node.name, "a second run of random operators gives other values"))

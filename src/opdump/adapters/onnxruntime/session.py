@@ -22,7 +22,6 @@ from onnx import ModelProto
 
 from opdump.adapters.graph_runtime import StepCount
 from opdump.adapters.host.host_tensor import HostTensor
-from opdump.adapters.onnxruntime.apart import Apart
 from opdump.adapters.onnxruntime.bodies import BodyReplay
 from opdump.adapters.onnxruntime.chunks import chunks_of
 from opdump.adapters.onnxruntime.differences import largest_difference, same_bits
@@ -32,6 +31,7 @@ from opdump.adapters.onnxruntime.model_file import ModelFile, load_model, open_s
 from opdump.adapters.onnxruntime.model_graph import ModelNode, nodes_of, producers
 from opdump.adapters.onnxruntime.node_emitter import NodeEmitter
 from opdump.adapters.onnxruntime.recorded_model import RecordedModel
+from opdump.adapters.onnxruntime.run_once import RunOnce
 from opdump.adapters.onnxruntime.selection import slots_of
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors, answer_and_tensors, fed_tensors
 from opdump.errors import CaptureStateError
@@ -96,7 +96,7 @@ class OnnxSession:
             is_single_operator=is_single_operator,
             is_limited=memory_limit is not None,
         )
-        self._apart = recorded.apart
+        self._once = recorded.once
         self.notes: list[str] = list(recorded.notes)
         recorder.matched_kernels.update(recorded.choice.matched_kernels)
         self._emitter = NodeEmitter(
@@ -111,10 +111,10 @@ class OnnxSession:
         )
         self._plain_session: onnxruntime.InferenceSession | None = None
         self._records_data = not plan.mode.failures_only and recorded.is_wanted
-        if self._records_data and self._apart is not None:
-            self._records_data = self._can_run(self._apart)
+        if self._records_data and self._once is not None:
+            self._records_data = self._can_run(self._once)
         self._recorded_session = self._open_recorded() if self._records_data else None
-        session = self._plain() if self._apart is not None or self._recorded_session is None else self._recorded_session
+        session = self._plain() if self._once is not None or self._recorded_session is None else self._recorded_session
         own = len(self.model.proto.graph.output)
         self.inputs: tuple[Any, ...] = tuple(session.get_inputs())
         self.outputs: tuple[Any, ...] = tuple(session.get_outputs()[:own])
@@ -173,7 +173,7 @@ class OnnxSession:
     ) -> list[Any]:
         """The same without capture, in a session of the model as it is. It is no step."""
         names = output_names
-        if self._apart is not None and not names:
+        if self._once is not None and not names:
             names = [output.name for output in self.outputs]
         return list(self._plain().run(names, feeds, run_options))
 
@@ -188,9 +188,9 @@ class OnnxSession:
         with self._lock:
             if self._plain_session is None:
                 content = self.model.source
-                if self._apart is not None and self._records_data:
+                if self._once is not None and self._records_data:
                     made = {value for node in self.model.proto.graph.node for value in node.output}
-                    content = self.model.with_outputs(value for value in self._apart.values if value in made)
+                    content = self.model.with_outputs(value for value in self._once.values if value in made)
                 self._plain_session = open_session(self.model, content, self.level, self._options, self._providers)
             return self._plain_session
 
@@ -204,20 +204,20 @@ class OnnxSession:
         ran = optimized(self.model, self.level, folder, self._options, self._providers)
         return ran, nodes_of(ran.proto, originals)
 
-    def _can_run(self, apart: Apart) -> bool:
+    def _can_run(self, once: RunOnce) -> bool:
         """Whether the rest of the model runs by itself. The notes say what becomes of it."""
-        refusal = apart.refusal(self.model, self._plain())
-        self.notes.append(f"no run is recorded: {refusal}" if refusal else apart.note)
+        refusal = once.refusal(self.model, self._plain())
+        self.notes.append(f"no run is recorded: {refusal}" if refusal else once.note)
         return not refusal
 
     def _open_recorded(self) -> onnxruntime.InferenceSession | None:
         """The session that gives what is wanted; None where the operators of the program give all of it."""
         ran, wanted = self.ran, self._recorded.wanted
         content = ran.with_outputs(wanted)
-        if self._apart is not None:
+        if self._once is not None:
             if not wanted:
                 return None
-            content = self._apart.rest_of(ran, self.nodes, wanted, self._plain())
+            content = self._once.rest_of(ran, self.nodes, wanted, self._plain())
         return open_session(ran, content, "disable", self._options, self._providers)
 
     def _answer(
@@ -225,7 +225,7 @@ class OnnxSession:
     ) -> list[Any]:
         """The answer of a run that is not dumped."""
         if (
-            self._apart is None
+            self._once is None
             and self._recorded.is_random
             and self._recorded_session is not None
             and not self._compares
@@ -243,8 +243,8 @@ class OnnxSession:
         step: int,
     ) -> list[Any]:
         names = list(output_names) if output_names else [output.name for output in self.outputs]
-        if self._apart is not None:
-            return self._record_apart(self._apart, names, feeds, run_options, step)
+        if self._once is not None:
+            return self._record_rest(self._once, names, feeds, run_options, step)
         try:
             answer = self._run_and_emit(names, feeds, run_options, step, {})
         except _RunError as failure:
@@ -255,9 +255,9 @@ class OnnxSession:
             return plain
         return self._compared(answer, output_names, feeds, run_options) if self._compares else answer
 
-    def _record_apart(
+    def _record_rest(
         self,
-        apart: Apart,
+        once: RunOnce,
         names: Sequence[str],
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None,
@@ -265,7 +265,7 @@ class OnnxSession:
     ) -> list[Any]:
         """The answer of the plain run, in which the operators of the program ran; the others run once more for the dump."""
         try:
-            answer, made, tensors = apart.run(self._plain(), names, feeds, run_options)
+            answer, made, tensors = once.run(self._plain(), names, feeds, run_options)
         except Exception as error:
             self.notes.append(f"run {step} was not recorded: {error}")
             self._recorder.end_step(step)
@@ -335,7 +335,7 @@ class OnnxSession:
     def _chunks(self, feeds: Mapping[str, Any]) -> list[tuple[int, int]]:
         nodes = self._recorded.choice.nodes
         whole = [(0, len(nodes))]
-        if self._memory_limit is None or (self._recorded.is_random and self._apart is None):
+        if self._memory_limit is None or (self._recorded.is_random and self._once is None):
             return whole
         return chunks_of(nodes, self._recorded.wanted, self._memory_limit, self.ran.proto, feeds, self._sizes)
 
@@ -356,12 +356,12 @@ class OnnxSession:
             raise
 
     def _file_failure(self, error: Exception, feeds: Mapping[str, Any], step: int) -> None:
-        once = () if self._apart is None else tuple(self._apart.operators)
-        search = FailureSearch(self.ran, self.nodes, self._options, self._providers, once)
+        kept = () if self._once is None else tuple(self._once.operators)
+        search = FailureSearch(self.ran, self.nodes, self._options, self._providers, kept)
         failure = search.find(error, feeds)
-        if failure is None and once:
+        if failure is None and kept:
             self.notes.append(
-                f"run {step} failed; to find out where would run {', '.join(once)} of the program again: {error}"
+                f"run {step} failed; to find out where would run {', '.join(kept)} of the program again: {error}"
             )
             return
         if failure is None:

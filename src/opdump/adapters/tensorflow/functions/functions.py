@@ -230,15 +230,15 @@ class FunctionCapture:
         inputs: list[Any],
         num_outputs: int,
     ) -> Any:
-        board = copy.board
-        with board.lock:
+        current = copy.current
+        with current.lock:
             call = DumpedCall(self._capture, self._run(model, step))
-            board.call = call
+            current.call = call
             try:
                 outputs = _renamed(original, context, copy, inputs, num_outputs)
                 eager_context.async_wait()
             finally:
-                board.call = None
+                current.call = None
         self._skip_operators(call, copy)
         if call.error is not None:
             raise call.error

@@ -49,7 +49,7 @@ from opdump.adapters.tensorflow.functions.library import (
     hidden_callees,
     producer,
 )
-from opdump.adapters.tensorflow.functions.probe import BodyProbe, OperatorProbe, ProbedSlot, Switchboard
+from opdump.adapters.tensorflow.functions.probe import BodyProbe, CurrentCall, OperatorProbe, ProbedSlot
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled, note_of_call, type_of
@@ -78,7 +78,7 @@ class InstrumentedFunction:
     """An instrumented copy that the runtime knows."""
 
     name: str
-    board: Switchboard
+    current: CurrentCall
     bodies: tuple[BodyOperators, ...]
     """By number; 0 is the function itself, which runs in each call."""
     definitions: tuple[str, ...]
@@ -155,7 +155,7 @@ def instrument(
     hidden = tuple(_note_hidden(parts, capture))
     bodies = tuple(builder.bodies[number] for number in range(len(parts)))
     return InstrumentedFunction(
-        copy_name, builder.board, bodies, tuple(builder.definitions), tuple(builder.probes), hidden
+        copy_name, builder.current, bodies, tuple(builder.definitions), tuple(builder.probes), hidden
     )
 
 
@@ -274,7 +274,7 @@ class _Builder:
     def __init__(
         self, capture: Capture, selection: ModelSlots, library: Library, add: Callable[[Definition], object]
     ) -> None:
-        self.board = Switchboard()
+        self.current = CurrentCall()
         self.probes: list[Callable[..., Any]] = []
         self.definitions: list[str] = []
         self.bodies: dict[int, BodyOperators] = {}
@@ -315,7 +315,7 @@ class _Builder:
         for name, node in observed.items():
             if redirect(node, {place[1:]: made for place, made in inner.items() if place[0] == name}):
                 must_run(copy, node.name)
-        marks = [self._probe(copy, BodyProbe(self.board, part.number), (), ())] if part.number else []
+        marks = [self._probe(copy, BodyProbe(self.current, part.number), (), ())] if part.number else []
         marks += self._probe_operators(copy, part, named, observed, beginning)
         if shadowed:
             copy_summands(copy, part.body.nodes, is_argument_held=not part.number)
@@ -401,7 +401,7 @@ class _Builder:
         given = [text for text in seen.input if not text.startswith("^")]
         made = {slot.reference: renamed(slot.reference, seen.name) for slot in node.outputs}
         references = [made.get(slot.reference) or given[slot.slot] for slot in read]
-        probe = OperatorProbe(self.board, operator, inputs, outputs)
+        probe = OperatorProbe(self.current, operator, inputs, outputs)
         return self._probe(copy, probe, read, (seen.name, *sorted(before)), references)
 
     def _slots(

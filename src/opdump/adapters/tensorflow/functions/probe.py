@@ -45,7 +45,7 @@ class DumpedCall:
     error: Exception | None = None
 
 
-class Switchboard:
+class CurrentCall:
     """The call for which the probes of one function emit; none where that is not dumped."""
 
     def __init__(self) -> None:
@@ -58,15 +58,15 @@ class OperatorProbe:
     """Called with the elements of an operator's slots once it has run."""
 
     def __init__(
-        self, board: Switchboard, operator: NamedOperator, inputs: Sequence[ProbedSlot], outputs: Sequence[ProbedSlot]
+        self, current: CurrentCall, operator: NamedOperator, inputs: Sequence[ProbedSlot], outputs: Sequence[ProbedSlot]
     ) -> None:
-        self._board = board
+        self._current = current
         self._operator = operator
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        call = self._board.call
+        call = self._current.call
         if call is None or call.error is not None or call.capture.is_over:
             return _NOTHING
         try:
@@ -80,12 +80,12 @@ class OperatorProbe:
 class BodyProbe:
     """Called each time that a body of a branch, a loop or an inner function runs."""
 
-    def __init__(self, board: Switchboard, number: int) -> None:
-        self._board = board
+    def __init__(self, current: CurrentCall, number: int) -> None:
+        self._current = current
         self._number = number
 
     def __call__(self) -> list[Any]:
-        call = self._board.call
+        call = self._current.call
         if call is not None:
             with call.capture.lock:
                 call.bodies[self._number] += 1

@@ -35,6 +35,7 @@ from opdump.adapters.tensorflow.sessions.signatures import (
 from opdump.adapters.tensorflow.sessions.streaming import SignatureStream
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, watching
+from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
 
 RunFunction = Callable[..., Any]
@@ -44,6 +45,20 @@ _ARRAYS = (np.ndarray, np.generic, list, tuple, int, float, complex)
 _DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4", "OneShotIterator")
 _FROM_HOOKS = "caller"
 """Under this key a monitored session hands on what the program fetches, beside what its hooks fetch."""
+
+
+class _Call(NamedTuple):
+    """A call of `session.run` by the program."""
+
+    run: RunFunction
+    fetches: Any
+    feed_dict: Mapping[Any, Any] | None
+    options: Any | None
+    run_metadata: Any | None
+
+    def plain(self) -> Any:
+        """What the session gives."""
+        return self.run(self.fetches, self.feed_dict, self.options, self.run_metadata)
 
 
 class _Wanted(NamedTuple):
@@ -121,73 +136,48 @@ class SessionCapture:
         run_metadata: Any | None,
     ) -> Any:
         """What `session.run` gives."""
+        call = _Call(run, fetches, feed_dict, options, run_metadata)
         signature = self._signature(fetches)
         if signature is None:
-            return run(fetches, feed_dict, options, run_metadata)
+            return call.plain()
         if signature.purpose is None:
             self._first_run(signature, feed_dict)
         if signature.purpose != "step":
             assert signature.purpose is not None
             self.not_steps[signature.purpose] += 1
-            if not self._watches_all:
-                first = self.capture.plan.initial_iteration
-                return self._plain(signature, first, run, fetches, feed_dict, options, run_metadata)
-            return self._observed(
-                signature, self.capture.plan.initial_iteration, run, fetches, feed_dict, options, run_metadata,
-                dumps=False, extends=False,
-            )  # fmt: skip
+            first = self.capture.plan.initial_iteration
+            if self._watches_all:
+                return self._observed(signature, first, call, dumps=False, extends=False)
+            return self._plain(signature, first, call)
         with signature.steps.counted() as step:
             wanted = self._records and step in self.capture.plan.steps
             dumps = wanted and not self.capture.is_over
             extends = dumps or (self._records and signature.is_always_extended)
-            if not extends and not self._watches_all:
-                result = self._plain(signature, step, run, fetches, feed_dict, options, run_metadata)
+            if extends or self._watches_all:
+                result = self._observed(signature, step, call, dumps=dumps, extends=extends)
             else:
-                result = self._observed(
-                    signature, step, run, fetches, feed_dict, options, run_metadata, dumps=dumps, extends=extends
-                )
+                result = self._plain(signature, step, call)
         self.capture.ended(signature.model.names, step)
         if wanted:
             with self.capture.lock:
                 self.capture.end_step(step)
         return result
 
-    def _plain(
-        self,
-        signature: _Signature,
-        step: int,
-        run: RunFunction,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None,
-        options: Any | None,
-        run_metadata: Any | None,
-    ) -> Any:
+    def _plain(self, signature: _Signature, step: int, call: _Call) -> Any:
         """The program's own run; of a failure is filed what is known without having watched it."""
         try:
-            return run(fetches, feed_dict, options, run_metadata)
+            return call.plain()
         except tf.errors.OpError as error:
             if self._failures is not None:
-                subgraph = signature.subgraph(fed_names(feed_dict, self._graph))
-                self._failures.record(error, signature.model, step, subgraph, run, feed_dict, {})
+                subgraph = signature.subgraph(fed_names(call.feed_dict, self._graph))
+                self._failures.record(error, signature.model, step, subgraph, call.run, call.feed_dict, {})
             raise
 
-    def _observed(
-        self,
-        signature: _Signature,
-        step: int,
-        run: RunFunction,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None,
-        options: Any | None,
-        run_metadata: Any | None,
-        *,
-        dumps: bool,
-        extends: bool,
-    ) -> Any:
+    def _observed(self, signature: _Signature, step: int, call: _Call, *, dumps: bool, extends: bool) -> Any:
         """A run that is dumped, or of which a failure is to be filed."""
-        fed = fed_names(feed_dict, self._graph)
+        fed = fed_names(call.feed_dict, self._graph)
         subgraph = signature.subgraph(fed)
-        dump = self._dump(signature, fed, feed_dict) if extends else None
+        dump = self._dump(signature, fed, call.feed_dict) if extends else None
         watches = {} if dump is None else {tensor.name: tensor for tensor in dump.access.watched}
         if self._failures is not None:
             watches.update(
@@ -204,34 +194,39 @@ class SessionCapture:
                 if dump is not None and dump.stream is not None:
                     around.enter_context(dump.stream.of_step(step if dumps else None, run_at))
                 if watches:
-                    watched = around.enter_context(watching(tuple(watches.values()), options, self._folders))
-                result = run(fetches, feed_dict, options if watched is None else watched.options, run_metadata)
+                    watched = around.enter_context(watching(tuple(watches.values()), call.options, self._folders))
+                    call = call._replace(options=watched.options)
+                result = call.plain()
             if dumps and dump is not None and dump.access.replayed:
                 self._replay(dump.access)
         except tf.errors.OpError as error:
             if self._failures is not None:
                 own.extra, own.targets = (), ()
                 seen = {} if watched is None else watched.seen
-                self._failures.record(error, signature.model, step, subgraph, run, feed_dict, seen)
+                self._failures.record(error, signature.model, step, subgraph, call.run, call.feed_dict, seen)
             raise
         finally:
             values, own.values, own.is_busy = own.values, {}, False
         if dump is not None and dumps:
             if watched is not None:
                 values.update(watched.seen)
-            unseen = dump.emitter.signature.unseen(dump.access.lost, values)
-            if unseen:
-                self.capture.note(
-                    f"{signature.model.name}: looking at {', '.join(unseen)} would change the answer: they are not dumped"
-                )
-            if dump.access.left_to_chance:
-                self.capture.note(
-                    f"{signature.model.name}: the timing decides in which order {', '.join(dump.access.left_to_chance)} sums, with or "
-                    "without a dump: last bits may differ from run to run"
-                )
-            with self.capture.lock:
-                dump.emitter.emit(values, step, run_at)
+            self._emit(signature, dump, values, step, run_at)
         return result
+
+    def _emit(self, signature: _Signature, dump: _Dump, values: dict[str, Any], step: int, run_at: Stack) -> None:
+        """Hands a run that has ended to the recorder; the notes say what it lacks."""
+        unseen = dump.emitter.signature.unseen(dump.access.lost, values)
+        if unseen:
+            self.capture.note(
+                f"{signature.model.name}: looking at {', '.join(unseen)} would change the answer: they are not dumped"
+            )
+        if dump.access.left_to_chance:
+            self.capture.note(
+                f"{signature.model.name}: the timing decides in which order {', '.join(dump.access.left_to_chance)} sums, with or "
+                "without a dump: last bits may differ from run to run"
+            )
+        with self.capture.lock:
+            dump.emitter.emit(values, step, run_at)
 
     def _replay(self, access: FetchPlan) -> None:
         """Computes what could not be fetched in the run that has ended, from what was."""

@@ -60,7 +60,7 @@ class ChosenOperator:
         lost = any(slot.tensor.name in self.lost for slot in self.outputs or self.inputs)
         return "not executed" if self.may_not_run and not lost else "not observed"
 
-    def handed_on(self, slot: Slot, values: Values) -> Sequence[ObservedValue]:
+    def forwarded(self, slot: Slot, values: Values) -> Sequence[ObservedValue]:
         """What one of its outputs is that nobody looked at, where the operator gives what it reads."""
         return _values_of(slot.tensor, values) if slot.tensor.name in self.lost or not self.may_not_run else ()
 
@@ -101,10 +101,10 @@ class DumpedSignature:
 
     def unseen(self, tensors: Iterable[str], values: Values) -> list[str]:
         """Those of these tensors that a run has nothing of."""
-        handed_on = {
-            slot.tensor.name for chosen in self.operators for slot in chosen.outputs if chosen.handed_on(slot, values)
+        forwarded = {
+            slot.tensor.name for chosen in self.operators for slot in chosen.outputs if chosen.forwarded(slot, values)
         }
-        return [name for name in tensors if name not in values and name not in handed_on]
+        return [name for name in tensors if name not in values and name not in forwarded]
 
     def losing(self, tensors: Collection[str]) -> DumpedSignature:
         """The same where nobody can look at these tensors."""
@@ -315,7 +315,7 @@ class _Execution:
 
 def _executions(chosen: ChosenOperator, values: Values) -> list[_Execution]:
     """The executions of an operator: one, but for loops, and for branches that were not taken."""
-    outputs = [_given(slot.tensor, values) or chosen.handed_on(slot, values) for slot in chosen.outputs]
+    outputs = [_given(slot.tensor, values) or chosen.forwarded(slot, values) for slot in chosen.outputs]
     inputs = [_values_of(slot.tensor, values) for slot in chosen.inputs]
     if not (inputs or outputs):
         return [_Execution((), ())]  # the plan takes nothing of it

@@ -9,10 +9,10 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, helper
 
-from opdump.adapters.onnxruntime.apart import Apart
 from opdump.adapters.onnxruntime.hazards import operators_of_program
 from opdump.adapters.onnxruntime.model_file import load_model
 from opdump.adapters.onnxruntime.model_graph import nodes_of
+from opdump.adapters.onnxruntime.run_once import RunOnce
 from tests.onnx.recording import FLOAT, model_of, numbers
 
 
@@ -86,13 +86,13 @@ def test_the_rest_of_a_model_computes_the_same_from_what_they_gave() -> None:
         )
     )
     nodes = nodes_of(model.proto)
-    apart = Apart({"exp": "mine::Exp"}, (nodes[1],))
+    once = RunOnce({"exp": "mine::Exp"}, (nodes[1],))
     plain = onnxruntime.InferenceSession(model.with_outputs(["b"]), providers=["CPUExecutionProvider"])
     feeds = {"x": numbers(4)}
-    assert apart.refusal(model, plain) == ""
-    answer, given, tensors = apart.run(plain, ["y"], feeds, None)
+    assert once.refusal(model, plain) == ""
+    answer, given, tensors = once.run(plain, ["y"], feeds, None)
     rest = onnxruntime.InferenceSession(
-        apart.rest_of(model, nodes, ["a", "y"], plain), providers=["CPUExecutionProvider"]
+        once.rest_of(model, nodes, ["a", "y"], plain), providers=["CPUExecutionProvider"]
     )
     assert [value.name for value in rest.get_inputs()] == ["x", "b"]
     a, y = rest.run(["a", "y"], {**feeds, **given})

@@ -1,4 +1,4 @@
-"""Models with operators of the program: those run once, in a plain run, and the dump is of the rest, fed with what they gave.
+"""Runs operators of the program once, in a plain run; the dump is of the rest of the model, fed with what they gave.
 
 model     x -> Exp -> Ask (ai.onnx.contrib) -> Tanh -> y
 plain     the same; what Ask gives is an output too               runs once, its answer is the program's
@@ -22,8 +22,8 @@ from opdump.adapters.onnxruntime.tensors_of_run import Tensors, fed_tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """What of one model runs apart from the rest.
+class RunOnce:
+    """The nodes of one model that run once.
 
     `operators` are the operators of the program by the nodes that run them, `nodes` those and the random ones, whose second run
     would give something else than the answer was made of.
@@ -33,7 +33,7 @@ class Apart:
     nodes: tuple[ModelNode, ...]
 
     @classmethod
-    def of(cls, ran: ModelFile, nodes: Sequence[ModelNode]) -> Apart | None:
+    def of(cls, ran: ModelFile, nodes: Sequence[ModelNode]) -> RunOnce | None:
         """None for a model without operators of the program."""
         operators = operators_of_program(ran.proto, nodes)
         if not operators:
