@@ -1,1 +1,1 @@
-"""ONNX Runtime: every tensor of a run as an extra output of that run, handed to a recorder node by node."""
+"""Records models of ONNX Runtime: the tensors of a run are outputs of that run, and go to a recorder node by node."""

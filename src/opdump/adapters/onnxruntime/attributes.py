@@ -1,4 +1,4 @@
-"""Attributes of ONNX nodes as JSON values."""
+"""Gives the attributes of ONNX nodes as JSON values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ran within If, Loop and Scan: their bodies run once more, on what the operator had been given.
+"""Runs the bodies of If, Loop and Scan once more, on what the operator had been given, to show what ran within.
 
 The runtime shows a control operator's inputs and outputs and nothing between them. More outputs of a body could change whether the
 model runs at all (branches must agree, iterations must have one shape). So a body is a model of its own here: its formal inputs and what it takes

@@ -1,4 +1,4 @@
-"""How far two answers of a model are from each other."""
+"""Measures how far two answers of a model are from each other."""
 
 from __future__ import annotations
 

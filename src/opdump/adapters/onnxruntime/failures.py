@@ -1,4 +1,4 @@
-"""Which node failed when a run failed, and what it had been given.
+"""Finds the node that failed when a run failed, and what it had been given.
 
 ONNX Runtime names the node in its message, but a model may call several nodes by that name, or none. So the run is repeated
 on a copy in which every node has its unique name; where that message does not name one (a function that the runtime took

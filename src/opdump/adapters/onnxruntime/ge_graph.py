@@ -1,4 +1,4 @@
-"""The graphs of a loaded model, for the file that stands beside its dump."""
+"""Describes the graphs of a loaded model, for the file that stands beside its dump."""
 
 from __future__ import annotations
 

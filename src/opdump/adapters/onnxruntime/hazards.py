@@ -1,4 +1,4 @@
-"""What in a model makes a second run, or a run with more outputs, give other numbers, or do something again."""
+"""Finds what in a model makes a second run, or a run with more outputs, give other numbers, or do something again."""
 
 from __future__ import annotations
 

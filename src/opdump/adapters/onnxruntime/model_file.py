@@ -1,4 +1,4 @@
-"""A model as it was given, and the changed copies of it that ONNX Runtime is asked to load.
+"""Loads a model, and makes the changed copies of it that ONNX Runtime runs.
 
 Weights in files of their own are never read into the model: what is changed is the graph, which stays small, and ONNX
 Runtime gets the folder of those files. So a model of any size goes through protobuf, whose messages end at 2 GB.

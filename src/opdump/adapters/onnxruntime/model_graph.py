@@ -1,4 +1,4 @@
-"""The nodes of an ONNX model as operators: unique names, who makes and who reads which value, what leaves no data.
+"""Reads the nodes of an ONNX model as operators: unique names, who makes and who reads which value, what leaves no data.
 
 >>> [node.name for node in nodes_of(model)]
 ['conv1', 'Relu_1', 'fc']

@@ -1,4 +1,4 @@
-"""Emits the nodes of a run to the recorder, as if they had run one after the other, and what ran within control operators."""
+"""Emits the nodes of a run to the recorder, as if they had run one after the other, and those in bodies of control operators."""
 
 from __future__ import annotations
 

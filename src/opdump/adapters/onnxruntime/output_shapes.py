@@ -1,4 +1,4 @@
-"""Which shapes the outputs of a model have where the shapes of its inputs are given, without a run."""
+"""Infers the shapes of the outputs of a model from those of its inputs, without a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes of a model leave data, and which values of a run that takes."""
+"""Selects the nodes of a model that leave data, and the values of a run that this takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OnnxSession: an ONNX model whose runs are recorded, node by node, and whose answers stay those of ONNX Runtime.
+"""Runs an ONNX model and records its runs node by node; the answers stay those of ONNX Runtime.
 
     session = OnnxSession("resnet.onnx", recorder=recorder, plan=plan, model_id=1)
     outputs = session.run(None, {"x": array})

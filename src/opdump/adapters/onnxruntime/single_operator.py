@@ -1,4 +1,4 @@
-"""A model of one operator, from what a call says of it."""
+"""Makes a model of one operator, from what a call says of it."""
 
 from __future__ import annotations
 

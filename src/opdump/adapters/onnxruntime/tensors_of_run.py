@@ -1,4 +1,4 @@
-"""One run of a session that gives the answer as the runtime gives it, and other values of the same run as host tensors."""
+"""Runs a session once: gives the answer as the runtime gives it, and other values of the same run as host tensors."""
 
 from __future__ import annotations
 

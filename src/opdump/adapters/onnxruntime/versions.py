@@ -1,4 +1,4 @@
-"""Which ONNX Runtime runs the models."""
+"""Says which ONNX Runtime runs the models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow: what runs in the eager program, in traced functions (tf.function, Keras) and in sessions.
+"""Captures what TensorFlow runs in the eager program, in traced functions (tf.function, Keras) and in sessions.
 
 with ADAPTER.attach(recorder, settings) as clock:
     train()

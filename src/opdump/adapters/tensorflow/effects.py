@@ -1,4 +1,4 @@
-"""What may run once more than the program has it run: what is known to compute from its inputs and to touch nothing else.
+"""Finds what may run once more than the program has it run: what is known to compute from its inputs and to touch nothing else.
 
 TensorFlow's registry says of a type of operator whether it is stateful, and that is not enough. Host callbacks may be declared to have no
 state (`tf.numpy_function(..., stateful=False)`), and so may operators of other libraries; some types of TensorFlow's own write into what they

@@ -1,4 +1,4 @@
-"""An operator of a session that failed: which one, and what it had been given.
+"""Files the operator of a session that failed, with what it had been given.
 
 A run that fails returns nothing. What its operators read is computed once more: fed is what the program fed, and what the failed run
 took from state (variables, iterators, random numbers) is fed as it was seen, by the runtime's debugger, while the run went on. So the

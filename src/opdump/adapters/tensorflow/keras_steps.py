@@ -1,4 +1,4 @@
-"""Keras, where it differs from other programs: its optimizers end steps of the eager program."""
+"""Notices when an optimizer has been applied, or traced: that ends a step of the eager program."""
 
 from __future__ import annotations
 

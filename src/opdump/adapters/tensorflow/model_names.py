@@ -1,4 +1,4 @@
-"""What a model is called before anybody has run it, so that a `dump_list` can name it.
+"""Names models by what the program calls them before anybody has run them, so that a `dump_list` can name them.
 
 a tf.function                  train_step                its Python function
 Keras fit, evaluate, predict   mlp, train_function       the Keras model (`name_model` of it, too), and its function

@@ -1,4 +1,4 @@
-"""Operators of TensorFlow by their type: which leave data, pass their input on, update a variable; and which a plan takes.
+"""Says by its type whether an operator leaves data, passes its input on, updates a variable; and whether a plan takes it.
 
 docs/compatibility.md#tensorflow-programs says which operators leave none.
 """

@@ -1,4 +1,4 @@
-"""The lines of the program behind an operator: where it was put into a graph or traced, or where it ran at once.
+"""Finds the lines of the program behind an operator: where it was put into a graph or traced, or where it ran at once.
 
 TensorFlow keeps the stack of each operation of a graph, and hands it on to the definition of a function. What was imported
 (a GraphDef, a SavedModel) has none: the lines that ran it stand for it, which whoever emits a run has to give.

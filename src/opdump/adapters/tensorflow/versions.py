@@ -1,4 +1,4 @@
-"""Which TensorFlow runs here."""
+"""Says which TensorFlow runs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""XLA: what it compiles is one operator, with what goes in and what comes out.
+"""Finds what XLA compiles: that is one operator, with what goes in and what comes out.
 
 Compiled is a function that says so (`jit_compile=True`); and clusters of operators, anywhere in a graph, where the program lets XLA look
 for them (`tf.config.optimizer.set_jit`, `global_jit_level` of a session, `TF_XLA_FLAGS`) or marks operators for it (`jit_scope`). To

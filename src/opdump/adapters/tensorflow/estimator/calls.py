@@ -1,4 +1,4 @@
-"""How an estimator calls the functions of a program: `input_fn`, `model_fn`. Both say by the names of their arguments what they take."""
+"""Calls the functions of a program as an estimator does: `input_fn`, `model_fn`. Both say by the names of their arguments what they take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the drop-in for npu_bridge needs of TensorFlow: configurations of sessions with an entry NpuOptimizer, and RunConfig.
+"""Makes and reads configurations of sessions with an entry NpuOptimizer, and RunConfig: what the drop-in for npu_bridge needs of TensorFlow.
 
 Stock TensorFlow takes an entry of a graph optimizer that it does not know, and does nothing with it.
 """

@@ -1,4 +1,4 @@
-"""What an evaluation needs beside the session: its end, and its summary."""
+"""Ends an evaluation, and files its summary."""
 
 from __future__ import annotations
 

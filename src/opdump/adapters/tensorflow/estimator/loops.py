@@ -1,4 +1,4 @@
-"""Training with an evaluation now and then, in one process."""
+"""Trains with an evaluation now and then, in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tf.estimator` for versions of TensorFlow that have none (from 2.16 on): what programs with a `model_fn` of their own use."""
+"""Gives `tf.estimator` to versions of TensorFlow that have none (from 2.16 on): what programs with a `model_fn` of their own use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of TensorFlow 1 in the module `tensorflow`, for programs that were written for it.
+"""Puts names of TensorFlow 1 into the module `tensorflow`, for programs that were written for it.
 
 A program for Ascend devices says `tf.ConfigProto`, `tf.Session`, `tf.train.AdamOptimizer`. There are two ways:
 

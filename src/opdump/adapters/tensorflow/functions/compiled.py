@@ -1,4 +1,4 @@
-"""A call of a function that XLA compiles: one operator of the function's name, with the arguments and the results of the call."""
+"""Emits a call of a function that XLA compiles: one operator of the function's name, with the arguments and the results of the call."""
 
 from __future__ import annotations
 

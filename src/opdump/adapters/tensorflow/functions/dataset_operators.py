@@ -1,4 +1,4 @@
-"""Data sets in a graph, and in the definitions of functions: which of them a run reads, and which functions they run where nobody sees them."""
+"""Finds the data sets that a run of a graph reads, and the functions that data sets and other operators run unobserved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of data sets (`map`, `filter`, `flat_map`, `reduce`, ...): they run in threads of the runtime, where nobody sees their operators.
+"""Lists the operators of functions of data sets (`map`, `filter`, `flat_map`, `reduce`, ...), which run unobserved in threads of the runtime.
 
 A data set that is iterated, reduced or asked for its element while a capture is open is looked at for them. Their operators are listed as
 `not observed`, and a note says which functions they are. Functions of TensorFlow's and Keras' own data handling are no operators of the program.

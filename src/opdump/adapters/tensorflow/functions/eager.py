@@ -1,4 +1,4 @@
-"""Operators that the program runs one by one: a callback of the runtime gets each when it has run.
+"""Captures operators that the program runs one by one: a callback of the runtime gets each when it has run.
 
 They have no names, so an operator is called `{scope}{type}_{n}`, where n counts within the step. Callbacks belong to a thread, so each thread
 of the program registers one for itself, and so does what the runtime calls back in threads of its own (`tf.py_function`, generators);

@@ -1,4 +1,4 @@
-"""Changes of a definition that is to be observed: second nodes, copies, arguments, what must run.
+"""Edits a definition that is to be observed: second nodes, copies, arguments, what must run.
 
 See `instrumented` for what they are for.
 """

@@ -1,4 +1,4 @@
-"""What belongs to whatever runs a fetch set, and not to the session: random numbers within functions, callbacks that are folded.
+"""Finds what belongs to a fetch set and not to its session: random numbers within functions, callbacks that are folded.
 
 An operator such as RandomUniform counts what it gave. In the graph of a session it is one and the same whatever the session fetches; in
 the body of a function (`tf.function`, the branches and loops of control flow 2, `Defun`) each set of fetches has its own, which starts

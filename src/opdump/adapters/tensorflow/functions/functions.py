@@ -1,4 +1,4 @@
-"""tf.function: every call of a traced function that the eager program makes, those of Keras and of gradients among them.
+"""Captures every call of a traced function (tf.function) that the eager program makes, those of Keras and of gradients among them.
 
 While a capture is open, the runtime's one way to run a function is watched: on a dumped step it runs the instrumented copy of the
 function (`instrumented.py`), on any other the function itself. In version 2.15 and in 2.21 that way is `Context.call_function`.

@@ -1,4 +1,4 @@
-"""What a definition of the function library says: its operators, their slots, the functions that they call.
+"""Reads a definition of the function library: its operators, their slots, the functions that they call.
 
 In a `FunctionDef` a tensor is named `{argument}` where the caller gives it, `{node}:{output argument}:{number}` where an operator
 makes it, and `^{node}` stands for "after". Source: TensorFlow's function.proto and op_def.proto.

@@ -1,4 +1,4 @@
-"""What runs inside the instrumented copy of a function: an operator that hands the tensors of another one to the recorder."""
+"""Emits from within the instrumented copy of a function: a probe is an operator that hands the tensors of another one to the recorder."""
 
 from __future__ import annotations
 

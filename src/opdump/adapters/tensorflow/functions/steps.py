@@ -1,4 +1,4 @@
-"""Which step each model is in, and when a step ends.
+"""Counts the steps of each model, and says when one ends.
 
 A call of a traced function is a step of that function. What the program runs outside of such functions, and the functions whose
 gradient it takes from outside, belong to the steps of the eager program: one ends where variables were updated, by an optimizer's

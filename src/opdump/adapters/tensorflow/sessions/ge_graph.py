@@ -1,4 +1,4 @@
-"""The graph of a signature, for the file that tells which model of a dump is the computational one."""
+"""Describes the graph of a signature, for the file that says which model of a dump is the computational one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions under capture: every session that is made while the interception is in place looks up whether it is to be recorded.
+"""Puts sessions under capture: each that is made while the interception is in place is recorded where a capture wants it.
 
 Caught are `Session`, `InteractiveSession`, monitored sessions and estimators, `Tensor.eval`, `make_callable`: all of them run through
 `BaseSession`. `partial_run` is left alone, with a note. The interception goes when it is taken out; sessions that have a

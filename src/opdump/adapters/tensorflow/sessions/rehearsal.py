@@ -1,4 +1,4 @@
-"""Callbacks of the program while the rewriting of its graph is tried.
+"""Keeps callbacks of the program from running once more while the rewriting of its graph is tried; and sessions for such trials.
 
 The runtime folds constants where it rewrites a graph, and runs whatever is said to have no state for that: also the program's Python
 (`tf.numpy_function(..., stateful=False)` of a constant). A trial would run it once more. So a callback that a trial calls for the first time is

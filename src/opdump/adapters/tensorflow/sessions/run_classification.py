@@ -1,4 +1,4 @@
-"""What a run of a session is for: which runs are iterations.
+"""Finds out what a run of a session is for: which runs are iterations.
 
 A dump of the steps "0|5|10" means iterations of the computation. What prepares a session, saves or restores it, writes
 summaries or merely reads variables is no iteration. The documents of the dump system advise to remove such runs from a script;

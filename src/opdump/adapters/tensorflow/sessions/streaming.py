@@ -1,4 +1,4 @@
-"""Tensors that are handed over one by one while a session runs, so that a large network's need not be in memory together.
+"""Hands tensors over one by one while a session runs, so that a large network's need not be in memory together.
 
 Each operator gets a reader beside it in the graph: a Python function of its inputs and outputs that nothing reads. The readers of a
 signature are made once and run on its dumped steps alone. What cannot be read so (reference variables, branches, loops) is watched.

@@ -1,4 +1,4 @@
-"""Tensors that are watched while a session runs: by the runtime's debugger, which files what it sees.
+"""Watches tensors while a session runs: the runtime's debugger files what it sees.
 
 A debug node stands between an operator and all that read it, so a reference variable is seen before its update, a branch only where
 it was taken, and the body of a loop in each iteration. The files lie in memory where the machine has a file system there.
