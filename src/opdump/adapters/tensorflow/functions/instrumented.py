@@ -36,22 +36,18 @@ from opdump.adapters.tensorflow.functions.edits import (
     renamed,
     wait_before_deciding,
 )
+from opdump.adapters.tensorflow.functions.function_parts import FunctionPart, parts_of
 from opdump.adapters.tensorflow.functions.library import (
-    BRANCHING,
     CALLS,
-    LOOPS,
-    Body,
     Definition,
     Library,
     LibraryNode,
     NodeSlot,
-    body_of,
     hidden_callees,
     producer,
 )
 from opdump.adapters.tensorflow.functions.probe import BodyProbe, CurrentCall, OperatorProbe, ProbedSlot
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
-from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled, note_of_call, type_of
 from opdump.records import IO, SkipReason
 
@@ -91,48 +87,6 @@ class InstrumentedFunction:
     """Numbers of bodies whose operators without data were listed: of one that ran, of one that did not."""
 
 
-@dataclass(slots=True)
-class _Part:
-    """A function at one of the places that run it."""
-
-    body: Body
-    path: str
-    number: int
-    decides: bool = False
-    """Whether it is the condition of a loop."""
-    parts: dict[tuple[str, str, int], _Part] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    """Node -> the operator's name in records."""
-    sources: dict[str, str] = field(default_factory=dict)
-    """Argument -> who makes it, where the caller says it."""
-    stacks: dict[str, Stack] = field(default_factory=dict)
-    """Node -> where it was traced."""
-    recursive: set[str] = field(default_factory=set)
-    """Nodes that run a function which runs already."""
-    makers: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Tensor -> the node that makes it, and its slot."""
-    readers: dict[str, list[str]] = field(default_factory=dict)
-    """Node -> nodes that read it."""
-    depth: dict[str, int] = field(default_factory=dict)
-    """Node -> its place in an order in which the nodes can run."""
-
-    def __post_init__(self) -> None:
-        for node in self.body.nodes:
-            self.makers.update((slot.reference, (node.node.name, slot.slot)) for slot in node.outputs)
-            for text in node.node.input:
-                self.readers.setdefault(producer(text), []).append(node.node.name)
-        named = {node.node.name: node.node for node in self.body.nodes}
-        for node in self.body.nodes:
-            _place(node.node, named, self.depth)
-
-    def source(self, slot: NodeSlot) -> str:
-        """Who makes a tensor, as `{op_name}:{slot}`; empty where that is not known."""
-        made = self.makers.get(slot.reference)
-        if made is None:
-            return self.sources.get(producer(slot.reference), "")
-        return f"{self.names[made[0]]}:{made[1]}"
-
-
 def without_suffix(text: str) -> str:
     """A message of the runtime with the names of the functions and operators in place of those of the copies."""
     return _SUFFIX.sub("", text)
@@ -142,15 +96,11 @@ def instrument(
     name: str, library: Library, add: Callable[[Definition], object], capture: Capture, model: Model
 ) -> InstrumentedFunction:
     """Copies a function and hands the copies to the runtime through `add`."""
-    parts: list[_Part] = []
-    root = _part(name, library, "", None, (), parts)
-    _name_operators(parts)
-    _trace_sources(root)
-    _trace_stacks(root, capture.stacks, ())
+    parts = parts_of(name, library, capture.stacks)
     order = [part.names[node.node.name] for part in parts for node in part.body.nodes]
     selection = capture.selection(capture.filter_of(model), order)
     builder = _Builder(capture, selection, library, add)
-    copy_name = builder.add(root, shadowed=True)
+    copy_name = builder.add(parts[0], shadowed=True)
     capture.recorder.matched_kernels |= selection.matched_kernels
     hidden = tuple(_note_hidden(parts, capture))
     bodies = tuple(builder.bodies[number] for number in range(len(parts)))
@@ -159,7 +109,7 @@ def instrument(
     )
 
 
-def _note_hidden(parts: Sequence[_Part], capture: Capture) -> Iterator[str]:
+def _note_hidden(parts: Sequence[FunctionPart], capture: Capture) -> Iterator[str]:
     """The functions that nobody sees, by name."""
     for part in parts:
         for node in part.body.nodes:
@@ -169,103 +119,6 @@ def _note_hidden(parts: Sequence[_Part], capture: Capture) -> Iterator[str]:
                     f"the functions that {name} ({node.node.op}) runs are not shown: they run outside of the graph"
                 )
                 yield from functions_of(node.node)
-
-
-def _part(
-    name: str, library: Library, path: str, used: Collection[int] | None, chain: tuple[str, ...], parts: list[_Part]
-) -> _Part:
-    body = body_of(library(name), library, used)
-    part = _Part(body, path, len(parts))
-    parts.append(part)
-    results = _used_references(body, used)
-    for node in body.nodes:
-        for callee in node.callees:
-            if callee.function in (*chain, name):
-                part.recursive.add(node.node.name)
-                continue
-            inside = f"{node.node.name}/{callee.label}" if callee.label else node.node.name
-            wanted = _used_results(node, results) if node.node.op in BRANCHING | CALLS else None
-            part.parts[node.node.name, callee.attribute, callee.place] = _part(
-                callee.function, library, f"{path}{inside}/", wanted, (*chain, name), parts
-            )
-            part.parts[node.node.name, callee.attribute, callee.place].decides = (
-                node.node.op in LOOPS and callee.attribute == "cond"
-            )
-    return part
-
-
-def _place(node: Any, named: Mapping[str, Any], places: dict[str, int]) -> None:
-    """Numbers a node after all that it reads or waits for; definitions are mostly, not always, in such an order."""
-    waiting = [node]
-    while waiting:
-        current = waiting[-1]
-        missing = (
-            []
-            if current.name in places
-            else [
-                named[producer(text)]
-                for text in current.input
-                if producer(text) in named and producer(text) not in places
-            ]
-        )
-        if missing:
-            waiting += missing
-            continue
-        places.setdefault(current.name, len(places))
-        waiting.pop()
-
-
-def _used_references(body: Body, used: Collection[int] | None) -> frozenset[str]:
-    """The tensors that some needed node reads, or that are results which the caller uses."""
-    signature = body.definition.signature
-    results = [argument.name for argument in signature.output_arg]
-    found = {body.definition.ret[result] for number, result in enumerate(results) if used is None or number in used}
-    for node in body.nodes:
-        if node.node.name in body.needed:
-            found.update(node.node.input)
-    return frozenset(found)
-
-
-def _used_results(node: LibraryNode, references: Collection[str]) -> frozenset[int]:
-    return frozenset(slot.slot for slot in node.outputs if slot.reference in references)
-
-
-def _name_operators(parts: Sequence[_Part]) -> None:
-    """An operator keeps its name; where functions of a model share one, each but the outermost has the path before it."""
-    counts = Counter(node.node.name for part in parts for node in part.body.nodes)
-    taken: set[str] = set()
-    for part in parts:
-        for node in part.body.nodes:
-            name = node.node.name
-            shown = name if counts[name] == 1 or not part.path else f"{part.path}{name}"
-            while shown in taken:
-                shown += "_"
-            taken.add(shown)
-            part.names[name] = shown
-
-
-def _trace_sources(part: _Part) -> None:
-    """What the arguments of inner functions are, where the place that runs them gives them one by one."""
-    for node in part.body.nodes:
-        given = node.inputs[1:] if node.node.op in BRANCHING else node.inputs
-        for callee in node.callees:
-            inner = part.parts.get((node.node.name, callee.attribute, callee.place))
-            if inner is None:
-                continue
-            if node.node.op not in LOOPS:  # what a loop hands on is made anew in each iteration
-                arguments = inner.body.definition.signature.input_arg
-                for argument, slot in zip(arguments, given, strict=False):
-                    inner.sources[argument.name] = part.source(slot)
-            _trace_sources(inner)
-
-
-def _trace_stacks(part: _Part, stacks: Stacks, called_at: Stack) -> None:
-    """Where the nodes of a function and of those that it runs were traced; of what has none, where the function is called."""
-    known = stacks.of_function(part.body.definition.signature.name)
-    for node in part.body.nodes:
-        part.stacks[node.node.name] = stack_of_node(node.node.name, known, called_at)
-    for (node_name, _, _), inner in part.parts.items():
-        _trace_stacks(inner, stacks, part.stacks[node_name])
 
 
 class _Builder:
@@ -284,7 +137,7 @@ class _Builder:
         self._add = add
         self._task_ids: Iterator[int] = itertools.count()
 
-    def add(self, part: _Part, *, shadowed: bool, waits: bool = False) -> str:
+    def add(self, part: FunctionPart, *, shadowed: bool, waits: bool = False) -> str:
         """Makes the copy of a function, and of what it runs; its name. Without shadows the operators are observed themselves.
 
         `waits`: the copy has one more argument; once that is there, its operators may be emitted.
@@ -325,7 +178,7 @@ class _Builder:
         self.definitions.append(signature.name)
         return str(signature.name)
 
-    def _named(self, part: _Part, node: LibraryNode) -> NamedOperator:
+    def _named(self, part: FunctionPart, node: LibraryNode) -> NamedOperator:
         name = part.names[node.node.name]
         arguments, skip = arguments_of(node.node), self._skip_of(part, node, name)
         if skip in ("", "not selected") and is_compiled(node.node):
@@ -334,7 +187,7 @@ class _Builder:
             type_of(node.node), name, next(self._task_ids), arguments, part.stacks[node.node.name], skip=skip
         )
 
-    def _skip_of(self, part: _Part, node: LibraryNode, name: str) -> SkipReason:
+    def _skip_of(self, part: FunctionPart, node: LibraryNode, name: str) -> SkipReason:
         if node.node.name not in part.body.needed:
             return "not executed"
         readers = [part.names[reader] for reader in part.readers.get(node.node.name, ())]
@@ -351,7 +204,7 @@ class _Builder:
     def _probe_operators(
         self,
         copy: Definition,
-        part: _Part,
+        part: FunctionPart,
         named: Sequence[tuple[LibraryNode, NamedOperator]],
         observed: Mapping[str, Any],
         beginning: frozenset[str],
@@ -383,7 +236,7 @@ class _Builder:
     def _probe_operator(
         self,
         copy: Definition,
-        part: _Part,
+        part: FunctionPart,
         node: LibraryNode,
         operator: NamedOperator,
         observed: Mapping[str, Any],
@@ -405,7 +258,7 @@ class _Builder:
         return self._probe(copy, probe, read, (seen.name, *sorted(before)), references)
 
     def _slots(
-        self, part: _Part, slots: Sequence[NodeSlot], operator: NamedOperator, io: IO, read: list[NodeSlot]
+        self, part: FunctionPart, slots: Sequence[NodeSlot], operator: NamedOperator, io: IO, read: list[NodeSlot]
     ) -> tuple[ProbedSlot, ...]:
         excluded = self._selection.excluded(operator.op_name, operator.op_type, io)
         found = []
