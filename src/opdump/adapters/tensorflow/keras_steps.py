@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -12,6 +10,7 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from opdump.adapters.tensorflow.model_names import imported_module
 from opdump.adapters.tensorflow.operator_kinds import is_assignment, is_update
 
 # Those of Keras 3, of Keras 2 and its older ones, and of TensorFlow 1.
@@ -67,7 +66,7 @@ def _replaced(
     undo: list[tuple[Any, str, Any]] = []
     try:
         for module_name, class_name, method in places:
-            owner = getattr(_module(module_name), class_name, None)
+            owner = getattr(imported_module(module_name), class_name, None)
             original = vars(owner).get(method) if owner is not None else None
             if original is not None:
                 undo.append((owner, method, original))
@@ -76,13 +75,3 @@ def _replaced(
     finally:
         for owner, method, original in reversed(undo):
             setattr(owner, method, original)
-
-
-def _module(name: str) -> Any:
-    """A module of a package that is imported; None where this version has none of that name."""
-    if name.partition(".")[0] not in sys.modules:
-        return None
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        return None

@@ -85,7 +85,7 @@ class KerasModels:
     def watched(self) -> Iterator[None]:
         replacements = Replacements()
         for module_name, class_name in _OWNERS:
-            owner = getattr(_module(module_name), class_name, None)
+            owner = getattr(imported_module(module_name), class_name, None)
             for method in _METHODS:
                 original = vars(owner).get(method) if owner is not None else None
                 if original is not None:
@@ -107,7 +107,8 @@ class KerasModels:
         return method
 
 
-def _module(name: str) -> Any:
+def imported_module(name: str) -> Any:
+    """A module of a package that is imported; None where this version has none of that name."""
     if name.partition(".")[0] not in sys.modules:
         return None
     try:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Any
 
-import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.functions.library import Definition
-from opdump.adapters.tensorflow.functions.probe import live_tensors
+from opdump.adapters.tensorflow.functions.probe import has_data, live_tensors
 from opdump.adapters.tensorflow.xla import LAUNCH, shown_name
 from opdump.records import IO
-
-_HANDLES: Final = (tf.resource, tf.variant)
 
 
 def emit_compiled(
@@ -28,7 +25,7 @@ def emit_compiled(
     selection = capture.selection(capture.filter_of(model), [op_name])
     skip = selection.skip_of(LAUNCH, op_name)
     capture.recorder.matched_kernels |= selection.matched_kernels
-    reads, gives = selection.wants_inputs and _has_data(inputs), selection.wants_outputs and _has_data(outputs)
+    reads, gives = selection.wants_inputs and has_data(inputs), selection.wants_outputs and has_data(outputs)
     if not skip and not (reads or gives):
         skip = "not observed"  # what it does, it does to variables
     operator = NamedOperator(LAUNCH, op_name, arguments={"function": signature.name}, skip=skip)
@@ -47,7 +44,3 @@ def emit_compiled(
             live("input", inputs, signature.input_arg) if reads else (),
             live("output", outputs, signature.output_arg) if gives else (),
         )
-
-
-def _has_data(tensors: Sequence[Any]) -> bool:
-    return any(tensor.dtype not in _HANDLES for tensor in tensors)

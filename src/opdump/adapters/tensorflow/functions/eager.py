@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
@@ -26,15 +26,13 @@ from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.attributes import arguments_of_call
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.datasets import DatasetFunctions
-from opdump.adapters.tensorflow.functions.probe import BodyProbe, OperatorProbe, live_tensors
+from opdump.adapters.tensorflow.functions.probe import BodyProbe, OperatorProbe, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.model_names import EAGER
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.threads import ThreadEntry
 from opdump.recorder import LiveTensor
 from opdump.records import IO, SkipReason
-
-_HANDLES: Final = (tf.resource, tf.variant)
 
 
 class EagerCapture:
@@ -210,10 +208,9 @@ class EagerCapture:
 
     def _skip_of(self, op_type: str, op_name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> SkipReason:
         reason = self._selection.skip_of(op_type, op_name)
-        if reason or not outputs or any(tensor.dtype not in _HANDLES for tensor in outputs):
+        if reason or not outputs or has_data(outputs) or (self._selection.wants_inputs and has_data(inputs)):
             return reason
-        reads = self._selection.wants_inputs and any(tensor.dtype not in _HANDLES for tensor in inputs)
-        return "" if reads else "handle"
+        return "handle"
 
     def _live(
         self, op_name: str, op_type: str, tensors: Sequence[Any], arguments: Sequence[Any], io: IO

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -90,6 +90,11 @@ class BodyProbe:
             with call.capture.lock:
                 call.bodies[self._number] += 1
         return _NOTHING
+
+
+def has_data(tensors: Iterable[Any]) -> bool:
+    """Whether some of these tensors of the eager program are no handles."""
+    return any(tensor.dtype not in _HANDLES for tensor in tensors)
 
 
 def live_tensors(
