@@ -29,6 +29,7 @@ from opdump.plan.layouts import LayoutFacts
 from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
 from opdump.plan.modes import DATA, EXCEPTION, MODES, OVERFLOW, WATCH, Captures, Mode
 from opdump.plan.step_set import StepSet
+from opdump.plan.watched_look import WatchedLook
 
 __all__ = [
     "DATA",
@@ -57,4 +58,5 @@ __all__ = [
     "StatPrecision",
     "StepSet",
     "SyncLayoutName",
+    "WatchedLook",
 ]

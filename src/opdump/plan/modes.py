@@ -63,6 +63,4 @@ EXCEPTION: Final = Mode(
     nothing_found="no operator failed",
 )
 WATCH: Final = Mode(name="watch", watches=True, dropped="not watched", nothing_found="no watched operator ran")
-MODES: Final[Mapping[Captures, Mode]] = MappingProxyType(
-    {mode.name: mode for mode in (DATA, OVERFLOW, EXCEPTION, WATCH)}
-)
+MODES: Final[Mapping[str, Mode]] = MappingProxyType({mode.name: mode for mode in (DATA, OVERFLOW, EXCEPTION, WATCH)})

@@ -21,7 +21,7 @@ from opdump.recorder.own_errors import beside_the_program, failure_text
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import Elements, Live, LiveTensor, PendingArray, Reader, TensorSnapshot
 from opdump.recorder.tally import GAPS
-from opdump.recorder.watch_recorder import WatchRecorder, watched_name
+from opdump.recorder.watch_recorder import WatchRecorder
 from opdump.recorder.writers import (
     StepWriter,
     SupportsExceptions,
@@ -58,7 +58,6 @@ __all__ = [
     "beside_the_program",
     "failure_text",
     "make_recorder",
-    "watched_name",
 ]
 
 

@@ -10,11 +10,6 @@ from opdump.recorder.snapshots import LiveTensor, TensorSnapshot
 from opdump.records import OpRecord
 
 
-def watched_name(after: str, node: str) -> str:
-    """What the outputs of `node` are called, as they are after `after`: `A_To_C`."""
-    return f"{after}_To_{node}"
-
-
 class WatchRecorder(OperatorRecorder):
     """Files looks at memory. Operators that run are counted alone."""
 
@@ -32,7 +27,7 @@ class WatchRecorder(OperatorRecorder):
 
     @told_where_it_stops
     def watched(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
-        """Files what the outputs of a watched operator hold now; `op` has the name of `watched_name`."""
+        """Files what the outputs of a watched operator hold now; `op` is named for it (`WatchedLook`)."""
         if self.is_over:
             return
         with self._lock:

@@ -19,7 +19,7 @@ from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
-from opdump.layouts.ascend.records import OVERFLOW_FILE, OVERFLOW_FILES
+from opdump.layouts.ascend.overflow_record import OverflowRecord
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.damage import damage_of
 from opdump.reports.table import Column, Printer, printable
@@ -47,7 +47,7 @@ def check_dump(
     What cannot be read is told among `problems`, those of the catalog too. Raises NotInDumpError for a rank that is not there.
     """
     checked = Checked()
-    overflow_ops: list[OpRecord] = []
+    overflows: list[OverflowRecord] = []
     for number in catalog.ranks if rank is None else (rank,):
         is_poisoned = False
         for place, one in enumerate(catalog.steps_of(number)):
@@ -55,13 +55,13 @@ def check_dump(
                 continue
             checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned)
             for execution in catalog.executions(step=one, rank=number):
-                if OVERFLOW_FILE in execution.op.arguments and not execution.tensors:
-                    overflow_ops.append(execution.op)
+                if isinstance(execution.op, OverflowRecord):
+                    overflows.append(execution.op)
                     continue
                 checked.findings += checks.findings(execution.op, list(_stats(execution, checked)))
             checked.findings += checks.end_step()
             is_poisoned = checks.poisons
-    _add_overflows(catalog, checked, overflow_ops, is_whole=rank is None and step is None)
+    _add_overflows(catalog, checked, overflows, is_whole=rank is None and step is None)
     checked.problems = list(dict.fromkeys([*checked.problems, *map(str, catalog.problems)]))
     checked.findings.sort(
         key=lambda each: (each.rank is None, each.rank or 0, each.step is None, each.step or 0, each.order)
@@ -99,13 +99,13 @@ def _stats_of(record: TensorRecord) -> TensorStats | None:
     return stats_of_summary(summarise(array), count if record.sample else None)
 
 
-def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OpRecord], *, is_whole: bool) -> None:
+def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OverflowRecord], *, is_whole: bool) -> None:
     """The overflow files below the dump. The catalog knows rank and step of those that it lists; others count for the whole dump."""
     search = find_overflows([str(catalog.path)])
     checked.problems += [f"{each.path}: {each.reason}" for each in search.failures]
-    by_name: dict[str, list[tuple[str, OpRecord]]] = {}
+    by_name: dict[str, list[tuple[str, OverflowRecord]]] = {}
     for op in ops:
-        for file in map(str, op.arguments.get(OVERFLOW_FILES, (op.arguments[OVERFLOW_FILE],))):
+        for file in op.files:
             by_name.setdefault(file.rpartition("/")[2], []).append((f"/{file}", op))
     for overflow in search.overflows:
         # Ranks may have files of the same name: the longest path that it ends with is its own.

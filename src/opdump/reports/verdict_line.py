@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from opdump import amounts
+from opdump.plan import MODES
 from opdump.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -61,10 +62,11 @@ def _place(verdict: Verdict) -> str:
 
 
 def _nothing(verdict: Verdict, executed: int) -> str:
-    if verdict.mode == "overflow":
+    mode = MODES[verdict.mode]
+    if mode.detects_overflow:
         return f"no overflow in {amounts.count(executed, 'operator')}"
-    if verdict.mode == "exception":
-        return "no operator failed"
+    if mode.failures_only:
+        return mode.nothing_found
     meant = f" but what {verdict.how} writes into a mask" if verdict.how else ""
     unknown = f"; {amounts.count(verdict.not_looked, 'complex tensor')} not looked at" if verdict.not_looked else ""
     return f"no NaN, no infinity{meant} in {amounts.count(verdict.tensors, 'tensor')}{unknown}"

@@ -16,11 +16,10 @@ import numpy as np
 
 from opdump import amounts
 from opdump.catalog.catalog import Execution
+from opdump.plan import WatchedLook
 from opdump.records import OpRecord, TensorRecord
 from opdump.reports.dump_tables import source_of
 from opdump.reports.table import Column, Printer
-
-_TO = "_To_"
 
 
 @dataclass(slots=True)
@@ -40,7 +39,7 @@ class WatchedOutput:
     @property
     def writer_name(self) -> str:
         """The operator after which the bytes were others; empty where they stayed."""
-        return "" if self.writer is None else self.writer.op_name.removesuffix(f"{_TO}{self.node}")
+        return "" if self.writer is None else self.writer.op_name.removesuffix(str(WatchedLook("", self.node)))
 
 
 @dataclass(slots=True)
@@ -52,12 +51,8 @@ class _Nodes:
 
     def node_of(self, op_name: str) -> str | None:
         """C of `A_To_C`; None where the name is no such name. Names of nodes that began are known, others are the last part."""
-        parts = op_name.split(_TO)
-        for place in range(1, len(parts)):
-            node = _TO.join(parts[place:])
-            if node in self.names:
-                return node
-        return parts[-1] if len(parts) > 1 else None
+        nodes = [look.node for look in WatchedLook.readings(op_name)]
+        return next((node for node in nodes if node in self.names), nodes[-1] if nodes else None)
 
 
 def watched_outputs(executions: Iterable[Execution]) -> list[WatchedOutput]:

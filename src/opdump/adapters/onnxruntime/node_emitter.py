@@ -16,7 +16,8 @@ from opdump.adapters.onnxruntime.model_file import ModelFile
 from opdump.adapters.onnxruntime.model_graph import ModelNode
 from opdump.adapters.onnxruntime.selection import Choice, ChosenNode, Slots
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors
-from opdump.recorder import LiveTensor, Recorder, WatchRecorder, watched_name
+from opdump.plan import WatchedLook
+from opdump.recorder import LiveTensor, Recorder, WatchRecorder
 from opdump.records import SkipReason
 
 NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
@@ -107,7 +108,7 @@ class NodeEmitter:
             return
         for other in self._choice.nodes[:place]:
             if other.node.name in watched:
-                operator = replace(other.node.operator, op_name=watched_name(after.node.name, other.node.name))
+                operator = replace(other.node.operator, op_name=str(WatchedLook(after.node.name, other.node.name)))
                 recorder.watched(run.record(operator), self.live(watched[other.node.name].outputs, tensors))
 
     def live(self, slots: Slots, tensors: Tensors) -> list[LiveTensor]:

@@ -17,9 +17,9 @@ import torch
 from opdump.adapters.torch.operator_names import OperatorNames
 from opdump.adapters.torch.private_names import without_modes
 from opdump.adapters.torch.schemas import Found
-from opdump.plan import DumpPlan, ModelSelection
+from opdump.plan import DumpPlan, ModelSelection, WatchedLook
 from opdump.plan.nearest import with_nearest
-from opdump.recorder import LiveTensor, WatchRecorder, watched_name
+from opdump.recorder import LiveTensor, WatchRecorder
 from opdump.records import OpRecord
 
 _MOST_SEEN = 100_000
@@ -155,7 +155,7 @@ class Watches:
         record = replace(
             op,
             op_type=watched.op_type,
-            op_name=watched_name(after, watched.node),
+            op_name=str(WatchedLook(after, watched.node)),
             timestamp=self._now(),
             forward_op="",
             skip="",

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from opdump.dump_file import DumpFile, DumpTensor, data_type, read_dump_file
 from opdump.dump_file.names import UNKNOWN_ID, DumpName, ExceptionName, sanitise
@@ -17,6 +16,7 @@ from opdump.errors import CorruptDumpError, UndecodableTensorError
 from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles
 from opdump.layouts.ascend.operator_csv import OperatorRow, decode_operator_csv
+from opdump.layouts.ascend.overflow_record import OverflowRecord
 from opdump.layouts.ascend.payload import DumpPayload
 from opdump.layouts.ascend.places import Place
 from opdump.layouts.mindspore_sync.files import read_table
@@ -24,11 +24,6 @@ from opdump.layouts.mindspore_sync.names import dtype_of_token
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import IO, DamagedPayload, OpRecord, Payload, StatisticValue, TensorRecord
-
-OVERFLOW_FILE = "file"
-"""The argument of the record of an overflow that names its file."""
-OVERFLOW_FILES = "files"
-"""The same where there are several: all of them, of which `file` is the first."""
 
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
 # Where a converter had to bring a tensor into a format, it wrote the shape and not the format in its name.
@@ -110,9 +105,7 @@ class PlaceReader:
             true_name = written if sanitise(written) == op_name else true_name
         op = self._op(place, names, op_type, true_name or str(files.dump), timestamp, task_id, stream_id)
         if is_overflow:
-            paths = [files.dump] if files.dump is not None else files.overflows
-            arguments: dict[str, Any] = {OVERFLOW_FILE: paths[0]} | ({OVERFLOW_FILES: paths} if paths[1:] else {})
-            return Executed(replace(op, arguments=arguments), ())
+            return Executed(OverflowRecord.of(op, files.overflows if files.dump is None else [files.dump]), ())
         tensors: dict[tuple[IO, int], Tensor] = {}
         samples = samples_of(header) if header is not None else {}
         for tensor in header.tensors if header is not None and files.dump is not None else ():
