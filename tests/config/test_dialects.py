@@ -105,7 +105,7 @@ def test_what_is_said_counts_before_what_is_found() -> None:
         load_plan("data_dump.json", environ={}, dialect="mindspore")
     assert "unknown key 'common_dump_settings'" in load_plan("acl.json", environ={}, dialect="tensorflow").warnings[-1]
     with pytest.raises(ConfigError, match="dialect is 'onnx'"):
-        load_plan("acl.json", environ={}, dialect="onnx")  # type: ignore[arg-type] # what a program may pass
+        load_plan("acl.json", environ={}, dialect="onnx")
 
 
 def test_without_a_file_the_messages_name_one() -> None:

@@ -108,6 +108,24 @@ def test_a_statistic_of_a_package_is_taken_filed_and_shown(installed: Path, tmp_
     assert "nearest: 'zero fraction'" in done.stderr
 
 
+def test_a_dialect_and_a_report_format_of_a_package_are_used(installed: Path, tmp_path: Path) -> None:
+    new = python(
+        installed, "-m", "opdump", "config", "new", "--dialect", "toyflow", "--path", tmp_path / "dump", cwd=tmp_path
+    )
+    assert new.returncode == 0, new.stderr
+    checked = python(installed, "-m", "opdump", "config", "check", "toyflow.json", cwd=tmp_path)
+    assert json.loads(checked.stdout)["dialect"] == "toyflow"
+    run = python(installed, "-m", "opdump", "run", "-c", "toyflow.json", EXAMPLE / "train.py", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    shown = python(installed, "-m", "opdump", "show", "dump", "--op", "Relu", "--format", "markdown", cwd=tmp_path)
+    assert shown.stdout.startswith("| step | operator | tensor | shape | max | min |\n| --- |"), shown.stderr
+    assert "| output.0 | (2,3) |" in shown.stdout
+    for verb in ("show", "check", "overflow"):
+        done = python(installed, "-m", "opdump", verb, "dump", "--format", "markdwon", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "nearest: 'markdown'" in done.stderr
+
+
 def test_what_is_there_is_listed_and_what_is_broken_with_its_reason(installed: Path, tmp_path: Path) -> None:
     listed = json.loads(python(installed, "-m", "opdump", "extensions", "--json", cwd=tmp_path).stdout)
     assert mistakes("extensions", listed) == []

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import toyflow
 from opdump_toyflow.adapter import ToyflowAdapter
 from opdump_toyflow.all_equal import all_equal
+from opdump_toyflow.markdown import table
 from opdump_toyflow.packed import PACKED, Packed
 from opdump_toyflow.zero_fraction import zero_fraction
 
 from opdump.checks import Thresholds
 from opdump.checks.tensor_stats import stats_of_summary
+from opdump.configs.dialects import load_plan
 from opdump.kernels import summarise
 from opdump.testing import AdapterTests, LayoutTests
 
@@ -58,3 +62,15 @@ class TestPacked(LayoutTests):
 
     def layout(self) -> Packed:
         return PACKED
+
+
+def test_a_file_of_the_dialect_is_told_by_its_keys(tmp_path: Path) -> None:
+    file = tmp_path / "toyflow.json"
+    file.write_text('{"toyflow_dump": "/tmp/dump", "toyflow_steps": "0|2-3"}')
+    plan = load_plan(file, environ={}, saved_data="full")
+    assert (plan.dialect, str(plan.path), str(plan.steps), plan.saved_data) == ("toyflow", "/tmp/dump", "0|2-3", "full")
+
+
+def test_a_bar_stays_within_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("one", "other"), [("a|b", 1)])
+    assert capsys.readouterr().out == "| one | other |\n| --- | --- |\n| a\\|b | 1 |\n"

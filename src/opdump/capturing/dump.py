@@ -19,7 +19,7 @@ from opdump.capturing.report import CaptureReport, log_report
 from opdump.errors import CaptureStateError
 from opdump.html_table import html_line
 from opdump.plan import DumpPlan
-from opdump.plan.dialect_words import words_of
+from opdump.plan.dialects import words_of
 
 _LOG = logging.getLogger("opdump")
 _PACKAGES: Final = {"PyTorch": "torch", "TensorFlow": "tensorflow"}

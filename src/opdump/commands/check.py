@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opdump.commands import EXIT_USAGE
+from opdump.commands.report_format import format_options
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Catalog
     from opdump.configs.shared.focused_config import SecondDialect
     from opdump.reports.findings import Checked
+    from opdump.reports.formats import ReportFormat
 
 EXIT_FOUND = 1
 EXIT_NOT_CHECKED = EXIT_USAGE
@@ -59,7 +61,7 @@ a file is damaged or the configuration cannot be written.""",
 @click.option(
     "--wide", is_flag=True, help="Cut and fold nothing, however narrow the terminal is; a pipe gets all of it anyway."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@format_options(json_help="Print JSON.")
 def check(
     *,
     path: str,
@@ -71,13 +73,13 @@ def check(
     extreme: float,
     limit: int,
     wide: bool,
-    as_json: bool,
+    report_format: ReportFormat,
 ) -> None:
     """Say what in the dump in PATH looks wrong."""
     if emit_config is None and (dialect is not None or directory is not None):
         raise click.UsageError("--dialect and --path say what --emit-config writes; add --emit-config FILE")
     try:
-        code = _check(path, emit_config, dialect, directory, rank, step, extreme, limit, wide, as_json)
+        code = _check(path, emit_config, dialect, directory, rank, step, extreme, limit, wide, report_format)
     except OpdumpError as error:
         click.echo(f"opdump: error: {error}", err=True)
         code = EXIT_NOT_CHECKED
@@ -94,23 +96,20 @@ def _check(
     extreme: float,
     limit: int,
     wide: bool,
-    as_json: bool,
+    report_format: ReportFormat,
 ) -> int:
     from opdump.catalog.catalog import open_dump
     from opdump.checks import Thresholds
     from opdump.errors import NotInDumpError
-    from opdump.reports.findings import check_dump, findings_json, print_findings
-    from opdump.reports.table import Printer
+    from opdump.reports.findings import check_dump
+    from opdump.reports.formats import FindingsReport
 
     catalog = open_dump(path)
     if step is not None and step not in (catalog.steps if rank is None else catalog.steps_of(rank)):
         held = ", ".join(map(str, catalog.steps[:20])) or "none"
         raise NotInDumpError(f"{path}: holds no step {step}; it holds {held}")
     checked = check_dump(catalog, Thresholds(extreme=extreme), rank=rank, step=step)
-    if as_json:
-        click.echo(findings_json(catalog, checked))
-    else:
-        print_findings(Printer(wide=wide), checked, limit=limit)
+    report_format.findings(FindingsReport(catalog=catalog, checked=checked, limit=limit), wide=wide)
     for problem in checked.problems:
         click.echo(f"opdump: problem: {problem}", err=True)
     if emit_config is not None:

@@ -12,30 +12,29 @@ $ opdump config check data_dump.json
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from opdump.commands.ending import print_warnings
-from opdump.configs.acl.starting_file import acl_starting_file
 from opdump.configs.dialects import load_plan
-from opdump.configs.mindspore.starting_file import starting_file
 from opdump.configs.shared.dump_directory import make_writable
-from opdump.configs.tensorflow.file import tensorflow_starting_file
 from opdump.errors import ConfigError
-from opdump.plan import Dialect
+from opdump.plan.dialects import DIALECTS
 
 if TYPE_CHECKING:
     from opdump.configs.acl.plan import DialectVersion
 
 
-_FILES: Final[Mapping[Dialect, str]] = {
-    "mindspore": "data_dump.json",
-    "acl": "acl.json",
-    "tensorflow": "npu_dump.json",
-}
+class _DialectName(click.Choice[str]):
+    """One of opdump's own, which the help lists, or of an installed package."""
+
+    def __init__(self) -> None:
+        super().__init__(DIALECTS.own)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if value in DIALECTS else super().convert(value, param, ctx)
 
 
 @click.group()
@@ -57,7 +56,7 @@ Examples:
 @click.option("--strict", is_flag=True, help="Make an unknown key an error.")
 @click.option(
     "--dialect",
-    type=click.Choice(["acl", "mindspore", "tensorflow"]),
+    type=_DialectName(),
     help="What FILE is written in; without it, its content tells.",
 )
 @click.option(
@@ -67,7 +66,7 @@ Examples:
     show_default=True,
     help="acl.json: as the documents have it, or as newer versions behave.",
 )
-def check(file: str | None, strict: bool, dialect: Dialect | None, dialect_version: DialectVersion) -> None:
+def check(file: str | None, strict: bool, dialect: str | None, dialect_version: DialectVersion) -> None:
     """Check FILE and print the plan that it resolves to.
 
     Without FILE the one that MINDSPORE_DUMP_CONFIG names. The plan goes to standard output, warnings go to standard
@@ -90,27 +89,25 @@ Examples:
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--dialect",
-    type=click.Choice(["acl", "mindspore", "tensorflow"]),
+    type=_DialectName(),
     default="mindspore",
     show_default=True,
     help="What to write.",
 )
 @click.option("--path", "directory", default=None, help="Where to dump; an absolute path.  [default: ./dump]")
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
-def new(file: Path | None, dialect: Dialect, directory: str | None, force: bool) -> None:
+def new(file: Path | None, dialect: str, directory: str | None, force: bool) -> None:
     """Write a starting configuration to FILE (data_dump.json, acl.json or npu_dump.json).
 
     It dumps everything of the first step; docs/config.md, docs/acl-json.md and docs/tensorflow-config.md explain each key. The
     directory of an acl.json and of an npu_dump.json is made, for it has to be there before a run.
     """
-    file = file or Path(_FILES[dialect])
+    chosen = DIALECTS.load(dialect)
+    file = file or Path(chosen.words.file)
     if file.suffix != ".json":
         raise ConfigError(f"invalid json file name: {str(file)!r}; it must end in .json, write {file}.json")
-    target = None if dialect == "mindspore" else Path(directory or "dump").absolute()
-    if target is None:
-        text = starting_file(Path(directory) if directory is not None else None)
-    else:
-        text = acl_starting_file(target) if dialect == "acl" else tensorflow_starting_file(target)
+    target = Path(directory or "dump").absolute() if chosen.directory_must_exist else None
+    text = chosen.starting_file(target if target is not None or directory is None else Path(directory))
     try:
         with file.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)

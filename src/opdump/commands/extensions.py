@@ -32,9 +32,12 @@ def extensions(*, as_json: bool) -> None:
     from opdump.adapters.registry import FRAMEWORKS
     from opdump.checks.registry import CHECKS
     from opdump.layouts.registry import LAYOUTS
+    from opdump.plan.dialects import DIALECTS
+    from opdump.reports.formats import FORMATS
     from opdump.statistics import STATISTICS
 
-    found = [each for registry in (FRAMEWORKS, LAYOUTS, STATISTICS, CHECKS) for each in registry.listed()]
+    registries = (FRAMEWORKS, DIALECTS, LAYOUTS, STATISTICS, CHECKS, FORMATS)
+    found = [each for registry in registries for each in registry.listed()]
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:

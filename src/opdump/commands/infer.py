@@ -105,7 +105,7 @@ def _plan(config: str | None, path: str | None, *, dialect: str | None, strict: 
         overrides["path"] = path
     if config is None:
         return plan_of(None, dialect="acl", dump_list=[{}], dump_mode="all", strict=strict, **overrides)
-    return plan_of(config, dialect=dialect, strict=strict, **overrides)  # type: ignore[arg-type]  # click has checked it
+    return plan_of(config, dialect=dialect, strict=strict, **overrides)
 
 
 def _infer(

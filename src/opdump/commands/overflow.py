@@ -6,15 +6,15 @@ opdump overflow /data/dump
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from opdump.commands import EXIT_ERROR
+from opdump.commands.report_format import format_options
 
 if TYPE_CHECKING:
-    from opdump.conversion.overflow import Overflow, OverflowSearch, TensorValues
-    from opdump.dump_file.opdebug import AcceleratorReport
+    from opdump.reports.formats import ReportFormat
 
 
 @click.command(
@@ -31,158 +31,18 @@ where a file is damaged or DIR cannot be read; with 2 for a wrong command line."
 )
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
 @click.option("--wide", is_flag=True, help="Cut nothing, however narrow the terminal is; a pipe gets all of it anyway.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; NaN and infinities as strings.")
-def overflow(*, directories: tuple[str, ...], wide: bool, as_json: bool) -> None:
+@format_options(json_help="Print JSON; NaN and infinities as strings.")
+def overflow(*, directories: tuple[str, ...], wide: bool, report_format: ReportFormat) -> None:
     """Show what overflowed in the dumps in DIR."""
     from opdump.conversion.overflow import find_overflows
-
-    search = find_overflows(directories)
-    if as_json:
-        click.echo(_json(search))
-    else:
-        _print(search, wide=wide)
-    if search.failures:
-        if not as_json:
-            from opdump.reports.table import printable
-
-            for each in search.failures:
-                tensor = f" {each.tensor}" if each.tensor else ""
-                click.echo(f"opdump: problem: {printable(each.path)}{tensor}: {printable(each.reason)}", err=True)
-        sys.exit(EXIT_ERROR)
-
-
-def _print(search: OverflowSearch, *, wide: bool) -> None:
-    from opdump import amounts
-    from opdump.reports.table import Column, Printer, printable
-
-    if not search.overflows:
-        click.echo(f"nothing overflowed ({amounts.count(search.files, 'overflow file')} found)")
-        return
-    printer = Printer(wide=wide)
-    printer.table(
-        [
-            Column("#", right=True),
-            Column("time", spare=4),
-            Column("operator", gives_way=True),
-            Column("type", spare=2),
-            Column("unit", spare=3),
-            Column("task", right=True, spare=5),
-            Column("stream", right=True, spare=6),
-            Column("context", right=True, spare=8),
-            Column("thread", right=True, spare=7),
-            Column("status", right=True),
-            Column("what happened", gives_way=True),
-        ],
-        [
-            (
-                str(number),
-                _time(each.microseconds),
-                printable(each.operator) or "(not dumped)",
-                printable(each.op_type),
-                each.report.accelerator,
-                str(each.report.task_id),
-                str(each.report.stream_id),
-                _number(each.report.context_id),
-                _number(each.report.thread_id),
-                _status(each.report),
-                "; ".join(each.report.words),
-            )
-            for number, each in enumerate(search.overflows, 1)
-        ],
-    )
-    rows = [
-        (str(number), *_tensor_cells(tensor))
-        for number, each in enumerate(search.overflows, 1)
-        for tensor in each.tensors
-    ]
-    if rows:
-        printer.text()
-        headings = (("#", True), ("tensor", False), ("dtype", False), ("shape", False))
-        values = (("min", True), ("max", True), ("nan", True), ("inf", True), ("", False))
-        printer.table([Column(text, right=right) for text, right in (*headings, *values)], rows)
-    printer.text()
-    printer.table(
-        [Column("#", right=True), Column("overflow file and dump of the operator", gives_way=True)],
-        [
-            (str(number), printable(path))
-            for number, each in enumerate(search.overflows, 1)
-            for path in (each.path, each.dump)
-            if path
-        ],
-    )
-    printer.tell_left_out()
-
-
-def _tensor_cells(tensor: TensorValues) -> tuple[str, ...]:
     from opdump.reports.table import printable
 
-    shape = "x".join(map(str, tensor.shape)) or "()"
-    if tensor.problem:
-        return tensor.name, tensor.dtype, shape, "", "", "", "", printable(tensor.problem)
-    numbers = (f"{tensor.min:.6g}", f"{tensor.max:.6g}", str(tensor.nan), str(tensor.inf))
-    return tensor.name, tensor.dtype, shape, *numbers, ""
-
-
-def _status(report: AcceleratorReport) -> str:
-    return " ".join(f"0x{word:x}" for word in report.statuses)
-
-
-def _number(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
-def _time(microseconds: int) -> str:
-    """Local time; the number itself where it is none of a calendar."""
-    from datetime import datetime, timezone
-
-    try:
-        moment = datetime.fromtimestamp(microseconds / 1e6, timezone.utc).astimezone()
-    except (ValueError, OverflowError, OSError):
-        return str(microseconds)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
-
-
-def _json(search: OverflowSearch) -> str:
-    import json
-    from dataclasses import asdict
-
-    content = {
-        "files": search.files,
-        "overflows": [_overflow_json(each) for each in search.overflows],
-        "silent": search.silent,
-        "failures": [asdict(each) for each in search.failures],
-    }
-    return json.dumps(content, indent=2)
-
-
-def _overflow_json(each: Overflow) -> dict[str, Any]:
-    report = each.report
-    return {
-        "path": each.path,
-        "time": each.microseconds,
-        "operator": each.operator,
-        "op_type": each.op_type,
-        "dump": each.dump,
-        "accelerator": report.accelerator,
-        **dict(report.fields),
-        "status": list(report.statuses),
-        "words": list(report.words),
-        "tensors": [
-            {
-                "name": tensor.name,
-                "dtype": tensor.dtype,
-                "shape": list(tensor.shape),
-                "min": _json_number(tensor.min),
-                "max": _json_number(tensor.max),
-                "nan": tensor.nan,
-                "inf": tensor.inf,
-                "problem": tensor.problem,
-            }
-            for tensor in each.tensors
-        ],
-    }
-
-
-def _json_number(value: float) -> float | str:
-    finite = value - value == 0
-    return value if finite else str(value)
+    search = find_overflows(directories)
+    report_format.overflows(search, wide=wide)
+    if not search.failures:
+        return
+    if not report_format.tells_failures:
+        for each in search.failures:
+            tensor = f" {each.tensor}" if each.tensor else ""
+            click.echo(f"opdump: problem: {printable(each.path)}{tensor}: {printable(each.reason)}", err=True)
+    sys.exit(EXIT_ERROR)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import click
 
 from opdump.commands import EXIT_ERROR
+from opdump.commands.report_format import format_options
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Catalog
     from opdump.index.runs import RunChoice
     from opdump.reports.computational_graph import GraphSearch
-
-
-_ROWS = 20
+    from opdump.reports.formats import ReportFormat
+    from opdump.reports.watch import WatchedOutput
 
 
 @click.command(
@@ -73,7 +73,7 @@ rank is not in it, or a file of it is damaged; with 2 for a wrong command line."
 @click.option(
     "--wide", is_flag=True, help="Cut and fold nothing, however narrow the terminal is; a pipe gets all of it anyway."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; NaN and infinities as strings.")
+@format_options(json_help="Print JSON; NaN and infinities as strings.")
 def show(
     *,
     path: str,
@@ -87,57 +87,24 @@ def show(
     graph_file: str | None,
     limit: int | None,
     wide: bool,
-    as_json: bool,
+    report_format: ReportFormat,
 ) -> None:
     """Show what the dump in PATH holds."""
     from opdump.catalog.catalog import open_dump
-    from opdump.reports.dump_json import dump_json
-    from opdump.reports.dump_tables import (
-        print_details,
-        print_earlier_runs,
-        print_graph_search,
-        print_operators,
-        print_runs,
-        print_steps,
-    )
-    from opdump.reports.shown_part import ShownPart, each_selected, selected
-    from opdump.reports.table import Printer
+    from opdump.reports.formats import DumpReport
+    from opdump.reports.shown_part import ShownPart
 
     chosen = _run_choice(run)
     catalog = open_dump(path, run=chosen)
     if limit is None:
-        limit = 0 if as_json else _ROWS
-    if watch:
-        _show_watch(catalog, step=step, rank=rank, limit=limit, wide=wide, as_json=as_json)
-        _tell_problems(catalog)
-        return
-    named = op is not None or source is not None
+        limit = report_format.rows
+    part = ShownPart(op=op, source=source, step=step, rank=rank, include_skipped=skipped, limit=limit)
     damaged: list[str] = []
-    selection = ShownPart(op=op, source=source, step=step, rank=rank, include_skipped=skipped, limit=limit)
-    search = None if named and graph_file is None else _search_graphs(catalog, graph_file)
-    if as_json:
-        found = each_selected(catalog, selection)
-        for line in dump_json(catalog, found, limit=limit, run=chosen, search=search, damaged=damaged):
-            click.echo(line)
-        _tell_problems(catalog, damaged)
-        return
-    executions = selected(catalog, selection)
-    if named:
-        printer = Printer(wide=wide)
-        print_details(printer, executions, damaged, limit=limit)
-    else:
-        printer = Printer(wide=wide)
-        print_runs(printer, catalog)
-        if chosen == "latest":
-            print_earlier_runs(printer, catalog)
-        printer.text()
-        print_graph_search(printer, search)
-        marked = search.marked if search is not None else frozenset()
-        if step is None:
-            print_steps(printer, catalog, rank=rank, limit=limit, marked=marked)
-            printer.text()
-        print_operators(printer, executions, damaged, limit=limit)
-    printer.tell_left_out()
+    watched = _watched(catalog, step=step, rank=rank) if watch else None
+    named = op is not None or source is not None
+    search = None if watch or (named and graph_file is None) else _search_graphs(catalog, graph_file)
+    report = DumpReport(catalog=catalog, part=part, damaged=damaged, run=chosen, search=search, watched=watched)
+    report_format.dump(report, wide=wide)
     _tell_problems(catalog, damaged)
 
 
@@ -151,10 +118,9 @@ def _search_graphs(catalog: Catalog, graph_file: str | None) -> GraphSearch | No
     return search
 
 
-def _show_watch(catalog: Catalog, *, step: int | None, rank: int | None, limit: int, wide: bool, as_json: bool) -> None:
+def _watched(catalog: Catalog, *, step: int | None, rank: int | None) -> list[WatchedOutput]:
     from opdump.errors import NotInDumpError
-    from opdump.reports.table import Printer
-    from opdump.reports.watch import print_watch, watch_json, watched_outputs
+    from opdump.reports.watch import watched_outputs
 
     outputs = watched_outputs(catalog.executions(step=step, rank=rank, include_skipped=True))
     if not outputs:
@@ -162,15 +128,7 @@ def _show_watch(catalog: Catalog, *, step: int | None, rank: int | None, limit: 
             f"{catalog!r}: no operator is named A_To_C, as watch mode names what it files; "
             "opdump.capture(watch=[...], path=...) makes such a dump"
         )
-    if as_json:
-        from opdump.reports.dump_json import dump_json
-
-        shown = outputs[:limit] if limit else outputs
-        more = len(shown) < len(outputs)
-        for line in dump_json(catalog, (), limit=limit, watched=watch_json(shown), more=more, damaged=[]):
-            click.echo(line)
-    else:
-        print_watch(Printer(wide=wide), outputs, limit=limit)
+    return outputs
 
 
 def _tell_problems(catalog: Catalog, damaged: Sequence[str] = ()) -> None:

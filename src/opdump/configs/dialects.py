@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, Final, get_args
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from opdump.configs.acl.file import LARGEST_FILE
-from opdump.configs.acl.plan import DialectVersion, load_acl_plan
+from opdump.configs.acl.plan import DialectVersion
 from opdump.configs.mindspore import plan as mindspore
 from opdump.configs.shared.json_text import read_json
-from opdump.configs.shared.known_keys import COMMON, E2E
-from opdump.configs.tensorflow.file import SIGNS, load_tensorflow_plan
 from opdump.errors import ConfigError
-from opdump.plan import Dialect, DumpPlan
-
-_ACL: Final = "dump"
+from opdump.plan import DumpPlan
+from opdump.plan.dialects import DIALECTS, Dialect, HowToRead
 
 
 def load_plan(
@@ -23,7 +20,7 @@ def load_plan(
     /,
     *,
     environ: Mapping[str, str],
-    dialect: Dialect | None = None,
+    dialect: str | None = None,
     strict: bool = False,
     dialect_version: DialectVersion = "seed",
     program_directory: str | os.PathLike[str] | None = None,
@@ -36,37 +33,29 @@ def load_plan(
 
     Raises ConfigError, its own for a file of no or of two dialects, and what the dialect's loader raises.
     """
-    if dialect is not None and dialect not in get_args(Dialect):
-        raise ConfigError(f"dialect is {dialect!r}, expected one of {', '.join(map(repr, get_args(Dialect)))}")
+    if dialect is not None and dialect not in DIALECTS:
+        raise ConfigError(f"dialect is {dialect!r}, expected one of {', '.join(map(repr, DIALECTS.names()))}")
     if path is None:
         named = any(environ.get(variable) for variable in (mindspore.CONFIG_VARIABLE, mindspore.ACL_VARIABLE))
         path = mindspore.named_file(environ) if named else None
     if dialect is None:
         dialect = "mindspore" if path is None else dialect_of(path)
-    if dialect == "mindspore":
-        return mindspore.load_plan(path, environ=environ, strict=strict, **overrides)
-    if path is None:
-        file = "an acl.json" if dialect == "acl" else "an npu_dump.json"
+    chosen = DIALECTS.load(dialect)
+    if path is None and dialect != "mindspore":
+        file = f"{chosen.words.article} {chosen.words.file}"
         raise ConfigError(f"no configuration: name {file}; `opdump config new --dialect {dialect}` writes a first one")
-    if dialect == "tensorflow":
-        return load_tensorflow_plan(
-            path, environ=environ, strict=strict, program_directory=program_directory, **overrides
-        )
-    return load_acl_plan(
-        path,
-        environ=environ,
-        strict=strict,
-        dialect_version=dialect_version,
-        program_directory=program_directory,
-        **overrides,
+    how = HowToRead(
+        environ=environ, strict=strict, program_directory=program_directory, dialect_version=dialect_version
     )
+    plan: DumpPlan = chosen.load(path, how, overrides)
+    return plan
 
 
-def dialect_of(path: str | os.PathLike[str]) -> Dialect:
-    """The dialect that a file is written in, by its top-level keys: `dump`, a section of data_dump.json, or a key of npu_dump.json.
+def dialect_of(path: str | os.PathLike[str]) -> str:
+    """The dialect that a file is written in, by its top-level keys (`Dialect.signs`).
 
     A file that cannot be read, or is no JSON, is left to the loader whose words it holds, to say what is wrong; that of
-    data_dump.json where it holds none.
+    data_dump.json where it holds none. Installed packages are asked where it holds no key of opdump's own dialects.
 
     Raises ConfigError for JSON that holds the keys of several or of none.
     """
@@ -81,26 +70,29 @@ def dialect_of(path: str | os.PathLike[str]) -> Dialect:
             raise _undecided(where, "the file is empty") from None
         return _named_in(data)
     keys = set(config) if isinstance(config, Mapping) else set()
-    found: list[tuple[Dialect, str]] = []
-    if _ACL in keys:
-        found.append(("acl", _ACL))
-    if sections := sorted(keys & {COMMON, E2E}):
-        found.append(("mindspore", sections[0]))
-    if signs := sorted(keys & SIGNS):
-        found.append(("tensorflow", signs[0]))
+    found = _with_signs(keys, {name: DIALECTS.load(name) for name in DIALECTS.own}) or _with_signs(
+        keys, DIALECTS.loaded()
+    )
     if len(found) != 1:
-        several = " and ".join(f'"{key}"' for _, key in found)
+        several = " and ".join(f'"{sign}"' for sign in found.values())
         raise _undecided(where, f"{several} are there together" if found else "none is there")
-    return found[0][0]
+    return next(iter(found))
 
 
-def _named_in(data: bytes) -> Dialect:
-    """The dialect whose keys stand in what is no JSON; that of data_dump.json where there are none, or several."""
-    if f'"{COMMON}"'.encode() in data:
-        return "mindspore"
-    if f'"{_ACL}"'.encode() in data:
-        return "acl"
-    return "tensorflow" if any(f'"{key}"'.encode() in data for key in SIGNS) else "mindspore"
+def _with_signs(keys: Collection[str], dialects: Mapping[str, Dialect]) -> dict[str, str]:
+    """The dialects of which there is a key, and that key."""
+    found = {name: sorted(set(each.signs).intersection(keys)) for name, each in dialects.items()}
+    return {name: signs[0] for name, signs in found.items() if signs}
+
+
+def _named_in(data: bytes) -> str:
+    """The dialect whose key stands first in what is no JSON; that of data_dump.json where there is none."""
+    places = {
+        name: min((place for sign in each.signs if (place := data.find(f'"{sign}"'.encode())) >= 0), default=-1)
+        for name, each in DIALECTS.loaded().items()
+    }
+    found = {name: place for name, place in places.items() if place >= 0}
+    return min(found, key=found.__getitem__, default="mindspore")
 
 
 def _start_of(path: str) -> bytes | None:
@@ -115,7 +107,9 @@ def _start_of(path: str) -> bytes | None:
 
 
 def _undecided(where: str, found: str) -> ConfigError:
+    known = DIALECTS.loaded()
+    signs = [f'"{each.signs[0]}" ({each.words.article} {each.words.file})' for each in known.values()]
     return ConfigError(
-        f'{where}: {found}, expected one of "{_ACL}" (an acl.json), "{COMMON}" (a data_dump.json) and "enable_dump" '
-        f"(an npu_dump.json); add one, or say which it is with --dialect acl, mindspore or tensorflow"
+        f"{where}: {found}, expected one of {', '.join(signs[:-1])} and {signs[-1]}; add one, or say which it is with --dialect "
+        f"{', '.join([*known][:-1])} or {[*known][-1]}"
     )

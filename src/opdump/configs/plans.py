@@ -20,7 +20,7 @@ from opdump.configs.mindspore.plan import CONFIG_VARIABLE, plan_from_keywords
 from opdump.configs.shared.modes import plan_in_mode, plan_on_error
 from opdump.configs.shared.plan_fields import with_fields
 from opdump.configs.shared.program_directory import program_directory
-from opdump.plan import Dialect, DumpPlan, Mode, OnError
+from opdump.plan import DumpPlan, Mode, OnError
 
 
 def resolve_plan(
@@ -28,7 +28,7 @@ def resolve_plan(
     settings: Mapping[str, Any] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-    dialect: Dialect | None = None,
+    dialect: str | None = None,
     strict: bool = False,
     beside: str | os.PathLike[str] | None = None,
 ) -> DumpPlan:

@@ -18,7 +18,7 @@ from opdump.layouts.base import RankWriter
 from opdump.layouts.graph_files.ge import write_ge_graph
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
-from opdump.plan.dialect_words import words_of
+from opdump.plan.dialects import words_of
 from opdump.plan.list_matches import ChoseNothing
 from opdump.plan.nearest import with_nearest
 

@@ -15,7 +15,7 @@ from opdump.configs.shared.modes import plan_on_error
 from opdump.errors import CaptureStateError
 from opdump.onnx.recording import ModelRecording
 from opdump.onnx.settings import plan_of
-from opdump.plan import Dialect, DumpPlan, OnError
+from opdump.plan import DumpPlan, OnError
 from opdump.plan.field_types import check_values
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def session(
     session_options: Any | None = None,
     memory_limit: int | None = None,
     strict: bool = False,
-    dialect: Dialect | None = None,
+    dialect: str | None = None,
     on_error: OnError | None = None,
     **settings: Any,
 ) -> Iterator[ModelDump]:

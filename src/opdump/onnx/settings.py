@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opdump.configs.plans import resolve_plan
-from opdump.plan import Dialect, DumpPlan
+from opdump.plan import DumpPlan
 
 # Words that only a dump of an offline model knows; `dump_mode` is in both dialects.
 _ACL_WORDS: Final = frozenset(
@@ -18,7 +18,7 @@ _ACL_WORDS: Final = frozenset(
 def plan_of(
     config: str | os.PathLike[str] | DumpPlan | None,
     *,
-    dialect: Dialect | None = None,
+    dialect: str | None = None,
     strict: bool = False,
     beside: Path | None = None,
     **settings: Any,

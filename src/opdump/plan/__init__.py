@@ -11,7 +11,6 @@ True
 from __future__ import annotations
 
 from opdump.plan.dump_plan import (
-    Dialect,
     DumpLevel,
     DumpPlan,
     ExceptionDetail,
@@ -38,7 +37,6 @@ __all__ = [
     "OVERFLOW",
     "WATCH",
     "Captures",
-    "Dialect",
     "DumpLevel",
     "DumpPlan",
     "ExceptionDetail",

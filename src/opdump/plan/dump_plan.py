@@ -10,6 +10,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from opdump.errors import ConfigError
+from opdump.plan.dialects import DIALECTS
 from opdump.plan.field_types import check_fields, wrong_value
 from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.layouts import LayoutFacts, facts_of, layouts_with
@@ -28,7 +29,6 @@ DumpLevel = Literal["op", "kernel", "all"]
 OnError = Literal["continue", "stop"]
 ExceptionDetail = Literal["brief", "norm", "detail"]
 OverflowKind = Literal["aicore", "atomic"]
-Dialect = Literal["mindspore", "acl", "tensorflow"]
 
 _LONGEST_NAME: Final = 255
 _DEBUG_MODES: Final = range(5)
@@ -110,7 +110,7 @@ class DumpPlan:
     kernel_by_kernel: bool = False
     """Operators are tasks of their own, not of a model: their files lie in `{device_id}/` (asynchronous layout in the form of
     ACL, `jit_level` O0 and O1)."""
-    dialect: Dialect = "mindspore"
+    dialect: str = "mindspore"
     """The kind of configuration that it came from."""
     class_names_in_scope: bool = True
     """False for short scopes: `conv1` in place of `conv1-Conv2d`."""
@@ -127,6 +127,8 @@ class DumpPlan:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.dialect not in DIALECTS:
+            raise wrong_value("DumpPlan", "dialect", self.dialect, ", ".join(map(repr, DIALECTS.names())))
         if self.net_name in ("", ".", "..") or not {"/", "\0"}.isdisjoint(self.net_name):
             raise wrong_value("DumpPlan", "net_name", self.net_name, "the name of a directory, without '/'")
         if self.op_debug_mode not in _DEBUG_MODES:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import Literal
 
-from opdump.plan.dialect_words import words_of
+from opdump.plan.dialects import words_of
 from opdump.plan.model_selection import ModelSelection, OperatorRange
 from opdump.plan.nearest import with_nearest
 

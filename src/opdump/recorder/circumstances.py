@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from opdump.plan import DumpPlan, StepSet
-from opdump.plan.dialect_words import words_of
+from opdump.plan.dialects import words_of
 from opdump.plan.list_matches import ChoseNothing
 from opdump.records import WITHOUT_KERNEL
 

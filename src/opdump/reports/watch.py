@@ -9,7 +9,7 @@ Looks are compared one after the other, and no more than one digest for each wat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -87,7 +87,7 @@ def watched_outputs(executions: Iterable[Execution]) -> list[WatchedOutput]:
     return found
 
 
-def print_watch(printer: Printer, outputs: list[WatchedOutput], *, limit: int) -> None:
+def print_watch(printer: Printer, outputs: Sequence[WatchedOutput], *, limit: int) -> None:
     """A row for each watched output that changed, and how many did not."""
     changed = [output for output in outputs if output.writer is not None]
     columns = (
@@ -112,7 +112,7 @@ def print_watch(printer: Printer, outputs: list[WatchedOutput], *, limit: int) -
     )
 
 
-def watch_json(outputs: list[WatchedOutput]) -> list[dict[str, object]]:
+def watch_json(outputs: Sequence[WatchedOutput]) -> list[dict[str, object]]:
     """The same for a program; `first_changed_after` is None where the bytes stayed."""
     return [
         {

@@ -7,7 +7,6 @@ The TensorFlow adapter has no such file; keys and values are those of its `param
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -24,8 +23,6 @@ from opdump.configs.tensorflow.values import Kind, ParameterValue
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 
-SIGNS: Final = frozenset({"enable_dump", "enable_dump_debug", "dump_path"})
-"""Keys at the top of a file, any of which tells that it is written in this dialect."""
 NOTHING_ENABLED: Final = "valid, but enables nothing"
 
 _EXPECTED: Final[Mapping[Kind, tuple[type, str]]] = {
@@ -81,18 +78,6 @@ def load_tensorflow_plan(
     if dump.plan is None and plan.enables_nothing:
         warnings.append(f'{where}: {NOTHING_ENABLED}; write "enable_dump": true, or "enable_dump_debug": true')
     return replace(plan, config_text=text.decode("utf-8-sig"), warnings=(*warnings, *dump.warnings))
-
-
-def tensorflow_starting_file(directory: Path) -> str:
-    """The text of an npu_dump.json that dumps inputs and outputs of every operator of the first step into `directory`."""
-    config = {
-        "enable_dump": True,
-        "dump_path": str(directory),
-        "dump_step": "0",
-        "dump_mode": "all",
-        "dump_data": "tensor",
-    }
-    return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
 
 
 def _plan_of(dump: TrainingDump, path: Path) -> DumpPlan:

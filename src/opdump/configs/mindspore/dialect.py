@@ -1,12 +1,15 @@
-"""The configuration that `opdump config new` writes."""
+"""The dialect of data_dump.json, and the first file that `opdump config new` writes."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from opdump.configs.mindspore.plan import load_plan
 from opdump.configs.mindspore.settings import is_dump_path
+from opdump.configs.shared.known_keys import COMMON, E2E
 from opdump.errors import ConfigError
+from opdump.plan.dialects import Dialect, DialectWords
 
 
 def starting_file(directory: Path | None) -> str:
@@ -41,3 +44,18 @@ def starting_file(directory: Path | None) -> str:
         "e2e_dump_settings": {"enable": True, "trans_flag": True, "stat_calc_mode": "host"},
     }
     return json.dumps(config, indent=2) + "\n"
+
+
+DIALECT = Dialect(
+    words=DialectWords(
+        file="data_dump.json",
+        path="path",
+        steps="iteration",
+        operators="kernels",
+        list_key="models: {}",
+        marked='write "dump_mode": 2 to dump what is marked',
+    ),
+    signs=(COMMON, E2E),
+    load=lambda path, how, overrides: load_plan(path, environ=how.environ, strict=how.strict, **overrides),
+    starting_file=starting_file,
+)

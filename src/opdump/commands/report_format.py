@@ -1,0 +1,42 @@
+"""`--format NAME` and `--json` of the commands that print reports."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+def format_options(*, json_help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the options; the command takes what they mean as `report_format`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option(
+            "--format", "format_name", metavar="NAME", help="text, json, or what a package adds.  [default: text]"
+        )
+        @click.option("--json", "as_json", is_flag=True, help=json_help)
+        @functools.wraps(command)
+        def with_format(*, format_name: str | None, as_json: bool, **given: Any) -> None:
+            command(report_format=_format(format_name, as_json=as_json), **given)
+
+        return with_format
+
+    return decorate
+
+
+def _format(name: str | None, *, as_json: bool) -> Any:
+    from opdump.plan.nearest import with_nearest
+    from opdump.reports.formats import FORMATS
+
+    if as_json and name not in (None, "json"):
+        raise click.UsageError(
+            f"--json is short for --format json, and --format {name} is another; take one of them out"
+        )
+    name = "json" if as_json else name or "text"
+    if name not in FORMATS:
+        known = FORMATS.names()
+        text = f"{name!r} is no format; expected one of {', '.join(map(repr, known))}"
+        raise click.BadParameter(with_nearest(text, name, known), param_hint="--format")
+    return FORMATS.load(name)

@@ -1,0 +1,69 @@
+"""What reports are printed as, by name: text and JSON, and what installed packages add (group `opdump.reports`).
+
+    FORMATS.load("text").dump(report, wide=False)       what `opdump show --format text` prints
+
+A format is an object with a method for each report. It writes to standard output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from opdump.catalog.catalog import Catalog
+from opdump.conversion.overflow import OverflowSearch
+from opdump.extensions import Registry
+from opdump.index.runs import RunChoice
+from opdump.reports.computational_graph import GraphSearch
+from opdump.reports.findings import Checked
+from opdump.reports.shown_part import ShownPart
+from opdump.reports.watch import WatchedOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpReport:
+    """What `opdump show` was asked for. `part.limit` is 0 for all rows."""
+
+    catalog: Catalog
+    part: ShownPart
+    damaged: list[str]
+    """Takes what is said of files that cannot be read."""
+    run: RunChoice = "latest"
+    search: GraphSearch | None = None
+    """Which model of the dump is the computational graph; None where that was not looked for."""
+    watched: Sequence[WatchedOutput] | None = None
+    """Who wrote into watched memory, where that alone is to be shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingsReport:
+    """What `opdump check` found."""
+
+    catalog: Catalog
+    checked: Checked
+    limit: int
+
+
+class ReportFormat(Protocol):
+    """Prints reports. With `wide` nothing is cut for the width of a terminal."""
+
+    rows: int
+    """Rows of a dump that are shown where nobody says how many; 0 for all."""
+    tells_failures: bool
+    """Whether `overflows` tells which files could not be read; else that is said on standard error."""
+
+    def dump(self, report: DumpReport, *, wide: bool) -> None:
+        """What a dump holds (`opdump show`)."""
+
+    def findings(self, report: FindingsReport, *, wide: bool) -> None:
+        """What looks wrong in it (`opdump check`)."""
+
+    def overflows(self, search: OverflowSearch, *, wide: bool) -> None:
+        """What overflowed on devices (`opdump overflow`)."""
+
+
+FORMATS: Final[Registry[ReportFormat]] = Registry(
+    "opdump.reports",
+    {"text": "opdump.reports.text_format:TEXT", "json": "opdump.reports.json_format:JSON"},
+)
