@@ -6,11 +6,10 @@ done.tensors, done.failures                                        # 412, [Failu
 
 from __future__ import annotations
 
-from opdump.conversion.plan import FILE_TYPES, ConversionError, ConversionPlan, Failure, FileResult, FileType
+from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, FileType
 from opdump.conversion.run import Conversion, convert
 
 __all__ = [
-    "FILE_TYPES",
     "Conversion",
     "ConversionError",
     "ConversionPlan",

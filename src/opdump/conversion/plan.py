@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 FileType = Literal["npy", "bin", "pt", "txt"]
 Layout = Literal["dumps", "mindspore"]
 """`dumps`: every file where its dump was, named after it. `mindspore`: the tree of a synchronous dump."""
-FILE_TYPES: tuple[FileType, ...] = ("npy", "bin", "pt", "txt")
 
 
 class ConversionError(OpdumpError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from opdump.dtypes.data_types import DATA_TYPES, DataType, data_type, data_type_number
 from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp, Variant
-from opdump.dump_file.reading import is_dump_file, read_dump_file
+from opdump.dump_file.reading import read_dump_file
 from opdump.dump_file.stored_bytes import Bytes, HeldBytes, UnreadableBytes
 from opdump.dump_file.tensor_formats import FORMAT_NAMES, FORMAT_NUMBERS, format_name, format_number
 from opdump.dump_file.writing import write_dump_file
@@ -31,7 +31,6 @@ __all__ = [
     "data_type_number",
     "format_name",
     "format_number",
-    "is_dump_file",
     "read_dump_file",
     "write_dump_file",
 ]

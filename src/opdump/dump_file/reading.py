@@ -67,15 +67,6 @@ def read_dump_file(path: str | os.PathLike[str]) -> DumpFile:
     return legacy
 
 
-def is_dump_file(path: str | os.PathLike[str]) -> bool:
-    """Whether the file can be read as one, by its header; False for whatever cannot be opened."""
-    try:
-        read_dump_file(path)
-    except CorruptDumpError:
-        return False
-    return True
-
-
 def _parsed(source: FileSource, start: int, length: int) -> Any:
     """The message; None where the bytes are none."""
     if length > _LONGEST_HEADER:

@@ -13,11 +13,9 @@ from opdump.errors import OpdumpError
 class ExitCode(IntEnum):
     OK = 0
     UNEXPECTED = 1
-    NO_DUMP_FILE = 2
     BAD_PATH = 3
     BAD_DEBUG_FILE = 4
     BAD_PARAMETER = 6
-    CANNOT_OPEN = 7
     BAD_DUMP = 11
     BAD_INDEX = 12
     SEVERAL_RECORDS = 17

@@ -73,6 +73,7 @@ class DirectorySink:
         return self._state.failed
 
     def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
+        """Queue `array` as npy. The sink owns the array from here on: the caller must not change it."""
         if self._state.is_ready():
             self._state.put(relative, encode_npy(array))
 
@@ -91,6 +92,7 @@ class DirectorySink:
             self._state.put_all([(relative, (data,)) for relative, data in files])
 
     def write_bytes(self, relative: str, data: bytes) -> None:
+        """Write a file at once, in place of what had the name before."""
         self._at_once(self._state.write_again, relative, data)
 
     def append(self, relative: str, data: bytes) -> None:
@@ -134,6 +136,7 @@ class DirectorySink:
         return self._state.directories.exists(relative)
 
     def flush(self) -> None:
+        """Return when everything that was handed over is written."""
         state = self._state
         if state.is_elsewhere():
             return
@@ -141,7 +144,7 @@ class DirectorySink:
         state.raise_failure()
 
     def close(self) -> None:
-        """Write what is queued, stop the threads. Raises DumpPathError for a failure that no earlier call raised."""
+        """Write what is queued, stop the threads. Raises DumpPathError for a failure that no earlier call raised. May be called again."""
         state = self._state
         if state.is_elsewhere():
             return

@@ -33,7 +33,7 @@ from opdump.index.metadata import (
 from opdump.index.schema import INDEX_NAME
 from opdump.index.writer import Constant, IndexWriter, RunFacts, own_version
 from opdump.layouts.dump_root import prepare
-from opdump.layouts.graph_files.mindspore import encode_execution_order, encode_ir, encode_pb
+from opdump.layouts.graph_files.mindspore import encode_execution_history, encode_execution_order, encode_ir, encode_pb
 from opdump.layouts.mindspore_sync.names import (
     LONGEST_NAME,
     PARAMETER,
@@ -241,7 +241,7 @@ class SyncWriter:
             if (graph_id, step) not in self._history:
                 self._history.add((graph_id, step))
                 history = f"execution_order/ms_global_execution_order_graph_{graph_id}.csv"
-                self.sink.append(history, f"{step}\n".encode())
+                self.sink.append(history, encode_execution_history([step]))
 
     def _write_npy(self, directory: str, name: str, record: TensorRecord) -> str:
         if record.payload is None:

@@ -16,6 +16,8 @@ from opdump.layouts.graph_files.mindspore.dtypes import from_ir_name, ir_name
 
 _OPEN: Final = "([{<"
 _CLOSE: Final = ")]}>"
+_MARK: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[()\[\]{}<>,:]', re.DOTALL)
+"""A quoted text, a bracket or a separator."""
 _TYPED: Final = re.compile(r"(Bool|[IU](?:8|16|32|64)|B?F(?:16|32|64))\((.*)\)$", re.DOTALL)
 _INTEGER: Final = re.compile(r"-?\d{1,400}$")
 _NUMBER: Final = re.compile(r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|inf|nan)$")
@@ -26,40 +28,30 @@ _DEEPEST: Final = 50
 
 def split(text: str, separator: str = ",") -> list[str]:
     """Parts between separators that stand outside of brackets and of double quotes, stripped; nothing for blank text."""
-    parts, depth, start, quoted, escaped = [], 0, 0, False, False
-    for index, character in enumerate(text):
-        if quoted:
-            quoted = escaped or character != '"'
-            escaped = not escaped and character == "\\"
-        elif character == '"':
-            quoted = True
-        elif character in _OPEN:
+    parts, start, depth = [], 0, 0
+    for match in _MARK.finditer(text):
+        mark = match[0]
+        if mark in _OPEN:
             depth += 1
-        elif character in _CLOSE:
+        elif mark in _CLOSE:
             depth -= 1
-        elif character == separator and depth <= 0:
-            parts.append(text[start:index].strip())
-            start = index + 1
+        elif mark == separator and depth <= 0:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
     last = text[start:].strip()
     return [*parts, last] if parts or last else []
 
 
 def closing(text: str, start: int) -> int:
     """Index of the bracket that closes the one at `start`, or -1 where none does; quoted brackets do not count."""
-    depth, quoted, escaped = 0, False, False
-    for index in range(start, len(text)):
-        character = text[index]
-        if quoted:
-            quoted = escaped or character != '"'
-            escaped = not escaped and character == "\\"
-        elif character == '"':
-            quoted = True
-        elif character in _OPEN:
+    depth = 0
+    for match in _MARK.finditer(text, start):
+        if match[0] in _OPEN:
             depth += 1
-        elif character in _CLOSE:
+        elif match[0] in _CLOSE:
             depth -= 1
             if depth == 0:
-                return index
+                return match.start()
     return -1
 
 
