@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from opdump.configs.tensorflow.plain_run_config import PlainRunConfig
 from opdump.npu_bridge.estimator.npu.dump_config import DumpConfig
 from opdump.npu_bridge.estimator.npu.parameters import parameters_of_run_config
-from opdump.npu_bridge.estimator.npu.plain_run_config import PlainRunConfig
 from opdump.npu_bridge.estimator.npu.run_config import run_config_class
 
 
@@ -219,14 +219,15 @@ def test_a_stock_run_config_counts_as_one_without_a_dump_config() -> None:
 def test_configs_are_imported_without_tensorflow_and_run_config_is_made_when_it_is_asked_for() -> None:
     code = """
 import sys
-from opdump.npu_bridge.estimator.npu import npu_config, npu_estimator, plain_run_config
+from opdump.configs.tensorflow.plain_run_config import PlainRunConfig
+from opdump.npu_bridge.estimator.npu import npu_config, npu_estimator
 import opdump.npu_bridge.npu_init
 assert "NPURunConfig" not in vars(npu_config)
 assert "tensorflow" not in sys.modules
 sys.modules["tensorflow"] = None  # an import of it fails from here on
 from opdump.npu_bridge.npu_init import NPURunConfig
 assert NPURunConfig is npu_config.NPURunConfig
-assert issubclass(NPURunConfig, plain_run_config.PlainRunConfig)
+assert issubclass(NPURunConfig, PlainRunConfig)
 config = NPURunConfig(dump_config=npu_config.DumpConfig(True, "/tmp/dump"))
 assert config.session_config is None
 assert config._dump_config._enable_dump is True

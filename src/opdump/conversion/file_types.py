@@ -41,7 +41,7 @@ def _write_npy(stored: StoredTensor, descriptor: int) -> int:
 
 
 def write_plain(plain: PlainTensor, file_type: FileType, descriptor: int) -> int:
-    """Write such a tensor as npy or bin; the bytes written."""
+    """Write a plain tensor as npy or bin; the bytes written."""
     header = _npy_header(plain.descr, plain.shape) if file_type == "npy" else b""
     return _write_untouched(descriptor, header, plain.tensor.data, plain.size)
 

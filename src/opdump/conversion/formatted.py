@@ -29,7 +29,7 @@ _READ = 1 << 24
 
 
 def in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
-    """In the format of the plan. Raises UnknownFormatError or FormatShapeError where there is no way to it."""
+    """The tensor in the format of the plan. Raises UnknownFormatError or FormatShapeError where there is no way to it."""
     from opdump.conversion.slabs import slabs_of
     from opdump.formats import Reading
 
@@ -55,7 +55,7 @@ def in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
 
 
 def in_host_format(stored: StoredTensor) -> StoredTensor:
-    """In the plain format of the framework where the way there is known, else as it is: the format is in its name."""
+    """The tensor in the plain format of the framework where the way there is known, else as it is: the format is in its name."""
     from opdump.formats import DEVICE_FORMATS
 
     device = DEVICE_FORMATS.get(stored.format_name)

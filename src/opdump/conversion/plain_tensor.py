@@ -58,7 +58,7 @@ class PlainTensor:
 
 
 def plain_tensor(tensor: DumpTensor, plan: ConversionPlan) -> PlainTensor | None:
-    """The tensor as such; None where its file needs other bytes, or where something about it is unusual."""
+    """The tensor as a `PlainTensor`; None where its file needs other bytes, or where something about it is unusual."""
     if plan.format or plan.layout != "dumps" or plan.file_type not in ("npy", "bin"):
         return None
     descr = _DESCRS.get(tensor.dtype)

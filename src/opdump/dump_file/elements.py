@@ -69,7 +69,7 @@ _GROUPS_AT_ONCE: Final = 1 << 14
 
 
 class EncodedTensor(Protocol):
-    """What is needed of a `DumpTensor`."""
+    """The fields of a `DumpTensor` that decoding needs."""
 
     @property
     def name(self) -> str: ...
@@ -82,7 +82,7 @@ class EncodedTensor(Protocol):
 
 
 def decode_elements(tensor: EncodedTensor) -> npt.NDArray[Any]:
-    """What `DumpTensor.to_host` gives."""
+    """Decodes the elements of a tensor, as `DumpTensor.to_host` returns them."""
     kind = data_type(tensor.data_type)
     raw = np.frombuffer(tensor.data.read(), np.uint8)
     if kind.bits == 0:
@@ -158,7 +158,7 @@ def _numbers(flat: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
 
 
 def values_of_codes(name: str) -> npt.NDArray[Any]:
-    """What every code of a type of at most 8 bits stands for, by code. Raises KeyError for other types."""
+    """The value of every code of a type of at most 8 bits. Raises KeyError for other types."""
     if name == "HIFLOAT8":
         return hifloat8_values()
     if name in ("INT4", "INT2"):
@@ -204,14 +204,14 @@ def _widened_bfloat16(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 def _codes_in_byte(bits: int) -> npt.NDArray[np.uint8]:
-    """The codes that each byte holds, in order: 256 rows."""
+    """The codes in each byte, in order: 256 rows."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     codes: npt.NDArray[np.uint8] = (np.arange(256, dtype=np.uint8)[:, None] >> shifts) & np.uint8((1 << bits) - 1)
     return codes
 
 
 def _widened_six_bits(raw: npt.NDArray[np.uint8], values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Three bytes hold two pairs of codes, of 12 bits each: the table of all pairs is small."""
+    """Three bytes have two pairs of codes, of 12 bits each: the table of all pairs is small."""
     codes = np.arange(1 << 12)
     pairs = np.stack([values[codes & 63], values[codes >> 6]], axis=1).view(np.uint64).reshape(-1)
     groups = -(-len(raw) // 3)

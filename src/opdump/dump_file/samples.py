@@ -25,7 +25,7 @@ def sample_attribute(io: IO, slot: int, shape: Iterable[int]) -> tuple[str, str]
 
 
 def samples_of(file: DumpFile) -> dict[str, tuple[int, ...]]:
-    """By the name of each tensor that is a sample (`output:0`) the shape of the whole. What makes no sense is passed over."""
+    """The shape of the whole tensor, by the name of each sample (`output:0`). Attributes that make no sense are passed over."""
     stated = {name: value for name, value in file.attributes if name.startswith(_PREFIX)}
     found: dict[str, tuple[int, ...]] = {}
     for tensor in file.tensors if stated else ():

@@ -17,7 +17,7 @@ from opdump.kernels import copy_elements
 
 
 class Placement(Protocol):
-    """Of a plain tensor in a device's array. Padding is where no element lies."""
+    """The places of a plain tensor's elements in a device's array; all others are padding."""
 
     def loops(self) -> Sequence[Loop]:
         """The loops of the array's memory, the outermost first."""

@@ -21,7 +21,7 @@ Box = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """After every part of the source, which spans about `most` bytes of its memory, `done` is called: it is not read again soon.
+    """How a source is read: after every part of about `most` bytes of its memory `done` is called, since it is not read again soon.
 
     A part spans more where it does not begin with a block, up to twice as many, or where the innermost loop of the memory does.
     """
@@ -39,7 +39,7 @@ class Loop(NamedTuple):
 
 
 def loops_of(array: Array) -> list[Loop]:
-    """Those of an array without blocks, the outermost first."""
+    """The loops of an array without blocks, the outermost first."""
     return outermost_first(Loop(axis, 1, abs(stride)) for axis, stride in enumerate(array.strides))
 
 

@@ -56,7 +56,7 @@ class Batch:
 
 
 class Batches:
-    """Makes them, and knows the last pattern. `arguments` of operators must not be changed after they were handed over."""
+    """Makes batches, and keeps the last pattern. `arguments` of operators must not be changed after they were handed over."""
 
     def __init__(self) -> None:
         self._last: Pattern | None = None
@@ -89,7 +89,7 @@ class Batches:
 
 
 def operator_keys(ops: Iterable[OpRecord]) -> list[Key]:
-    """As `Pattern.operators` has them."""
+    """The keys of operators, as in `Pattern.operators`."""
     return [
         (
             op.op_type,
@@ -114,7 +114,7 @@ def operator_keys(ops: Iterable[OpRecord]) -> list[Key]:
 
 
 def signature_keys(tensors: Iterable[FiledTensor]) -> list[Key]:
-    """As `Pattern.signatures` has them."""
+    """The keys of tensors, as in `Pattern.signatures`."""
     return [
         (
             tensor.io,
@@ -135,7 +135,7 @@ def signature_keys(tensors: Iterable[FiledTensor]) -> list[Key]:
 def statistics_of(
     tensors: Iterable[FiledTensor],
 ) -> tuple[NDArray[np.float64] | None, list[int], dict[int, Mapping[str, StatisticValue]]]:
-    """`Batch.summaries`, `bare` and `others`."""
+    """Computes `Batch.summaries`, `bare` and `others`."""
     summaries: list[tuple[float, ...]] = []
     bare: list[int] = []
     others: dict[int, Mapping[str, StatisticValue]] = {}

@@ -88,7 +88,7 @@ class _Telling(Loader):
 
 
 class _FirstImport(_Finder):
-    """What waits for one of several modules."""
+    """The calls that wait for one of several modules."""
 
     def __init__(self, names: Sequence[str], before: Call, after: Call, sought: Call | None) -> None:
         super().__init__(names)
@@ -135,12 +135,12 @@ def wait_for(names: Sequence[str], *, before: Call, after: Call, to_be_found: Ca
 
 
 def waits() -> bool:
-    """Whether somebody is to be called."""
+    """Whether any call of `wait_for` is in force."""
     return any(isinstance(each, _FirstImport) for each in sys.meta_path)
 
 
 def stand_down() -> None:
-    """Calls nobody of `wait_for` any more."""
+    """Cancels every `wait_for`."""
     for finder in [each for each in sys.meta_path if isinstance(each, _FirstImport)]:
         finder.take_out()
 
@@ -161,7 +161,7 @@ def after_import(name: str, function: Function, *, inside: Context = nullcontext
 
 
 def forget_import(name: str) -> None:
-    """Calls nobody of `after_import` any more."""
+    """Cancels an `after_import`."""
     for finder in [each for each in sys.meta_path if isinstance(each, _Function) and each.name == name]:
         finder.take_out()
 

@@ -35,7 +35,7 @@ def this_process() -> str:
 
 
 def named_process(pid: int) -> str:
-    """The same of another process of this system."""
+    """Identifies another process of this system."""
     return f"{_place()}-{pid}-{_start_of(pid) or 0}"
 
 
@@ -59,7 +59,7 @@ def ancestors() -> tuple[int, ...]:
 
 
 def own_prefix() -> str:
-    """What the names of this process's temporary files begin with."""
+    """The prefix of the names of this process's temporary files."""
     return f".{this_process()}-"
 
 

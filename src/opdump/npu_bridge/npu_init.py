@@ -12,9 +12,9 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from opdump.configs.tensorflow.plain_run_config import PlainRunConfig
 from opdump.npu_bridge.estimator.npu import npu_config, npu_estimator
 from opdump.npu_bridge.estimator.npu.npu_config import DumpConfig
-from opdump.npu_bridge.estimator.npu.plain_run_config import PlainRunConfig
 
 if TYPE_CHECKING:
     from types import ModuleType
