@@ -121,7 +121,7 @@ def run(
     if file is None and facts.asks_for_dumps:
         options.refuse_unfit(script)
         _tell_slow_kernels()
-        with prepared_for(facts, **options.of_own_dumps):
+        with prepared_for(facts, options.of_sessions):
             sys.exit(run_by_itself(program, rank=rank, options=options))
     plan = options.plan(file, os.environ, program=script, directory=program.import_path)
     if rank in (None, 0):
@@ -130,7 +130,7 @@ def run(
     plan = replace(plan, warnings=())  # said once, and not by every rank
     if options.framework == "auto":
         options = replace(options, framework=facts.framework)
-    with prepared_for(facts, records=False):
+    with prepared_for(facts):
         is_new = file is None and options.path is None and plan.mode.files_selected
         sys.exit(run_under_capture(program, plan, last_word, rank=rank, options=options, is_new=is_new))
 

@@ -18,6 +18,7 @@ from opdump.commands.first_overflow import with_first
 
 if TYPE_CHECKING:
     from opdump.plan import DumpPlan
+    from opdump.tensorflow.recordings import SessionOptions
 
 _LAYOUTS: Final = ("mindspore-2.3", "mindspore-2.10")
 _CATEGORIES: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
@@ -121,14 +122,16 @@ class RunOptions:
         }
 
     @property
-    def of_own_dumps(self) -> dict[str, Any]:
-        """What `prepared_for` takes where the program asks for its dumps itself."""
-        return {
-            "path": None if self.path is None else Path(self.path),
-            "stream_in_names": self.stream_in_names,
-            "streams": self.streams,
-            "on_error": self.on_error or ("stop" if self.strict else None),
-        }
+    def of_sessions(self) -> SessionOptions:
+        """What is asked where the program asks for its dumps itself."""
+        from opdump.tensorflow.recordings import SessionOptions
+
+        return SessionOptions(
+            path=None if self.path is None else Path(self.path),
+            stream_in_names=self.stream_in_names,
+            streams=self.streams,
+            on_error=self.on_error or ("stop" if self.strict else None),
+        )
 
     def _passed_over(self, environ: Mapping[str, str]) -> list[str]:
         """Files that variables name and `-c` passes over."""

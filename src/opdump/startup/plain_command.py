@@ -198,7 +198,7 @@ class _PlainCommand:
         rank = rank_among_several(os.environ)
         self._put_in_hook()
         if self._by_itself:
-            self._stack.enter_context(prepared_for(facts, **options.of_own_dumps))
+            self._stack.enter_context(prepared_for(facts, options.of_sessions))
             atexit.register(self._finish, rank)
             return
         from opdump.capturing.capture import capture
@@ -209,7 +209,7 @@ class _PlainCommand:
         assert plan is not None, "check() made one"
         if rank in (None, 0):
             print_warnings(plan.warnings)
-        self._stack.enter_context(prepared_for(facts, records=False))
+        self._stack.enter_context(prepared_for(facts))
         framework = "tensorflow" if name in _DROP_INS else name
         manager = capture(replace(plan, warnings=()), framework=framework, **options.settings)
         self._dump = self._stack.enter_context(manager)

@@ -14,7 +14,7 @@ from opdump.capturing.report import CaptureReport, log_report, told_elsewhere
 from opdump.interpreter.first_import import after_import, forget_import
 from opdump.plan import OnError
 from opdump.plan.field_types import check_values
-from opdump.tensorflow.recordings import Recordings, adapter_module
+from opdump.tensorflow.recordings import Recordings, SessionOptions, adapter_module
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.sessions.interception import Interception
@@ -56,6 +56,10 @@ def install(
     """
     given = {"stream_in_names": stream_in_names, "streams": streams, "on_error": on_error}
     check_values("install", given, {"stream_in_names": bool, "streams": bool, "on_error": OnError | None})
+    _install(SessionOptions(path=path, stream_in_names=stream_in_names, streams=streams, on_error=on_error))
+
+
+def _install(options: SessionOptions) -> None:
     if _STATE.recordings is None:
         recordings = Recordings(os.environ)
         interception = adapter_module("sessions.interception").Interception(
@@ -63,22 +67,14 @@ def install(
         )
         interception.put_in()
         _STATE.recordings, _STATE.interception = recordings, interception
-    _STATE.recordings.path = path
-    _STATE.recordings.stream_in_names, _STATE.recordings.streams = stream_in_names, streams
-    _STATE.recordings.on_error = on_error
+    _STATE.recordings.options = options
 
 
-def install_on_import(
-    *,
-    path: Path | None = None,
-    stream_in_names: bool = False,
-    streams: bool = False,
-    on_error: OnError | None = None,
-) -> None:
+def install_on_import(options: SessionOptions | None = None) -> None:
     """`install`, as soon as the program imports tensorflow: now where it has done so."""
 
     def now(_: Any = None) -> None:
-        install(path=path, stream_in_names=stream_in_names, streams=streams, on_error=on_error)
+        _install(options or SessionOptions())
 
     if "tensorflow" in sys.modules:
         now()

@@ -7,7 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,20 @@ if TYPE_CHECKING:
     from opdump.adapters.tensorflow.sessions.session import SessionCapture
 
 _LOG = logging.getLogger("opdump")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """What is asked for sessions beside what their configs say."""
+
+    path: Path | None = None
+    """The directory to dump into, whatever they say."""
+    stream_in_names: bool = False
+    """Five parts in the names of files."""
+    streams: bool = False
+    """Tensors are handed over one by one."""
+    on_error: OnError | None = None
+    """What happens where a dump cannot be written any more; None as the plan says."""
 
 
 class SessionRecording:
@@ -68,14 +82,8 @@ class Recordings:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self.path: Path | None = None
-        """Of sessions to come: the directory to dump into, whatever they say."""
-        self.stream_in_names = False
-        """Of sessions to come: five parts in the names of files."""
-        self.streams = False
-        """Of sessions to come: tensors are handed over one by one."""
-        self.on_error: OnError | None = None
-        """Of sessions to come: what happens where a dump cannot be written any more; None as the plan says."""
+        self.options = SessionOptions()
+        """Of sessions to come."""
         self._recordings: dict[tuple[DumpPlan, int], SessionRecording] = {}
         self._failures: dict[tuple[ExceptionDump, int], FailureDump] = {}
         self._said: set[str] = set()
@@ -88,7 +96,7 @@ class Recordings:
         parameters = adapter_module("estimator.config").parameter_map_of(config)
         if parameters is None:
             return None
-        dump = training_dump_of(parameter_values(parameters), environ=self._environ, dump_path=self.path)
+        dump = training_dump_of(parameter_values(parameters), environ=self._environ, dump_path=self.options.path)
         return self._capture_of_dump(dump)
 
     def session_ended(self, session: SessionCapture) -> None:
@@ -109,8 +117,8 @@ class Recordings:
             self._warn(text)
         failures = self._failures_of(dump) if dump.exceptions else None
         if dump.plan is not None:
-            plan = replace(dump.plan, stream_in_names=self.stream_in_names or dump.plan.stream_in_names)
-            plan = plan_on_error(plan, self.on_error, strict=False)
+            plan = replace(dump.plan, stream_in_names=self.options.stream_in_names or dump.plan.stream_in_names)
+            plan = plan_on_error(plan, self.options.on_error, strict=False)
             capture = self._recording(plan, dump.device_id).capture
         elif failures is not None:
             # It files nothing itself: directories are made by the first failure.
@@ -123,7 +131,7 @@ class Recordings:
     def _recording(self, plan: DumpPlan, device_id: int) -> SessionRecording:
         key = (plan, device_id)
         if key not in self._recordings:
-            self._recordings[key] = SessionRecording(plan, device_id, streams=self.streams)
+            self._recordings[key] = SessionRecording(plan, device_id, streams=self.options.streams)
         return self._recordings[key]
 
     def _failures_of(self, dump: TrainingDump) -> FailureDump:

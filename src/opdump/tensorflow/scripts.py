@@ -15,14 +15,12 @@ import tokenize
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from opdump.adapters.registry import FRAMEWORKS
 from opdump.interpreter.first_import import after_import
-from opdump.plan import OnError
 from opdump.tensorflow.installation import install_on_import
-from opdump.tensorflow.recordings import adapter_module
+from opdump.tensorflow.recordings import SessionOptions, adapter_module
 
 _DROP_INS: Final = ("npu_bridge", "npu_device")
 _OF_VERSION_1: Final = frozenset(
@@ -101,18 +99,10 @@ def facts_of_script(source: str) -> ScriptFacts:
 
 
 @contextmanager
-def prepared_for(
-    facts: ScriptFacts,
-    *,
-    records: bool = True,
-    path: Path | None = None,
-    stream_in_names: bool = False,
-    streams: bool = False,
-    on_error: OnError | None = None,
-) -> Iterator[None]:
+def prepared_for(facts: ScriptFacts, recorded: SessionOptions | None = None) -> Iterator[None]:
     """Has a program that asks for dumps find what it needs while the block runs: the drop-ins, names, intercepted sessions.
 
-    With `records` its sessions dump what they ask for, into `path` where that is given; the caller ends the recordings (`finish`).
+    Its sessions dump what they ask for where `recorded` says how; the caller ends the recordings (`finish`).
     """
     if not facts.asks_for_dumps:
         yield
@@ -120,8 +110,8 @@ def prepared_for(
     _prepare_on_import(facts)
     for name in facts.drop_ins:
         importlib.import_module(f"opdump.{name}").install()
-    if records:
-        install_on_import(path=path, stream_in_names=stream_in_names, streams=streams, on_error=on_error)
+    if recorded is not None:
+        install_on_import(recorded)
     try:
         yield
     finally:
