@@ -214,8 +214,9 @@ def test_a_layout_that_is_none_or_cannot_be_loaded_is_refused_with_the_reason(in
     info = tmp_path / "broken" / "opdump_broken-2.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: opdump-broken\nVersion: 2.0\n")
-    (info / "entry_points.txt").write_text("[opdump.layouts]\nodd = nowhere:odd\n")
+    (info / "entry_points.txt").write_text("[opdump.layouts]\nodd = nowhere:odd\nrude = rude:Rude\n")
     broken = tmp_path / "broken"
+    (broken / "rude.py").write_text("class Rude:\n    name = 'rude'\n    def detect(path):\n        return path / 0\n")
     listed = python(broken, "-m", "opdump", "extensions", cwd=tmp_path)
     assert (listed.returncode, "No module named 'nowhere'" in listed.stdout) == (1, True)
     done = python(broken, "-m", "opdump", "run", "--layout", "odd", "--path", "dump", script, cwd=tmp_path)
@@ -223,7 +224,8 @@ def test_a_layout_that_is_none_or_cannot_be_loaded_is_refused_with_the_reason(in
     (tmp_path / "empty").mkdir()
     shown = python(broken, "-m", "opdump", "show", "empty", cwd=tmp_path)
     assert "opdump-broken 2.0" in shown.stderr
-    assert "it is left out" in shown.stderr
+    assert "the layout 'rude' cannot look at it (TypeError: " in shown.stderr
+    assert shown.stderr.count("it is left out") == 2
 
 
 def test_a_framework_that_nobody_adds_is_named_with_those_that_are_there(installed: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from opdump.conversion.sources import Sources, has_dump_name
 from opdump.dump_file.names import DumpName, sanitise
 from opdump.errors import NotInDumpError, OpdumpError
 from opdump.layouts.ascend.operator_files import operator_file
-from opdump.layouts.base import Rank, ReadRanks
+from opdump.layouts.base import Rank
 from opdump.layouts.detect import detect_added
 from opdump.records import OpRecord, TensorRecord
 
@@ -42,7 +42,7 @@ def take_recorded(paths: Iterable[str], sources: Sources) -> list[RecordedRank]:
         below = [file for file in sources.files if _is_below(file.path, path)]
         if any(has_dump_name(file.name) for file in below):
             continue
-        read = _detected(path)
+        read = detect_added(Path(path))
         if read is None:
             continue
         sources.files = [file for file in sources.files if not _is_below(file.path, path)]
@@ -88,13 +88,6 @@ def _convert(record: TensorRecord, plan: ConversionPlan, output: OutputDirectory
         for tensor in file.tensors:
             whole = record.shape if record.sample else None
             convert_tensor(replace(tensor, slot=record.slot), whole, file.op_name, source, plan, output, result)
-
-
-def _detected(path: str) -> ReadRanks | None:
-    try:
-        return detect_added(Path(path))
-    except OSError:  # the search for files tells of it
-        return None
 
 
 def _is_chosen(record: TensorRecord, plan: ConversionPlan) -> bool:

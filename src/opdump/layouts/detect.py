@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Final
 
-from opdump.errors import UnknownLayoutError
+from opdump.errors import OpdumpError, UnknownLayoutError
 from opdump.index.runs import RunChoice
 from opdump.layouts.ascend.places import EXPECTED
 from opdump.layouts.ascend.signs import hint, problems_at
-from opdump.layouts.base import Rank, ReadRanks
+from opdump.layouts.base import Layout, Rank, ReadRanks
 from opdump.layouts.mindspore_sync.locate import locate
 from opdump.layouts.registry import LAYOUTS
 
+_LOG = logging.getLogger("opdump")
 _ASKED: Final = ("acl", "mindspore-2.3")
 """In this order. They find the dumps of the others, too: `mindspore-async` is a device's, and `mindspore-2.10` differs in names alone."""
 _READS_ONE: Final = ". One dump file is read by opdump.read_dump_file"
@@ -39,8 +41,20 @@ def read_ranks(path: Path, *, run: RunChoice = "latest") -> tuple[Rank, ...]:
 
 def detect_added(path: Path) -> ReadRanks | None:
     """What reads the dump at `path`, by a layout that an installed package adds."""
-    readers = (layout.detect(path) for layout in LAYOUTS.added().values())
+    readers = (_asked(layout, path) for layout in LAYOUTS.added().values())
     return next((read for read in readers if read is not None), None)
+
+
+def _asked(layout: Layout, path: Path) -> ReadRanks | None:
+    """What one of them says; a defect of it is told, and the others are asked."""
+    try:
+        return layout.detect(path)
+    except OpdumpError:
+        raise
+    except Exception as error:  # noqa: BLE001  it is not opdump's code
+        told = f"{type(error).__name__}: {error}"
+        _LOG.warning("%s: the layout %r cannot look at it (%s); it is left out", path, layout.name, told)
+        return None
 
 
 def _detected(path: Path) -> ReadRanks | None:
