@@ -26,8 +26,9 @@ def _graph_files_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(autouse=True)
-def _frameworks_warn_of_the_programs() -> None:
-    # The programs are as users write them, and Keras 2 has warnings for Python's own modules too; those of opdump stay errors.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    # The programs are as users write them, and Keras 2 has warnings for Python's own modules too; those of opdump stay errors. It is
+    # no fixture, since those of a module are set up before all others.
     warnings.filterwarnings("default")
     warnings.filterwarnings("error", module=r"opdump\b|tests\b")
