@@ -67,12 +67,7 @@ def resolve(
     warnings += async_dump.without_effect(e2e) if is_async else _enabled_anyway(config, e2e, where)
     if is_async:
         device |= {"save_kernel_args": False, "sample_num": None, "stat_calc_mode": "host"}
-    if COMMON not in config:
-        advice = "`opdump config new` writes a whole file"
-        if "dump" in config:
-            advice = 'found "dump": is this an acl.json? `opdump config check --dialect acl` reads it'
-        raise ConfigError(f"{where}: {COMMON} not found, and it is required; {advice}")
-    common = _section(config, COMMON, where)
+    common = _common_section(config, where)
     if complete:
         common.require(*_REQUIRED)
     mode = _dump_mode(common)
@@ -100,12 +95,7 @@ def resolve(
         mode, kernels, input_output = 0, (), 0
     if debug.captures == "exception":
         steps, device["sample_num"] = StepSet.all(), None
-    if saved_data != "statistic" and device["stat_calc_mode"] == "device":
-        warnings.append(
-            f'{where}: stat_calc_mode is taken as "host": the device computes statistics only where saved_data is '
-            f'"statistic", and it is "{saved_data}"'
-        )
-        device["stat_calc_mode"] = "host"
+    warnings += _on_host(device, saved_data, where)
     categories = _categories(common, saved_data, device["stat_calc_mode"], warnings)
     if filed is None and "file_format" in common.values:
         warnings.append(
@@ -150,6 +140,16 @@ def _section(config: Mapping[str, Any], name: str, where: str) -> Section:
     return Section(f"{where}: {name}", values if isinstance(values, Mapping) else {})
 
 
+def _common_section(config: Mapping[str, Any], where: str) -> Section:
+    """The section that every config has. Raises ConfigError where it is missing."""
+    if COMMON not in config:
+        advice = "`opdump config new` writes a whole file"
+        if "dump" in config:
+            advice = 'found "dump": is this an acl.json? `opdump config check --dialect acl` reads it'
+        raise ConfigError(f"{where}: {COMMON} not found, and it is required; {advice}")
+    return _section(config, COMMON, where)
+
+
 def _enabled_anyway(config: Mapping[str, Any], e2e: Section, where: str) -> list[str]:
     """What to say where nothing enables the synchronous dump, which is made all the same."""
     if E2E not in config:
@@ -165,6 +165,18 @@ def _enabled_anyway(config: Mapping[str, Any], e2e: Section, where: str) -> list
         )
         return [text]
     return []
+
+
+def _on_host(device: _DeviceSettings, saved_data: SavedData, where: str) -> list[str]:
+    """Changes `device` where the device would not compute the statistics, and gives what to say of it."""
+    if saved_data == "statistic" or device["stat_calc_mode"] != "device":
+        return []
+    device["stat_calc_mode"] = "host"
+    text = (
+        f'{where}: stat_calc_mode is taken as "host": the device computes statistics only where saved_data is '
+        f'"statistic", and it is "{saved_data}"'
+    )
+    return [text]
 
 
 def _device_settings(e2e: Section) -> _DeviceSettings:

@@ -107,12 +107,7 @@ def training_dump_of(
     )
     saved = read_text(parameters, "dump_data", "tensor", notes)
     _check_member(where, "dump_data", saved, DATA, "dump_data should be 'tensor' or 'stats'.")
-    exceptions = read_number(parameters, "enable_exception_dump", 2, notes)
-    if exceptions not in (0, 1, 2):
-        raise TensorflowConfigError(
-            f"{where}: enable_exception_dump: found {exceptions}: enable_exception_dump should be one of 0, 1 and 2. "
-            f"(0 for none, 1 for whole inputs, 2 for the facts alone)"
-        )
+    exceptions = _exceptions(parameters, where, notes)
     if data and overflow:
         raise TensorflowConfigError(
             f"{where}: enable_dump and enable_dump_debug: {_BOTH} Found both, expected one of the two; take one out",
@@ -144,19 +139,13 @@ def training_dump_of(
             assert debug_mode is not None
             plan = replace(plan, captures="overflow", overflow_kinds=OVERFLOW_KINDS[debug_mode])
             notes += _without_effect(parameters)
-        if not read_flag(parameters, "use_off_line", True, notes):
-            notes.append(
-                "use_off_line is False, so the graph stays on the host and nothing is dumped; take it out, or set it to True"
-            )
-            plan = None
-        if (loop := read_number(parameters, "iterations_per_loop", 1, notes)) > 1:
-            notes.append(f"iterations_per_loop is {loop} and has no effect here: each run of a session is one step")
+        plan = _where_it_runs(plan, parameters, notes)
     device_id = _device_id(parameters, environ, where, notes)
     quant_dumpable = read_text(parameters, "quant_dumpable", "", notes) or ""
     said = (*warnings, *(f"{where}: {note}" for note in notes))
     return TrainingDump(
         plan=None if plan is None else replace(plan, warnings=said),
-        exceptions=cast(ExceptionDump, exceptions),
+        exceptions=exceptions,
         device_id=device_id,
         quant_dumpable=quant_dumpable,
         warnings=said,
@@ -202,6 +191,28 @@ def plan_of_failures(path: Path, exceptions: ExceptionDump) -> DumpPlan:
         layout="acl",
         dialect="tensorflow",
     )
+
+
+def _exceptions(parameters: Mapping[str, ParameterValue], where: str, notes: list[str]) -> ExceptionDump:
+    exceptions = read_number(parameters, "enable_exception_dump", 2, notes)
+    if exceptions not in (0, 1, 2):
+        raise TensorflowConfigError(
+            f"{where}: enable_exception_dump: found {exceptions}: enable_exception_dump should be one of 0, 1 and 2. "
+            f"(0 for none, 1 for whole inputs, 2 for the facts alone)"
+        )
+    return cast(ExceptionDump, exceptions)
+
+
+def _where_it_runs(plan: DumpPlan, parameters: Mapping[str, ParameterValue], notes: list[str]) -> DumpPlan | None:
+    """The plan, or None where the graph stays on the host; adds to `notes` what else is otherwise here than on a device."""
+    off_line = read_flag(parameters, "use_off_line", True, notes)
+    if not off_line:
+        notes.append(
+            "use_off_line is False, so the graph stays on the host and nothing is dumped; take it out, or set it to True"
+        )
+    if (loop := read_number(parameters, "iterations_per_loop", 1, notes)) > 1:
+        notes.append(f"iterations_per_loop is {loop} and has no effect here: each run of a session is one step")
+    return plan if off_line else None
 
 
 def _check_member(where: str, key: str, value: str | None, allowed: Sequence[str], words: str) -> None:
