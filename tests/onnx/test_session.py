@@ -100,6 +100,23 @@ def test_a_range_and_blacklists_leave_out_operators_and_slots() -> None:
 
 
 @pytest.mark.parametrize(
+    ("entries", "captured"),
+    [
+        ([ModelSelection(layers=("neg",), ranges=(OperatorRange("add", "add"),))], ["add", "neg"]),
+        (
+            [ModelSelection(layers=("neg",)), ModelSelection(ranges=(OperatorRange("add", "relu"),))],
+            ["add", "relu", "neg"],
+        ),
+        ([ModelSelection(), ModelSelection(ranges=(OperatorRange("add", "add"),))], ["add", "relu", "neg"]),
+    ],
+)
+def test_layers_and_ranges_add_to_each_other(entries: list[ModelSelection], captured: list[str]) -> None:
+    recording = Recording(chain(), {"models": tuple(entries)})
+    recording.run({"x": numbers(3)})
+    assert recording.captured == captured
+
+
+@pytest.mark.parametrize(
     ("sides", "wanted"), [({"inputs": False}, ("a", "b", "y")), ({"outputs": False}, ("a", "b")), ({}, ("a", "b", "y"))]
 )
 def test_only_values_that_somebody_wants_become_outputs(sides: dict[str, bool], wanted: tuple[str, ...]) -> None:

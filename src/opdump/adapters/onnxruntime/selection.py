@@ -51,7 +51,7 @@ class Choice:
 def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]) -> Choice:
     """What `plan` and the entries of its `dump_list` for this model take. `sources` says who makes a value."""
     held = model_filter.in_ranges([node.name for node in nodes])
-    selection = OperatorSelection(plan, model_filter)
+    selection = OperatorSelection(plan, model_filter, held)
     watches = plan.mode.watches
     watched_names = {name for entry in model_filter.entries for name in entry.watcher_nodes} if watches else set[str]()
     chosen, watched = [], []
@@ -62,8 +62,7 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
         if node.operator.skip:
             chosen.append(ChosenNode(node, node.operator.skip))
             continue
-        is_held = held is None or not held.isdisjoint(names)
-        if not is_held or not selection.selects(node.name, node.op_type, node.original_names):
+        if not selection.selects(node.name, node.op_type, node.original_names):
             chosen.append(ChosenNode(node, "not selected"))
             continue
         if watches:
