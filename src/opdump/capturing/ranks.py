@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from opdump.configs.tensorflow.plan import device_of
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan
+from opdump.plan.dialects import DIALECTS
 
 
 def rank_of(environ: Mapping[str, str]) -> int:
@@ -19,4 +19,4 @@ def rank_of(environ: Mapping[str, str]) -> int:
 
 def rank_under(plan: DumpPlan, environ: Mapping[str, str]) -> int:
     """The same as programs for the plan's kind of configuration say it."""
-    return device_of(environ) if plan.dialect == "tensorflow" else rank_of(environ)
+    return (DIALECTS.load(plan.dialect).rank_of or rank_of)(environ)

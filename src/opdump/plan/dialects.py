@@ -59,6 +59,13 @@ class Dialect:
     """The text of a first file, which dumps into a directory."""
     directory_must_exist: bool = False
     """Whether that directory has to be there before a run."""
+    files_api_calls: bool = False
+    """Whether operators that run outside of any model are filed by the name of the call."""
+    names_models: bool = True
+    """Whether what lists operators names models too, and not operators alone."""
+    rank_of: Callable[[Mapping[str, str]], int] | None = None
+    """The number of a process in directories and records, as the environment has it; None where RANK says it, which torchrun sets.
+    Raises ConfigError for what is no number."""
 
 
 DIALECTS: Final[Registry[Dialect]] = Registry(

@@ -198,12 +198,12 @@ class DumpPlan:
     @property
     def files_api_calls(self) -> bool:
         """Whether operators that run outside of any model are filed by the name of the call (acl.json)."""
-        return self.dialect == "acl" and self.mode.files_selected
+        return DIALECTS.load(self.dialect).files_api_calls and self.mode.files_selected
 
     @property
     def names_models(self) -> bool:
         """Whether what lists operators names models too (`dump_list`); `dump_layer` of a TensorFlow program names operators alone."""
-        return self.dialect != "tensorflow"
+        return DIALECTS.load(self.dialect).names_models
 
     @property
     def enables_nothing(self) -> bool:

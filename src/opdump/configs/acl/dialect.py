@@ -57,4 +57,5 @@ DIALECT = Dialect(
     ),
     starting_file=acl_starting_file,
     directory_must_exist=True,
+    files_api_calls=True,
 )

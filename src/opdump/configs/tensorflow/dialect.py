@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from opdump.configs.tensorflow.file import load_tensorflow_plan
+from opdump.configs.tensorflow.plan import device_of
 from opdump.plan.dialects import Dialect, DialectWords
 
 
@@ -37,4 +38,6 @@ DIALECT = Dialect(
     ),
     starting_file=tensorflow_starting_file,
     directory_must_exist=True,
+    names_models=False,
+    rank_of=device_of,
 )
