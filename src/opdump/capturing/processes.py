@@ -96,7 +96,7 @@ def begin_child(family: Family, framework: str) -> None:
 
 
 def _not_captured(family: Family, reason: str) -> None:
-    print(f"opdump: error: process {os.getpid()} is not captured: {reason}", file=sys.stderr)  # noqa: T201
+    print(f"opdump: error: process {os.getpid()} is not captured: {reason}", file=sys.stderr)  # noqa: T201  whatever logging the program set up
     family.note(new_token(), {"end": "not captured", "reason": reason})
 
 
