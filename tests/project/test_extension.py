@@ -64,6 +64,13 @@ def test_a_program_is_captured_shown_and_checked(installed: Path, tmp_path: Path
     findings = json.loads(checked.stdout)["findings"]
     assert {"inf", "all equal"} <= {each["check"] for each in findings}
     assert any(each["check"] == "all equal" and each["text"] == "8 times 1" for each in findings), findings
+    watch = ("--watch", "tensor_magnitude magnitude_gt=1")
+    watched = json.loads(python(installed, "-m", "opdump", "check", "dump", "--json", *watch, cwd=tmp_path).stdout)
+    assert {hit["condition"] for hit in watched["hits"] if not hit["error_code"]} == {"tensor_magnitude"}
+    named = python(
+        installed, "-m", "opdump", "check", "dump", "--watch", "tensor_magnitud magnitude_gt=1", cwd=tmp_path
+    )
+    assert "nearest: 'tensor_magnitude'" in named.stderr
 
 
 def test_a_statistic_of_a_package_is_taken_filed_and_shown(installed: Path, tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from opdump_toyflow.adapter import ToyflowAdapter
 from opdump_toyflow.all_equal import all_equal
 from opdump_toyflow.markdown import table
 from opdump_toyflow.packed import PACKED, Packed
+from opdump_toyflow.tensor_magnitude import TENSOR_MAGNITUDE
 from opdump_toyflow.zero_fraction import zero_fraction
 
 from opdump.checks import Thresholds
 from opdump.checks.tensor_stats import stats_of_summary
+from opdump.checks.watchpoints import Measured, Watchpoint
 from opdump.configs.dialects import load_plan
 from opdump.kernels import summarise
 from opdump.testing import AdapterTests, LayoutTests
@@ -50,6 +52,12 @@ def test_equal_elements_are_found() -> None:
     assert said(np.full(5, 0.25, np.float32)) == "5 times 0.25"
     assert said(np.arange(5, dtype=np.float32)) == ""
     assert said(np.zeros(5, np.float32)) == ""
+
+
+def test_a_large_element_of_either_sign_is_a_hit() -> None:
+    watchpoint = Watchpoint(TENSOR_MAGNITUDE, {"magnitude_gt": 3.0}, ("magnitude_gt",))
+    found = [watchpoint.look(Measured(2, {"max": 1.0, "min": low})).text for low in (-2.0, -3.0, -4.0)]
+    assert found == ["", "", "magnitude 4 > 3"]
 
 
 def test_the_fraction_of_zeros_takes_zeros_of_either_sign() -> None:

@@ -32,6 +32,8 @@ EXIT_NOT_CHECKED = EXIT_USAGE
 Examples:
   opdump check /data/dump                               NaN, Inf, overflow, zeros, extremes
   opdump check /data/dump --step 3 --json | jq .        one step, for a program
+  opdump check /data/dump --watch recommended           conditions of MindSpore Insight
+  opdump check /data/dump --watch "tensor_too_large abs_mean_gt=100"
   opdump check /data/dump --emit-config data_dump.json  then: opdump run -c data_dump.json ...
 
 \b
@@ -40,6 +42,13 @@ wrong command line, where PATH holds no dump, and where nothing was found but
 a file is damaged or the configuration cannot be written.""",
 )
 @click.argument("path")
+@click.option(
+    "--watch",
+    "watch",
+    metavar="CONDITION",
+    multiple=True,
+    help="A watchpoint too, as 'gradient_vanishing abs_mean_lt=1e-9', or recommended; may be given several times.",
+)
 @click.option("--emit-config", metavar="FILE", help="Write the configuration that dumps the suspicious operators.")
 @click.option(
     "--dialect", type=click.Choice(["acl", "mindspore"]), help="Of FILE.  [default: by its name, else as the dump]"
@@ -65,6 +74,7 @@ a file is damaged or the configuration cannot be written.""",
 def check(
     *,
     path: str,
+    watch: tuple[str, ...],
     emit_config: str | None,
     dialect: SecondDialect | None,
     directory: str | None,
@@ -79,7 +89,7 @@ def check(
     if emit_config is None and (dialect is not None or directory is not None):
         raise click.UsageError("--dialect and --path say what --emit-config writes; add --emit-config FILE")
     try:
-        code = _check(path, emit_config, dialect, directory, rank, step, extreme, limit, wide, report_format)
+        code = _check(path, watch, emit_config, dialect, directory, rank, step, extreme, limit, wide, report_format)
     except OpdumpError as error:
         click.echo(f"opdump: error: {error}", err=True)
         code = EXIT_NOT_CHECKED
@@ -88,6 +98,7 @@ def check(
 
 def _check(
     path: str,
+    watch: tuple[str, ...],
     emit_config: str | None,
     dialect: SecondDialect | None,
     directory: str | None,
@@ -100,21 +111,24 @@ def _check(
 ) -> int:
     from opdump.catalog.catalog import open_dump
     from opdump.checks import Thresholds
+    from opdump.configs.shared.watchpoints import watchpoints_of
     from opdump.errors import NotInDumpError
     from opdump.reports.findings import check_dump
     from opdump.reports.formats import FindingsReport
 
+    watchpoints = watchpoints_of(watch)
     catalog = open_dump(path)
     if step is not None and step not in (catalog.steps if rank is None else catalog.steps_of(rank)):
         held = ", ".join(map(str, catalog.steps[:20])) or "none"
         raise NotInDumpError(f"{path}: holds no step {step}; it holds {held}")
-    checked = check_dump(catalog, Thresholds(extreme=extreme), rank=rank, step=step)
+    checked = check_dump(catalog, Thresholds(extreme=extreme), rank=rank, step=step, watchpoints=watchpoints)
     report_format.findings(FindingsReport(catalog=catalog, checked=checked, limit=limit), wide=wide)
     for problem in checked.problems:
         click.echo(f"opdump: problem: {problem}", err=True)
     if emit_config is not None:
         _emit(catalog, checked, Path(emit_config), dialect, directory)
-    return EXIT_FOUND if checked.findings else EXIT_NOT_CHECKED if checked.problems else 0
+    is_found = checked.findings or any(not hit.error_code for hit in checked.hits)
+    return EXIT_FOUND if is_found else EXIT_NOT_CHECKED if checked.problems else 0
 
 
 def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect | None, directory: str | None) -> None:

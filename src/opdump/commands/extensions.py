@@ -31,12 +31,13 @@ def extensions(*, as_json: bool) -> None:
     """List what can be captured, filed and checked, and what installed packages add to it."""
     from opdump.adapters.registry import FRAMEWORKS
     from opdump.checks.registry import CHECKS
+    from opdump.checks.watchpoints import WATCHPOINTS
     from opdump.layouts.registry import LAYOUTS
     from opdump.plan.dialects import DIALECTS
     from opdump.reports.formats import FORMATS
     from opdump.statistics import STATISTICS
 
-    registries = (FRAMEWORKS, DIALECTS, LAYOUTS, STATISTICS, CHECKS, FORMATS)
+    registries = (FRAMEWORKS, DIALECTS, LAYOUTS, STATISTICS, CHECKS, WATCHPOINTS, FORMATS)
     found = [each for registry in registries for each in registry.listed()]
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))

@@ -100,7 +100,7 @@ def _operator(op: OpRecord) -> dict[str, Any]:
         "occurrence": op.occurrence,
         "timestamp": op.timestamp,
         "forward_op": op.forward_op,
-        "arguments": _finite(dict(op.arguments)),
+        "arguments": finite_json(dict(op.arguments)),
         "stack": [
             {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.code}
             for frame in op.stack
@@ -132,12 +132,12 @@ def _number(value: StatisticValue) -> StatisticValue:
     return value
 
 
-def _finite(value: Any) -> Any:
+def finite_json(value: Any) -> Any:
     """The same JSON value with every float that JSON lacks as a string."""
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite_json(item) for item in value]
     return value

@@ -16,6 +16,7 @@ from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.checks import Checks, Finding, Thresholds
 from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
+from opdump.checks.watchpoints import WatchHit, Watchpoint, WatchpointChecker, in_order_of_time
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
@@ -23,6 +24,7 @@ from opdump.layouts.ascend.overflow_record import OverflowRecord
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.damage import damage_of
 from opdump.reports.table import Column, Printer, printable
+from opdump.reports.watchpoints import hit_json, overflow_hits, print_hits, watch_step
 
 
 @dataclass(slots=True)
@@ -36,22 +38,34 @@ class Checked:
     unknown: int = 0
     sampled: int = 0
     problems: list[str] = field(default_factory=list)
+    watchpoints: tuple[Watchpoint, ...] = ()
+    hits: list[WatchHit] = field(default_factory=list)
+    """What the watchpoints say, in the order of time."""
 
 
 def check_dump(
-    catalog: Catalog, thresholds: Thresholds, *, rank: int | None = None, step: int | None = None
+    catalog: Catalog,
+    thresholds: Thresholds,
+    *,
+    rank: int | None = None,
+    step: int | None = None,
+    watchpoints: Sequence[Watchpoint] = (),
 ) -> Checked:
     """Run every check over a dump, or a rank or a step of it. One step is in memory at a time, and elements are read of tensors
     without statistics alone.
 
     What cannot be read is told among `problems`, those of the catalog too. Raises NotInDumpError for a rank that is not there.
     """
-    checked = Checked()
+    checked = Checked(watchpoints=tuple(watchpoints))
     overflows: list[OverflowRecord] = []
     for number in catalog.ranks if rank is None else (rank,):
         is_poisoned = False
+        watch = WatchpointChecker(watchpoints)
         for place, one in enumerate(catalog.steps_of(number)):
             if step not in (None, one):
+                if step == one + 1 and watch.has_history:
+                    watch_step(watch, catalog.executions(step=one, rank=number), one, checked.problems)
+                    watch.hits.clear()
                 continue
             checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned)
             for execution in catalog.executions(step=one, rank=number):
@@ -61,7 +75,11 @@ def check_dump(
                 checked.findings += checks.findings(execution.op, list(_stats(execution, checked)))
             checked.findings += checks.end_step()
             is_poisoned = checks.poisons
+            if watchpoints:
+                watch_step(watch, catalog.executions(step=one, rank=number), one, checked.problems)
+        checked.hits += watch.hits
     _add_overflows(catalog, checked, overflows, is_whole=rank is None and step is None)
+    checked.hits = in_order_of_time(checked.hits)
     checked.problems = list(dict.fromkeys([*checked.problems, *map(str, catalog.problems)]))
     checked.findings.sort(
         key=lambda each: (each.rank is None, each.rank or 0, each.step is None, each.step or 0, each.order)
@@ -110,11 +128,11 @@ def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OverflowRec
     for overflow in search.overflows:
         # Ranks may have files of the same name: the longest path that it ends with is its own.
         ending = [each for each in by_name.get(overflow.path.rpartition("/")[2], ()) if overflow.path.endswith(each[0])]
-        if ending:
-            _, op = max(ending, key=lambda each: len(each[0]))
-            checked.findings.append(_overflow_finding(overflow, op))
-        elif is_whole:
-            checked.findings.append(_overflow_finding(overflow, None))
+        if ending or is_whole:
+            listed = max(ending, key=lambda each: len(each[0]))[1] if ending else None
+            finding = _overflow_finding(overflow, listed)
+            checked.findings.append(finding)
+            checked.hits += overflow_hits(checked.watchpoints, finding, overflow.microseconds)
 
 
 def _overflow_finding(overflow: Overflow, op: OpRecord | None) -> Finding:
@@ -166,6 +184,7 @@ def print_findings(printer: Printer, checked: Checked, *, limit: int) -> None:
         printer.tell_left_out()
         printer.text()
     printer.text(_summary(checked))
+    print_hits(printer, checked.watchpoints, checked.hits, limit=limit)
 
 
 def _summary(checked: Checked) -> str:
@@ -206,6 +225,8 @@ def findings_json(catalog: Catalog, checked: Checked) -> str:
         "unknown": checked.unknown,
         "sampled": checked.sampled,
         "findings": [asdict(finding) for finding in checked.findings],
+        "watchpoints": [watchpoint.text for watchpoint in checked.watchpoints],
+        "hits": [hit_json(hit) for hit in checked.hits],
         "problems": checked.problems,
     }
     return json.dumps(content, indent=2, ensure_ascii=False)

@@ -1,0 +1,305 @@
+"""Measured: the numbers of one tensor that conditions ask for, from statistics where they do, from elements where they must.
+
+    measured.abs_mean(exact=False)     bounds that follow from max, min, avg and l2norm; no file is read
+    measured.abs_mean(exact=True)      the number, where there are elements
+
+All is computed in double precision, block by block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.checks.tensor_stats import TensorStats, stats_of
+from opdump.checks.watchpoints.interval import NOT_A_NUMBER, UNKNOWN, Interval, exactly
+from opdump.records import StatisticValue
+
+Array = npt.NDArray[Any]
+
+_BLOCK: Final = 2**20
+_ROUNDED: Final = 1e-5
+"""Statistics of a table have six digits: what is computed from several of them may be off by that much."""
+_DIGESTS: Final = ("md5", "hash")
+_NOTHING: Final[Mapping[str, StatisticValue]] = {}
+
+
+class Measured:
+    """One tensor. `previous` is the same tensor one step before, where a condition needs that."""
+
+    def __init__(
+        self,
+        count: int,
+        statistics: Mapping[str, StatisticValue] = _NOTHING,
+        load: Callable[[], Array | None] | None = None,
+    ) -> None:
+        """`load` gives the elements, all of them; None where there are none."""
+        self.count: Final = count
+        self.previous: Measured | None = None
+        self._statistics = statistics
+        self._stats: TensorStats | None = None
+        self._load = load
+        self._array: Array | None = None
+        self._known: dict[tuple[Any, ...], Interval] = {}
+
+    @property
+    def statistics(self) -> Mapping[str, StatisticValue]:
+        return self._statistics
+
+    @statistics.setter
+    def statistics(self, statistics: Mapping[str, StatisticValue]) -> None:
+        """Sets those that were not there when the elements were looked at."""
+        self._statistics, self._stats = statistics, None
+
+    @property
+    def stats(self) -> TensorStats:
+        """What is known of max, min, zeros, NaN and infinities; of a tensor without statistics they are taken of its elements."""
+        if self._stats is None:
+            self._stats = stats_of(self._statistics, self.count) if self._statistics else None
+            if self._stats is None:
+                self._stats = self._stats_of_elements()
+        return self._stats
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether elements can be had."""
+        return self.elements() is not None
+
+    def elements(self) -> Array | None:
+        """All elements, as they were taken, until `release`; None where they cannot be had."""
+        if self._array is None and self._load is not None:
+            self._array = self._load()
+            if self._array is None:
+                self._load = None
+        return self._array
+
+    def release(self) -> None:
+        """Forgets the elements; they are loaded again where they are asked for."""
+        self._array = None
+
+    def drop(self) -> None:
+        """Forgets the elements for good, and keeps what was computed."""
+        self._array = self._load = None
+        self.previous = None
+
+    def max(self) -> Interval:
+        return self._extreme("max")
+
+    def min(self) -> Interval:
+        return self._extreme("min")
+
+    def mean(self) -> Interval:
+        value = self._statistics.get("avg")
+        if isinstance(value, (int, float)) and not self._is_rounded:
+            return exactly(float(value))
+        found = self._of_elements(("mean",), lambda array: sum(float(x.sum()) for x in _blocks(array)) / self.count)
+        if found is not None:
+            return found
+        if isinstance(value, (int, float)):
+            return exactly(float(value))
+        return Interval(self.min().low, self.max().high)
+
+    def abs_mean(self, *, exact: bool) -> Interval:
+        """The mean of absolute values. Without elements: what max, min, avg and l2norm leave room for."""
+        if exact or ("abs mean",) in self._known:
+            found = self._of_elements(
+                ("abs mean",), lambda array: sum(float(np.abs(x).sum()) for x in _blocks(array)) / self.count
+            )
+            if found is not None:
+                return found
+        return self._bounds_of_abs_mean()
+
+    def zero_percentage(self) -> Interval:
+        zero = self.stats.zero
+        if zero is not None and zero >= 0:
+            return exactly(100.0 * zero / self.count)
+        found = self._of_elements(
+            ("zeros",), lambda array: 100.0 * sum(int((x == 0).sum()) for x in _blocks(array)) / self.count
+        )
+        return found or Interval(0.0, 100.0 if zero is None else 100.0 * (self.count - 1) / self.count)
+
+    def range_percentage(self, start: float, end: float, *, exact: bool) -> Interval:
+        """How many elements are from `start` to `end`, both included, of a hundred."""
+        low, high = self.min(), self.max()
+        if low.low >= start and high.high <= end:
+            return exactly(100.0)
+        if low.low > end or high.high < start:
+            return exactly(0.0)
+
+        def share(array: Array) -> float:
+            return 100.0 * sum(int(((x >= start) & (x <= end)).sum()) for x in _blocks(array)) / self.count
+
+        if exact or ("range", start, end) in self._known:
+            found = self._of_elements(("range", start, end), share)
+            if found is not None:
+                return found
+        inside = sum(start <= each.low <= end for each in (low, high) if each.is_exact)
+        outside = 1 if low.high < start or high.low > end else 0
+        return Interval(100.0 * min(inside, 1) / self.count, 100.0 * (self.count - outside) / self.count)
+
+    def max_min(self) -> Interval:
+        low, high = self.min(), self.max()
+        return Interval(high.low - low.high, high.high - low.low)
+
+    def largest_change(self) -> Interval:
+        """The largest difference to the step before; NaN where one is NaN, or the sizes differ."""
+        if self.is_identical:
+            return exactly(0.0)
+        return self._compared(("largest",), lambda now, before: float(np.abs(now - before).max()), np.max) or UNKNOWN
+
+    def excess(self, rtol: float, atol: float) -> Interval:
+        """By how much the largest change is more than `atol + rtol * |before|`: not above 0 where the tensor did not change."""
+
+        def of_block(now: Array, before: Array) -> float:
+            return float((np.abs(now - before) - (atol + rtol * np.abs(before))).max())
+
+        if self.is_identical:
+            return exactly(-atol)
+        before = self._before()
+        if before is None:
+            return NOT_A_NUMBER
+        # max and min of what changed by no more than the tolerance changed by no more either.
+        magnitude = max(abs(before.max().high), abs(before.max().low), abs(before.min().low), abs(before.min().high))
+        moved = max(_distance(self.max(), before.max()), _distance(self.min(), before.min()))
+        if moved > atol + rtol * magnitude:
+            return Interval(moved - atol - rtol * magnitude, math.inf)
+        return self._compared(("excess", rtol, atol), of_block, np.max) or UNKNOWN
+
+    def update_ratio(self, epsilon: float, *, exact: bool) -> Interval:
+        """The mean change against the mean of absolute values before."""
+        before = self._before()
+        if before is None:
+            return NOT_A_NUMBER
+        if self.is_identical:
+            return exactly(0.0)
+        if exact or ("change",) in self._known:
+            change = self._compared(("change",), lambda now, then: float(np.abs(now - then).sum()), np.sum)
+            if change is not None:
+                return exactly(_divided(change.low / self.count, before.abs_mean(exact=True).high + epsilon))
+        then, now = before.abs_mean(exact=False), self.abs_mean(exact=False)
+        moved = _distance(self.mean(), before.mean())
+        return Interval(_divided(moved, then.high + epsilon), _divided(now.high + then.high, then.low + epsilon))
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether digests say that it is what it was one step before."""
+        if self.previous is None or self.previous.count != self.count:
+            return False
+        now, then = self._statistics, self.previous.statistics
+        return any(name in now and now[name] == then.get(name) for name in _DIGESTS)
+
+    def _before(self) -> Measured | None:
+        """The step before, where it is of the same size and has no NaN: else every difference is NaN."""
+        before = self.previous
+        return None if before is None or before.count != self.count or before.stats.nan else before
+
+    def _compared(
+        self, key: tuple[Any, ...], of_block: Callable[[Array, Array], float], joined: Callable[[list[float]], Any]
+    ) -> Interval | None:
+        """Of the elements now and one step before; None where there are none of either."""
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        before = self._before()
+        if before is None:
+            return NOT_A_NUMBER
+        now, then = self.elements(), before.elements()
+        if now is None or then is None:
+            return None
+        if now.shape != then.shape:  # the same numbers, read through another view
+            now, then = now.reshape(-1), then.reshape(-1)
+        found = exactly(float(joined([of_block(a, b) for a, b in zip(_blocks(now), _blocks(then), strict=True)])))
+        self._known[key] = found
+        return found
+
+    @property
+    def _is_rounded(self) -> bool:
+        """Whether the statistics come from a table, with six digits: elements tell more."""
+        return type(self._statistics) is dict
+
+    def _extreme(self, name: str) -> Interval:
+        stats = self.stats
+        value = stats.max if name == "max" else stats.min
+        if value is not None and not self._is_rounded:
+            return exactly(value)
+        found = self._of_elements(
+            (name,), lambda array: (max if name == "max" else min)([_extreme_of(x, name) for x in _blocks(array)])
+        )
+        if found is not None:
+            return found
+        if value is not None:
+            return exactly(value)
+        norm = self._statistics.get("l2norm")
+        bound = float(norm) * (1 + _ROUNDED) if isinstance(norm, (int, float)) else math.inf
+        return Interval(-bound, bound)
+
+    def _bounds_of_abs_mean(self) -> Interval:
+        low, high = self.min(), self.max()
+        mean = self._statistics.get("avg")
+        norm = self._statistics.get("l2norm")
+        largest = max(abs(low.low), abs(high.high))
+        if isinstance(mean, (int, float)):
+            if low.low >= 0 or high.high <= 0:
+                return exactly(abs(float(mean)))
+            least = abs(float(mean))
+        else:
+            least = 0.0
+        most = largest
+        if isinstance(norm, (int, float)):
+            norm = float(norm)
+            most = min(most, norm / math.sqrt(self.count))
+            least = max(least, norm / self.count)
+            if 0 < largest < math.inf:
+                least = max(least, norm * (norm / largest) / self.count)
+        if not largest:
+            return exactly(0.0)
+        # The largest element alone is this much of the mean.
+        extremes = [abs(each.low) for each in (low, high) if each.is_exact and math.isfinite(each.low)]
+        least = max(least, max(extremes, default=0.0) / self.count)
+        return Interval(least * (1 - _ROUNDED), most * (1 + _ROUNDED))
+
+    def _of_elements(self, key: tuple[Any, ...], compute: Callable[[Array], float]) -> Interval | None:
+        known = self._known.get(key)
+        if known is None:
+            array = self.elements()
+            if array is None:
+                return None
+            self._known[key] = known = exactly(compute(array))
+        return known
+
+    def _stats_of_elements(self) -> TensorStats:
+        array = self.elements()
+        if array is None or not self.count:
+            return TensorStats(self.count, None, None, None, None, None)
+        nan = inf = zero = 0
+        for block in _blocks(array):
+            nan += int(np.isnan(block).sum())
+            inf += int(np.isinf(block).sum())
+            zero += int((block == 0).sum())
+        high = max(_extreme_of(block, "max") for block in _blocks(array))
+        low = min(_extreme_of(block, "min") for block in _blocks(array))
+        return TensorStats(self.count, nan, inf, zero, high, low)
+
+
+def _blocks(array: Array) -> Iterator[Array]:
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        yield np.asarray(flat[start : start + _BLOCK], np.float64)
+
+
+def _extreme_of(block: Array, name: str) -> float:
+    return float(block.max() if name == "max" else block.min())
+
+
+def _distance(one: Interval, other: Interval) -> float:
+    """The least that two numbers can be apart."""
+    return max(one.low - other.high, other.low - one.high, 0.0)
+
+
+def _divided(number: float, by: float) -> float:
+    """As IEEE has it: a change of what was zero is infinite."""
+    return number / by if by else math.inf if number else math.nan

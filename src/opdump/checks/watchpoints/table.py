@@ -1,0 +1,125 @@
+"""The conditions of MindSpore Insight, one row for each, and those that installed packages add (entry points of the group `opdump.watchpoints`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from opdump.checks.watchpoints.condition import Condition
+from opdump.checks.watchpoints.measured import Measured
+from opdump.checks.watchpoints.parameter import Judge, Judgement, Measure, Parameter, Values, above, at_least, below
+from opdump.extensions import Registry
+
+_abs_mean: Measure = lambda m, _v, exact: m.abs_mean(exact=exact)  # noqa: E731  a table of formulas
+_max: Measure = lambda m, _v, _exact: m.max()  # noqa: E731
+_min: Measure = lambda m, _v, _exact: m.min()  # noqa: E731
+_mean: Measure = lambda m, _v, _exact: m.mean()  # noqa: E731
+_zeros: Measure = lambda m, _v, _exact: m.zero_percentage()  # noqa: E731
+_max_min: Measure = lambda m, _v, _exact: m.max_min()  # noqa: E731
+_update_ratio: Measure = lambda m, v, exact: m.update_ratio(v["epsilon"], exact=exact)  # noqa: E731
+_share: Measure = lambda m, v, exact: m.range_percentage(  # noqa: E731
+    v["range_start_inclusive"], v["range_end_inclusive"], exact=exact
+)
+
+
+def _unchanged(measured: Measured, values: Values) -> Judgement:
+    """All elements are what they were, but for `atol + rtol * |before|`. `equal_nan` has no effect, as in MindSpore Insight."""
+    excess = measured.excess(values["rtol"], values["atol"])
+    changed = excess.is_above(0)
+    is_nan = excess.low != excess.low
+    hit = False if is_nan else None if changed is None else not changed
+    return Judgement(hit, measured.largest_change() if hit else excess)
+
+
+def _zero_percentage(judge: Judge, *, default: float) -> Parameter:
+    return Parameter(name="zero_percentage_ge", range="percentage", default=default, judge=judge)
+
+
+_ZEROS: Final = _zero_percentage(at_least("zero_percentage_ge", _zeros), default=100.0)
+_INITIALIZATION: Final = (
+    _ZEROS,
+    Parameter(name="max_gt", range="number", judge=above("max_gt", _max)),
+    Parameter(name="min_lt", range="number", judge=below("min_lt", _min)),
+)
+_TOO_LARGE: Final = (
+    Parameter(name="abs_mean_gt", range="amount", judge=above("abs_mean_gt", _abs_mean), needs_elements=True),
+    Parameter(name="max_gt", range="number", judge=above("max_gt", _max)),
+    Parameter(name="min_gt", range="number", judge=above("min_gt", _min)),
+    Parameter(name="mean_gt", range="number", judge=above("mean_gt", _mean)),
+)
+_TOO_SMALL: Final = (
+    Parameter(name="abs_mean_lt", range="amount", judge=below("abs_mean_lt", _abs_mean), needs_elements=True),
+    Parameter(name="max_lt", range="number", judge=below("max_lt", _max)),
+    Parameter(name="min_lt", range="number", judge=below("min_lt", _min)),
+    Parameter(name="mean_lt", range="number", judge=below("mean_lt", _mean)),
+)
+_ENDS: Final = ("range_start_inclusive", "range_end_inclusive")
+_RANGE: Final = (
+    Parameter(name="range_start_inclusive", range="number"),
+    Parameter(name="range_end_inclusive", range="number"),
+    Parameter(
+        name="range_percentage_lt",
+        range="percentage",
+        judge=below("range_percentage_lt", _share),
+        needs=_ENDS,
+        needs_elements=True,
+    ),
+    Parameter(
+        name="range_percentage_gt",
+        range="percentage",
+        judge=above("range_percentage_gt", _share),
+        needs=_ENDS,
+        needs_elements=True,
+    ),
+    Parameter(name="max_min_lt", range="number", judge=below("max_min_lt", _max_min)),
+    Parameter(name="max_min_gt", range="number", judge=above("max_min_gt", _max_min)),
+)
+_NOT_CHANGED: Final = (
+    Parameter(name="rtol", range="amount", default=1e-5, judge=_unchanged, needs_elements=True),
+    Parameter(name="atol", range="amount", default=1e-8),
+    Parameter(name="equal_nan", range="bool", default=0.0),
+)
+_EPSILON: Final = Parameter(name="epsilon", range="amount", default=1e-9)
+
+
+def _update(name: str, judge: Judge, default: float) -> tuple[Parameter, ...]:
+    return (Parameter(name=name, range="amount", default=default, judge=judge, needs_elements=True), _EPSILON)
+
+
+_CONDITIONS: Final = (
+    Condition(id="weight_initialization", target="weight", parameters=_INITIALIZATION, first_step_only=True),
+    Condition(id="weight_overflow", target="weight", kind="overflow"),
+    Condition(id="weight_too_large", target="weight", parameters=_TOO_LARGE),
+    Condition(id="weight_too_small", target="weight", parameters=_TOO_SMALL),
+    Condition(id="weight_not_changed", target="weight", parameters=_NOT_CHANGED, needs_history=True),
+    Condition(
+        id="weight_change_too_large",
+        target="weight",
+        parameters=_update("abs_mean_update_ratio_gt", above("abs_mean_update_ratio_gt", _update_ratio), 0.1),
+        needs_history=True,
+    ),
+    Condition(
+        id="weight_change_too_small",
+        target="weight",
+        parameters=_update("abs_mean_update_ratio_lt", below("abs_mean_update_ratio_lt", _update_ratio), 1e-4),
+        needs_history=True,
+    ),
+    Condition(id="gradient_vanishing", target="gradient", parameters=_TOO_SMALL),
+    Condition(id="gradient_too_large", target="gradient", parameters=_TOO_LARGE),
+    Condition(id="gradient_exploding", target="gradient", kind="overflow"),
+    Condition(id="activation_range", target="activation", parameters=_RANGE),
+    Condition(id="tensor_initialization", target="tensor", parameters=_INITIALIZATION, first_step_only=True),
+    Condition(id="tensor_overflow", target="tensor", kind="overflow"),
+    Condition(id="operator_overflow", target="tensor", kind="device overflow"),
+    Condition(id="tensor_too_large", target="tensor", parameters=_TOO_LARGE),
+    Condition(id="tensor_too_small", target="tensor", parameters=_TOO_SMALL),
+    Condition(id="tensor_all_zero", target="tensor", parameters=(_ZEROS,)),
+    Condition(id="tensor_range", target="tensor", parameters=_RANGE),
+)
+
+OWN: Final[Mapping[str, Condition]] = MappingProxyType({each.id: each for each in _CONDITIONS})
+
+WATCHPOINTS: Final[Registry[Condition]] = Registry(
+    "opdump.watchpoints", dict.fromkeys(OWN, "opdump.checks.watchpoints.table:OWN"), loaded=OWN
+)

@@ -1,0 +1,165 @@
+"""Targets: which tensors are weights, gradients and activations, in a dump of any framework.
+
+weight       Parameter.x, as the step left it, or as its operators read it first; a variable that TensorFlow reads
+gradient     what a backward operator gives
+activation   what an activation function gives in forward
+tensor       every output, and what no operator of the dump gave: parameters, data
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, Protocol
+
+from opdump.checks.consequences import PARAMETER, is_root_input
+from opdump.checks.operator_classes import reads_variable
+from opdump.checks.watchpoints.condition import Target
+from opdump.op_types import rows_of
+from opdump.records import IO, OpRecord, StatisticValue
+
+Moment = Literal["", "read", "end"]
+"""Of a weight: as it was first read in the step, or as the step left it."""
+
+_PREFIX: Final = f"{PARAMETER}."
+_ACTIVATIONS: Final = frozenset(
+    [
+        "ReLU",
+        "ReLU6",
+        "LeakyReLU",
+        "PReLU",
+        "Elu",
+        "SeLU",
+        "CeLU",
+        "GeLU",
+        "SiLU",
+        "Mish",
+        "HSwish",
+        "HSigmoid",
+        "HShrink",
+        "SoftShrink",
+        "Sigmoid",
+        "LogSigmoid",
+        "Tanh",
+        "Softplus",
+        "Softsign",
+        "GLU",
+        "Threshold",
+        "Softmax",
+        "MaskedSoftmax",
+        "LogSoftmax",
+    ]
+)
+_GRADIENT_SCOPES: Final = ("gradients", "gradient_tape")
+_STATE_SCOPES: Final = frozenset(
+    [
+        "moment1",
+        "moment2",
+        "moments",
+        "accum",
+        "exp_avg",
+        "exp_avg_sq",
+        "max_exp_avg_sq",
+        "momentum_buffer",
+        "step",
+        "square_avg",
+        "grad_avg",
+        "acc_delta",
+        "sum",
+    ]
+)
+"""First parts of the names of what optimizers keep of a parameter."""
+
+
+class SeenTensor(Protocol):
+    """An input or output, as a record or as it was just taken."""
+
+    @property
+    def io(self) -> IO: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def argument(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def statistics(self) -> Mapping[str, StatisticValue]: ...
+
+
+class Role(NamedTuple):
+    """What a tensor is to the conditions. `weight` is its name where it is one, `moment` of when."""
+
+    targets: frozenset[Target]
+    weight: str = ""
+    moment: Moment = ""
+
+
+_NONE: Final = Role(frozenset())
+_TENSOR: Final = Role(frozenset({"tensor"}))
+
+
+class Targets:
+    """The roles of the tensors of one step, in execution order."""
+
+    def __init__(self) -> None:
+        self._read: set[str] = set()
+
+    def end_step(self) -> None:
+        """The next tensor is of another step."""
+        self._read.clear()
+
+    def role(self, op: OpRecord, io: IO, source: str, dtype: str, shape: tuple[int, ...], *, has_outputs: bool) -> Role:
+        """What one tensor is; each source that is no operator's is looked at once in a step."""
+        if io == "input":
+            return self._of_input(op, source, dtype, has_outputs=has_outputs)
+        if op.op_type == PARAMETER:
+            is_weight = _is_float(dtype) and not _is_other(op.op_name)
+            return Role(frozenset({"weight", "tensor"}), op.op_name, "end") if is_weight else _TENSOR
+        if reads_variable(op.op_type):
+            is_weight = _is_float(dtype) and bool(shape) and not is_backward(op) and op.op_name not in self._read
+            self._read.add(op.op_name)
+            return Role(frozenset({"weight", "tensor"}), op.op_name, "read") if is_weight else _TENSOR
+        if is_backward(op):
+            return Role(frozenset({"gradient", "tensor"}))
+        if op.phase != "optimizer" and _is_activation(op.op_type):
+            return Role(frozenset({"activation", "tensor"}))
+        return _TENSOR
+
+    def _of_input(self, op: OpRecord, source: str, dtype: str, *, has_outputs: bool) -> Role:
+        if not source:
+            return _NONE if has_outputs else _TENSOR  # of a dump of inputs alone
+        if not source.startswith((_PREFIX, "data-")) or source in self._read:
+            return _NONE
+        name = source.removeprefix(_PREFIX)
+        if source.startswith("data-") or is_root_input(source):
+            self._read.add(source)
+            return _TENSOR
+        if op.phase == "optimizer" or not _is_float(dtype) or _is_other(name):
+            return _NONE  # what an optimizer keeps, or a weight whose layer did not run
+        self._read.add(source)
+        return Role(frozenset({"weight", "tensor"}), name, "read")
+
+
+def is_backward(op: OpRecord) -> bool:
+    """Whether an operator computes gradients, by its phase or, in TensorFlow's graphs, by its scope."""
+    if op.phase == "backward":
+        return True
+    return any(part.lower().startswith(_GRADIENT_SCOPES) for part in op.op_name.split("/")[:-1])
+
+
+@lru_cache(maxsize=4096)
+def _is_activation(op_type: str) -> bool:
+    return any(row.concept in _ACTIVATIONS for row in rows_of(op_type))
+
+
+def _is_other(name: str) -> bool:
+    """Whether a parameter is the state of an optimizer, or what the program gave its network."""
+    return is_root_input(name) or name.partition(".")[0] in _STATE_SCOPES
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))

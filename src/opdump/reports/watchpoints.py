@@ -1,0 +1,124 @@
+"""Watchpoints over a dump: the tensors of a step are looked at, and what was hit is printed, the earliest first.
+
+watchpoint          step  operator        source       tensor    what was found
+gradient_vanishing     2  .../mm-op46     train.py:12  output:0  abs_mean 3e-10 < 1e-09
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from opdump import amounts
+from opdump.checks import Finding
+from opdump.checks.watchpoints import Measured, WatchHit, Watchpoint, WatchpointChecker
+from opdump.errors import OpdumpError
+from opdump.layouts.ascend.overflow_record import OverflowRecord
+from opdump.records import DamagedPayload, OpRecord, TensorRecord
+from opdump.reports.dump_json import finite_json
+from opdump.reports.table import Column, Printer, printable
+
+if TYPE_CHECKING:
+    from opdump.catalog.execution import Execution
+
+
+def watch_step(checker: WatchpointChecker, executions: Iterable[Execution], step: int, problems: list[str]) -> None:
+    """Looks at the tensors of a step. What cannot be read is told among `problems`."""
+    for execution in executions:
+        if not isinstance(execution.op, OverflowRecord):
+            checker.observe(execution.op, [(record, _measured(record, problems)) for record in execution.tensors])
+    checker.end_step(step)
+
+
+def _measured(record: TensorRecord, problems: list[str]) -> Measured:
+    """What a watchpoint may ask of a tensor; its file is read when it does."""
+
+    def load() -> Any:
+        payload = record.payload
+        if payload is None or record.sample or isinstance(payload, DamagedPayload) or "complex" in record.dtype:
+            return None
+        try:
+            return payload.to_host()
+        except OpdumpError as error:
+            problems.append(str(error))
+            return None
+
+    return Measured(math.prod(record.shape), record.statistics, load)
+
+
+def overflow_hits(watchpoints: Sequence[Watchpoint], finding: Finding, microseconds: int) -> list[WatchHit]:
+    """What the watchpoints of overflows say of an overflow file."""
+    checker = WatchpointChecker(watchpoints)
+    op = OpRecord(
+        op_type=finding.op_type,
+        op_name=finding.op_name,
+        timestamp=microseconds,
+        step=finding.step or 0,
+        net_name=finding.net_name,
+        rank_id=finding.rank or 0,
+        order=finding.order,
+    )
+    checker.overflowed(op, f"0x{finding.status:x} {finding.text}")
+    return checker.hits
+
+
+def print_hits(printer: Printer, watchpoints: Sequence[Watchpoint], hits: Sequence[WatchHit], *, limit: int) -> None:
+    """One row for each hit, `limit` at most (0 for all), how many there are of each, and what could not be checked."""
+    if not watchpoints:
+        return
+    met = [hit for hit in hits if not hit.error_code]
+    shown = met[:limit] if limit else met
+    if shown:
+        columns = (
+            Column("watchpoint"),
+            Column("rank", right=True, spare=6),
+            Column("step", right=True),
+            Column("operator", gives_way=True),
+            Column("type", spare=3),
+            Column("source", spare=2),
+            Column("tensor", spare=1),
+            Column("dtype", spare=4),
+            Column("shape", spare=5),
+            Column("what was found", gives_way=True),
+        )
+        printer.text()
+        printer.table(columns, [_row(hit) for hit in shown])
+        if len(met) > len(shown):
+            printer.text(f"... and {amounts.count(len(met) - len(shown), 'hit')} more (--limit 0 shows all)")
+        printer.tell_left_out()
+    printer.text()
+    counts = Counter(hit.condition for hit in met)
+    listed = ": " + ", ".join(f"{number:,} {name}" for name, number in counts.items()) if met else ""
+    told = amounts.count(len(met), "hit") if met else "no hits"
+    printer.text(f"{told} of {amounts.count(len(watchpoints), 'watchpoint')}{listed}")
+    unchecked: dict[tuple[str, str], list[int]] = {}
+    for hit in hits:
+        if hit.error_code:
+            unchecked.setdefault((hit.condition, hit.text), []).append(hit.step or 0)
+    for (name, text), steps in unchecked.items():
+        printer.text(f"{name}: {amounts.count(len(steps), 'tensor')} of {amounts.steps(sorted(set(steps)))} {text}")
+
+
+def hit_json(hit: WatchHit) -> dict[str, Any]:
+    """A hit for `--json`."""
+    found: dict[str, Any] = finite_json(asdict(hit))
+    return found
+
+
+def _row(hit: WatchHit) -> tuple[str, ...]:
+    return (
+        hit.condition,
+        "" if hit.rank is None else str(hit.rank),
+        "" if hit.step is None else str(hit.step),
+        printable(hit.op_name) or "(not dumped)",
+        printable(hit.op_type),
+        printable(os.path.basename(hit.source)),
+        "" if hit.io is None else f"{hit.io}:{hit.slot}",
+        hit.dtype,
+        "" if hit.io is None else "x".join(map(str, hit.shape)) or "()",
+        hit.text,
+    )
