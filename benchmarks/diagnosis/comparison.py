@@ -1,0 +1,132 @@
+"""Comparing two dumps: by `opdump.compare` where it is, and by two plain rules that any engineer could write.
+
+    name      operators of one name, occurrence and step belong together; relative L2 above 1e-3 is a difference
+    sequence  operators are aligned by the sequence of their types within a phase; relative L2 above 1e-5 is one
+
+Of a plain rule the first operator that differs is the answer, and the two that differ next follow it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+import opdump
+from benchmarks.diagnosis.run_ends import relative
+from opdump.catalog.catalog import Execution
+from opdump.records import OpRecord, TensorRecord
+
+METHODS: Final = ("opdump", "name", "sequence")
+_STATISTICS: Final = ("l2norm", "avg", "max", "min")
+_ANSWERS: Final = 10
+
+
+def has_compare() -> bool:
+    """Whether this opdump compares dumps."""
+    return callable(getattr(opdump, "compare", None))
+
+
+def methods() -> tuple[str, ...]:
+    return METHODS if has_compare() else METHODS[1:]
+
+
+def compare_dumps(task: dict[str, Any]) -> dict[str, Any]:
+    """The answer of one method, with the seconds it took."""
+    began = time.perf_counter()
+    if task["method"] == "opdump":
+        found = opdump.compare(task["a"], task["b"]).to_json()  # type: ignore[attr-defined,unused-ignore]
+        answer = json.loads(found) if isinstance(found, str) else dict(found)
+    else:
+        rule = {"name": _by_name, "sequence": _by_sequence}[task["method"]]
+        answer = _plain(rule(_executions(task["a"]), _executions(task["b"])), 1e-3 if rule is _by_name else 1e-5)
+    answer["seconds"] = time.perf_counter() - began
+    return answer
+
+
+def _executions(path: str) -> list[Execution]:
+    return list(opdump.open(path).ops())
+
+
+def _plain(matches: Iterator[tuple[Execution, Execution]], limit: float) -> dict[str, Any]:
+    answers = []
+    matched = 0
+    for one, other in matches:
+        matched += 1
+        worst = max(
+            (
+                (_difference(one.outputs[slot], other.outputs[slot]), slot)
+                for slot in one.outputs
+                if slot in other.outputs
+            ),
+            default=(0.0, 0),
+        )
+        if worst[0] > limit:
+            answers.append(
+                {
+                    "kind": "value",
+                    "io": "output",
+                    "slot": worst[1],
+                    "score": worst[0],
+                    "a": described(one.op),
+                    "b": described(other.op),
+                }
+            )
+    return {
+        "verdict": "divergent" if answers else "benign" if matched else "incomparable",
+        "matched": matched,
+        "introduced": answers[:_ANSWERS],
+    }
+
+
+def _by_name(a: list[Execution], b: list[Execution]) -> Iterator[tuple[Execution, Execution]]:
+    known = {(one.op.step, one.op.op_name, one.op.occurrence): one for one in a}
+    for other in b:
+        one = known.get((other.op.step, other.op.op_name, other.op.occurrence))
+        if one is not None:
+            yield one, other
+
+
+def _by_sequence(a: list[Execution], b: list[Execution]) -> Iterator[tuple[Execution, Execution]]:
+    parts: dict[tuple[int, str], tuple[list[Execution], list[Execution]]] = {}
+    for side, executions in enumerate((a, b)):
+        for execution in executions:
+            key = (execution.op.step, execution.op.phase)
+            parts.setdefault(key, ([], []))[side].append(execution)
+    matched = []
+    for left, right in parts.values():
+        matcher = SequenceMatcher(None, [one.op.op_type for one in left], [one.op.op_type for one in right], False)
+        for block in matcher.get_matching_blocks():
+            matched += itertools.islice(zip(left[block.a :], right[block.b :]), block.size)  # noqa: B905
+    return iter(sorted(matched, key=lambda pair: (pair[1].op.step, pair[1].op.order)))
+
+
+def _difference(one: TensorRecord, other: TensorRecord) -> float:
+    """Relative L2 of the elements where both have them, else the greatest difference of a statistic."""
+    if one.shape != other.shape:
+        return float("inf")
+    if one.payload is not None and other.payload is not None and not (one.sample or other.sample):
+        return relative(one.numpy(), other.numpy())
+    size = max(_number(one, "l2norm"), _number(other, "l2norm"), 1e-30)
+    return max((abs(_number(one, name) - _number(other, name)) / size for name in _STATISTICS), default=0.0)
+
+
+def _number(tensor: TensorRecord, name: str) -> float:
+    value = tensor.statistics.get(name, 0.0)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def described(op: OpRecord) -> dict[str, Any]:
+    """An operator as a comparison names it."""
+    return {
+        "name": op.op_name,
+        "op_type": op.op_type,
+        "phase": op.phase,
+        "step": op.step,
+        "order": op.order,
+        "occurrence": op.occurrence,
+        "source": [op.stack[0].file.rpartition("/")[2], op.stack[0].line] if op.stack else None,
+    }

@@ -1,0 +1,81 @@
+"""Programs of the suite: a network's script, with edits of its marked lines and settings of the process that runs it.
+
+A line is marked by a comment at its end, `# <name>`. An edit replaces text within one marked line, so that every other line keeps
+its number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+NETWORKS: Final = Path(__file__).parent / "networks"
+NAMES: Final = tuple(
+    sorted(path.stem for path in NETWORKS.glob("*.py") if not path.stem.endswith("_twin") and path.stem != "faults")
+)
+_MARK: Final = re.compile(r"  # <([\w-]+)>$")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replaces `find`, which stands once in the line of that mark, by `put`; of the mark "*", wherever it stands."""
+
+    mark: str
+    find: str
+    put: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    script: str
+    """The name of a file in networks/, without its ending."""
+    edits: tuple[Edit, ...] = ()
+    settings: tuple[str, ...] = ()
+    """What the process is set to before: `threads=2`, `mkldnn=off`, `sdpa=math`, `deterministic`."""
+
+    @property
+    def file(self) -> str:
+        return f"{self.script}.py"
+
+    @property
+    def key(self) -> str:
+        """Names what it runs: the same for equal programs alone."""
+        digest = hashlib.sha256("\0".join([self.source(), *self.settings]).encode()).hexdigest()
+        return f"{self.script}-{digest[:16]}"
+
+    @property
+    def lasting(self) -> bool:
+        """Whether several pairs are likely to have it."""
+        return not self.edits and not self.settings
+
+    def source(self) -> str:
+        """The text that runs. Raises ValueError where an edit does not apply once."""
+        lines = original(self.script).splitlines()
+        places = marks(self.script)
+        for edit in self.edits:
+            numbers = range(len(lines)) if edit.mark == "*" else [places[edit.mark] - 1]
+            found = sum(lines[number].count(edit.find) for number in numbers)
+            if not found or (found > 1 and edit.mark != "*"):
+                raise ValueError(f"{self.file}: {edit.find!r} stands {found} times in line <{edit.mark}>")
+            for number in numbers:
+                lines[number] = lines[number].replace(edit.find, edit.put)
+        return "\n".join(lines) + "\n"
+
+
+def original(script: str) -> str:
+    return (NETWORKS / f"{script}.py").read_text()
+
+
+def marks(script: str) -> dict[str, int]:
+    """The line of each mark. Raises ValueError where a mark stands twice."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(original(script).splitlines(), 1):
+        match = _MARK.search(line)
+        if match and match[1] in found:
+            raise ValueError(f"{script}.py: the mark <{match[1]}> stands twice")
+        if match:
+            found[match[1]] = number
+    return found

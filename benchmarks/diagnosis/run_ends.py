@@ -1,0 +1,66 @@
+"""What a program ended with, without capture: what it printed, and every parameter, buffer, gradient and state of an optimizer."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?$")
+
+
+def run_end(task: dict[str, Any]) -> str:
+    """Runs a script and files what it ended with as an npz; the path."""
+    import torch
+
+    from benchmarks.diagnosis.worker import apply
+
+    apply(task["settings"])
+    kept: dict[str, Any] = {}
+    sys.path.insert(0, str(Path(task["script"]).parent))
+    names = runpy.run_path(task["script"], run_name="__main__")
+    for name, value in names.items():
+        if isinstance(value, torch.nn.Module):
+            kept.update({f"{name}.{key}": item for key, item in value.state_dict().items()})
+            kept.update({f"{name}.{key}.grad": item.grad for key, item in value.named_parameters()})
+        elif isinstance(value, torch.optim.Optimizer):
+            for number, state in enumerate(value.state.values()):
+                kept.update({f"{name}.{number}.{key}": item for key, item in state.items()})
+        elif isinstance(value, torch.Tensor):
+            kept[name] = value
+        elif isinstance(value, list | tuple | dict):
+            items = value.values() if isinstance(value, dict) else value
+            kept.update({f"{name}.{number}": item for number, item in enumerate(items)})
+    arrays = {name: item.detach().float().numpy() for name, item in kept.items() if isinstance(item, torch.Tensor)}
+    np.savez(task["out"], **arrays)
+    return str(task["out"])
+
+
+def printed_numbers(log: Path) -> list[float]:
+    """The numbers that a program printed, line by line."""
+    return [float(word) for word in log.read_text().split() if _NUMBER.match(word)]
+
+
+def greatest_difference(one: Path, other: Path) -> float:
+    """Of all arrays that both have, the greatest distance relative to the norm; infinite where only one has numbers."""
+    with np.load(one) as a, np.load(other) as b:
+        shared = [name for name in a.files if name in b.files and a[name].shape == b[name].shape]
+        if len(shared) < max(len(a.files), len(b.files)):
+            return float("inf")
+        return max((relative(a[name], b[name]) for name in shared), default=0.0)
+
+
+def relative(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    """The L2 norm of the difference over that of the larger one."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if np.array_equal(a, b, equal_nan=True):
+        return 0.0
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return float("inf")
+    whole = np.isfinite(a) & np.isfinite(b)
+    size = max(np.linalg.norm(a[whole]), np.linalg.norm(b[whole]))
+    return float(np.linalg.norm(a[whole] - b[whole]) / size) if size else 0.0

@@ -1,0 +1,109 @@
+"""Makes the dumps of a pair once, in a cache, and lets every method compare them."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.diagnosis.programs import Program
+from benchmarks.diagnosis.scoring import Score, scored
+from benchmarks.diagnosis.suite import Pair
+from benchmarks.diagnosis.worker import Worker
+
+
+class Workers:
+    """Some workers, each asked by one thread at a time."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._all = [Worker() for _ in range(count)]
+        self._free: queue.Queue[Worker] = queue.Queue()
+        for worker in self._all:
+            self._free.put(worker)
+
+    @contextmanager
+    def one(self) -> Iterator[Worker]:
+        worker = self._free.get()
+        try:
+            yield worker
+        finally:
+            self._free.put(worker)
+
+    def each(self, work: Callable[[Worker, Pair], list[Any]], pairs: Iterable[Pair]) -> Iterator[list[Any]]:
+        """What `work` makes of each pair, in their order."""
+
+        def with_worker(pair: Pair) -> list[Any]:
+            with self.one() as worker:
+                return work(worker, pair)
+
+        with ThreadPoolExecutor(self.count) as pool:
+            yield from pool.map(with_worker, pairs)
+
+    def close(self) -> None:
+        for worker in self._all:
+            worker.close()
+
+
+class Dumps:
+    """Dumps in a directory, by program and mode. Those of unchanged networks stay, others go with `drop`."""
+
+    def __init__(self, root: Path, *, keep: bool = False) -> None:
+        self.root = root
+        self._keep = keep
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def script(self, program: Program) -> Path:
+        """The file that runs, named as the network's own."""
+        folder = self.root / program.key
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / program.file
+        if not path.exists():
+            path.write_text(program.source())
+            shutil.copy(Path(__file__).parent / "networks" / "faults.py", folder)
+        return path
+
+    def made(self, worker: Worker, program: Program, mode: str) -> Path:
+        """The dump of a program, which runs for it unless it has."""
+        out = self.root / program.key / mode
+        with self._lock:
+            lock = self._locks.setdefault(str(out), threading.Lock())
+        with lock:
+            if not (out.parent / f"{mode}.done").exists():
+                shutil.rmtree(out, ignore_errors=True)
+                worker.ask(
+                    "dump",
+                    script=str(self.script(program)),
+                    out=str(out),
+                    full=mode == "tensors",
+                    settings=list(program.settings),
+                    log=f"{out}.log",
+                )
+                (out.parent / f"{mode}.done").touch()
+        return out
+
+    def drop(self, program: Program) -> None:
+        if not program.lasting and not self._keep:
+            shutil.rmtree(self.root / program.key, ignore_errors=True)
+
+
+def scores_of(worker: Worker, pair: Pair, dumps: Dumps, methods: Iterable[str], modes: Iterable[str]) -> list[Score]:
+    """What every method says of a pair. One that fails has said nothing, and the score tells its error."""
+    found = []
+    for mode in modes:
+        a, b = dumps.made(worker, pair.a, mode), dumps.made(worker, pair.b, mode)
+        for method in methods:
+            try:
+                answer = worker.ask("compare", a=str(a), b=str(b), method=method)
+            except RuntimeError as error:
+                answer = {"verdict": "error", "error": str(error)}
+            found.append(scored(pair, method, mode, answer))
+    dumps.drop(pair.b)
+    dumps.drop(pair.a)
+    return found

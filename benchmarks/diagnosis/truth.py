@@ -1,0 +1,82 @@
+"""What a careful engineer would call the cause: lines of a script, types of operators, phases.
+
+    scores: bmm|div                  on the line marked <scores>, a bmm or a div of forward
+    gate,swish: mul @backward        on either line, in backward
+    a drop: mul|bernoulli_           an operator of the first program, which the second one lacks
+    layer[layers/1]: add             whose full name has layers/1 in it
+    *[inputs0]: Parameter @*         wherever it stands; of any phase
+
+Several answers are parted by semicolons; each of them is exact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.diagnosis.programs import Program, marks
+
+_PLACE: Final = re.compile(r"(a )?([\w\-,*]+)(?:\[([^\]]+)\])?: *([\w|*]+)(?: +@([\w|*]+))?$")
+_PHASES: Final = frozenset({"forward", "recomputation", "backward", "optimizer", "*"})
+
+Operator = Mapping[str, Any]
+"""An operator in the answer of a comparison: name, op_type, phase, source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    side: str
+    """Whose operator it is: "a" or "b"."""
+    file: str
+    marks: tuple[str, ...]
+    lines: tuple[int, ...]
+    """Empty: any."""
+    name: str
+    """Part of the full name; empty: any."""
+    types: frozenset[str]
+    phases: frozenset[str]
+
+    def has(self, operator: Operator) -> bool:
+        """Whether the operator is one of those that are meant."""
+        if "*" not in self.types and operator["op_type"] not in self.types:
+            return False
+        if "*" not in self.phases and operator["phase"] not in self.phases:
+            return False
+        if self.name and self.name not in operator["name"]:
+            return False
+        source = operator.get("source")
+        return not self.lines or (
+            bool(source) and str(source[0]).rpartition("/")[2] == self.file and source[1] in self.lines
+        )
+
+
+def parse(text: str, a: Program, b: Program) -> tuple[Place, ...]:
+    """The places that a truth names. Raises ValueError for one that cannot be read, or names a mark that is not there."""
+    return tuple(_place(part.strip(), a, b) for part in text.split(";"))
+
+
+def _place(text: str, a: Program, b: Program) -> Place:
+    match = _PLACE.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no truth, which is MARK: TYPE|TYPE @PHASE")
+    side, named, name, types, phases = match.groups()
+    program = a if side else b
+    known = marks(program.script)
+    wanted = () if named == "*" else tuple(named.split(","))
+    missing = [mark for mark in wanted if mark not in known]
+    if missing:
+        raise ValueError(f"{text!r}: {program.file} has no line <{missing[0]}>")
+    found = frozenset((phases or "forward").split("|"))
+    if not found <= _PHASES:
+        raise ValueError(f"{text!r}: unknown phase in {sorted(found)}")
+    return Place(
+        side="a" if side else "b",
+        file=program.file,
+        marks=wanted,
+        lines=tuple(known[mark] for mark in wanted),
+        name=name or "",
+        types=frozenset(types.split("|")),
+        phases=found,
+    )

@@ -1,0 +1,153 @@
+"""A process with PyTorch imported that forks for each task: it runs programs under capture, compares dumps, looks at ends of runs.
+
+It reads tasks as lines of JSON and answers each with a line of JSON. It runs no operator itself, so that children may have threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Task = dict[str, Any]
+
+
+class Worker:
+    """The other end: a worker and its pipe. `ask` waits for the answer."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.diagnosis.worker"],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, do: str, **task: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **task}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the worker is gone, which was asked to {do}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["result"]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def dump(task: Task) -> float:
+    """Runs a script under `opdump run`; the seconds that it took."""
+    from opdump.commands import main
+
+    began = time.perf_counter()
+    apply(task["settings"])
+    elements = ["--full"] if task["full"] else []
+    try:
+        main(["run", "--path", task["out"], *elements, task["script"]], standalone_mode=False)
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"{task['script']} ended with {end.code}; its output is in {task['log']}") from end
+    return time.perf_counter() - began
+
+
+def apply(settings: list[str]) -> None:
+    """Sets this process before a program runs."""
+    import torch
+
+    named = dict(setting.partition("=")[::2] for setting in settings)
+    torch.set_num_threads(int(named.pop("threads", "1")))
+    for name, value in named.items():
+        if name == "mkldnn":
+            torch.backends.mkldnn.flags(enabled=value == "on").__enter__()
+        elif name == "sdpa":
+            kind = {"math": "MATH", "flash": "FLASH_ATTENTION"}[value]
+            torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, kind)).__enter__()
+        elif name == "deterministic":
+            torch.use_deterministic_algorithms(True)
+        else:
+            raise ValueError(f"unknown setting {name}")
+
+
+def tasks() -> dict[str, Callable[[Task], Any]]:
+    from benchmarks.diagnosis.comparison import compare_dumps
+    from benchmarks.diagnosis.run_ends import run_end
+
+    return {"dump": dump, "compare": compare_dumps, "run_end": run_end}
+
+
+def in_child(work: Callable[[Task], Any], task: Task) -> Any:
+    """The answer that a forked process gives; its output goes into a file."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        log = os.open(task.get("log", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        try:
+            answer = {"result": work(task)}
+        except BaseException:  # noqa: BLE001  # whatever it is, the other end is told
+            answer = {"error": traceback.format_exc()}
+        with open(writing, "w") as pipe:
+            json.dump(answer, pipe)
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"error": f"the process ended by itself: {task}"}
+
+
+_WARM_UP = """
+import torch, torch.nn.attention, torch.utils.checkpoint, torch._dynamo
+layer = torch.nn.Linear(2, 2)
+rule = torch.optim.AdamW(layer.parameters())
+with torch.no_grad():
+    layer(torch.ones(2))
+    for p in layer.parameters():
+        p.grad = torch.ones_like(p)
+    rule.step()
+"""
+"""Imports what a capture imports, so that no child has to. Without a backward: a forked process could run none after it."""
+
+
+def warm_up() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "warm_up.py"
+        script.write_text(_WARM_UP)
+        dump({"settings": [], "full": True, "out": f"{folder}/dump", "script": str(script), "log": ""})
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    warm_up()
+    known = tasks()
+    for line in sys.stdin:
+        task = json.loads(line)
+        answers.write(json.dumps(in_child(known[task["do"]], task)) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
