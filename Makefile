@@ -7,6 +7,7 @@
 #   make forced-device   every program of the example set in every mode, as if on a device: half an hour
 #   make lint        formatter, linter, import contracts, C++ format, types
 #   make bench       instrumented / plain, measured in one run
+#   make bench-diagnosis   how well comparisons name the operator that introduced a difference (half an hour)
 #   make docs        links and code of the README and the docs, and the site of them, in site/
 #   make wheel       a wheel for each Python, built and tried without a compiler: make wheel PYTHONS="python3.10 python3.13"
 #   make changelog   the notes of the next release, as changes/ has them
@@ -19,6 +20,7 @@ PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 VENV ?= .venv
 WORKERS ?= 2
 PYTEST_ARGS ?=
+DIAGNOSIS_ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -32,7 +34,7 @@ CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
 # `make` works from any shell: another project's module path must not leak in.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-core test-tensorflow parity forced-device lint format bench docs wheel changelog clean
+.PHONY: help setup demo test test-core test-tensorflow parity forced-device lint format bench bench-diagnosis docs wheel changelog clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -102,6 +104,10 @@ bench: setup
 	tests/parity/run --set-up .venv-tensorflow
 	.venv-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
 	.venv-tensorflow/bin/python benchmarks/tensorflow_overhead.py
+
+# DIAGNOSIS_ARGS="--network gpt --jobs 2": the options of `python -m benchmarks.diagnosis`.
+bench-diagnosis: setup
+	$(BIN)/python -m benchmarks.diagnosis $(DIAGNOSIS_ARGS)
 
 $(VENV)/.docs: $(VENV)/.installed
 	@echo "setting up $(VENV): what the site needs"

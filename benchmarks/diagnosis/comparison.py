@@ -96,7 +96,7 @@ def _by_sequence(a: list[Execution], b: list[Execution]) -> Iterator[tuple[Execu
         for execution in executions:
             key = (execution.op.step, execution.op.phase)
             parts.setdefault(key, ([], []))[side].append(execution)
-    matched = []
+    matched: list[tuple[Execution, Execution]] = []
     for left, right in parts.values():
         matcher = SequenceMatcher(None, [one.op.op_type for one in left], [one.op.op_type for one in right], False)
         for block in matcher.get_matching_blocks():

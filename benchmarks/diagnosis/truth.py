@@ -46,10 +46,8 @@ class Place:
             return False
         if self.name and self.name not in operator["name"]:
             return False
-        source = operator.get("source")
-        return not self.lines or (
-            bool(source) and str(source[0]).rpartition("/")[2] == self.file and source[1] in self.lines
-        )
+        source = operator.get("source") or ("", 0)
+        return not self.lines or (str(source[0]).rpartition("/")[2] == self.file and source[1] in self.lines)
 
 
 def parse(text: str, a: Program, b: Program) -> tuple[Place, ...]:

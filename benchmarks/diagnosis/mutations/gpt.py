@@ -150,7 +150,7 @@ FAULTS = (
         "400)",
         "400); corpus[50] = 3 if corpus[50] != 3 else 4",
         "tokens: embedding; *[inputs0]: Parameter @*",
-        Twin("400)", "400); numbers[50] = 3 if numbers[50] != 3 else 4"),
+        Twin("400)", "400); numbers[50] = 3 if numbers[50] != 3 else 4", "tokens: embedding"),
     ),
     Fault(
         "in-place",

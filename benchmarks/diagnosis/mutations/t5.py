@@ -135,7 +135,7 @@ FAULTS = (
     ),
     Fault(
         "stomp",
-        "bias of the decoder",
+        "mask and bias",
         "decoder-attend",
         "d = d + ",
         "__import__('faults').poke(bias, 24, 3.0); d = d + ",

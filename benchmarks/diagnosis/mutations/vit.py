@@ -12,7 +12,7 @@ FAULTS = (
         "nn.GELU()",
         "nn.ReLU()",
         "mlp: relu; a mlp: gelu",
-        Twin("F.gelu(inner)", "F.relu(inner)", "gelu: relu; a gelu: gelu", "gelu"),
+        Twin("F.gelu(inner)", "F.relu(inner)", "gelu: relu; a mlp: gelu", "gelu"),
     ),
     Fault(
         "formula", "penalty not squared", "penalty", ".square()", "", "penalty: mean; a penalty: pow", Twin(" ** 2", "")

@@ -1,0 +1,112 @@
+"""The benchmark of diagnosis is what it says: its truths can be read, its faults apply, a plain rule finds a planted one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.diagnosis.__main__ import main
+from benchmarks.diagnosis.programs import NAMES, Edit, Program, marks
+from benchmarks.diagnosis.scoring import is_exact
+from benchmarks.diagnosis.suite import KINDS, clean_pairs, every_pair, fault_pairs, faults
+from benchmarks.diagnosis.truth import parse
+
+
+@pytest.mark.parametrize("network", NAMES)
+def test_every_fault_changes_one_line_and_its_truth_can_be_read(network: str) -> None:
+    for pair in fault_pairs(network):
+        sound, faulty = Program(pair.b.script).source().splitlines(), pair.b.source().splitlines()
+        assert sum(one != other for one, other in zip(sound, faulty, strict=True)) == 1, pair.name
+        compile(pair.b.source(), pair.b.file, "exec")
+        assert all(place.lines or place.name for place in pair.truth if "*" not in place.phases), pair.name
+
+
+def test_every_kind_of_fault_is_planted_often_and_many_in_refactored_programs() -> None:
+    counts = Counter(fault.kind for network in NAMES for fault in faults(network))
+    assert set(counts) == set(KINDS)
+    assert min(counts.values()) >= 10
+    pairs = [pair for network in NAMES for pair in fault_pairs(network)]
+    assert 3 * sum(pair.refactored for pair in pairs) >= sum(not pair.refactored for pair in pairs)
+
+
+def test_clean_pairs_apply_and_differ_in_something() -> None:
+    pairs = clean_pairs()
+    assert len(pairs) >= 60
+    for pair in pairs:
+        compile(pair.b.source(), pair.b.file, "exec")
+        assert pair.a.key != pair.b.key, pair.name
+
+
+def test_an_edit_that_does_not_apply_once_is_refused() -> None:
+    with pytest.raises(ValueError, match="stands 0 times"):
+        Program("mlp", (Edit("loss", "nothing of the kind", ""),)).source()
+
+
+@pytest.mark.parametrize(
+    "text", ["norm2", "norm2:", "no-such-mark: add", "norm2: add @sideways"], ids=["type", "types", "mark", "phase"]
+)
+def test_a_truth_that_cannot_be_read_is_refused(text: str) -> None:
+    program = Program("mlp")
+    with pytest.raises(ValueError, match=r"truth|no line|unknown phase"):
+        parse(text, program, program)
+
+
+def test_an_answer_is_exact_on_its_line_in_its_phase_with_its_type() -> None:
+    pair = next(pair for pair in every_pair() if pair.name == "resnet/eps of a norm")
+    line = marks("resnet")["bn2"]
+    right = {"name": "n", "op_type": "native_batch_norm", "phase": "forward", "source": ["/tmp/x/resnet.py", line]}
+    assert is_exact(pair, {"a": None, "b": right})
+    assert not is_exact(pair, {"a": right, "b": None})
+    for wrong in ({"op_type": "relu"}, {"phase": "backward"}, {"source": ["resnet.py", line + 1]}, {"source": None}):
+        assert not is_exact(pair, {"a": None, "b": {**right, **wrong}})
+
+
+_SAMPLE = (
+    "mlp/momentum of a norm",
+    "mlp/residual",
+    "mlp/swish",
+    "mlp/weight decay",
+    "gnn/shares of the edges",
+    "gnn/a saved weight",
+    "clean/mlp with again",
+    "clean/mlp refactored",
+    "clean/gnn with again",
+    "clean/gnn products by einsum",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_sample_runs_and_a_plain_rule_finds_planted_faults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = [part for name in _SAMPLE for part in ("--only", name)]
+    arguments = [
+        *chosen,
+        "--jobs",
+        "1",
+        "--mode",
+        "tensors",
+        "--method",
+        "sequence",
+        "--json",
+        str(tmp_path / "scores.json"),
+    ]
+    assert main(arguments) == 0
+    scores = {score["pair"]: score for score in json.loads((tmp_path / "scores.json").read_text())}
+    assert set(scores) >= set(_SAMPLE)
+    assert scores["mlp/momentum of a norm"]["rank"] == 1
+    assert scores["clean/mlp with again"]["verdict"] == "benign"
+    assert not any(score["error"] for score in scores.values())
+    assert "all faults" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_what_a_sample_says_of_itself_is_true(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = [part for name in _SAMPLE[::2] for part in ("--only", name)]
+    assert main([*chosen, "--jobs", "1", "--verify"]) == 0
+    assert "0 complaints" in capsys.readouterr().out
