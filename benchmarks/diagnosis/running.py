@@ -59,33 +59,41 @@ class Dumps:
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """One thread at a time makes what has that name."""
+        with self._lock:
+            lock = self._locks.setdefault(name, threading.Lock())
+        with lock:
+            yield
+
     def script(self, program: Program) -> Path:
         """The file that runs, named as the network's own."""
         folder = self.root / program.key
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / program.file
-        if not path.exists():
-            path.write_text(program.source())
-            shutil.copy(Path(__file__).parent / "networks" / "faults.py", folder)
+        with self.locked(program.key):
+            if not path.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(program.source())
+                shutil.copy(Path(__file__).parent / "networks" / "faults.py", folder)
         return path
 
     def made(self, worker: Worker, program: Program, mode: str) -> Path:
         """The dump of a program, which runs for it unless it has."""
-        out = self.root / program.key / mode
-        with self._lock:
-            lock = self._locks.setdefault(str(out), threading.Lock())
-        with lock:
-            if not (out.parent / f"{mode}.done").exists():
+        script = self.script(program)
+        out = script.parent / mode
+        with self.locked(str(out)):
+            if not out.with_suffix(".done").exists():
                 shutil.rmtree(out, ignore_errors=True)
                 worker.ask(
                     "dump",
-                    script=str(self.script(program)),
+                    script=str(script),
                     out=str(out),
                     full=mode == "tensors",
                     settings=list(program.settings),
                     log=f"{out}.log",
                 )
-                (out.parent / f"{mode}.done").touch()
+                out.with_suffix(".done").touch()
         return out
 
     def drop(self, program: Program) -> None:

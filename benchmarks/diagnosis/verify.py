@@ -66,6 +66,7 @@ def _ran(worker: Worker, program: Program, dumps: Dumps) -> Path:
     script = dumps.script(program)
     end = script.parent / "end"
     task: dict[str, Any] = {"script": str(script), "settings": list(program.settings)}
-    if not end.with_suffix(".npz").exists():
-        worker.ask("run_end", out=f"{end}.npz", log=f"{end}.log", **task)
+    with dumps.locked(str(end)):
+        if not end.with_suffix(".npz").exists():
+            worker.ask("run_end", out=f"{end}.npz", log=f"{end}.log", **task)
     return end
