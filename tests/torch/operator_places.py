@@ -34,7 +34,8 @@ class Places(TorchDispatchMode):
             self.phases.append(position.phase)
             self.graphs.append(position.graph_id)
             self.calls.append(position.call_id)
-            self.marked.append(self.observer.marked)
+            marks = self.observer.marks
+            self.marked.append(marks is not None and marks.is_chosen(position.enclosing))
             self.recomputed.append(position.recomputing)
         return func(*args, **(kwargs or {}))
 

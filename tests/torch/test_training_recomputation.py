@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_listener import SilentListener
+from opdump.adapters.torch.training_listener import TrainingListener
 from tests.torch.operator_places import Block, Places, Saving, Sine, batch, sines
 
 
@@ -21,7 +21,7 @@ def test_recomputed_modules_keep_their_scope_and_move_no_step(reentrant: bool) -
     other = Block()
     roots: list[str] = []
 
-    class Roots(SilentListener):
+    class Roots(TrainingListener):
         def root_call_begins(self, module: nn.Module, *_: object) -> None:
             roots.append(type(module).__name__)
 
@@ -86,7 +86,7 @@ def test_checkpoints_inside_checkpoints_keep_their_scopes(reentrant: bool) -> No
     places = Places(observer, "sin")
     with observer, places:
         network(batch().requires_grad_()).sum().backward()
-        assert observer.scope == "Default"
+        assert observer.current().scope == "Default"
     blocks = [f"Default/network-Outer/inner-Saving/blocks-ModuleList/{index}-Block/sine-Sine" for index in (0, 1)]
     forward = [*blocks, "Default/network-Outer"]
     assert places.scopes[:6] == forward * 2

@@ -322,7 +322,7 @@ def test_the_optimizer_has_its_own_scope_and_phase() -> None:
         optimizer.step()
     assert set(places.scopes) == {"Default/optimizer-AdamW"}
     assert set(places.phases) == {"optimizer"}
-    assert (observer.scope, observer.phase) == ("Default", "forward")
+    assert (observer.current().scope, observer.current().phase) == ("Default", "forward")
 
 
 def test_what_a_closure_runs_is_forward() -> None:
@@ -357,7 +357,9 @@ def test_replicas_in_threads_stand_below_the_module_that_made_them() -> None:
     with TrainingObserver() as observer, torch.no_grad():
         network(batch())
         scopes: list[str] = []
-        replica.get_submodule("first.sine").register_forward_pre_hook(lambda *_: scopes.append(observer.scope))
+        replica.get_submodule("first.sine").register_forward_pre_hook(
+            lambda *_: scopes.append(observer.current().scope)
+        )
         thread = Thread(target=lambda: replica(batch()))
         thread.start()
         thread.join()
@@ -384,7 +386,7 @@ def test_networks_are_listed_and_not_kept_alive() -> None:
 
 def test_what_runs_before_the_first_network_is_in_graph_zero() -> None:
     with TrainingObserver() as observer:
-        assert (observer.graph_id, observer.scope, observer.call_id) == (0, "Default", 0)
+        assert (observer.current().graph_id, observer.current().scope, observer.current().call_id) == (0, "Default", 0)
         assert observer.graphs == []
 
 

@@ -36,11 +36,11 @@ def test_second_optimizer_opens_the_iteration_again(journal: Journal) -> None:
     first, second = sgd(encoder), sgd(decoder)
     decoder(encoder(batch())).sum().backward()
     first.step()
-    assert journal.observer.provisional
+    assert journal.observer.counter.provisional
     second.step()
     assert journal.changes == ["begin 0", "end 0", "begin 1", "leave 1", "begin 0", "end 0", "begin 1"]
     encoder(batch())
-    assert not journal.observer.provisional
+    assert not journal.observer.counter.provisional
 
 
 def test_graphs_are_named_and_ordered(journal: Journal) -> None:
@@ -64,7 +64,7 @@ def test_failing_forward_ends_nothing_and_the_next_goes_on(journal: Journal) -> 
         with pytest.raises(RuntimeError, match="mat1 and mat2"):
             network(batch(columns=5))
         assert journal.observer.step == 0
-        assert journal.observer.scope == "Default"
+        assert journal.observer.current().scope == "Default"
         network(batch())
     assert journal.forwards == [(0, 0), (0, 0)]
     assert journal.observer.step == 1
@@ -77,7 +77,7 @@ def test_interrupted_forward_leaves_the_scope(journal: Journal) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         nn.Sequential(Net(), Interrupted())(batch())
-    assert journal.observer.scope == "Default"
+    assert journal.observer.current().scope == "Default"
     assert journal.observer.current().root is None
 
 
@@ -91,8 +91,8 @@ def test_failing_optimizer_ends_nothing_and_its_scope_is_left(journal: Journal) 
     optimizer.step()
     assert journal.observer.step == 1
     network(batch()).sum().backward()
-    assert journal.observer.scope == "Default"
-    assert journal.observer.phase == "forward"
+    assert journal.observer.current().scope == "Default"
+    assert journal.observer.current().phase == "forward"
     assert journal.updates == [(0, 0)]
 
 
@@ -122,7 +122,7 @@ def test_closures_of_other_optimizers_count_every_call(journal: Journal) -> None
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        phases.append((journal.observer.phase, journal.observer.scope))
+        phases.append((journal.observer.current().phase, journal.observer.current().scope))
         loss: torch.Tensor = network(batch()).sum()
         loss.backward()
         return loss

@@ -9,12 +9,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_listener import SilentListener
+from opdump.adapters.torch.training_listener import TrainingListener
 
 Place = tuple[int, int]  # iteration, graph_id
 
 
-class Journal(SilentListener):
+class Journal(TrainingListener):
     """Writes down where every forward of a network and every optimizer's step took place."""
 
     def __init__(self, **options: Any) -> None:
@@ -32,11 +32,11 @@ class Journal(SilentListener):
         self.changes.append(f"leave {step}" if reopened else f"end {step}")
 
     def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
-        assert graph_id == self.observer.graph_id
+        assert graph_id == self.observer.current().graph_id
         self.forwards.append((self.observer.step, graph_id))
 
     def optimizer_ends(self, optimizer: Optimizer) -> None:
-        self.updates.append((self.observer.step, self.observer.graph_id))
+        self.updates.append((self.observer.step, self.observer.current().graph_id))
 
 
 class Net(nn.Module):

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
-from opdump.adapters.base import Settings, Steps, SupportsGroups, SupportsWatch
+from opdump.adapters.base import Settings, Steps, SupportsGroups, SupportsMarks, SupportsWatch
+from opdump.capturing.children.place import rank_under
 from opdump.capturing.dump import Dump
 from opdump.capturing.frameworks import adapter_of, chosen_framework
 from opdump.capturing.process_state import STATE
 from opdump.capturing.processes import first_process
-from opdump.capturing.ranks import rank_under
 from opdump.capturing.report import CaptureReport
 from opdump.capturing.watched import WATCHABLE, watched_of
 from opdump.configs.plans import plan_of_capture
@@ -102,7 +102,8 @@ def capture(
         try:
             yield dump
         except SystemExit as error:
-            dump._recording.recorder.circumstances.exited = True
+            if STATE.parts is not None:
+                STATE.parts.recording.recorder.circumstances.exited = True
             if error.code:
                 raise
             ended = error  # `sys.exit()` at the end of a program is no failure
@@ -134,8 +135,8 @@ def _check_arguments(arguments: dict[str, Any]) -> None:
 
 def _stand_alone() -> None:
     """Ends what was begun for the program: it says itself what is captured. Raises CaptureStateError where it has said so before."""
-    if STATE.child is not None:
-        STATE.child.end()
+    if STATE.end_child is not None:
+        STATE.end_child()
     if STATE.running is not None:
         raise CaptureStateError("a capture is running in this process already; end it (opdump.stop()) before the next")
     stand_down()
@@ -177,8 +178,9 @@ def set_dump(target: Any, enabled: bool = True) -> None:
     an `enabled` that is no bool.
     """
     meant = STATE.marks.set(target, enabled=enabled)
-    if enabled and STATE.dump is not None:
-        STATE.dump._marked(meant)
+    controller = STATE.controller
+    if enabled and isinstance(controller, SupportsMarks):
+        controller.marked(meant)
 
 
 def name_model(module: Any, name: str) -> None:
@@ -188,8 +190,9 @@ def name_model(module: Any, name: str) -> None:
     now on, in a capture that runs too. Raises MarkError for anything else, and for a name that is no text or empty.
     """
     meant = STATE.model_names.set(module, name)
-    if STATE.dump is not None and not isinstance(meant, str | os.PathLike):
-        STATE.dump._named(meant, name)
+    controller = STATE.controller
+    if isinstance(controller, SupportsMarks) and not isinstance(meant, str | os.PathLike):
+        controller.named(meant, name)
 
 
 def watch(*what: Any) -> None:
@@ -198,9 +201,9 @@ def watch(*what: Any) -> None:
     Each of `what` is a tensor, the name of an operator or module, a mapping from names to tensors, or a sequence of these.
     Raises CaptureStateError where no such capture runs.
     """
-    if STATE.dump is None:
+    controller = STATE.controller
+    if controller is None:
         raise CaptureStateError("watch: no capture runs; begin one with opdump.capture(watch=[...], path=...)")
-    controller = STATE.dump._controller
     if not isinstance(controller, SupportsWatch):
         raise CaptureStateError(f"watch: captures of {type(controller).__name__} cannot watch memory")
     controller.watch(*watched_of(what, STATE.numbers))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, Final
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from opdump import amounts
-from opdump.adapters.base import StepController, SupportsMarks
+from opdump.adapters.base import StepController
 from opdump.adapters.framework_use import is_used_by_program
 from opdump.adapters.program_marks import ProgramMarks
 from opdump.amounts import repr_of
@@ -34,11 +35,23 @@ class _NotAttached:
         raise CaptureStateError("the capture has not begun; call step() inside `with opdump.capture(...) as dump`")
 
 
+@dataclass(slots=True)
+class CaptureParts:
+    """What the one capture of a process is made of, while it runs; `Dump` is what the program sees of it."""
+
+    recording: Recording
+    place: Place
+    marks: ProgramMarks
+    controller: StepController = field(default_factory=_NotAttached)
+    process: int = field(default_factory=os.getpid)
+
+
 class Dump:
     """A capture in progress; after it ended, its report."""
 
-    def __init__(self, recording: Recording, place: Place, marks: ProgramMarks) -> None:
-        self.plan = recording.plan
+    def __init__(self, parts: CaptureParts, stack: ExitStack) -> None:
+        """`stack` ends the capture."""
+        self.plan = parts.recording.plan
         self.report: CaptureReport | None = None
         self.when_replaced: Callable[[CaptureReport], object] = _log_replaced
         """Told how this capture ended, where the program becomes another one (`os.exec`)."""
@@ -46,12 +59,9 @@ class Dump:
         """Says what the report warns of. Whoever prints the report itself puts `told_elsewhere` here."""
         self.may_wait = False
         """Whoever tells the report does that when the interpreter has waited for the processes of the program, and asks `look_again`."""
-        self._recording = recording
-        self._place = place
-        self._marks = marks
-        self._controller: StepController = _NotAttached()
-        self._process = os.getpid()
+        self._parts = parts
         self._own_report: CaptureReport | None = None
+        stack.callback(self._finish)
 
     def __repr__(self) -> str:
         if self.report is not None:
@@ -71,30 +81,30 @@ class Dump:
     @property
     def rank_id(self) -> int:
         """The number of this process in directories and records, as far as it is known."""
-        return self._place.rank
+        return self._parts.place.rank
 
     def started_before(self, unfollowed: Mapping[str, int]) -> None:
         """So many Pythons were started before the capture in a way that nobody can follow, by that."""
-        self._place.starts_unfollowed.update(unfollowed)
+        self._parts.place.starts_unfollowed.update(unfollowed)
 
     def step(self) -> None:
         """Ends the current iteration here; from the first call on nothing else ends one."""
-        self._controller.manual_step()
+        self._parts.controller.manual_step()
 
     @property
     def current_step(self) -> int:
         """The iteration that the program is in."""
-        return self._controller.step
+        return self._parts.controller.step
 
     @property
     def operators(self) -> int:
         """How many operators were executed under capture in the steps that are complete."""
-        return self._recording.recorder.tally.executed
+        return self._parts.recording.recorder.tally.executed
 
     @property
     def bytes_written(self) -> int:
         """Bytes on disk so far."""
-        return self._recording.sink.bytes_written
+        return self._parts.recording.sink.bytes_written
 
     @property
     def awaits_children(self) -> bool:
@@ -106,44 +116,36 @@ class Dump:
         assert self._own_report is not None, "the capture has ended"
         self.may_wait = False
         self.report = self._with_children(self._own_report)
-        self._place.family.release()
+        self._parts.place.family.release()
         return self.report
 
-    def _marked(self, target: Any) -> None:
-        """`set_dump` has just marked something."""
-        if isinstance(self._controller, SupportsMarks):
-            self._controller.marked(target)
-
-    def _named(self, model: Any, name: str) -> None:
-        """`name_model` has just named something."""
-        if isinstance(self._controller, SupportsMarks):
-            self._controller.named(model, name)
-
     def _finish(self) -> None:
-        if os.getpid() != self._process:
+        if os.getpid() != self._parts.process:
             return  # the report is the parent's
         try:
-            self._recording.close()
+            self._parts.recording.close()
         finally:
             self.when_ended(self._make_report())
 
     def _make_report(self) -> CaptureReport:
-        recorder = self._recording.recorder
+        recorder = self._parts.recording.recorder
         around = recorder.circumstances
-        around.marks = bool(self._marks)
+        around.marks = bool(self._parts.marks)
         if recorder.tally.executed == 0 and around.framework:
             around.is_framework_used = is_used_by_program(_PACKAGES.get(around.framework, around.framework))
-        notes = (*_marks_without_effect(self.plan, self._marks), *self._place.told())
-        self._own_report = self._recording.report(self.rank_id, notes)
+        notes = (*_marks_without_effect(self.plan, self._parts.marks), *self._parts.place.told())
+        self._own_report = self._parts.recording.report(self.rank_id, notes)
         self.report = self._with_children(self._own_report, may_wait=self.may_wait)
         return self.report
 
     def _with_children(self, report: CaptureReport, *, may_wait: bool = False) -> CaptureReport:
-        report = self._place.leave(report, may_wait=may_wait)
-        unseen = sum(child.end == "not captured" for child in report.children) + self._place.starts_unfollowed.total()
+        report = self._parts.place.leave(report, may_wait=may_wait)
+        unseen = (
+            sum(child.end == "not captured" for child in report.children) + self._parts.place.starts_unfollowed.total()
+        )
         if report.nothing is None or not (report.children or unseen):
             return report
-        recorder = self._recording.recorder
+        recorder = self._parts.recording.recorder
         recorder.circumstances.in_children = unseen
         is_elsewhere = any(child.captured for child in report.children)
         return replace(report, nothing=None if is_elsewhere else recorder.why_nothing())

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from opdump.adapters.program_marks import ModelNames, ProgramMarks
 from opdump.capturing.children import Family
-from opdump.capturing.dump import Dump
-
-
-class ChildCapture(Protocol):
-    """The capture of a process that was started under capture."""
-
-    def end(self) -> None:
-        """Files what was begun, and says so."""
+from opdump.capturing.dump import CaptureParts, Dump
 
 
 class ProcessState:
@@ -26,11 +19,12 @@ class ProcessState:
         self.running: ExitStack | None = None
         """What ends the capture that runs."""
         self.dump: Dump | None = None
-        self.family: Family | None = None
+        self.parts: CaptureParts | None = None
+        """Those of `dump`."""
         self.awaiting: Family | None = None
         """The family of a program that has imported no framework yet."""
-        self.child: ChildCapture | None = None
-        """The capture that began here because the parent is captured."""
+        self.end_child: Callable[[], None] | None = None
+        """Ends the capture that began here because the parent is captured."""
         self.started: list[AbstractContextManager[Dump]] = []
         """Captures begun by `start`, for `stop`: one at most."""
         self.captured = False
@@ -43,22 +37,27 @@ class ProcessState:
         self.inherited: list[Any] = []
         """What a forked process has of its parent's capture: it stays, so that nothing ends because it goes."""
 
-    def begin(self, stack: ExitStack, family: Family) -> None:
+    @property
+    def controller(self) -> object:
+        """What drives the capture that runs; None where none does."""
+        return None if self.parts is None else self.parts.controller
+
+    def begin(self, stack: ExitStack) -> None:
         """A capture begins, which ends with `stack`."""
         self.captured = True
-        self.running, self.family = stack, family
+        self.running = stack
         stack.callback(self._end, stack)
 
     def _end(self, stack: ExitStack) -> None:
         if self.running is not stack:
             return  # a forked process leaves a block of its parent's
-        self.running = self.family = self.dump = None
+        self.running = self.dump = self.parts = None
         self.numbers = itertools.count()
 
     def forked(self) -> None:
         """In a forked process: the capture stays the parent's."""
-        self.inherited += [self.running, self.dump, self.child, *self.started]
-        self.running = self.dump = self.family = self.child = self.awaiting = None
+        self.inherited += [self.running, self.dump, self.end_child, *self.started]
+        self.running = self.dump = self.parts = self.end_child = self.awaiting = None
         self.started.clear()
 
 

@@ -14,11 +14,10 @@ from opdump.adapters.base import Adapter, Settings, SupportsForks
 from opdump.capturing.children import Family, role_here
 from opdump.capturing.children.ends import call_at_end, when_it_has_its_work
 from opdump.capturing.children.family import family_facts
-from opdump.capturing.children.place import Place, family_of, new_token
+from opdump.capturing.children.place import Place, family_of, new_token, rank_of
 from opdump.capturing.dump import Dump
 from opdump.capturing.frameworks import adapter_of
 from opdump.capturing.process_state import STATE
-from opdump.capturing.ranks import rank_of
 from opdump.capturing.report import told_elsewhere
 from opdump.capturing.running import running
 from opdump.errors import OpdumpError
@@ -73,9 +72,9 @@ class _Child:
 
     def end(self) -> None:
         """Files what was begun, and says so. Once, and in no process that was forked from this one."""
-        if STATE.child is not self or os.getpid() != self._process:
+        if STATE.end_child != self.end or os.getpid() != self._process:
             return
-        STATE.child = None
+        STATE.end_child = None
         dump = STATE.dump
         self._manager.__exit__(None, None, None)
         others = (_OTHERS & sys.modules.keys()) - self._loaded - {self._place.framework}
@@ -135,10 +134,11 @@ def _begin_child(family: Family, framework: str) -> None:
     manager = running(adapter, replace(family.plan, warnings=()), options, place)
     dump = manager.__enter__()
     dump.when_ended = told_elsewhere  # by the first process
-    recording = dump._recording
+    assert STATE.parts is not None, "the capture runs"
+    recording = STATE.parts.recording
     recording.recorder.when_filed = lambda: place.filed(recording.recorder, recording.sink)
-    child = STATE.child = _Child(family, place, manager)
-    call_at_end(child.end)
+    STATE.end_child = _Child(family, place, manager).end
+    call_at_end(STATE.end_child)
     # Only now: one that its pool ends before its work began ran nothing, and is no process that was lost.
     place.begun()
 
@@ -147,14 +147,13 @@ def _forked() -> None:
     """In a forked process: the capture stays the parent's, and another one begins for what is to run here."""
     if STATE.running is None:
         return
-    dump, family = STATE.dump, STATE.family
+    parts = STATE.parts
     STATE.forked()
-    if dump is None or not isinstance(dump._controller, SupportsForks):
+    if parts is None or not isinstance(parts.controller, SupportsForks):
         return
-    obstacle = dump._controller.abandon()
-    if family is not None:
-        framework = dump._place.framework
-        when_it_has_its_work(lambda: _leave_out(family, obstacle) if obstacle else begin_child(family, framework))
+    obstacle = parts.controller.abandon()
+    family, framework = parts.place.family, parts.place.framework
+    when_it_has_its_work(lambda: _leave_out(family, obstacle) if obstacle else begin_child(family, framework))
 
 
 if hasattr(os, "register_at_fork"):

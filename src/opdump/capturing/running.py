@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from opdump.adapters.base import Adapter, DumpComplete, Settings
 from opdump.capturing.children.place import Place
-from opdump.capturing.dump import Dump
+from opdump.capturing.dump import CaptureParts, Dump
 from opdump.capturing.late_writer import LateWriter
 from opdump.capturing.process_state import STATE
 from opdump.capturing.recording import Recording
@@ -23,8 +23,8 @@ def running(adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -
     """The one capture of this process, while the block runs."""
     follow_starts()
     with ExitStack() as stack:
-        STATE.begin(stack, place.family)
-        dump = STATE.dump = _open(stack, adapter, plan, options, place)
+        STATE.begin(stack)
+        dump = _open(stack, adapter, plan, options, place)
         with suppress(DumpComplete):  # the program was asked to end here
             yield dump
 
@@ -36,7 +36,8 @@ def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings,
     writer = recording.writer
     if isinstance(writer, LateWriter):
         recording.recorder.wait_for_place(lambda: place.settled(writer))
-    dump = Dump(recording, place, options.marks)
-    stack.callback(dump._finish)
-    dump._controller = stack.enter_context(adapter.attach(recording.recorder, options))
+    parts = CaptureParts(recording, place, options.marks)
+    dump = Dump(parts, stack)
+    parts.controller = stack.enter_context(adapter.attach(recording.recorder, options))
+    STATE.dump, STATE.parts = dump, parts
     return dump

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 from opdump.capturing.children import FAMILY_VARIABLE
+from opdump.capturing.children.place import Place
 from opdump.capturing.dump import Dump
 from opdump.capturing.process_state import STATE
 from opdump.interpreter.process_starts import Start, watch_starts
@@ -20,16 +21,16 @@ def follow_starts() -> None:
 
 def _starts(start: Start) -> None:
     """A process is about to begin, or to take the place of this one."""
-    dump = STATE.dump
-    if dump is None or os.getpid() != dump._process:
+    dump, parts = STATE.dump, STATE.parts
+    if dump is None or parts is None or os.getpid() != parts.process:
         return
-    dump._place.starts(start)
+    parts.place.starts(start)
     if start.kind != "replaced" or not _is_executable(start.file):
         return
-    if STATE.child is not None:
-        STATE.child.end()
+    if STATE.end_child is not None:
+        STATE.end_child()
     else:
-        _end_before(start, dump)
+        _end_before(start, dump, parts.place)
 
 
 def _is_executable(file: str) -> bool:
@@ -37,12 +38,12 @@ def _is_executable(file: str) -> bool:
     return not file or (os.path.isfile(file) and os.access(file, os.X_OK))
 
 
-def _end_before(start: Start, dump: Dump) -> None:
+def _end_before(start: Start, dump: Dump, place: Place) -> None:
     """Ends the capture of the first process, which becomes another program."""
     assert STATE.running is not None, "it has a dump"
     STATE.running.close()
     os.environ.pop(FAMILY_VARIABLE, None)
-    dump._place.family.end()
+    place.family.end()
     if dump.report is not None:
         command = " ".join(start.command[:6]) + (" ..." if len(start.command) > 6 else "")
         text = (

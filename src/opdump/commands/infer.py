@@ -17,7 +17,7 @@ import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK
 from opdump.commands.ending import print_warnings
-from opdump.commands.first_overflow import first_option, with_first
+from opdump.commands.run_options import first_option, with_first
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:

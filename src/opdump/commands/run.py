@@ -18,10 +18,9 @@ import click
 
 from opdump.commands import EXIT_ERROR
 from opdump.commands.ending import print_warnings
-from opdump.commands.first_overflow import first_option
 from opdump.commands.last_word import LastWord
 from opdump.commands.program_run import run_by_itself, run_under_capture
-from opdump.commands.run_options import RunOptions, checked_layout, rank_among_several
+from opdump.commands.run_options import RunOptions, checked_layout, first_option, rank_among_several
 from opdump.commands.script import Program, ProgramNotFoundError, load_module, load_script
 from opdump.commands.tracebacks import without_opdump_frames
 

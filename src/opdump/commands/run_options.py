@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
-
-from opdump.commands.first_overflow import with_first
 
 if TYPE_CHECKING:
     from opdump.plan import DumpPlan
@@ -179,3 +177,19 @@ def rank_among_several(environ: Mapping[str, str]) -> int | None:
     rank = environ.get("RANK", "")
     several = environ.get("WORLD_SIZE", "1") not in ("", "1")
     return int(rank) if several and rank.isdecimal() else None
+
+
+def first_option() -> Callable[[Any], Any]:
+    """The option, for a command."""
+    return click.option("--first", is_flag=True, help="In overflow mode, dump the first operator that overflows alone.")
+
+
+def with_first(plan: DumpPlan, *, first: bool) -> DumpPlan:
+    """The plan, which ends with the first overflow where `first` is given. Raises UsageError in another mode."""
+    if not first:
+        return plan
+    if not plan.mode.detects_overflow:
+        raise click.UsageError(
+            '--first needs a config in overflow mode: "dump_debug": "on" in an acl.json, op_debug_mode 1 to 3 in a data_dump.json'
+        )
+    return replace(plan, overflow_number=1)

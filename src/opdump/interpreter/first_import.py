@@ -25,11 +25,25 @@ Context = Callable[[], AbstractContextManager[object]]
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules as usual, and is called by their loader before and after its work."""
+    """Finds modules as usual, and calls functions: `sought` where somebody looks for one of `names`, which may be what puts it there,
+    `imports` for the context in which it is imported, `is_there` once it was. `is_first`: it is one of `wait_for`.
+    """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        imports: Callable[[ModuleType], AbstractContextManager[object]],
+        is_there: Function,
+        sought: Call | None = None,
+        *,
+        is_first: bool = False,
+    ) -> None:
         self.names = frozenset(names)
+        self.imports = imports
+        self.is_there = is_there
+        self.is_first = is_first
         self.waits = True
+        self._sought = sought
         self._looking: set[str] = set()
 
     def find_spec(
@@ -39,11 +53,12 @@ class _Finder(MetaPathFinder):
             return None
         self._looking.add(fullname)
         try:
-            self.looked_for(fullname)
+            if self._sought is not None:
+                self._sought(fullname)
             spec = importlib.util.find_spec(fullname)
         finally:
             self._looking.discard(fullname)
-        # To look for a module is not to import it, so nobody is called yet.
+        # To look for a module is not to import it, so nobody else is called yet.
         if spec is not None and spec.loader is not None:
             spec.loader = _Telling(spec.loader, self)
         return spec
@@ -52,16 +67,6 @@ class _Finder(MetaPathFinder):
         """Nobody is called any more, not even by a module that is being imported."""
         self.waits = False
         sys.meta_path.remove(self)
-
-    def looked_for(self, name: str) -> None:
-        """Somebody looks for the module, which may be what puts it there."""
-
-    def imports(self, module: ModuleType) -> AbstractContextManager[object]:
-        """The module is about to be imported, inside of what this gives."""
-        return nullcontext()
-
-    def is_there(self, module: ModuleType) -> None:
-        """The module was imported."""
 
 
 class _Telling(Loader):
@@ -87,62 +92,31 @@ class _Telling(Loader):
         return getattr(self._loader, name)
 
 
-class _FirstImport(_Finder):
-    """The calls that wait for one of several modules."""
-
-    def __init__(self, names: Sequence[str], before: Call, after: Call, sought: Call | None) -> None:
-        super().__init__(names)
-        self._before = before
-        self._after = after
-        self._sought = sought
-
-    def looked_for(self, name: str) -> None:
-        if self._sought is not None:
-            self._sought(name)
-
-    def imports(self, module: ModuleType) -> AbstractContextManager[object]:
-        self._before(module.__name__)
-        return nullcontext()
-
-    def is_there(self, module: ModuleType) -> None:
-        self._after(module.__name__)
-
-
-class _Function(_Finder):
-    """A function that waits for one module, and is called once."""
-
-    def __init__(self, name: str, function: Function, inside: Context) -> None:
-        super().__init__((name,))
-        self.name = name
-        self._function = function
-        self._inside = inside
-
-    def imports(self, module: ModuleType) -> AbstractContextManager[object]:
-        return self._inside()
-
-    def is_there(self, module: ModuleType) -> None:
-        self.take_out()
-        self._function(module)
-
-
 def wait_for(names: Sequence[str], *, before: Call, after: Call, to_be_found: Call | None = None) -> None:
     """Calls `before` and `after` around each import of one of `names`, by its name, until `stand_down`.
 
     `to_be_found` is called when somebody looks for one of them, which may be what puts it there. Errors of all come out of the
     import; one of `before` keeps the module from being imported.
     """
-    sys.meta_path.insert(0, _FirstImport(names, before, after, to_be_found))
+
+    def imports(module: ModuleType) -> AbstractContextManager[object]:
+        before(module.__name__)
+        return nullcontext()
+
+    finder = _Finder(names, imports, lambda module: after(module.__name__), to_be_found, is_first=True)
+    sys.meta_path.insert(0, finder)
 
 
 def waits() -> bool:
     """Whether any call of `wait_for` is in force."""
-    return any(isinstance(each, _FirstImport) for each in sys.meta_path)
+    return any(each.is_first for each in _finders())
 
 
 def stand_down() -> None:
     """Cancels every `wait_for`."""
-    for finder in [each for each in sys.meta_path if isinstance(each, _FirstImport)]:
-        finder.take_out()
+    for finder in _finders():
+        if finder.is_first:
+            finder.take_out()
 
 
 def after_import(name: str, function: Function, *, inside: Context = nullcontext) -> Callable[[], None]:
@@ -150,7 +124,12 @@ def after_import(name: str, function: Function, *, inside: Context = nullcontext
 
     The import itself runs inside of `inside()`. What it returns takes all of that back.
     """
-    finder = _Function(name, function, inside)
+
+    def call_once(module: ModuleType) -> None:
+        finder.take_out()
+        function(module)
+
+    finder = _Finder((name,), lambda _: inside(), call_once)
     sys.meta_path.insert(0, finder)
 
     def forget() -> None:
@@ -162,10 +141,19 @@ def after_import(name: str, function: Function, *, inside: Context = nullcontext
 
 def forget_import(name: str) -> None:
     """Cancels an `after_import`."""
-    for finder in [each for each in sys.meta_path if isinstance(each, _Function) and each.name == name]:
+    for finder in _finders_of(name):
         finder.take_out()
 
 
 def functions_waiting(name: str) -> int:
     """How many functions wait for this module."""
-    return sum(isinstance(each, _Function) and each.name == name for each in sys.meta_path)
+    return len(_finders_of(name))
+
+
+def _finders() -> list[_Finder]:
+    return [each for each in sys.meta_path if isinstance(each, _Finder)]
+
+
+def _finders_of(name: str) -> list[_Finder]:
+    """Those of `after_import`."""
+    return [each for each in _finders() if not each.is_first and name in each.names]

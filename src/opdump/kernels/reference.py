@@ -29,7 +29,7 @@ _BLOCKS_OF_CHUNK = 32
 _CHUNK = _BLOCK * _BLOCKS_OF_CHUNK
 # How much is converted to float64 at a time: enough to make numpy's overhead small, little enough to stay in the cache.
 _CHUNKS_AT_A_TIME = 2
-_MAX_DIMENSIONS = 64
+MAX_DIMENSIONS = 64
 
 _NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
@@ -157,7 +157,8 @@ def _simplify(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, list[t
     return offset, merged, repeats
 
 
-def _require_elements(pointer: int, count: int) -> None:
+def require_elements(pointer: int, count: int) -> None:
+    """Raises ValueError where so many elements cannot lie there."""
     if count < 0:
         raise ValueError(f"a tensor cannot hold {count} elements")
     if pointer == 0 and count > 0:
@@ -176,7 +177,7 @@ def _memory(pointer: int, code: int, dimensions: Sequence[tuple[int, int]]) -> N
 
 
 def _summary_of(pointer: int, code: int, count: int) -> Summary:
-    _require_elements(pointer, count)
+    require_elements(pointer, count)
     if count == 0:
         return _summary(np.empty(0, _storage_dtype(code)), code)
     return _summary(_memory(pointer, code, [(count, 1)]), code)
@@ -185,14 +186,14 @@ def _summary_of(pointer: int, code: int, count: int) -> Summary:
 def _summary_of_strided(pointer: int, code: int, shape: Sequence[int], strides: Sequence[int]) -> Summary:
     if len(shape) != len(strides):
         raise ValueError(f"the shape has {len(shape)} dimensions and the strides {len(strides)}")
-    if len(shape) > _MAX_DIMENSIONS:
+    if len(shape) > MAX_DIMENSIONS:
         raise ValueError(
-            f"a tensor of {len(shape)} dimensions has more than the {_MAX_DIMENSIONS} that can be summarised"
+            f"a tensor of {len(shape)} dimensions has more than the {MAX_DIMENSIONS} that can be summarised"
         )
     for size in shape:
-        _require_elements(1, size)
+        require_elements(1, size)
     count = math.prod(shape)
-    _require_elements(pointer, count)
+    require_elements(pointer, count)
     if count == 0:
         return _summary_of(pointer, code, 0)
     offset, dimensions, repeats = _simplify(shape, strides)

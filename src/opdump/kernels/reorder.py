@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.kernels.reference import MAX_DIMENSIONS, require_elements
+
 # Bytes of an element that can be moved. Of the dtype only the size counts.
 MOVED_AS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
-_MAX_DIMENSIONS = 64
 
 
 def _memory(pointer: int, size: int) -> memoryview:
@@ -49,8 +50,8 @@ def copy_strided_pointer(
         raise ValueError(f"elements have 1, 2, 4, 8 or 16 bytes, not {item}")
     if not len(shape) == len(source_strides) == len(destination_strides):
         raise ValueError("the shape and the strides have not the same number of dimensions")
-    if len(shape) > _MAX_DIMENSIONS:
-        raise ValueError(f"an array of {len(shape)} dimensions has more than the {_MAX_DIMENSIONS} that can be copied")
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"an array of {len(shape)} dimensions has more than the {MAX_DIMENSIONS} that can be copied")
     if any(size < 0 for size in shape):
         raise ValueError(f"no dimension is negative: {min(shape)}")
     for strides in (source_strides, destination_strides):
@@ -59,8 +60,8 @@ def copy_strided_pointer(
             raise ValueError("the elements reach beyond any memory")
     if math.prod(shape) == 0:
         return
-    _require(source, 1)
-    _require(destination, 1)
+    require_elements(source, 1)
+    require_elements(destination, 1)
     np.copyto(
         _strided(destination, MOVED_AS[item], shape, destination_strides),
         _strided(source, MOVED_AS[item], shape, source_strides),
@@ -69,18 +70,11 @@ def copy_strided_pointer(
 
 def widen_codes(codes: int, count: int, table: int, out: int) -> None:
     """Write `table[code]` for each of `count` bytes at `codes` to `out`; both are float32, the table has 256."""
-    _require(codes, count)
-    _require(out, count)
-    _require(table, 256)
+    require_elements(codes, count)
+    require_elements(out, count)
+    require_elements(table, 256)
     if count == 0:
         return
     values: NDArray[np.float32] = np.ndarray(256, np.float32, _memory(table, 1024))
     floats: NDArray[np.float32] = np.ndarray(count, np.float32, _memory(out, 4 * count))
     np.take(values, np.ndarray(count, np.uint8, _memory(codes, count)), out=floats, mode="clip")
-
-
-def _require(pointer: int, count: int) -> None:
-    if count < 0:
-        raise ValueError(f"a tensor cannot hold {count} elements")
-    if pointer == 0 and count > 0:
-        raise ValueError(f"the pointer is null, yet {count} elements are to be read")

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from opdump.capturing.children.place import rank_of
 from opdump.capturing.process_state import STATE
-from opdump.capturing.ranks import rank_of
 from opdump.capturing.recording import Recording
 from opdump.capturing.report import CaptureReport
 from opdump.errors import ConfigError, FrameworkMissingError

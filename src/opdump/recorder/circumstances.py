@@ -9,13 +9,14 @@ Adapters fill in what they alone know; what nobody filled in is not spoken of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.dialects import words_of
 from opdump.plan.list_matches import ChoseNothing
+from opdump.plan.nearest import with_nearest
 from opdump.records import WITHOUT_KERNEL
 
 
@@ -258,3 +259,18 @@ _REASONS: Final[tuple[Callable[[_Case], Nothing | None], ...]] = (
     _no_kernels,
     _left_out,
 )
+
+
+def unmatched_kernels(plan: DumpPlan, matched: Collection[str], seen: Mapping[str, str]) -> list[str]:
+    """What `kernels` names and is not among `matched`, in words, with the nearest names of what was there: `seen`, operators and their types."""
+    if not seen:
+        return []  # nothing was there at all: that is another reason
+    candidates: dict[str, None] = {}
+    for op_name, op_type in seen.items():
+        candidates[op_type] = None
+        candidates[op_name] = None
+        candidates[op_name.rpartition("/")[2].rpartition("-op")[0]] = None
+    return [
+        with_nearest(f"kernels: {text!r} matched no operator", text, candidates)
+        for text in plan.unused_kernels(matched)
+    ]

@@ -168,7 +168,7 @@ class OperatorRecorder(Recorder):
     def _read(
         self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], reader: Reader | None = None
     ) -> list[TensorSnapshot]:
-        reader = reader or self._reader
+        reader = reader or self.reader
         found = []
         for slot, argument, tensor, source, skip in lives:
             taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
@@ -178,8 +178,8 @@ class OperatorRecorder(Recorder):
 
     def _settle(self, taken: Sequence[TensorSnapshot]) -> None:
         """Sets the statistics now: who looks at an operator does not wait for the end of the step."""
-        self._reader.finish_step()
-        settle(self._reader, taken, self._statistics)
+        self.reader.finish_step()
+        settle(self.reader, taken, self._statistics)
         for entry in taken:
             entry.settle_others()
         self._forget_rows()
@@ -192,12 +192,12 @@ class OperatorRecorder(Recorder):
     def _forget_rows(self) -> None:
         # Rows of operators that run in other threads, or wait for the end of the step, are still needed.
         if not self._open and not self._held and not self._entries:
-            self._reader.clear()
+            self.reader.clear()
 
     def _close(self, finished: Finished) -> None:
         elements = [entry.elements for entry in finished.taken if entry.elements is not None]
         if self.plan.saves_tensors and any(each.are_pending for each in elements):
-            self._reader.finish_step()
+            self.reader.finish_step()
         if self._keeps_back:
             self._held.append(finished)
             self._held_bytes += sum(entry.held_bytes for entry in finished.taken)

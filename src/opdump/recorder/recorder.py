@@ -18,14 +18,13 @@ from typing import Final
 from opdump.errors import OpdumpError
 from opdump.graph import GraphBuilder, GraphValue
 from opdump.plan import DumpPlan
-from opdump.recorder.circumstances import Circumstances, Nothing, why_nothing
+from opdump.recorder.circumstances import Circumstances, Nothing, unmatched_kernels, why_nothing
 from opdump.recorder.graphs import GrowingGraphs
 from opdump.recorder.guarded import guarded
 from opdump.recorder.own_errors import cut_short, failure_text, once_more, stopped_by, told_where_it_stops
 from opdump.recorder.snapshots import Live, LiveTensor, Reader, SupportsSides, TensorSnapshot, settle
 from opdump.recorder.tally import Tally
 from opdump.recorder.tensor_files import TensorFiles
-from opdump.recorder.unmatched_kernels import unmatched_kernels
 from opdump.recorder.verdict import Lookout
 from opdump.recorder.writers import StepWriter
 from opdump.records import IO, OpRecord, SkipReason
@@ -72,7 +71,7 @@ class Recorder:
         self._writer = writer = guarded(writer, self._failed)
         self._files = TensorFiles(writer)
         self._graphs = GrowingGraphs(writer)
-        self._reader = reader
+        self.reader: Final = reader
         self._statistics = ElementStatistics(plan.statistic_category if plan.saves_statistics else ())
         self._sides_of = reader if isinstance(reader, SupportsSides) else None
         """The same reader where it takes all tensors of a side at once."""
@@ -123,11 +122,6 @@ class Recorder:
             yield
         except Exception as error:  # noqa: BLE001  told as what the writer meets is
             self._failed(error)
-
-    @property
-    def reader(self) -> Reader:
-        """What looks at the tensors."""
-        return self._reader
 
     @told_where_it_stops
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None = None) -> OpRecord:
@@ -201,7 +195,7 @@ class Recorder:
             self._ops, self._entries = [], []
             self._files.forget_tensors()
             self._counted = Counter()
-            self._reader.clear()
+            self.reader.clear()
 
     def skip_op(self, op: OpRecord) -> None:
         """Counts and lists an operator that leaves no data (`op.skip` says why)."""
@@ -225,11 +219,11 @@ class Recorder:
             return f"data-{known or 0}"
         with self._lock:
             data_id = self._graphs.add_constant(op, live.slot)
-        facts = self._reader.skip(live.tensor, "not selected")
+        facts = self.reader.skip(live.tensor, "not selected")
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
         if self.plan.saves_tensors and self._files.takes_constants and self.plan.mode.files_values:
             with self._lock:
-                taken = self._reader.take(live.tensor)
+                taken = self.reader.take(live.tensor)
                 taken.belongs(op, "output", 0, "", "")
                 self._files.add_constant(data_id, taken)
         return f"data-{data_id}"
@@ -249,13 +243,13 @@ class Recorder:
         if not self._ops and not self._entries and not self._counted:
             return
         self.place()
-        self._reader.finish_step()
+        self.reader.finish_step()
         self._files.write_all()  # where this fails, nothing is left below
         ops, entries = self._ops, self._entries
         if len(self.names_seen) < MOST_NAMES:
             self.names_seen.update([(op.op_name, op.op_type) for op in ops])
         counted = self._counted
-        settle(self._reader, entries, self._statistics)
+        settle(self.reader, entries, self._statistics)
         steps = {op.step for op in ops}
         steps.update([entry.op.step for entry in entries])
         if counted:
@@ -270,7 +264,7 @@ class Recorder:
             self.tally.left_out(counted)
             self.failure = self.failure or cut_short(self.plan.path, step, error)
             raise
-        self._reader.clear()
+        self.reader.clear()
         self._files.end_step()
         self.tally.left_out(counted)
         if self.is_over:
@@ -350,10 +344,10 @@ class Recorder:
         self.tally.left_out(self._counted)
         self._ops, self._entries, self._counted = [], [], Counter()
         self._files.forget()
-        self._reader.clear()
+        self.reader.clear()
 
     def _take(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> None:
-        reader, entries = self._reader, self._entries
+        reader, entries = self.reader, self._entries
         if self._sides_of is not None and self._sides_of.take_all(op, io, lives, entries):
             return
         for slot, argument, tensor, source, skip in lives:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from opdump.records import format_statistic
 from opdump.statistics.device_extremes import Extremes, device_extremes, has_device_extremes
 from opdump.statistics.element_statistics import ElementStatistics
-from opdump.statistics.statistic import Statistic
 from opdump.statistics.summary_statistics import SummaryStatistics
 from opdump.statistics.table import (
     DEFAULT,
     DEVICE_DEFAULT,
     OWN,
     STATISTICS,
+    Statistic,
     dump_stats,
     name_of_heading,
     one_spelling,

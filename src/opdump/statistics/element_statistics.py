@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from opdump.kernels import Summary
 from opdump.records import StatisticValue
-from opdump.statistics.statistic import Statistic
-from opdump.statistics.table import OWN, one_spelling, statistic
+from opdump.statistics.table import OWN, Statistic, one_spelling, statistic
 
 Array = npt.NDArray[Any]
 Values = dict[str, StatisticValue]

@@ -7,6 +7,7 @@ every operator that reads it: one summary of each tensor a run, one of each init
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -163,6 +164,19 @@ class NumpyReader:
             return sample
         elements = widened_elements(host.raw(), element, host.shape)
         return elements if host.stays or not element.known_to_numpy else elements.copy()
+
+
+@dataclass(frozen=True, slots=True)
+class HostRuntime:
+    """A runtime whose tensors lie in the memory of this process, as a recording asks for it."""
+
+    framework: str
+    framework_version: str
+    device_target: str
+
+    def reader(self, plan: DumpPlan) -> NumpyReader:
+        """A reader that takes what the plan wants of a tensor."""
+        return NumpyReader.of_plan(plan)
 
 
 def _host_tensor(tensor: HostTensor | onnxruntime.OrtValue | npt.NDArray[Any]) -> HostTensor:

@@ -6,6 +6,6 @@ from typing import Final
 
 import onnxruntime
 
-from opdump.adapters.host.runtime import HostRuntime
+from opdump.adapters.host.reader import HostRuntime
 
 RUNTIME: Final = HostRuntime("onnxruntime", onnxruntime.__version__, "CPU")

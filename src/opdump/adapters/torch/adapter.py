@@ -24,7 +24,7 @@ from opdump.adapters.threads import ThreadEntry
 from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.call_depth import CallDepth, deeper
 from opdump.adapters.torch.calls import CallMode
-from opdump.adapters.torch.compiled import CompiledCall, CompiledRegions
+from opdump.adapters.torch.compiled import CompiledRegions
 from opdump.adapters.torch.composites import ExactOperators
 from opdump.adapters.torch.dispatch import CaptureMode
 from opdump.adapters.torch.dump_selection import DumpSelection
@@ -38,8 +38,9 @@ from opdump.adapters.torch.operator_names import OperatorNames
 from opdump.adapters.torch.private_names import CALLS, OPERATORS, without_modes
 from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.rpc_calls import RpcCalls, worker_number
+from opdump.adapters.torch.schemas import nested_tensors
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_listener import SilentListener
+from opdump.adapters.torch.training_listener import TrainingListener
 from opdump.adapters.torch.unseen import never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
@@ -95,7 +96,7 @@ class TorchAdapter:
             capture.close()
 
 
-class _Capture(SilentListener):
+class _Capture(TrainingListener):
     """One capture: listens to the program and moves the mode on and off."""
 
     def __init__(self, recorder: Recorder, settings: Settings, accelerators: Accelerators) -> None:
@@ -133,11 +134,12 @@ class _Capture(SilentListener):
         self._calls: CallMode | None = None
         records = self._models is not None and plan.dump_level != "kernel"
         if (records or fails) and not is_lost(CALLS):
-            self._calls = CallMode(self._mode, recorder, records=records, fails=fails)
-        self._functions = FunctionFailures(self._mode.record_failure) if fails else None
-        self._regions = CompiledRegions(self._run_compiled, eager=settings.eager, loading=Loading(recorder.stopped))
+            self._calls = CallMode(self._mode, recorder, records=records)
+        failures = self._mode.failures
+        self._functions = None if failures is None else FunctionFailures(failures.record)
+        self._regions = CompiledRegions(self._mode.run_as_one, eager=settings.eager, loading=Loading(recorder.stopped))
         recorder.when_over = self._stop_recording
-        self._exact = ExactOperators(self._mode, self._mode)
+        self._exact = ExactOperators(self._mode)
         self._threads = ThreadEntry(self._inside, forked=self._leave_child)
         self._callbacks = FutureCallbacks(self._mode, self._inside)
         self._rpc = RpcCalls(self._mode, self._inside, recorder.place)
@@ -360,7 +362,7 @@ class _Capture(SilentListener):
                 optimizer = reference()
                 if optimizer is not None:
                     self._mode.values.seed_optimizer_state(optimizer, graph_id)
-            for number, tensor in enumerate(_tensors([*args, *kwargs.values()])):
+            for number, (_, tensor) in enumerate(nested_tensors([*args, *kwargs.values()], "")):
                 self._mode.values.record_root_input(f"inputs{number}", graph_id, tensor)
 
     @never_seen
@@ -414,9 +416,6 @@ class _Capture(SilentListener):
                 take_off(self._mode)
             self._on = on
 
-    def _run_compiled(self, name: str, function: CompiledCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return self._mode.run_as_one(name, function, args, kwargs)
-
     def _leave_child(self) -> None:
         # A forked data-loader worker inherits the stack of modes of the thread that forked; it records nothing.
         self._mode.closed = True
@@ -443,14 +442,6 @@ def _statistics(plan: DumpPlan) -> Sequence[str]:
     if plan.mode.watches:
         return ("md5",)  # by which a change is found
     return plan.statistic_category if plan.saves_statistics else ()
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values.values() if isinstance(values, Mapping) else values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple, Mapping)):
-            yield from _tensors(value)
 
 
 ADAPTER = TorchAdapter()

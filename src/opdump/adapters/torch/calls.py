@@ -40,11 +40,11 @@ from opdump.adapters.torch.private_names import (
     pop_function_mode,
     push_function_mode,
     set_evaluation,
+    shard_of,
     without_modes,
     wrappers_of_compiled,
 )
 from opdump.adapters.torch.schemas import nested_tensors
-from opdump.adapters.torch.shards import shard_of
 from opdump.adapters.torch.unseen import unseen
 from opdump.recorder import LiveTensor, Recorder, beside_the_program
 from opdump.records import OpRecord
@@ -90,12 +90,11 @@ _WRAPPERS = ("torch._dynamo.", "torch.fx.", "torch.jit.", "torch.distributed.", 
 class CallMode(TorchFunctionMode):
     """Sees the calls of the threads that it is on in. `records`: each is an operator; `fails`: one that raises is."""
 
-    def __init__(self, mode: CaptureMode, recorder: Recorder, *, records: bool, fails: bool) -> None:
+    def __init__(self, mode: CaptureMode, recorder: Recorder, *, records: bool) -> None:
         super().__init__()
         self._mode = mode
         self._recorder = recorder
         self._records = records
-        self._fails = fails
         self._away = threading.local()
         self._places = Places()
         self._replacements = Replacements()
@@ -194,8 +193,8 @@ class CallMode(TorchFunctionMode):
         try:
             return self._recorded(name, op_name, call, args, kwargs) if self._records else call()
         except Exception as error:
-            if self._fails and not was_recorded(error):
-                self._mode.record_failure(name, args, kwargs, error)
+            if self._mode.failures is not None and not was_recorded(error):
+                self._mode.failures.record(name, args, kwargs, error)
             raise
 
     def _recorded(

@@ -23,7 +23,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -47,21 +47,12 @@ from opdump.adapters.torch.private_names import (
     original_of,
     run_time_wrappers,
     stance,
+    version_of,
 )
 from opdump.adapters.torch.tracing import SuspendedTracing, run_suspended
-from opdump.adapters.torch.versions import version_of
 
 _GRAPH = "__compiled_fn"
 _RESUMED = re.compile(r"(?:torch_dynamo_)?resume_in_(.+)_at_\d+$")
-
-
-class RunAsOne(Protocol):
-    """Records one operator: its inputs, then what `function(*args, **kwargs)` returns, which it returns too.
-
-    It is called with recording suspended in the calling thread, so that what it does itself is not recorded either.
-    """
-
-    def __call__(self, name: str, function: CompiledCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
 
 
 class CompiledCall:
@@ -92,7 +83,8 @@ class CompiledCall:
 
 
 class CompiledRegions:
-    """Has every call of a compiled graph in a thread that records made by `run_as_one`, from `attach` to `detach`.
+    """Has every call of a compiled graph in a thread that records made by `run_as_one(name, call, args, kwargs)`, from `attach` to
+    `detach`. It is called with recording suspended in that thread, records one operator and returns what the call returns.
 
     With `eager`, functions given to `torch.compile` run eagerly instead, so that capture goes inside; that goes for the
     whole process, and ends with `detach`. Tracing and export are suspended in both cases (`SuspendedTracing`).
@@ -100,7 +92,13 @@ class CompiledRegions:
     A call of a compiled graph in a thread that does not record costs one more Python call.
     """
 
-    def __init__(self, run_as_one: RunAsOne, *, eager: bool = False, loading: Loading | None = None) -> None:
+    def __init__(
+        self,
+        run_as_one: Callable[[str, CompiledCall, tuple[Any, ...], Mapping[str, Any]], Any],
+        *,
+        eager: bool = False,
+        loading: Loading | None = None,
+    ) -> None:
         self._run_as_one = run_as_one
         self._eager = eager
         self._replacements = Replacements()

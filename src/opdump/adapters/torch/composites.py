@@ -24,11 +24,12 @@ node; autograd itself restores that state after each node, also when the node fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
+from opdump.adapters.torch.dispatch import CaptureMode
 from opdump.adapters.torch.hazards import (
     COMPOSITE,
     GRADIENTS,
@@ -40,7 +41,7 @@ from opdump.adapters.torch.hazards import (
     counted_inside,
     find,
 )
-from opdump.adapters.torch.mode_stack import RecordingMode, suspended
+from opdump.adapters.torch.mode_stack import suspended
 from opdump.adapters.torch.names_by_release import is_lost
 from opdump.adapters.torch.private_names import (
     KEY_OF_MODES,
@@ -68,36 +69,15 @@ _KEY = "PythonTLSSnapshot"
 _KeySet = Any  # torch._C.DispatchKeySet
 
 
-class ObservingMode(Protocol):
-    """A recording mode that can record what it does not see itself. Both methods are called with the mode off in this thread."""
-
-    def run_operator(
-        self, func: Operator, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Records one operator: its inputs, then what `call()` returns, which it returns too.
-
-        `call` runs the operator with autograd: nodes that it makes get their sequence numbers inside `call`, and its result may
-        require gradients. Errors of `call` pass through.
-        """
-        ...
-
-    def run_as_one(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Records one operator named `name`: `args` and `kwargs`, then what `function(*args, **kwargs)` returns."""
-        ...
-
-
 class ExactOperators:
     """Keeps the operators of the tables exact while `mode` is on, from `attach` to `detach`.
 
-    `mode` is called back for them in place of its `__torch_dispatch__`, in the thread that runs them, only where it is the one
-    dispatch mode of the thread. Where another mode is on too, the program itself runs under a mode, and nothing has to be kept.
+    Its `run_operator` and `run_as_one` are called for them in place of `__torch_dispatch__`, off and in the thread that runs them, only
+    where it is the one dispatch mode of the thread. Where another mode is on too, the program itself runs under a mode, and nothing has to be kept.
     """
 
-    def __init__(self, mode: RecordingMode, observer: ObservingMode) -> None:
+    def __init__(self, mode: CaptureMode) -> None:
         self._mode = mode
-        self._observer = observer
         self._libraries: list[torch.library.Library] = []
         self._adopted: set[str] = set()
         self._redispatch = Redispatch()
@@ -169,7 +149,7 @@ class ExactOperators:
                         plain = keyset.remove(KEY_OF_THREADS_WITH_MODES).remove(KEY_OF_MODES)
                         if not self._mode.recording:
                             return operator.redispatch(plain, *args, **kwargs)
-                        return self._observer.run_operator(
+                        return self._mode.run_operator(
                             operator, lambda: operator.redispatch(plain, *args, **kwargs), args, kwargs
                         )
             return self._redispatch.onward(operator, keyset, args, kwargs)
@@ -276,7 +256,7 @@ class ExactOperators:
             with suspended(), unseen():
                 if saves_plainly and current is not None:
                     inputs.update(_saved(current))
-                self._observer.run_as_one(name, lambda **_: results, (), inputs)
+                self._mode.run_as_one(name, lambda **_: results, (), inputs)
 
         node.register_prehook(before)
         node.register_hook(after)

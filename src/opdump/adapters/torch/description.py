@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-import torch
-from torch.nn.parameter import is_lazy
-
+from opdump.adapters.torch.memory import dtype_name, shape_of
 from opdump.adapters.torch.schemas import Found
 from opdump.graph import GraphInput, GraphNode, GraphOutput
 from opdump.recorder import LiveTensor
@@ -34,16 +32,6 @@ def node_of(op: OpRecord, inputs: Sequence[LiveTensor], outputs: Sequence[Found]
         stack=op.stack,
         runs_kernel=runs_kernel,
     )
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    """`float32` for torch.float32."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape; empty where the tensor has none yet, or no single one."""
-    return () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
 
 
 def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 
 from opdump.adapters.torch.accelerators import Accelerator, Accelerators
-from opdump.adapters.torch.apart import apart
 from opdump.adapters.torch.device_rows import NARROW, WIDTH, blocks_of, is_dense, queue_row, summary_of
 from opdump.adapters.torch.memory import CODES, NAMES, elements_of, widened
 from opdump.adapters.torch.private_names import negated_view
+from opdump.adapters.torch.unseen import apart
 from opdump.kernels import Summary, summarise
 
 _CHUNK = 1024

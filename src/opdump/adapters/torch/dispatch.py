@@ -15,16 +15,16 @@ from typing import Any
 import torch
 
 from opdump.adapters.torch.accelerators import Accelerators
-from opdump.adapters.torch.arguments import json_value
 from opdump.adapters.torch.call_depth import BESIDE_AN_OPERATOR, CallDepth
 from opdump.adapters.torch.collectives import WAIT, Collectives
 from opdump.adapters.torch.description import node_of
 from opdump.adapters.torch.device_graphs import DeviceGraphs
 from opdump.adapters.torch.dump_selection import DumpSelection
+from opdump.adapters.torch.failed_operators import FailedOperators
 from opdump.adapters.torch.failures import records_failures
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
 from opdump.adapters.torch.models import Models
-from opdump.adapters.torch.naming import Link, Naming, holds_tensors
+from opdump.adapters.torch.naming import Link, Naming
 from opdump.adapters.torch.operator_names import OperatorNames
 from opdump.adapters.torch.private_names import (
     autograd_node,
@@ -32,7 +32,6 @@ from opdump.adapters.torch.private_names import (
     graph_task,
     operator_schema,
     sequence_number,
-    without_modes,
 )
 from opdump.adapters.torch.provenance import Provenance
 from opdump.adapters.torch.schemas import (
@@ -51,11 +50,6 @@ from opdump.adapters.torch.watching import Watches
 from opdump.plan import DumpPlan
 from opdump.recorder import Live, LiveTensor, Recorder, WatchRecorder, beside_the_program
 from opdump.records import OpRecord, SkipReason
-
-# Found once: every operator asks them.
-_modes_below = dispatch_depth
-_graph_task = graph_task
-_autograd_node = autograd_node
 
 
 class _Running:
@@ -105,13 +99,16 @@ class CaptureMode(RecordingMode):
             assert isinstance(recorder, WatchRecorder), "make_recorder gives one for this mode"
             self.watches = Watches(plan, recorder, self.naming.now, OperatorNames() if names is None else names)
         self._calls_only = calls_only
-        self._fails_only = plan.mode.failures_only
+        self.failures: FailedOperators | None = None
+        """What runs operators in exception mode."""
         self._names_constants = plan.mode.files_values
         self._reads_all = plan.mode.reads_operators
         self._judges = plan.mode.detects_overflow
         self._accelerators = Accelerators() if accelerators is None else accelerators
         self.graphs = DeviceGraphs(recorder, self.naming, self._accelerators)
         self._in_graph = self.graphs.watch
+        if plan.mode.failures_only:
+            self.failures = FailedOperators(recorder, self.naming, self._provenance, self.graphs)
         self.values = ProgramValues(plan, recorder, observer, self.naming, self._provenance, self.graphs)
         self.collectives = Collectives(recorder, self.graphs.is_recording)
         self.launched = threading.local()
@@ -122,7 +119,7 @@ class CaptureMode(RecordingMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if _modes_below():
+        if dispatch_depth():
             # Below are only PyTorch's own modes (fake tensors, tracing): they run programs that are written down.
             return func(*args, **kwargs)
         if not self.recording:
@@ -151,14 +148,9 @@ class CaptureMode(RecordingMode):
             self.collectives.ran()
         # The operator too: called from Python, it would be a call that function modes see, and it is none of the program's.
         with unseen():
-            if self._fails_only:
-                return self._guarded(
-                    schema,
-                    lambda: func(*args, **kwargs),
-                    args,
-                    kwargs,
-                    lambda: tensors_among(schema.tensors, args, kwargs),
-                )
+            if self.failures is not None:
+                inputs = tensors_among(schema.tensors, args, kwargs)
+                return self.failures.run(schema, lambda: func(*args, **kwargs), args, kwargs, inputs)
             if schema.kind:
                 result = func(*args, **kwargs)
                 if not self._calls_only:
@@ -185,7 +177,7 @@ class CaptureMode(RecordingMode):
         schema = self._schema(func)
         if schema.kind:
             result = call()
-            if not (self._calls_only or self._fails_only):
+            if not self._calls_only and self.failures is None:
                 with unseen():
                     self._skipped(schema, args, kwargs, result)
             return result
@@ -221,78 +213,6 @@ class CaptureMode(RecordingMode):
         )
 
     @beside_the_program
-    def record_failure(
-        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception, kernel: str = ""
-    ) -> None:
-        """Files an operator that raised before it was recorded (exception mode; nothing in others): its inputs as they are."""
-        if not self._fails_only:
-            return
-        if self.graphs.is_recording():
-            self.graphs.passes()  # to file it means to wait for the device, which would end the graph
-            return
-        schema = OperatorSchema(name, kernel, "", (), (), ())
-        with without_modes(), unseen():
-            op, _, _ = self.naming.identify(schema, (), {})
-            assert op is not None
-            others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
-            arguments = {key: json_value(value) for key, value in others.items() if not holds_tensors(value)}
-            found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
-            lives: list[LiveTensor] = [
-                (slot, path, tensor, self._provenance.source(tensor), "") for slot, (path, tensor) in enumerate(found)
-            ]
-            self._recorder.failed_op(replace(op, arguments=arguments), error, lives)
-
-    @records_failures
-    def _guarded(
-        self,
-        schema: OperatorSchema,
-        call: Callable[[], Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        inputs: Callable[[], Iterable[Found]],
-    ) -> Any:
-        """Runs an operator of which a record is made if it fails (exception mode)."""
-        recorder = self._recorder
-        opened: OpRecord | None = None
-        if schema.changes and not schema.kind:
-            # What it writes into is looked at now, the rest where it fails.
-            with unseen():
-                opened = OpRecord(schema.op_type, "", 0)
-                written = [found for found in inputs() if found[1].partition("[")[0] in schema.changes]
-                recorder.before_op(opened, [(slot, argument, tensor, "", "") for slot, argument, tensor in written])
-        self.naming.passes_by()
-        try:
-            result = call()
-        except Exception as error:
-            self._guarded_fails(replace(schema, kind=""), args, kwargs, inputs, error, opened)
-            raise
-        except BaseException:
-            if opened is not None:
-                recorder.abandoned_op(opened)
-            raise
-        if opened is not None:
-            recorder.after_op(opened, ())
-        else:
-            recorder.count_op(schema.kind or "no exception")
-        return result
-
-    @beside_the_program
-    def _guarded_fails(
-        self,
-        schema: OperatorSchema,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        inputs: Callable[[], Iterable[Found]],
-        error: Exception,
-        opened: OpRecord | None,
-    ) -> None:
-        with unseen():
-            op, _, _ = self.naming.identify(schema, args, kwargs)
-            assert op is not None, "only operators without a kernel go without a record"
-            lives: list[LiveTensor] = [(slot, argument, tensor, "", "") for slot, argument, tensor in inputs()]
-            self._recorder.failed_op(op, error, lives, opened)
-
-    @beside_the_program
     def _fails(self, running: _Running, schema: OperatorSchema, error: BaseException) -> None:
         with unseen():
             if schema.kernel == WAIT:
@@ -320,9 +240,8 @@ class CaptureMode(RecordingMode):
         if self._in_graph is not None and self._in_graph():
             self.graphs.passes()
             return call()
-        if self._fails_only:
-            found = list(tensors)
-            return self._guarded(schema, call, args, kwargs, lambda: found)
+        if self.failures is not None:
+            return self.failures.run(schema, call, args, kwargs, list(tensors))
         if self._calls_only:
             self._launches()
             return call()
@@ -487,10 +406,10 @@ class CaptureMode(RecordingMode):
 
     def _is_known_in_gradient(self, schema: OperatorSchema) -> bool:
         """Whether the gradient that runs now ran this operator in an earlier step. Nothing depends on a view in there."""
-        task = _graph_task()
+        task = graph_task()
         if task < 0 or schema.kind == "allocation" or self._recorder.is_deferring or torch.is_grad_enabled():
             return False
-        node: torch.autograd.graph.Node | None = _autograd_node()
+        node: torch.autograd.graph.Node | None = autograd_node()
         if node is None or self._observer.current().recomputing:
             return False
         link = self.naming.links.find(node, task)

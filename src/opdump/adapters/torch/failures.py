@@ -12,20 +12,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.torch.mode_stack import recording_here
 
-
-class RecordFailure(Protocol):
-    """Files the operator of that name as one that failed, with the tensors among its arguments."""
-
-    def __call__(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> None: ...
-
-
+RecordFailure = Callable[[str, tuple[Any, ...], Mapping[str, Any], Exception], object]
+"""Files the operator of that name as one that failed, with the tensors among its arguments."""
 _RECORDING: set[CodeType] = set()
 
 
@@ -55,7 +50,6 @@ class FunctionFailures:
 
     def attach(self) -> None:
         apply = torch.autograd.Function.__dict__["apply"]  # a method of classes: written in Python, or in C
-        backward = torch.autograd.function.BackwardCFunction.__dict__["apply"]
         record = self._record
 
         @records_failures
@@ -67,29 +61,20 @@ class FunctionFailures:
                     record(cls.__name__, args, kwargs, error)
                 raise
 
-        @records_failures
-        def watched_backward(node: Any, *args: Any) -> Any:
-            try:
-                return backward(node, *args)
-            except Exception as error:
-                if recording_here() and not was_recorded(error):
-                    record(type(node).__name__, args, {}, error)
-                raise
-
         replace = self._replacements.replace
         replace(
             torch.autograd.Function, "apply", classmethod(functools.wraps(torch.autograd.Function.apply)(watched_apply))
         )
-        replace(torch.autograd.function.BackwardCFunction, "apply", functools.wraps(backward)(watched_backward))
-
-        boxed = torch.autograd.function.BackwardCFunction.__dict__.get("apply_boxed")
+        function = torch.autograd.function.BackwardCFunction
+        replace(function, "apply", self._backward(function.__dict__["apply"]))
+        boxed = function.__dict__.get("apply_boxed")
         if boxed is not None:  # newer releases, for functions that ask for a list of their gradients
-            replace(torch.autograd.function.BackwardCFunction, "apply_boxed", self._boxed(boxed))
+            replace(function, "apply_boxed", self._backward(boxed))
 
-    def _boxed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @records_failures
         @functools.wraps(original)
-        def watched_boxed(node: Any, *args: Any) -> Any:
+        def watched_backward(node: Any, *args: Any) -> Any:
             # The backward may empty the list while it runs.
             given = tuple(tuple(each) if isinstance(each, list) else each for each in args)
             try:
@@ -99,7 +84,7 @@ class FunctionFailures:
                     self._record(type(node).__name__, given, {}, error)
                 raise
 
-        return watched_boxed
+        return watched_backward
 
     def detach(self) -> None:
         self._replacements.restore()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.parameter import is_lazy
 
 from opdump.kernels import DTYPE_CODES
 
@@ -29,6 +30,16 @@ _NUMPY: dict[torch.dtype, npt.DTypeLike] = {
     for dtype, name in NAMES.items()
     if name in DTYPE_CODES or name in ("complex64", "complex128")
 }
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """`float32` for torch.float32."""
+    return NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape; empty where the tensor has none yet, or no single one."""
+    return () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
 
 
 def elements_of(dense: torch.Tensor) -> npt.NDArray[Any]:

@@ -6,14 +6,15 @@ through autograd's sequence numbers. It makes the records that a recorder gets.
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import replace
+from sys import _getframe
+from time import time_ns
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
 
 from opdump.adapters.torch.arguments import arguments_of, json_value, numbers_for_tensors
 from opdump.adapters.torch.dump_selection import DumpSelection, Spot
@@ -30,12 +31,7 @@ from opdump.recorder import Recorder
 from opdump.records import Frame, OpRecord, Phase
 
 _NO_ARGUMENTS: Mapping[str, Any] = {}
-# Found once: every operator asks them.
-_graph_task = graph_task
-_autograd_node = autograd_node
-_grad_enabled = torch.is_grad_enabled
-_nanoseconds = time.time_ns
-_frame = sys._getframe
+_NO_STACK: tuple[Frame, ...] = ()
 
 
 class Link:
@@ -98,48 +94,40 @@ class Naming:
 
         There is no record of an operator without a kernel that was listed before, and no gradient comes of what has no link.
         """
-        observer = self._observer
-        position = observer.current()
-        task = _graph_task()
-        frame = _frame(2)
+        position = self._observer.current()
+        task = graph_task()
+        frame = _getframe(2)
         phase: Phase = position.phase
-        call = position.call_id
-        link = None
+        call, scope, graph_id = position.call_id, position.scope, position.graph_id
+        link: Link | None = None
         gradients = True
         self._release(position, task)
-        scope, graph_id = position.scope, position.graph_id
         if task >= 0:
-            gradients = _grad_enabled()
+            gradients = is_grad_enabled()
             if position.recomputing or (gradients and is_recomputing(frame)):
-                phase = "recomputation"
-                gradients = True
+                phase, gradients = "recomputation", True
             else:
-                phase = "backward"
-                call = ~task  # negative: no call of a network has such a number
+                phase, call = "backward", ~task  # negative: no call of a network has such a number
                 # None between two nodes, where the engine adds up gradients.
-                node: torch.autograd.graph.Node | None = _autograd_node()
+                node: torch.autograd.graph.Node | None = autograd_node()
                 link = None if node is None else self.links.find(node, task)
                 if link is None:
-                    variable = getattr(node, "variable", None)
-                    scope = GRADIENTS + self.parameter_scopes.get(id(variable), "Default")
-        forward_op = ""
-        where: object
+                    scope = GRADIENTS + self.parameter_scopes.get(id(getattr(node, "variable", None)), "Default")
+        forward_op, stack = "", _NO_STACK
+        where: object = ""
         if link is not None:
             scope, graph_id, stack, forward_op = link.gradient_scope, link.graph_id, link.stack, link.op_name
             where = forward_op
-            if not stack:  # nobody read it when the forward operator passed by
-                stack, where = self._stacks.read(frame, position.running)
-        else:
+        if not stack:  # nor did anybody read it when the forward operator passed by
             stack, where = self._stacks.read(frame, position.running)
-        marks, spot = self._marks, None
-        if marks is not None:
-            # The gradient of an operator is chosen with it, by the marks of now.
-            spot = link.spot if link is not None else None
-            spot = marks.spot(position.enclosing, frame) if spot is None else spot
+        # The gradient of an operator is chosen with it, by the marks of now.
+        spot = None if link is None else link.spot
+        if spot is None and self._marks is not None:
+            spot = self._marks.spot(position.enclosing, frame)
         with self._lock:
             site = self.sites.next(graph_id, scope, schema.op_type, call, phase, where)
             occurrence = site.next_occurrence(self.sites.step)
-            timestamp = _nanoseconds() // 1000
+            timestamp = time_ns() // 1000
             if timestamp <= self._timestamp:
                 timestamp = self._timestamp + 1
             self._timestamp = timestamp
@@ -153,18 +141,14 @@ class Naming:
         skip = schema.kind
         if skip and site.described:
             return None, site, known
-        if not skip:
-            if spot is not None and marks is not None and not marks.takes(spot):
-                marks.passed_by(spot)
-                skip = "not selected"
-            elif not (site.selected or self.is_selected(site, schema.op_type)):
-                skip = "not selected"
+        if not skip and (spot is not None or not site.selected) and not self._is_wanted(site, spot, schema.op_type):
+            skip = "not selected"
         # By position, in the order of the fields: names would take as long again, and this runs for every operator.
         op = OpRecord(
             schema.op_type,
             site.name,
             timestamp,
-            observer.step,
+            self._observer.step,
             self.net_name,
             graph_id,
             self.rank_id,
@@ -181,9 +165,14 @@ class Naming:
             skip,
         )
         if self._adjusts:
-            within = position.root is not None or link is not None or phase == "recomputation"
-            op = self._adjusted(op, schema, args, kwargs, inside=within and phase != "optimizer")
+            op = self._adjusted(op, schema, args, kwargs, within=position.root is not None or link is not None)
         return op, site, known
+
+    def _is_wanted(self, site: Site, spot: Spot | None, op_type: str) -> bool:
+        if spot is not None and self._marks is not None and not self._marks.takes(spot):
+            self._marks.passed_by(spot)
+            return False
+        return self.is_selected(site, op_type)
 
     def scope(self) -> str:
         """The scope of the innermost running module of this thread."""
@@ -192,7 +181,7 @@ class Naming:
     def here(self) -> OpRecord:
         """A record of the place of the program, of no operator."""
         position = self._observer.current()
-        stack, _ = self._stacks.read(sys._getframe(1), position.running)
+        stack, _ = self._stacks.read(_getframe(1), position.running)
         return OpRecord(
             op_type="",
             op_name="",
@@ -209,8 +198,8 @@ class Naming:
         """Names what the program is about to call (`dump_level` op); without `op_name` it is named by its scope."""
         observer = self._observer
         position = observer.current()
-        self._release(position, _graph_task())
-        stack, where = self._stacks.read(sys._getframe(1), position.running)
+        self._release(position, graph_task())
+        stack, where = self._stacks.read(_getframe(1), position.running)
         with self._lock:
             if op_name:
                 site = self.sites.value(~position.graph_id, op_name)
@@ -221,7 +210,6 @@ class Naming:
                 )
             occurrence = site.next_occurrence(self.sites.step)
             timestamp, order = self.now(), self.next_order()
-        others = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
         op = OpRecord(
             op_type=op_type,
             op_name=op_name or site.name.replace("-op", "-call"),
@@ -235,7 +223,7 @@ class Naming:
             occurrence=occurrence,
             phase=position.phase,
             stack=stack,
-            arguments={key: json_value(value) for key, value in others.items() if not holds_tensors(value)},
+            arguments=arguments_of_call(args, kwargs),
         )
         assert self._models is not None, "calls are recorded in the layout of devices alone"
         return self._models.placed(op, inside=position.root is not None and position.phase != "optimizer")
@@ -246,9 +234,9 @@ class Naming:
             self._recorder.release()
 
     def _adjusted(
-        self, op: OpRecord, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inside: bool
+        self, op: OpRecord, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, within: bool
     ) -> OpRecord:
-        """The record as a mode or a layout of its own wants it."""
+        """The record as a mode or a layout of its own wants it; `within`: a network runs, or the gradient of an operator."""
         if self._plan.mode.failures_only:
             # Nobody counts the operators that do not fail, so there is no number.
             op = replace(op, op_name=op.op_name.rpartition("-op")[0])
@@ -256,11 +244,13 @@ class Naming:
             numbers = numbers_for_tensors(schema, args, kwargs)
             if numbers:
                 op = replace(op, arguments={**op.arguments, **numbers})
-        return op if self._models is None else self._models.placed(op, inside=inside)
+        if self._models is None:
+            return op
+        return self._models.placed(op, inside=(within or op.phase == "recomputation") and op.phase != "optimizer")
 
     def passes_by(self) -> None:
         """A forward operator runs that gets no record: a gradient of it that fails knows the scope all the same."""
-        task, position = _graph_task(), self._observer.current()
+        task, position = graph_task(), self._observer.current()
         self._release(position, task)
         if task >= 0:
             return
@@ -279,7 +269,7 @@ class Naming:
 
     def now(self) -> int:
         """A timestamp that no other record has."""
-        self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
+        self._timestamp = max(self._timestamp + 1, time_ns() // 1000)
         return self._timestamp
 
     def next_order(self) -> int:
@@ -292,6 +282,7 @@ class Naming:
         self._order = 0
 
 
-def holds_tensors(value: Any) -> bool:
-    """Whether an argument is a tensor, or has one in it."""
-    return next(nested_tensors((value,), ""), None) is not None
+def arguments_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are no tensors and hold none, as JSON values; those by position are named by it."""
+    given = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+    return {key: json_value(value) for key, value in given.items() if next(nested_tensors((value,), ""), None) is None}

@@ -212,9 +212,11 @@ checkpoint_generator = later(*(f"torch.utils.checkpoint.{name}" for name in CHEC
 _version = taken("torch.Tensor._version", of=WRITES)
 
 
-def writes_into(tensor: torch.Tensor) -> int:
-    """How often a tensor was written into; -1 where that is unknown."""
-    return -1 if _version is None else int(tensor._version)
+def version_of(value: Any) -> int:
+    """How often a tensor was written into; -1 where that is unknown: of tensors that were made in inference mode, and what is no tensor."""
+    with no_function_modes():
+        is_counted = _version is not None and isinstance(value, torch.Tensor) and not value.is_inference()
+        return int(value._version) if is_counted else -1
 
 
 _memory = taken("torch.UntypedStorage._cdata", of=SOURCES)
@@ -343,9 +345,14 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def local_part_of(tensor: Any) -> Any:
-    """What this process has of a `DTensor`."""
-    return getattr(tensor, "_local_tensor", None)
+def shard_of(tensor: Any) -> Any:
+    """What this process has of a tensor that is spread over several (`DTensor`), as its operators see it; else the tensor itself."""
+    kind = type(tensor)
+    if kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed."):
+        shard = getattr(tensor, "_local_tensor", None)
+        if type(shard) is torch.Tensor:  # not one that a collective still writes
+            return shard
+    return tensor
 
 
 # Compiled code

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
-from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, elements_of, widened
+from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, dtype_name, elements_of, shape_of, widened
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
 from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import BatchSummarizer, Summary, SummaryTable, summarise
@@ -88,8 +88,7 @@ class TensorReader:
 
     def skip(self, tensor: torch.Tensor, reason: SkipReason) -> TensorSnapshot:
         """The facts of a tensor whose elements are not to be read."""
-        shape = () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
-        return TensorSnapshot(NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.")), shape, 0, reason)
+        return TensorSnapshot(dtype_name(tensor), shape_of(tensor), 0, reason)
 
     def without_elements(self) -> TensorReader:
         """A reader of the summaries that this one takes, and of nothing else."""
@@ -151,13 +150,12 @@ class TensorReader:
         return self._device.waits
 
     def _take_any(self, tensor: torch.Tensor) -> TensorSnapshot:
-        dtype = NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+        dtype = dtype_name(tensor)
         if is_lazy(tensor):
             return TensorSnapshot(dtype, (), 0, "no storage")
-        shape = tuple(tensor.shape) if not tensor.is_nested else ()
         if tensor.is_nested:
-            return TensorSnapshot(dtype, shape, 0, "unsupported layout")
-        taken = TensorSnapshot(dtype, shape, _size(tensor))
+            return TensorSnapshot(dtype, (), 0, "unsupported layout")
+        taken = TensorSnapshot(dtype, tuple(tensor.shape), tensor.numel() * tensor.element_size())
         if tensor.is_meta or is_functorch(tensor) or _has_no_storage(tensor):
             taken.skip = "no storage"
             return taken
@@ -240,10 +238,6 @@ class TensorReader:
         if not self._elements and self._device.must_finish:
             # Copies for statistics of elements, and for summaries that the device cannot make: the recorder knows of arrays alone.
             self.finish_step()
-
-
-def _size(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _has_no_storage(tensor: torch.Tensor) -> bool:

@@ -31,10 +31,10 @@ from opdump.adapters.torch.dump_selection import DumpSelection, Enclosing
 from opdump.adapters.torch.loading import Loading, Stopped, raised
 from opdump.adapters.torch.private_names import REPLICA, graph_task, tracing_context
 from opdump.adapters.torch.training_hooks import Watch, install
-from opdump.adapters.torch.training_listener import SilentListener, TrainingListener
+from opdump.adapters.torch.training_listener import TrainingListener
 from opdump.adapters.torch.training_networks import Networks
 from opdump.adapters.torch.training_optimizers import Optimizers
-from opdump.adapters.torch.training_position import Phase, Position, Running
+from opdump.adapters.torch.training_position import Position, Running
 from opdump.adapters.torch.training_scopes import RootScopes, compiled_original, is_network
 from opdump.adapters.torch.training_steps import StepCounter
 from opdump.errors import CaptureStateError
@@ -48,7 +48,7 @@ class TrainingObserver:
     """Knows the step, the graph, the module scope and the phase of a running PyTorch program.
 
     `steps="manual"` counts iterations by `manual_step` alone. `class_names=False` leaves class names out of scopes.
-    With `marks` it follows which calls of modules run (`Position.enclosing`), and `marked` is whether they are marked.
+    With `marks` it follows which calls of modules run (`Position.enclosing`).
     `first_step` is the number of the first iteration. `around` gets `nn.Module.__call__` and returns what is called in its place,
     inside the scope of the module. `depth` makes up for the calls that stand between those of modules.
 
@@ -67,22 +67,19 @@ class TrainingObserver:
         depth: CallDepth | None = None,
         stopped: Stopped = raised,
     ) -> None:
-        self.listener: TrainingListener = SilentListener() if listener is None else listener
+        self.listener = TrainingListener() if listener is None else listener
         self.networks = Networks(class_names=class_names)
         self.graphs = self.networks.graphs
         self.step = first_step
-        self._counter = StepCounter(self, first=first_step, automatic=steps == "auto")
+        self.counter = StepCounter(self, first=first_step, automatic=steps == "auto")
         self._optimizers = Optimizers(
-            self._counter, self.current, self._unseen, self._next_call, self._optimizer_ends, class_names
+            self.counter, self.current, self._unseen, self._next_call, self._optimizer_ends, class_names
         )
-        self._marks = marks
+        self.marks = marks
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._latest: tuple[RootScopes | None, int, int] = (
-            None,
-            0,
-            0,
-        )  # the last called network, its graph and its call
+        self._latest: tuple[RootScopes | None, int, int] = (None, 0, 0)
+        """The last called network, its graph and its call."""
         self._calls = 0
         self._backwards = 0
         self._process = os.getpid()
@@ -101,41 +98,6 @@ class TrainingObserver:
             _, graph_id, call_id = self._latest
             position = self._local.position = Position(graph_id, call_id)
         return position
-
-    @property
-    def scope(self) -> str:
-        """`current().scope`."""
-        return self.current().scope
-
-    @property
-    def phase(self) -> Phase:
-        """`current().phase`."""
-        return self.current().phase
-
-    @property
-    def graph_id(self) -> int:
-        """`current().graph_id`."""
-        return self.current().graph_id
-
-    @property
-    def call_id(self) -> int:
-        """`current().call_id`."""
-        return self.current().call_id
-
-    @property
-    def marked(self) -> bool:
-        """Whether a running module of this thread is marked now, and none inside it is unmarked."""
-        return self._marks is not None and self._marks.is_chosen(self.current().enclosing)
-
-    @property
-    def provisional(self) -> bool:
-        """The iteration before may be opened again: an optimizer ended it, and nothing that needs gradients ran since."""
-        return self._counter.provisional
-
-    @property
-    def training_seen(self) -> bool:
-        """A forward that needs gradients, a backward or an optimizer ran: iterations end by the rules of training."""
-        return self._counter.training_seen
 
     # What the user of the observer does
 
@@ -187,17 +149,7 @@ class TrainingObserver:
         if self._undo is None:
             raise CaptureStateError("step() was called while nothing is captured; call it between start() and stop()")
         self._optimizers.abandon_failed(self.current())
-        self._counter.end_by_hand()
-
-    @contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Let what this thread runs pass unseen: tracing and export call modules, the program does not."""
-        position = self.current()
-        position.suspended += 1
-        try:
-            yield
-        finally:
-            position.suspended -= 1
+        self.counter.end_by_hand()
 
     # Events of the counter
 
@@ -215,7 +167,7 @@ class TrainingObserver:
     def _wrap_call(self, original: Callable[..., Any], alive: list[bool]) -> Callable[..., Any]:
         """What stands in for `nn.Module.__call__`. It runs for every module, so it is one function with few look-ups."""
         is_compiling = torch.compiler.is_compiling
-        local, current, follows = self._local, self.current, self._marks is not None
+        local, current, follows = self._local, self.current, self.marks is not None
         outside, get_frame, depth = self._call_outside, sys._getframe, self._depth
         plain = original
         if self._around is not None:
@@ -265,7 +217,7 @@ class TrainingObserver:
         kwargs: dict[str, Any],
     ) -> Any:
         """Called outside every network: a network, a part of one that is recomputed, or neither (a loss)."""
-        if self._unseen(position):
+        if self._unseen():
             return original(module, *args, **kwargs)
         self._optimizers.abandon_failed(position)
 
@@ -275,7 +227,7 @@ class TrainingObserver:
         before = (position.scope, position.phase, position.enclosing, position.top, position.running)
         position.running = Running(id(sys._getframe(1)), position.running)
         try:
-            if self._marks is not None:
+            if self.marks is not None:
                 position.enclosing = Enclosing(module, None, position.enclosing)
             if graph_task() != -1:
                 return self._recompute(position, module, run)
@@ -306,7 +258,7 @@ class TrainingObserver:
         latest = self._latest[0]
         before = None if latest is None else latest.reference()
         again = latest is scopes or (before is not None and scopes.contains(before))
-        self._counter.root_begins(needs_gradients=needed, training=training, updated=updated, again=again)
+        self.counter.root_begins(needs_gradients=needed, training=training, updated=updated, again=again)
         graph_id = position.graph_id = self.networks.graph(scopes, training, self.listener.graph_appears)
         call_id = position.call_id = position.network_call = self._next_call()
         self._latest = (scopes, graph_id, call_id)
@@ -315,11 +267,10 @@ class TrainingObserver:
         try:
             self.listener.root_call_begins(module, args, kwargs, graph_id)
             result = run()
-            self.listener.root_call_ends(module)
         finally:
             position.root = None
         if not position.optimizers:
-            self._counter.root_ends(needs_gradients=needed)
+            self.counter.root_ends(needs_gradients=needed)
         return result
 
     def _remember(self, function: Callable[..., Any], alive: list[bool]) -> Callable[..., Any]:
@@ -329,7 +280,7 @@ class TrainingObserver:
 
         def again(*args: Any, **kwargs: Any) -> Any:
             position = self.current()
-            if not alive[0] or position.suspended or graph_task() == -1:
+            if not alive[0] or graph_task() == -1:
                 return function(*args, **kwargs)
             if position.recomputing and position.root is root and position.scope == scope:
                 return function(*args, **kwargs)  # the first run of a checkpoint inside one that is run again
@@ -345,7 +296,7 @@ class TrainingObserver:
             return run()
         scope = scopes.find(module) or scopes.scope
         graph_id = scopes.graph_ids.get(module.training, position.graph_id)
-        enclosing = None if self._marks is None else Enclosing(module, scopes, None)
+        enclosing = None if self.marks is None else Enclosing(module, scopes, None)
         with self._recomputing(position, scope, scopes, graph_id, enclosing):
             return run()
 
@@ -387,7 +338,7 @@ class TrainingObserver:
 
     def _run_backward(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position = self.current()
-        if self._unseen(position):
+        if self._unseen():
             return original(*args, **kwargs)
         self._optimizers.abandon_failed(position)
         with self._lock:
@@ -395,38 +346,37 @@ class TrainingObserver:
         try:
             # Within a forward it is part of what the network computes (forces are gradients of an energy), not training.
             if position.root is None:
-                self._counter.backward_begins()
+                self.counter.backward_begins()
             return original(*args, **kwargs)
         finally:
             with self._lock:
                 self._backwards -= 1
                 outermost = self._backwards == 0
             if outermost:
-                self._counter.backward_ends()
+                self.counter.backward_ends()
 
     def _update_scaler(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position = self.current()
-        if position.updating or self._unseen(position):
+        if position.updating or self._unseen():
             return original(*args, **kwargs)
         self._optimizers.abandon_failed(position)
-        counts = self._counter.update_begins()
+        counts = self.counter.update_begins()
         position.updating = True
         try:
             result = original(*args, **kwargs)
         finally:
             position.updating = False
-        self._counter.update_ends(counts)
+        self.counter.update_ends(counts)
         return result
 
     def _optimizer_ends(self, optimizer: Optimizer) -> None:
         self.networks.updated()  # This update is accounted for.
         self.listener.optimizer_ends(optimizer)
 
-    def _unseen(self, position: Position) -> bool:
+    def _unseen(self) -> bool:
         """Not the program's own run: a compiler or tracer runs its modules, or this is a forked data-loader worker."""
         return (
-            position.suspended > 0
-            or os.getpid() != self._process
+            os.getpid() != self._process
             or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
             or tracing_context() is not None
         )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from opdump.adapters.torch.private_names import version_of
 from opdump.adapters.torch.training_owners import outermost_owner
 from opdump.adapters.torch.training_scopes import (
     OUTSIDE,
@@ -23,7 +24,6 @@ from opdump.adapters.torch.training_scopes import (
     unwrapped,
 )
 from opdump.adapters.torch.unseen import never_seen
-from opdump.adapters.torch.versions import version_of
 
 
 class Networks:

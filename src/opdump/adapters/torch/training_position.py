@@ -39,8 +39,7 @@ class Position:
     running        the innermost running call of a module or an optimizer; None outside
 
     The others are the observer's own: `root` is the running network, `top` a running module that is none and was called
-    outside every network, `network_call` the call that `call_id` goes back to, `suspended` counts `suspended()` blocks,
-    `updating` is true within `GradScaler.update`.
+    outside every network, `network_call` the call that `call_id` goes back to, `updating` is true within `GradScaler.update`.
     """
 
     __slots__ = (
@@ -55,7 +54,6 @@ class Position:
         "root",
         "running",
         "scope",
-        "suspended",
         "top",
         "updating",
     )
@@ -68,7 +66,6 @@ class Position:
         self.enclosing: Enclosing | None = None
         self.recomputing = False
         self.running: Running | None = None
-        self.suspended = 0
         self.updating = False
         self.root: RootScopes | None = None
         self.top: RootScopes | None = None

@@ -45,10 +45,6 @@ class StepCounter:
         self._after_backward = False  # an optimizer stepped within the running backward
         self._unapplied = False  # a backward since the last end
 
-    def begin(self) -> None:
-        """Announce the first iteration."""
-        self._listener.step_begins(self.step)
-
     def root_begins(self, *, needs_gradients: bool, training: bool, updated: bool = False, again: bool = False) -> None:
         """A root module starts outside backward. `training` is its mode. `again`: it is of the network that was called last.
 

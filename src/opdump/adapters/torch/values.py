@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch.nn.parameter import is_lazy
 
-from opdump.adapters.torch.description import dtype_name, shape_of
 from opdump.adapters.torch.device_graphs import DeviceGraphs
+from opdump.adapters.torch.memory import dtype_name, shape_of
 from opdump.adapters.torch.naming import Naming
+from opdump.adapters.torch.private_names import shard_of
 from opdump.adapters.torch.provenance import Provenance
-from opdump.adapters.torch.shards import shard_of
 from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.training_scopes import RootScopes
 from opdump.graph import PARAMETER_PREFIX, GraphValue

@@ -18,11 +18,13 @@ from opdump.capturing.children.family import FAMILY_VARIABLE, Family
 from opdump.capturing.children.reports import ChildReport
 from opdump.capturing.children.roles import awaited_processes
 from opdump.capturing.late_writer import LateWriter, late_writer
+from opdump.errors import ConfigError
 from opdump.index.writer import RunFacts
 from opdump.interpreter.process_starts import Start
 from opdump.layouts.base import RankWriter, SupportsAbandon
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
+from opdump.plan.dialects import DIALECTS
 from opdump.recorder import Recorder
 from opdump.sink import DirectorySink
 from opdump.verdict import Verdict
@@ -104,10 +106,7 @@ class Place:
 
     def told(self) -> tuple[str, ...]:
         """What there is to say of this process at its end."""
-        return (
-            *self.warnings,
-            *warnings_of_starts(self.starts_unfollowed),
-        )
+        return (*self.warnings, *warnings_of_starts(self.starts_unfollowed))
 
     def begun(self) -> None:
         """Says that there is such a child process: from now on it does not end without a word, unless it is killed."""
@@ -270,3 +269,16 @@ def warnings_of(children: tuple[ChildReport, ...]) -> Iterator[str]:
             yield f"{where}: this child process{number} still runs; what it files from now on is not counted"
     for reason, count in Counter(child.reason for child in children if child.end == "not captured").items():
         yield f"{count} child {'process' if count == 1 else 'processes'} not captured: {reason}"
+
+
+def rank_of(environ: Mapping[str, str]) -> int:
+    """The logical card number: RANK, which torchrun sets, else 0."""
+    text = environ.get("RANK", "0")
+    if not text.isdecimal():
+        raise ConfigError(f"the environment variable RANK is {text!r}, expected a number (torchrun sets it)")
+    return int(text)
+
+
+def rank_under(plan: DumpPlan, environ: Mapping[str, str]) -> int:
+    """The same as programs for the plan's kind of configuration say it."""
+    return (DIALECTS.load(plan.dialect).rank_of or rank_of)(environ)
