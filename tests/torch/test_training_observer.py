@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_listener import TrainingListener
+from opdump.adapters.torch.training import TrainingListener, TrainingObserver
 from opdump.errors import CaptureStateError
 from tests.torch.training_journal import FailingOnce, Journal, Net, batch, plain
 

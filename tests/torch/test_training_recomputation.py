@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_listener import TrainingListener
+from opdump.adapters.torch.training import TrainingListener, TrainingObserver
 from tests.torch.operator_places import Block, Places, Saving, Sine, batch, sines
 
 

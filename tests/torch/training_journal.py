@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_listener import TrainingListener
+from opdump.adapters.torch.training import TrainingListener, TrainingObserver
 
 Place = tuple[int, int]  # iteration, graph_id
 

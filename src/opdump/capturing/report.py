@@ -30,17 +30,17 @@ class CaptureReport:
     the disk; what ran in the step that was cut off is `skipped` as "not written".
     """
 
-    executed: int
-    captured: int
-    skipped: Mapping[str, int]
-    tensors: int
-    tensors_skipped: Mapping[str, int]
-    files: int
-    bytes: int
-    steps: tuple[int, ...]
     path: Path
     rank_id: int
-    seconds: float
+    executed: int = 0
+    captured: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    tensors: int = 0
+    tensors_skipped: Mapping[str, int] = field(default_factory=dict)
+    files: int = 0
+    bytes: int = 0
+    steps: tuple[int, ...] = ()
+    seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     nothing: Nothing | None = None
     """Why nothing was captured; None where something was."""
@@ -116,17 +116,8 @@ def report_of_children(plan: DumpPlan, family: Family, unfollowed: Mapping[str, 
     unseen = sum(unfollowed.values()) + sum(child.end == "not captured" for child in found)
     nothing = why_nothing(plan, Circumstances(in_children=unseen), executed=0, skipped={})
     return CaptureReport(
-        executed=0,
-        captured=0,
-        skipped={},
-        tensors=0,
-        tensors_skipped={},
-        files=0,
-        bytes=0,
-        steps=(),
         path=plan.path,
         rank_id=int(family.facts["rank"]),
-        seconds=0.0,
         warnings=(*warnings_of_starts(unfollowed), *warnings_of(found)),
         nothing=None if any(child.captured for child in found) else nothing,
         children=found,

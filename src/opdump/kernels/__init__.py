@@ -13,7 +13,8 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,26 +45,16 @@ __all__ = [
 ]
 
 
-class _Kernels(Protocol):
-    """What the compiled module and the twin both offer, beside the functions of the hot path."""
-
-    def instruction_set(self) -> str: ...
-    def instruction_sets(self) -> list[str]: ...
-    def use_instruction_set(self, name: str, /) -> bool: ...
-    def set_threads(self, count: int, /) -> None: ...
-
-
-def _choose(environ: Mapping[str, str]) -> tuple[_Kernels, str]:
+def _choose(environ: Mapping[str, str]) -> tuple[ModuleType, str]:
     """The kernels to use, and why they are not the compiled ones (empty if they are)."""
-    twin = cast(_Kernels, reference)
     isa = environ.get("OPDUMP_ISA", "")
-    native: _Kernels | None = None
+    native: ModuleType | None = None
     reason = ""
     if isa == "numpy":
         reason = "OPDUMP_ISA=numpy"
     else:
         try:
-            native = cast(_Kernels, importlib.import_module("._native", __name__))
+            native = importlib.import_module("._native", __name__)
         except ImportError as error:
             # A module that is not there is the ordinary case; one that does not load has more to say.
             missing = isinstance(error, ModuleNotFoundError)
@@ -73,7 +64,7 @@ def _choose(environ: Mapping[str, str]) -> tuple[_Kernels, str]:
             f"OPDUMP_REQUIRE_NATIVE is set, and the compiled kernels cannot be used: {reason}. "
             "Install a C++17 compiler (gcc or clang), then: pip install --force-reinstall --no-deps -v opdump"
         )
-    chosen = twin if native is None else native
+    chosen = reference if native is None else native
     if native is not None and isa:
         _use(native, isa, "OPDUMP_ISA")
     threads_text = environ.get("OPDUMP_THREADS", "")
@@ -84,7 +75,7 @@ def _choose(environ: Mapping[str, str]) -> tuple[_Kernels, str]:
     return chosen, reason
 
 
-def _use(kernels: _Kernels, name: str, source: str) -> None:
+def _use(kernels: ModuleType, name: str, source: str) -> None:
     if not kernels.use_instruction_set(name):
         raise KernelChoiceError(f"{source} is {name!r}; this machine can use {', '.join(kernels.instruction_sets())}")
 

@@ -15,8 +15,7 @@ from opdump.plan import DumpPlan
 from opdump.recorder.circumstances import Circumstances, Nothing
 from opdump.recorder.failure_recorder import FailureRecorder
 from opdump.recorder.operator_recorder import OperatorRecorder
-from opdump.recorder.overflow_detector import DataOverflowDetector
-from opdump.recorder.overflow_recorder import OverflowDetector, OverflowRecorder
+from opdump.recorder.overflow_recorder import DataOverflowDetector, OverflowDetector, OverflowRecorder
 from opdump.recorder.own_errors import beside_the_program, failure_text
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import Elements, Live, LiveTensor, PendingArray, Reader, TensorSnapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from opdump.recorder.operator_recorder import OperatorRecorder
+from opdump.recorder.operator_recorder import OperatorRecorder, Raised
 from opdump.recorder.snapshots import LiveTensor, TensorSnapshot
 from opdump.recorder.writers import SupportsExceptions, SupportsFlush
 from opdump.records import OpRecord
@@ -25,14 +25,8 @@ class FailureRecorder(OperatorRecorder):
     def _ran(self, op: OpRecord, taken: list[TensorSnapshot], outputs: Iterable[LiveTensor]) -> None:
         self._drop()
 
-    def _raised(
-        self,
-        op: OpRecord,
-        opened: OpRecord,
-        error: BaseException,
-        taken: list[TensorSnapshot],
-        inputs: Iterable[LiveTensor],
-    ) -> None:
+    def _raised(self, raised: Raised, taken: list[TensorSnapshot]) -> None:
+        op, _, error, inputs = raised
         known = {entry.slot for entry in taken}
         taken += self._read(op, "input", (live for live in inputs if live[0] not in known))
         taken.sort(key=lambda entry: entry.slot)

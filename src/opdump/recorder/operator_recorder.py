@@ -27,6 +27,16 @@ class Finished(NamedTuple):
     """How it overflowed, where it did."""
 
 
+class Raised(NamedTuple):
+    """An operator that failed."""
+
+    op: OpRecord
+    opened: OpRecord
+    """The record that `before_op` was given."""
+    error: BaseException
+    inputs: Iterable[LiveTensor]
+
+
 class OperatorRecorder(Recorder):
     """Files operators one by one, after each has run."""
 
@@ -72,7 +82,7 @@ class OperatorRecorder(Recorder):
             taken = self._open.pop(id(opened or op), [])
             for entry in taken:
                 entry.op = op
-            self._raised(op, opened or op, error, taken, inputs)
+            self._raised(Raised(op, opened or op, error, inputs), taken)
 
     def abandoned_op(self, op: OpRecord) -> None:
         """Forgets what was read of an operator that turned out to be none, or that somebody cut off."""
@@ -125,17 +135,10 @@ class OperatorRecorder(Recorder):
             taken += self._read(op, "output", outputs)
         self._close(Finished(op, taken))
 
-    def _raised(
-        self,
-        op: OpRecord,
-        opened: OpRecord,
-        error: BaseException,
-        taken: list[TensorSnapshot],
-        inputs: Iterable[LiveTensor],
-    ) -> None:
+    def _raised(self, raised: Raised, taken: list[TensorSnapshot]) -> None:
         """An operator failed: its file holds what was read before."""
         if taken:
-            self._close(Finished(op, taken))
+            self._close(Finished(raised.op, taken))
 
     def _change_ops(self, change: Callable[[OpRecord], OpRecord]) -> None:
         super()._change_ops(change)

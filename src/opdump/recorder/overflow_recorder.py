@@ -1,17 +1,21 @@
-"""The recorder of overflows: an operator is judged when it has run, and filed as a whole where it overflowed (`lazy_inputs.py`)."""
+"""The recorder of overflows: an operator is judged when it has run, by what was taken of its inputs and outputs, and filed as a whole where it
+overflowed (`lazy_inputs.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from opdump.checks.overflow import OverflowStatus
+from opdump.checks.inspected_tensor import InspectedTensor
+from opdump.checks.overflow import OverflowKind, OverflowStatus, overflow_kind, overflow_status
 from opdump.plan import DumpPlan
 from opdump.recorder.lazy_inputs import SupportsClearing, SupportsLazyInputs, split_by_aliasing
-from opdump.recorder.operator_recorder import Finished, OperatorRecorder
+from opdump.recorder.operator_recorder import Finished, OperatorRecorder, Raised
 from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot, settle
 from opdump.recorder.writers import StepWriter
 from opdump.records import OpRecord
+from opdump.statistics import SummaryStatistics
 
 OverflowDetector = Callable[[OpRecord, Sequence[TensorSnapshot]], OverflowStatus | None]
 """How an operator that has run overflowed; None where it did not. Statistics and elements are there to look at."""
@@ -65,15 +69,8 @@ class OverflowRecorder(OperatorRecorder):
         else:
             self._close(Finished(op, taken, status))
 
-    def _raised(
-        self,
-        op: OpRecord,
-        opened: OpRecord,
-        error: BaseException,
-        taken: list[TensorSnapshot],
-        inputs: Iterable[LiveTensor],
-    ) -> None:
-        self._later.pop(id(opened), None)
+    def _raised(self, raised: Raised, taken: list[TensorSnapshot]) -> None:
+        self._later.pop(id(raised.opened), None)
         self._drop()
 
     def _lose(self) -> None:
@@ -105,3 +102,37 @@ class OverflowRecorder(OperatorRecorder):
         status = self._detector(op, taken)
         self._overflows += status is not None
         return status
+
+
+class DataOverflowDetector:
+    """Finds the overflows of these kinds that data prove: of tensors with settled statistics, the inputs as they were before the
+    operator ran.
+    """
+
+    def __init__(self, kinds: Collection[OverflowKind]) -> None:
+        self._kinds = kinds
+
+    def __call__(self, op: OpRecord, taken: Sequence[TensorSnapshot]) -> OverflowStatus | None:
+        bits = overflow_status(
+            op.op_type,
+            op.kernel,
+            op.arguments,
+            [_seen(entry) for entry in taken if entry.io == "input"],
+            [_seen(entry) for entry in taken if entry.io == "output"],
+            self._kinds,
+        )
+        return OverflowStatus(bits, overflow_kind(op.op_type, op.arguments)) if bits else None
+
+    def clears(self, op: OpRecord, outputs: Sequence[TensorSnapshot]) -> bool:
+        return all(entry.skip == "empty" or _seen(entry).cannot_have_overflowed for entry in outputs)
+
+
+def _seen(entry: TensorSnapshot) -> InspectedTensor:
+    statistics, elements = entry.statistics, entry.elements
+    return InspectedTensor(
+        dtype=entry.dtype,
+        shape=entry.shape,
+        argument=entry.argument,
+        summary=statistics.summary if isinstance(statistics, SummaryStatistics) else None,
+        elements=None if elements is None else elements.on_host,
+    )

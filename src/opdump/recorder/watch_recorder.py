@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from opdump.recorder.operator_recorder import Finished, OperatorRecorder
+from opdump.recorder.operator_recorder import Finished, OperatorRecorder, Raised
 from opdump.recorder.own_errors import told_where_it_stops
 from opdump.recorder.snapshots import LiveTensor, TensorSnapshot
 from opdump.records import OpRecord
@@ -43,14 +43,7 @@ class WatchRecorder(OperatorRecorder):
     def _ran(self, op: OpRecord, taken: list[TensorSnapshot], outputs: Iterable[LiveTensor]) -> None:
         self._drop()
 
-    def _raised(
-        self,
-        op: OpRecord,
-        opened: OpRecord,
-        error: BaseException,
-        taken: list[TensorSnapshot],
-        inputs: Iterable[LiveTensor],
-    ) -> None:
+    def _raised(self, raised: Raised, taken: list[TensorSnapshot]) -> None:
         self._drop()
 
     def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:

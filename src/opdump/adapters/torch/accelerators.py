@@ -8,39 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 
-class Accelerator(Protocol):
-    """One kind of device: `cuda`, `xpu`, `mps`, `npu`."""
+class Accelerator:
+    """One kind of device (`cuda`, `xpu`, `mps`, `npu`). This is one without streams: it has one queue, and the host waits for copies."""
+
+    copies_in_background = False
+    """Whether the host goes on while elements are copied into `host_memory`."""
+    graphs: tuple[type[Any], ...] = ()
+    """Classes whose `replay` carries out a graph that was recorded."""
 
     def current_stream(self, device: torch.device) -> Hashable:
         """The queue in which the program places its orders now, in this thread."""
+        return device
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Orders go to that stream for the length of the block."""
+        return nullcontext()
 
     def wait(self, stream: Any) -> None:
         """The host waits until all that was ordered on that stream is done."""
 
     def is_capturing(self) -> bool:
         """Whether the orders of this thread are written into a graph now, and none is carried out."""
+        return False
 
     def host_memory(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Memory of the host that the device can write into, pinned where it can be."""
-
-    @property
-    def copies_in_background(self) -> bool:
-        """Whether the host goes on while elements are copied into `host_memory`."""
-
-    @property
-    def graphs(self) -> tuple[type[Any], ...]:
-        """Classes whose `replay` carries out a graph that was recorded."""
+        return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
 
 
-class StreamAccelerator:
+class StreamAccelerator(Accelerator):
     """A device with streams, by its module in torch (`torch.cuda`, `torch.xpu`, `torch.npu`)."""
 
     def __init__(self, module: Any) -> None:
@@ -49,7 +50,7 @@ class StreamAccelerator:
         self._is_in_use = getattr(module, "is_initialized", None)
         self.copies_in_background = True
         found = (getattr(module, name, None) for name in ("CUDAGraph", "XPUGraph", "NPUGraph"))
-        self.graphs: tuple[type[Any], ...] = tuple(graph for graph in found if graph is not None)
+        self.graphs = tuple(graph for graph in found if graph is not None)
 
     def current_stream(self, device: torch.device) -> Hashable:
         stream: Hashable = self._module.current_stream(device)
@@ -75,29 +76,7 @@ class StreamAccelerator:
                 return torch.empty_strided(size, stride, dtype=dtype, device="cpu", pin_memory=True)
             except (RuntimeError, NotImplementedError):  # it has no pinned memory: then copies are waited for
                 self.copies_in_background = False
-        return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
-
-
-class PlainAccelerator:
-    """A device without streams: one queue, and copies that the host waits for."""
-
-    copies_in_background = False
-    graphs: tuple[type[Any], ...] = ()
-
-    def current_stream(self, device: torch.device) -> Hashable:
-        return device
-
-    def on(self, stream: Any) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def wait(self, stream: Any) -> None:
-        """Nothing: each copy was waited for."""
-
-    def is_capturing(self) -> bool:
-        return False
-
-    def host_memory(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+        return super().host_memory(size, stride, dtype)
 
 
 class Accelerators:
@@ -129,7 +108,7 @@ class Accelerators:
             # Some kinds have no module (`privateuseone` before it is given a name).
             module = getattr(torch, kind, None)
             has_streams = all(hasattr(module, name) for name in ("current_stream", "stream"))
-            found = self._known[kind] = StreamAccelerator(module) if has_streams else PlainAccelerator()
+            found = self._known[kind] = StreamAccelerator(module) if has_streams else Accelerator()
         return found
 
 

@@ -39,8 +39,7 @@ from opdump.adapters.torch.private_names import CALLS, OPERATORS, without_modes
 from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.rpc_calls import RpcCalls, worker_number
 from opdump.adapters.torch.schemas import nested_tensors
-from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_listener import TrainingListener
+from opdump.adapters.torch.training import TrainingListener, TrainingObserver
 from opdump.adapters.torch.unseen import never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan

@@ -51,33 +51,12 @@ from opdump.records import OpRecord
 
 _NO_OPERATORS = frozenset(
     {
-        *(
-            "__get__",
-            "__set__",
-            "__len__",
-            "__iter__",
-            "__array__",
-            "__repr__",
-            "__format__",
-            "__hash__",
-            "__contains__",
-        ),
-        *("__bool__", "__int__", "__float__", "__index__", "__deepcopy__", "__reduce_ex__", "__dir__", "__setstate__"),
-        *(
-            "numpy",
-            "tolist",
-            "item",
-            "data_ptr",
-            "untyped_storage",
-            "storage",
-            "size",
-            "dim",
-            "stride",
-            "numel",
-            "element_size",
-        ),
-        *("backward", "grad", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad"),
-        *("is_complex", "is_floating_point", "is_contiguous", "get_device", "share_memory_", "_set_grad_enabled"),
+        *("__get__", "__set__", "__len__", "__iter__", "__array__", "__repr__", "__format__", "__hash__"),
+        *("__contains__", "__bool__", "__int__", "__float__", "__index__", "__deepcopy__", "__reduce_ex__", "__dir__"),
+        *("__setstate__", "numpy", "tolist", "item", "data_ptr", "untyped_storage", "storage", "size", "dim", "stride"),
+        *("numel", "element_size", "backward", "grad", "register_hook", "register_post_accumulate_grad_hook"),
+        *("requires_grad_", "retain_grad", "is_complex", "is_floating_point", "is_contiguous", "get_device"),
+        *("share_memory_", "_set_grad_enabled"),
     }
 )
 """Functions of the interface that compute nothing, or run what others recorded."""

@@ -234,15 +234,10 @@ def hold_weakly(storage: torch.UntypedStorage) -> Any:
     return storage._weak_ref()
 
 
-_neg_view = taken("torch._neg_view", of=DEVICES, instead=torch.neg, by="a negative that is computed")
-
-
-def negated_view(tensor: torch.Tensor) -> torch.Tensor:
-    """The negative of a tensor, which shares its memory."""
-    found: torch.Tensor = _neg_view(tensor)
-    return found
-
-
+negated_view: Callable[[torch.Tensor], torch.Tensor] = taken(
+    "torch._neg_view", of=DEVICES, instead=torch.neg, by="a negative that is computed"
+)
+"""The negative of a tensor, which shares its memory."""
 is_functorch: Callable[[torch.Tensor], bool] = taken(
     "torch._C._functorch.is_functorch_wrapped_tensor",
     of=DEVICES,

@@ -31,7 +31,6 @@ from opdump.adapters.torch.dump_selection import DumpSelection, Enclosing
 from opdump.adapters.torch.loading import Loading, Stopped, raised
 from opdump.adapters.torch.private_names import REPLICA, graph_task, tracing_context
 from opdump.adapters.torch.training_hooks import Watch, install
-from opdump.adapters.torch.training_listener import TrainingListener
 from opdump.adapters.torch.training_networks import Networks
 from opdump.adapters.torch.training_optimizers import Optimizers
 from opdump.adapters.torch.training_position import Position, Running
@@ -41,6 +40,25 @@ from opdump.errors import CaptureStateError
 
 RunFunction = Callable[[], Any]
 _PLACE = ("scope", "phase", "root", "refreshed", "graph_id", "call_id", "recomputing", "enclosing")
+
+
+class TrainingListener:
+    """Gets the events of a training program, in its own thread, as they happen; each does nothing here. An exception reaches the program."""
+
+    def step_begins(self, step: int) -> None:
+        """Operators belong to `step` from now on: at `attach`, and after every `step_ends`."""
+
+    def step_ends(self, step: int, reopened: bool) -> None:
+        """The counter leaves `step`. With `reopened` it goes back, to an iteration that ended before."""
+
+    def graph_appears(self, graph_id: int, name: str, training: bool) -> None:
+        """A network runs for the first time in this mode; `name` as in `TrainingObserver.graphs`."""
+
+    def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
+        """A network is called by the program; the position is inside it already."""
+
+    def optimizer_ends(self, optimizer: Optimizer) -> None:
+        """An outermost `optimizer.step` returned: parameters have their new values, the step is not over yet."""
 
 
 @final
@@ -71,7 +89,9 @@ class TrainingObserver:
         self.networks = Networks(class_names=class_names)
         self.graphs = self.networks.graphs
         self.step = first_step
-        self.counter = StepCounter(self, first=first_step, automatic=steps == "auto")
+        self.counter = StepCounter(
+            self._step_begins, self.listener.step_ends, first=first_step, automatic=steps == "auto"
+        )
         self._optimizers = Optimizers(
             self.counter, self.current, self._unseen, self._next_call, self._optimizer_ends, class_names
         )
@@ -151,16 +171,9 @@ class TrainingObserver:
         self._optimizers.abandon_failed(self.current())
         self.counter.end_by_hand()
 
-    # Events of the counter
-
-    def step_begins(self, step: int) -> None:
-        """Called by the counter."""
+    def _step_begins(self, step: int) -> None:
         self.step = step
         self.listener.step_begins(step)
-
-    def step_ends(self, step: int, reopened: bool) -> None:
-        """Called by the counter."""
-        self.listener.step_ends(step, reopened)
 
     # Modules
 

@@ -9,32 +9,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
-
-
-class StepListener(Protocol):
-    """Gets every change of the counter: the iteration that it leaves, then the one that it comes to."""
-
-    def step_begins(self, step: int) -> None:
-        """Operators belong to `step` from now on; it may have begun before."""
-
-    def step_ends(self, step: int, reopened: bool) -> None:
-        """Operators belong to `step` no more. `reopened`: the counter goes back to an earlier iteration."""
 
 
 class StepCounter:
     """Counts iterations from the events of a training program. Calls may come from any thread.
 
     `step` is the current iteration. `provisional` is true between an automatic end and what confirms it, the next forward that
-    needs gradients: as long as it is, the iteration before may be opened again.
+    needs gradients: as long as it is, the iteration before may be opened again. Of every change `ends` is told first, with the iteration
+    that the counter leaves and whether it goes back to an earlier one, then `begins`, with the one that it comes to.
     """
 
-    def __init__(self, listener: StepListener, *, first: int = 0, automatic: bool = True) -> None:
+    def __init__(
+        self, begins: Callable[[int], None], ends: Callable[[int, bool], None], *, first: int, automatic: bool
+    ) -> None:
         self.step = first
         self.provisional = False
         self.training_seen = False
         self.automatic = automatic
-        self._listener = listener
+        self._begins = begins
+        self._ends = ends
         self._lock = threading.RLock()
         self._gradients = False  # a forward that needs gradients, or a backward, since the last end
         self._reopened = False  # opened again, and not ended since
@@ -176,6 +169,6 @@ class StepCounter:
             self._move(self.step + 1, reopened=False)
 
     def _move(self, step: int, *, reopened: bool) -> None:
-        self._listener.step_ends(self.step, reopened)
+        self._ends(self.step, reopened)
         self.step = step
-        self._listener.step_begins(step)
+        self._begins(step)
