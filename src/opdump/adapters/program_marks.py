@@ -161,11 +161,9 @@ class ModelNames:
         return meant
 
     def of_file(self, path: str | os.PathLike[str]) -> str | None:
-        """The name that the model of a file was given."""
         return self._files.get(os.path.realpath(path))
 
     def of(self, module: Any) -> str | None:
-        """The name that a module was given."""
         found = self._names.get(id(module))
         return None if found is None else found[1]
 

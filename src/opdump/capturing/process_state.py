@@ -55,7 +55,6 @@ class ProcessState:
         self.numbers = itertools.count()
 
     def forked(self) -> None:
-        """In a forked process: the capture stays the parent's."""
         self.inherited += [self.running, self.dump, self.end_child, *self.started]
         self.running = self.dump = self.parts = self.end_child = self.awaiting = None
         self.started.clear()

@@ -39,7 +39,6 @@ class Recording:
 
     @property
     def sink(self) -> DirectorySink:
-        """Where files go."""
         return self.writer.sink
 
     def close(self) -> None:

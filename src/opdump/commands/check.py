@@ -27,7 +27,6 @@ EXIT_NOT_CHECKED = EXIT_USAGE
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
   opdump check /data/dump                               NaN, Inf, overflow, zeros, extremes

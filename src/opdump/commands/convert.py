@@ -28,7 +28,6 @@ _MOST_SHOWN = 50
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
   opdump convert Conv2D.conv1.1.5.1732082705016774 -o out     one file

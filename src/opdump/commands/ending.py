@@ -21,7 +21,6 @@ ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None]
 
 
 def print_warnings(texts: Iterable[str]) -> None:
-    """Print what a configuration or a report warns of."""
     for text in texts:
         click.echo(f"opdump: warning: {text}", err=True)
 

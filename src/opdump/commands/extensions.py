@@ -15,7 +15,6 @@ from opdump.commands import EXIT_ERROR
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
   opdump extensions                  what is there, and who adds it

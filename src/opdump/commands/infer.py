@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
   opdump infer resnet.onnx -c acl.json
@@ -157,7 +156,6 @@ def _infer(
 def _feeds(
     dump: ModelDump, files: Mapping[str, Path], shapes: Mapping[str, Sequence[int]], seed: int | None
 ) -> dict[str, Any]:
-    """What the model is fed with."""
     from opdump.onnx.random_inputs import load_input, random_feed
 
     names = [value.name for value in dump.inputs]

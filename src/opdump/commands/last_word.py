@@ -58,7 +58,6 @@ def tell_at_last(dump: Dump, *, rank: int | None, as_json: bool, strict: bool) -
 
 
 def _nothing() -> int:
-    """There is nothing to be said."""
     return EXIT_OK
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
   opdump overflow /data/dump                   which operators overflowed, and how

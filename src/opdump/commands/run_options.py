@@ -180,7 +180,6 @@ def rank_among_several(environ: Mapping[str, str]) -> int | None:
 
 
 def first_option() -> Callable[[Any], Any]:
-    """The option, for a command."""
     return click.option("--first", is_flag=True, help="In overflow mode, dump the first operator that overflows alone.")
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
   opdump show /data/dump                           runs, steps, the first operators

@@ -113,7 +113,6 @@ def waits() -> bool:
 
 
 def stand_down() -> None:
-    """Cancels every `wait_for`."""
     for finder in _finders():
         if finder.is_first:
             finder.take_out()
@@ -140,13 +139,11 @@ def after_import(name: str, function: Function, *, inside: Context = nullcontext
 
 
 def forget_import(name: str) -> None:
-    """Cancels an `after_import`."""
     for finder in _finders_of(name):
         finder.take_out()
 
 
 def functions_waiting(name: str) -> int:
-    """How many functions wait for this module."""
     return len(_finders_of(name))
 
 

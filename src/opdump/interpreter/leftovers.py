@@ -59,7 +59,6 @@ def ancestors() -> tuple[int, ...]:
 
 
 def own_prefix() -> str:
-    """The prefix of the names of this process's temporary files."""
     return f".{this_process()}-"
 
 

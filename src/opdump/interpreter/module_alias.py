@@ -76,7 +76,6 @@ class _AliasFinder(MetaPathFinder):
         return None if importlib.util.find_spec(own) is None else ModuleSpec(fullname, _AliasLoader(own))
 
     def finds_another(self) -> bool:
-        """Whether anything else can be imported by that name."""
         others = (each for each in sys.meta_path if not isinstance(each, _AliasFinder))
         return any(each.find_spec(self.alias, None) is not None for each in others)
 

@@ -241,7 +241,6 @@ class SummaryTable:
         return np.array(self._rows, np.float64).reshape(-1, len(SUMMARY_FIELDS))
 
     def clear(self) -> None:
-        """Forget all rows."""
         self._rows.clear()
 
     def __len__(self) -> int:
@@ -249,22 +248,18 @@ class SummaryTable:
 
 
 def instruction_set() -> str:
-    """The name of the instruction set in use."""
     return "numpy"
 
 
 def instruction_sets() -> list[str]:
-    """The instruction sets that can be chosen."""
     return ["numpy"]
 
 
 def use_instruction_set(name: str) -> bool:
-    """Choose an instruction set; whether it exists."""
     return name == "numpy"
 
 
 def threads() -> int:
-    """How many threads work on one large tensor."""
     return 1
 
 

@@ -18,7 +18,6 @@ class GrowingGraphs:
         """By graph, operator and slot that reads it."""
 
     def of(self, graph_id: int, root_name: str = "") -> GraphBuilder:
-        """The graph with that number."""
         builder = self._builders.get(graph_id)
         if builder is None:
             builder = self._builders[graph_id] = GraphBuilder(graph_id, root_name)

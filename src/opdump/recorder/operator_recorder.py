@@ -99,7 +99,6 @@ class OperatorRecorder(Recorder):
 
     @told_where_it_stops
     def place(self) -> None:
-        """From now on files are written, into the directory of the rank that the process has by now."""
         with self._lock:
             waited = self._place is not None
             super().place()
@@ -108,7 +107,6 @@ class OperatorRecorder(Recorder):
 
     @told_where_it_stops
     def release(self) -> None:
-        """The held operators belong to the step that they name."""
         with self._lock:
             if self._held:
                 self.place()
@@ -118,7 +116,6 @@ class OperatorRecorder(Recorder):
             super().release()
 
     def discard(self) -> None:
-        """The held operators belong to no step that is dumped."""
         with self._lock:
             self._held = []
             super().discard()
@@ -130,7 +127,6 @@ class OperatorRecorder(Recorder):
         return self._read(op, "input", inputs) if self.plan.inputs else []
 
     def _ran(self, op: OpRecord, taken: list[TensorSnapshot], outputs: Iterable[LiveTensor]) -> None:
-        """An operator has run, of which `taken` was taken before."""
         if self.plan.outputs:
             taken += self._read(op, "output", outputs)
         self._close(Finished(op, taken))

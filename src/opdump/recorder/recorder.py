@@ -112,7 +112,6 @@ class Recorder:
         return self._lookout.verdict
 
     def graph(self, graph_id: int, root_name: str = "") -> GraphBuilder:
-        """The graph under construction with that number."""
         return self._graphs.of(graph_id, root_name)
 
     @contextmanager
@@ -312,7 +311,6 @@ class Recorder:
         self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """The dump cannot be written: raise it in the program, or go on without the dump."""
         if not isinstance(error, OpdumpError):
             error = stopped_by(self.plan.path, error)
         with self._lock:

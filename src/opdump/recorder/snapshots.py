@@ -98,7 +98,6 @@ class TensorSnapshot:
         """What is filed of its numbers, once they are settled."""
 
     def belongs(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> None:
-        """Sets whose tensor it is."""
         self.op = op
         self.io = io
         self.slot = slot
@@ -123,7 +122,6 @@ class TensorSnapshot:
 
     @property
     def file(self) -> str | None:
-        """The file of its elements."""
         return None if self.elements is None else self.elements.file
 
     @property

@@ -21,16 +21,13 @@ class TensorFiles:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether tensors wait for the writer."""
         return bool(self._tensors)
 
     @property
     def takes_constants(self) -> bool:
-        """Whether the layout has a place for constants."""
         return self._for_constants is not None
 
     def add(self, taken: TensorSnapshot) -> None:
-        """One more that has elements."""
         self._tensors.append(taken)
 
     def add_constant(self, data_id: int, taken: TensorSnapshot) -> None:
@@ -58,18 +55,15 @@ class TensorFiles:
         self._tensors = later
 
     def write_all(self) -> None:
-        """Writes the rest: everything has arrived."""
         self._write_constants()
         for entry in self._tensors:
             self._write(entry)
         self._tensors = []
 
     def forget_tensors(self) -> None:
-        """The tensors are not to be written."""
         self._tensors = []
 
     def forget(self) -> None:
-        """Nothing of what waits is to be written."""
         self._tensors, self._constants = [], []
 
     def end_step(self) -> None:

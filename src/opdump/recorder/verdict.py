@@ -49,7 +49,6 @@ class Lookout:
 
     @property
     def verdict(self) -> Verdict:
-        """What was found so far."""
         if self._found is not None:
             return replace(self._found, mode=self._mode.name, tensors=self._tensors, not_looked=self._not_looked)
         if self._mode.verdict is None and not self._tensors:

@@ -27,7 +27,6 @@ class OperatorSelection:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the graph is dumped."""
         return self._filter.is_empty
 
     def names(self, op_name: str) -> bool:

@@ -94,11 +94,9 @@ class GraphRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is recorded any more."""
         return self.recorder.is_over
 
     def emit(self, operator: NamedOperator, inputs: Iterable[LiveTensor], outputs: Iterable[LiveTensor]) -> None:
-        """Hands an operator that has run to the recorder."""
         occurrence = self._executions[operator.op_name]
         self._executions[operator.op_name] = occurrence + 1
         opened = self.recorder.before_op(self.record(operator, occurrence=occurrence), inputs)
@@ -122,7 +120,6 @@ class GraphRun:
     def fail(
         self, operator: NamedOperator, error: BaseException, inputs: Iterable[LiveTensor], *, order: int | None = None
     ) -> None:
-        """Files an operator that failed with what it had been given."""
         self.recorder.failed_op(self.record(operator, order=order), error, inputs)
 
     def record(

@@ -37,7 +37,6 @@ class ElementType:
     known_to_numpy: bool
 
     def size(self, count: int) -> int:
-        """Bytes of `count` elements."""
         return (count * self.bits + 7) // 8
 
 

@@ -63,7 +63,6 @@ class NumpyReader:
 
     @classmethod
     def of_plan(cls, plan: DumpPlan) -> NumpyReader:
-        """A reader that takes what the plan wants of a tensor."""
         return cls(
             statistics=plan.takes_statistics,
             elements=plan.saves_tensors,
@@ -73,7 +72,6 @@ class NumpyReader:
         )
 
     def take(self, tensor: LiveValue) -> TensorSnapshot:
-        """Reads one tensor as it is now."""
         if isinstance(tensor, str):
             return TensorSnapshot(tensor, (), 0, "opaque")
         host = _host_tensor(tensor)
@@ -127,7 +125,6 @@ class NumpyReader:
         """Nothing is on its way: everything was read at once."""
 
     def clear(self) -> None:
-        """Forgets the summaries of the step."""
         self._table.clear()
         self._hosts.clear()
         self._generation += 1
@@ -175,7 +172,6 @@ class HostRuntime:
     device_target: str
 
     def reader(self, plan: DumpPlan) -> NumpyReader:
-        """A reader that takes what the plan wants of a tensor."""
         return NumpyReader.of_plan(plan)
 
 

@@ -73,7 +73,6 @@ class TorchAdapter:
         return worker_number()
 
     def reader(self, plan: DumpPlan) -> TensorReader:
-        """A reader that takes what the plan wants of a tensor."""
         return TensorReader(
             statistics=plan.takes_statistics,
             elements=plan.saves_tensors,
@@ -232,11 +231,9 @@ class _Capture(TrainingListener):
 
     @property
     def step(self) -> int:
-        """The iteration that the program is in."""
         return self.observer.step
 
     def manual_step(self) -> None:
-        """Ends the current iteration here."""
         self.observer.manual_step()
 
     @never_seen

@@ -113,7 +113,6 @@ class CallMode(TorchFunctionMode):
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """On in the calling thread for the length of the block."""
         if is_lost(CALLS):
             yield
             return

@@ -115,7 +115,6 @@ class Collectives:
             self._recorder.place()
 
     def began(self, op: OpRecord, outputs: Sequence[LiveTensor], result: Any) -> None:
-        """A collective returned `result`; its outputs are filed later."""
         work = _work_of(result)
         storages = [] if work is not None else [live[2].untyped_storage() for live in outputs]
         memory = {
@@ -127,7 +126,6 @@ class Collectives:
             self.pending.append(pending)
 
     def waited_for(self, tensor: torch.Tensor, *, has_failed: bool = False) -> None:
-        """The program has waited for the result of a functional collective."""
         memory = tensor.untyped_storage().data_ptr()
         for pending in self.pending:
             if memory in pending.memory:

@@ -100,7 +100,6 @@ class _Lane:
         self._ordered.clear()
 
     def rows(self, first: int, last: int) -> npt.NDArray[np.float64]:
-        """Rows that have arrived."""
         if len(self.arrived) > 1:
             self.arrived = [np.concatenate(self.arrived)]
         return self.arrived[0][first:last]
@@ -226,7 +225,6 @@ class DeviceSummaries:
         return self._made(handle)[1]
 
     def refusals(self) -> list[str]:
-        """What devices could not do, in the words of PyTorch."""
         return [
             f"{kind}: statistics of {NAMES[dtype]} were computed on the host, which takes a copy of each tensor: {reason}"
             for (kind, dtype), reason in self._refused.items()
@@ -234,7 +232,6 @@ class DeviceSummaries:
         ]
 
     def clear(self) -> None:
-        """Forgets the step, finished or not."""
         for lane in self._lanes.values():
             lane.clear()
         self._queued.clear()

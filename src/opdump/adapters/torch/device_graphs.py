@@ -107,7 +107,6 @@ class DeviceGraphs:
             self._recorder.skip_op(replace(op, skip=_REASON))
 
     def warnings(self) -> list[str]:
-        """What was not seen."""
         if not self._regions and not self._replays and not self._beside:
             return []
         beside = (

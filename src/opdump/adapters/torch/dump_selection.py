@@ -79,7 +79,6 @@ class DumpSelection:
         self._reported: set[object] = set()
 
     def spot(self, enclosing: Enclosing | None, frame: FrameType | None) -> Spot:
-        """Where an operator is about to run."""
         codes = set()
         frame_marked = False
         names = self.program.function_names
@@ -94,7 +93,6 @@ class DumpSelection:
         return Spot(enclosing, frozenset(codes), frame_marked)
 
     def takes(self, spot: Spot) -> bool:
-        """Whether what runs there is marked now."""
         version = self.program.version
         if spot.version != version:
             first = spot.version < 0
@@ -104,7 +102,6 @@ class DumpSelection:
         return spot.marked
 
     def is_chosen(self, enclosing: Enclosing | None) -> bool:
-        """Whether what runs in a module is marked."""
         return self._latest(enclosing).enabled
 
     def passed_by(self, spot: Spot) -> None:
@@ -115,7 +112,6 @@ class DumpSelection:
         self._missed_codes |= spot.codes
 
     def next_step(self) -> None:
-        """Forgets what was left out."""
         self._missed_modules.clear()
         self._missed_codes.clear()
 

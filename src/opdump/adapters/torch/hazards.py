@@ -170,7 +170,6 @@ def _packet_and_overload(name: str) -> tuple[str, str]:
 
 
 def find(namespace: str, name: str) -> Operator | None:
-    """The operator of that name; None where this release has none."""
     packet, overload = _packet_and_overload(name)
     found = getattr(getattr(torch.ops, namespace), packet, None)
     return getattr(found, overload or "default", None)

@@ -154,7 +154,6 @@ class Models:
         return placed
 
     def without_excluded(self, op: OpRecord, io: IO, lives: Sequence[LiveTensor]) -> Sequence[LiveTensor]:
-        """The tensors that no blacklist leaves out."""
         chosen = self._single
         if op.net_name:
             chosen = ModelFilter.of(self._plan.models, (op.net_name,))
@@ -166,7 +165,6 @@ class Models:
         return [live for live in lives if live[0] not in slots]
 
     def unmatched(self) -> list[str]:
-        """What `dump_list` names and nothing had, for a warning at the end."""
         self._warn_of_ranges()
         return [*self._notes, *self._matches.texts()]
 
@@ -180,7 +178,6 @@ class Models:
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """Names of the root modules that ran."""
         return self._matches.models_seen
 
     @property

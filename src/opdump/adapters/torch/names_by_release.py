@@ -66,7 +66,6 @@ def later(path: str, *older: str, of: Ability, instead: Any = None, by: str = ""
 
 
 def row(*paths: str, of: Ability, by: str = "") -> PrivateName:
-    """Adds a row to the table."""
     name = PrivateName(paths, of, by)
     assert all(path != other.paths[0] for path in paths for other in NAMES), f"{paths[0]} is listed twice"
     NAMES.append(name)

@@ -175,7 +175,6 @@ class Naming:
         return self.is_selected(site, op_type)
 
     def scope(self) -> str:
-        """The scope of the innermost running module of this thread."""
         return self._observer.current().scope
 
     def here(self) -> OpRecord:
@@ -273,12 +272,10 @@ class Naming:
         return self._timestamp
 
     def next_order(self) -> int:
-        """The next place in the execution order of the step."""
         self._order += 1
         return self._order - 1
 
     def restart_order(self) -> None:
-        """A step begins."""
         self._order = 0
 
 

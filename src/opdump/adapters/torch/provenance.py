@@ -89,7 +89,6 @@ class Provenance:
         return self._sources.get(key, "")
 
     def clear(self) -> None:
-        """Forgets everything and lets the storages go."""
         self._sources.clear()
         self._parts.clear()
         while self._weak:

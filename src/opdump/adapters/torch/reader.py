@@ -63,7 +63,6 @@ class TensorReader:
             self._taker = BatchSummarizer(self._table, TensorSnapshot("", (), 0), _PLAIN_CLASSES)
 
     def take(self, tensor: torch.Tensor) -> TensorSnapshot:
-        """Reads one tensor as it is now."""
         if self._taker is not None:
             entries: list[TensorSnapshot] = []
             self._taker.take_all(None, "input", ((0, "", tensor, "", ""),), entries, self._take_other)
@@ -134,7 +133,6 @@ class TensorReader:
         return self._device.must_finish
 
     def clear(self) -> None:
-        """Forgets the summaries of the step."""
         self._table.clear()
         self._device.clear()
         self._without_others.clear()
@@ -146,7 +144,6 @@ class TensorReader:
 
     @property
     def waits(self) -> int:
-        """How many times the host waited for a stream of a device."""
         return self._device.waits
 
     def _take_any(self, tensor: torch.Tensor) -> TensorSnapshot:

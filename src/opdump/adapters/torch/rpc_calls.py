@@ -70,7 +70,6 @@ class RpcCalls:
         self._replacements.restore()
 
     def warnings(self) -> Iterator[str]:
-        """What was asked for and ran unseen."""
         for what, count in self._unseen.items():
             if what == "gradients":
                 yield (

@@ -72,7 +72,6 @@ class Networks:
         return scopes
 
     def add(self, module: nn.Module, *, network: bool, above: str = OUTSIDE) -> RootScopes:
-        """The scopes of a module that the program calls for the first time."""
         root = compiled_original(module)
         name = part_name("network", root, self._class_names) if network else class_name(root)
         scopes = RootScopes(root, f"{above}/{name}", network=network, class_names=self._class_names)

@@ -84,7 +84,6 @@ class RunningOptimizer:
         self.scope, self.phase, self.around = position.scope, position.phase, position.running
 
     def restore(self, position: Position) -> None:
-        """Take it off the position."""
         position.scope, position.phase, position.running = self.scope, self.phase, self.around
         if not position.optimizers:
             position.call_id = position.network_call

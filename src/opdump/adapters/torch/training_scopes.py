@@ -111,7 +111,6 @@ class RootScopes:
 
     @property
     def name(self) -> str:
-        """The last level of the scope: `network-LeNet`."""
         return self.scope.rpartition("/")[2]
 
     def refresh(self) -> None:
@@ -128,7 +127,6 @@ class RootScopes:
         return self.registered.get(key) or self._borrowed.get(key)
 
     def contains(self, module: nn.Module) -> bool:
-        """Whether a module is registered at or below this root."""
         return id(module) in self.registered
 
     def whole(self, module: nn.Module) -> nn.Module:

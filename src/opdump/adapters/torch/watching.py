@@ -127,7 +127,6 @@ class Watches:
                 self._file(op, op.op_name, watched)
 
     def unmatched(self) -> list[str]:
-        """What the plan names and no operator had."""
         named = {node for entry in self._entries for node in entry.watcher_nodes}
         named.update(name for entry in self._entries for name in entry.layers or ())
         watchers = {node for entry in self._entries for node in entry.watcher_nodes}

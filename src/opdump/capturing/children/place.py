@@ -95,17 +95,14 @@ class Place:
 
     @property
     def framework(self) -> str:
-        """The framework of this process's capture, by its own name."""
         return self._adapter.framework
 
     def starts(self, start: Start) -> None:
-        """A process is about to begin."""
         self._hold()
         if start.kind == "started" and start.obstacle:
             self.starts_unfollowed[start.obstacle] += 1
 
     def told(self) -> tuple[str, ...]:
-        """What there is to say of this process at its end."""
         return (*self.warnings, *warnings_of_starts(self.starts_unfollowed))
 
     def begun(self) -> None:
@@ -125,7 +122,6 @@ class Place:
         return late_writer(plan, lambda: self._open(plan, run))
 
     def settled(self, writer: LateWriter) -> int:
-        """The number that the process has from now on."""
         assert writer.opened is not None, "opening it settles the number"
         return self.rank
 
@@ -196,7 +192,6 @@ class Place:
         return open_writer(plan, run._replace(rank_id=self.rank))
 
     def _number_said(self) -> int | None:
-        """What a launcher or the process group says."""
         if self._known:
             return self._given
         return self._adapter.group_rank if isinstance(self._adapter, SupportsGroups) else None
@@ -235,7 +230,6 @@ def new_token() -> str:
 
 
 def are_awaited(children: tuple[ChildReport, ...]) -> bool:
-    """Whether some of them still run, so that there will be more to tell."""
     return any(child.end == "running" for child in children)
 
 

@@ -41,7 +41,6 @@ class ChildReport:
 
     @property
     def left_data(self) -> bool:
-        """Whether it has a directory."""
         return self.rank_id is not None
 
     @classmethod
@@ -63,7 +62,6 @@ class ChildReport:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The report for `--json`."""
         return {
             "process": self.process,
             "end": self.end,
