@@ -20,7 +20,6 @@ class ProcessState:
         """What ends the capture that runs."""
         self.dump: Dump | None = None
         self.parts: CaptureParts | None = None
-        """Those of `dump`."""
         self.awaiting: Family | None = None
         """The family of a program that has imported no framework yet."""
         self.end_child: Callable[[], None] | None = None
@@ -28,7 +27,6 @@ class ProcessState:
         self.started: list[AbstractContextManager[Dump]] = []
         """Captures begun by `start`, for `stop`: one at most."""
         self.captured = False
-        """A capture has begun in this process."""
         self.watches_starts = False
         self.marks = ProgramMarks()
         self.model_names = ModelNames()

@@ -62,19 +62,15 @@ class RunOptions:
         from opdump.configs.acl.plan import plan_from_environment
         from opdump.configs.plans import resolve_plan
 
-        overrides: dict[str, Any] = {}
-        if self.path is not None:
-            overrides["path"] = self.path
-        if self.full:
-            overrides["saved_data"] = "full"
-        if self.steps is not None:
-            overrides["steps"] = self.steps
-        if self.kernels:
-            overrides["kernels"] = list(self.kernels)
-        if self.layout is not None:
-            overrides["layout"] = self.layout
-        if self.short_names:
-            overrides["class_names_in_scope"] = False
+        asked = {
+            "path": self.path,
+            "saved_data": "full" if self.full else None,
+            "steps": self.steps,
+            "kernels": list(self.kernels) or None,
+            "layout": self.layout,
+            "class_names_in_scope": False if self.short_names else None,
+        }
+        overrides = {key: value for key, value in asked.items() if value is not None}
         config = plan_from_environment(environ) if file is None else file
         if config is None:
             overrides = {**self._statistics_of(program, environ), **overrides}
@@ -91,18 +87,8 @@ class RunOptions:
 
     def refuse_unfit(self, program: str) -> None:
         """Raises UsageError for options that need a config, where the program asks for its dumps itself."""
-        unfit = [
-            name
-            for name, value in (
-                ("--eager", self.eager),
-                ("--first", self.first),
-                ("--full", self.full),
-                ("--kernels", self.kernels),
-                ("--layout", self.layout),
-                ("--steps", self.steps),
-            )
-            if value
-        ]
+        needy = ("eager", "first", "full", "kernels", "layout", "steps")
+        unfit = [f"--{name}" for name in needy if getattr(self, name)]
         if unfit:
             raise click.UsageError(
                 f"{program} asks for its dumps itself; {', '.join(unfit)} needs a config: give -c FILE"

@@ -83,21 +83,9 @@ def _posix_spawn(arguments: tuple[Any, ...]) -> Start | None:
     return _executed("started", arguments)
 
 
-def _exec(arguments: tuple[Any, ...]) -> Start:
-    return _executed("replaced", arguments)
-
-
 def _executed(kind: Kind, arguments: tuple[Any, ...]) -> Start:
     file, words, environ = arguments
     return Start(kind, _texts(words), "" if isinstance(file, int) else os.fsdecode(file), _finds_the_run(environ))
-
-
-def _system(arguments: tuple[Any, ...]) -> Start:
-    return Start("started", _texts(arguments[0]))
-
-
-def _fork(_arguments: tuple[Any, ...]) -> Start:
-    return Start("forked")
 
 
 def _import(arguments: tuple[Any, ...]) -> Start | None:
@@ -108,10 +96,10 @@ def _import(arguments: tuple[Any, ...]) -> Start | None:
 _READERS: Final[dict[str, Callable[[tuple[Any, ...]], Start | None]]] = {
     "subprocess.Popen": _popen,
     "os.posix_spawn": _posix_spawn,
-    "os.exec": _exec,
-    "os.system": _system,
-    "os.fork": _fork,
-    "os.forkpty": _fork,
+    "os.exec": lambda arguments: _executed("replaced", arguments),
+    "os.system": lambda arguments: Start("started", _texts(arguments[0])),
+    "os.fork": lambda _: Start("forked"),
+    "os.forkpty": lambda _: Start("forked"),
     "import": _import,
 }
 

@@ -12,45 +12,29 @@ gives a `StepWriter`.
 from __future__ import annotations
 
 from opdump.plan import DumpPlan
-from opdump.recorder.circumstances import Circumstances, Nothing
+from opdump.recorder.circumstances import Nothing
 from opdump.recorder.failure_recorder import FailureRecorder
 from opdump.recorder.operator_recorder import OperatorRecorder
 from opdump.recorder.overflow_recorder import DataOverflowDetector, OverflowDetector, OverflowRecorder
 from opdump.recorder.own_errors import beside_the_program, failure_text
 from opdump.recorder.recorder import Recorder
-from opdump.recorder.snapshots import Elements, Live, LiveTensor, PendingArray, Reader, TensorSnapshot
+from opdump.recorder.snapshots import Elements, Live, LiveTensor, Reader, TensorSnapshot
 from opdump.recorder.tally import GAPS
 from opdump.recorder.watch_recorder import WatchRecorder
-from opdump.recorder.writers import (
-    StepWriter,
-    SupportsExceptions,
-    SupportsFlush,
-    SupportsMetadata,
-    SupportsOperatorFiles,
-    SupportsOverflows,
-    SupportsTensorFiles,
-)
+from opdump.recorder.writers import StepWriter, SupportsMetadata, SupportsOperatorFiles, SupportsTensorFiles
 
 __all__ = [
     "GAPS",
-    "Circumstances",
     "Elements",
     "FailureRecorder",
     "Live",
     "LiveTensor",
     "Nothing",
     "OperatorRecorder",
-    "OverflowDetector",
-    "OverflowRecorder",
-    "PendingArray",
     "Reader",
     "Recorder",
-    "StepWriter",
-    "SupportsExceptions",
-    "SupportsFlush",
     "SupportsMetadata",
     "SupportsOperatorFiles",
-    "SupportsOverflows",
     "SupportsTensorFiles",
     "TensorSnapshot",
     "WatchRecorder",

@@ -40,11 +40,9 @@ class Circumstances:
     elsewhere: int = 0
     """Calls of networks in threads that nobody looks into."""
     marks: bool = False
-    """Something is marked (`dump_mode` 2)."""
     chose_nothing: ChoseNothing = ""
     """The configuration names operators, and none that ran has any of the names, or lies in any of the ranges."""
     models_seen: tuple[str, ...] = ()
-    """Names of the models that ran."""
     exited: bool = False
     """The program ended by `sys.exit`, as one does that was asked for its help."""
     in_children: int = 0
@@ -68,171 +66,155 @@ class _Case(NamedTuple):
 def why_nothing(plan: DumpPlan, around: Circumstances, *, executed: int, skipped: Mapping[str, int]) -> Nothing:
     """The first reason of the table that holds. To be asked where nothing was captured."""
     case = _Case(plan, around, executed, skipped)
-    for reason in _REASONS:
-        found = reason(case)
-        if found is not None:
-            return found
-    raise AssertionError("the last reason always holds")
+    text, reason = next((text, reason) for reason in _REASONS if (text := reason(case)))
+    wanted_so = reason is _other_device or (reason is _another_mode and not plan.mode.watches)
+    return Nothing(text, not wanted_so)
 
 
-def _nothing_enabled(case: _Case) -> Nothing | None:
+# Each gives the words of a reason, and none where it does not hold.
+
+
+def _nothing_enabled(case: _Case) -> str:
     if not case.plan.enables_nothing:
-        return None
+        return ""
     words = words_of(case.plan.dialect)
-    return Nothing(f"the {words.file} is valid and enables nothing: it chooses no model and no operator", True)
+    return f"the {words.file} is valid and enables nothing: it chooses no model and no operator"
 
 
-def _unable(case: _Case) -> Nothing | None:
-    return Nothing(case.around.unable, True) if case.around.unable else None
+def _unable(case: _Case) -> str:
+    return case.around.unable
 
 
-def _not_imported(case: _Case) -> Nothing | None:
+def _not_imported(case: _Case) -> str:
     if case.executed or case.around.is_framework_used:
-        return None
-    return Nothing(f"the program imported no {case.around.framework}", True)
+        return ""
+    return f"the program imported no {case.around.framework}"
 
 
-def _children(case: _Case) -> Nothing | None:
+def _children(case: _Case) -> str:
     number = case.around.in_children
     if case.executed or not number:
-        return None
-    return Nothing(f"nothing ran in this process; it started {number} others, and they were not captured", True)
+        return ""
+    return f"nothing ran in this process; it started {number} others, and they were not captured"
 
 
-def _threads(case: _Case) -> Nothing | None:
+def _threads(case: _Case) -> str:
     number = case.around.elsewhere
     if case.executed or not number:
-        return None
-    return Nothing(
+        return ""
+    return (
         f"nothing ran in a thread that is captured: networks were called {number} times in threads that were running before the "
-        "capture began. Begin it before they start",
-        True,
+        "capture began. Begin it before they start"
     )
 
 
-def _steps_not_reached(case: _Case) -> Nothing | None:
+def _steps_not_reached(case: _Case) -> str:
     around, steps = case.around, case.plan.steps
     if around.next_step is None or steps.ranges is None:
-        return None
+        return ""
     # A model has executions; steps are those of what belongs to no model.
     if case.executed and not around.counts_every_step:
-        return None
+        return ""
     if around.counts_every_step and (around.executions or not case.plan.single_operators):
-        return None
+        return ""
     asked = f"`{words_of(case.plan.dialect).steps}` asks for {steps}"
     if _any_in(steps, around.first_step, around.next_step):
-        return None
+        return ""
     if around.next_step == around.first_step:
         if around.exited:
-            return Nothing("the program exited before a step had ended", True)
-        return Nothing(
+            return "the program exited before a step had ended"
+        return (
             f"no wanted step was reached: the program ended no step and was in step {around.first_step} to the end, and {asked}; "
-            "opdump.capture's dump.step() ends one by hand",
-            True,
+            "opdump.capture's dump.step() ends one by hand"
         )
-    return Nothing(
-        f"no wanted step was reached: the program ended the steps {around.first_step} to {around.next_step - 1}, and {asked}"
-        if around.next_step - 1 > around.first_step
-        else f"no wanted step was reached: the program ended step {around.first_step} alone, and {asked}",
-        True,
-    )
+    if around.next_step - 1 > around.first_step:
+        ended = f"the steps {around.first_step} to {around.next_step - 1}"
+    else:
+        ended = f"step {around.first_step} alone"
+    return f"no wanted step was reached: the program ended {ended}, and {asked}"
 
 
-def _single_operators_alone(case: _Case) -> Nothing | None:
+def _single_operators_alone(case: _Case) -> str:
     """Nodes of a loaded model are none that a program starts one by one."""
     around = case.around
     if case.executed or case.plan.models != () or not case.plan.single_operators or not around.models_seen:
-        return None
+        return ""
     seen = ", ".join(map(repr, around.models_seen[:5]))
-    return Nothing(
-        f"`dump_op_switch` dumps single operators, and `dump_list` chooses no model; those that were loaded are called {seen}",
-        True,
-    )
+    return f"`dump_op_switch` dumps single operators, and `dump_list` chooses no model; those that were loaded are called {seen}"
 
 
-def _nothing_ran(case: _Case) -> Nothing | None:
+def _nothing_ran(case: _Case) -> str:
     if case.executed or case.around.executions:
-        return None
+        return ""
     framework = f" of {case.around.framework}" if case.around.framework else ""
     where = "" if case.plan.steps.ranges is None or case.around.exited else " in a wanted step"
-    return Nothing(f"no operator{framework} ran{where}", True)
+    return f"no operator{framework} ran{where}"
 
 
-def _another_mode(case: _Case) -> Nothing | None:
+def _another_mode(case: _Case) -> str:
     """Where operators ran, the other modes may well find nothing to file."""
-    mode = case.plan.mode
-    return Nothing(mode.nothing_found, mode.watches) if mode.nothing_found else None
+    return case.plan.mode.nothing_found
 
 
-def _no_marks(case: _Case) -> Nothing | None:
+def _no_marks(case: _Case) -> str:
     if case.plan.selection != "marked":
-        return None
+        return ""
     if not case.around.marks:
-        return Nothing("dump_mode is 2 and nothing is marked; call opdump.set_dump(net) in the program", True)
-    return Nothing("dump_mode is 2 and no operator ran in what set_dump marked", True)
+        return "dump_mode is 2 and nothing is marked; call opdump.set_dump(net) in the program"
+    return "dump_mode is 2 and no operator ran in what set_dump marked"
 
 
-def _no_model(case: _Case) -> Nothing | None:
-    executions, models = case.around.executions, case.plan.models
-    if (
-        executions is None
-        or not models
-        or not case.around.models_seen
-        or any(entry.model_name is None for entry in models)
-    ):
-        return None
-    if executions:
-        return None
-    seen = ", ".join(map(repr, case.around.models_seen[:5])) or "none"
-    return Nothing(f"no model of dump_list ran; those that ran are called {seen}", True)
+def _no_model(case: _Case) -> str:
+    around, models = case.around, case.plan.models
+    if around.executions is None or around.executions or not models or not around.models_seen:
+        return ""
+    if any(entry.model_name is None for entry in models):
+        return ""
+    return f"no model of dump_list ran; those that ran are called {', '.join(map(repr, around.models_seen[:5]))}"
 
 
-def _no_names(case: _Case) -> Nothing | None:
+def _no_names(case: _Case) -> str:
     found = case.around.chose_nothing
     if not found or not case.plan.mode.files_selected:
-        return None
+        return ""
     key = "kernels" if case.plan.selection == "kernels" else words_of(case.plan.dialect).operators
     said = f"has a name that `{key}` gives" if found == "names" else f"lies in an `opname_range` of `{key}`"
-    return Nothing(f"no operator that ran {said}", True)
+    return f"no operator that ran {said}"
 
 
-def _not_this_execution(case: _Case) -> Nothing | None:
+def _not_this_execution(case: _Case) -> str:
     executions, steps = case.around.executions, case.plan.steps
     if not executions or steps.ranges is None:
-        return None
+        return ""
     first = case.around.first_step
     if any(times and _any_in(steps, first, first + times - 1) for times in executions.values()):
-        return None
+        return ""
     ran = ", ".join(
         f"{name!r} ran {'once' if times == 1 else f'{times} times'} ({first}{f' to {first + times - 1}' if times > 1 else ''})"
         for name, times in sorted(executions.items())
     )
-    return Nothing(
-        f"no wanted execution of a model was reached: {ran}, and `{words_of(case.plan.dialect).steps}` asks for {steps}",
-        True,
-    )
+    asked = f"`{words_of(case.plan.dialect).steps}` asks for {steps}"
+    return f"no wanted execution of a model was reached: {ran}, and {asked}"
 
 
-def _other_device(case: _Case) -> Nothing | None:
+def _other_device(case: _Case) -> str:
     left = {reason for reason, count in case.skipped.items() if count} - WITHOUT_KERNEL
-    if left != {"device not selected"}:
-        return None
-    return Nothing("support_device leaves this device out", False)
+    return "support_device leaves this device out" if left == {"device not selected"} else ""
 
 
-def _no_kernels(case: _Case) -> Nothing | None:
+def _no_kernels(case: _Case) -> str:
     left = {reason for reason, count in case.skipped.items() if count}
     if not left or not left <= WITHOUT_KERNEL:
-        return None
-    return Nothing(f"only operators ran that compute nothing ({', '.join(sorted(left))})", True)
+        return ""
+    return f"only operators ran that compute nothing ({', '.join(sorted(left))})"
 
 
-def _left_out(case: _Case) -> Nothing | None:
+def _left_out(case: _Case) -> str:
     if not case.skipped:
-        return Nothing("no operator that ran was chosen", True)
+        return "no operator that ran was chosen"
     by_count = sorted(case.skipped.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{count:,} {reason}" for reason, count in by_count)
-    return Nothing(f"all operators that ran were left out ({shown})", True)
+    return f"all operators that ran were left out ({shown})"
 
 
 def _any_in(steps: StepSet, first: int, last: int) -> bool:
@@ -241,7 +223,7 @@ def _any_in(steps: StepSet, first: int, last: int) -> bool:
 
 
 # In this order: a reason is told only where those before it do not hold.
-_REASONS: Final[tuple[Callable[[_Case], Nothing | None], ...]] = (
+_REASONS: Final[tuple[Callable[[_Case], str], ...]] = (
     _nothing_enabled,
     _unable,
     _children,

@@ -24,7 +24,6 @@ class Finished(NamedTuple):
     op: OpRecord
     taken: list[TensorSnapshot]
     status: OverflowStatus | None = None
-    """How it overflowed, where it did."""
 
 
 class Raised(NamedTuple):

@@ -27,14 +27,11 @@ class OverflowRecorder(OperatorRecorder):
     def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader, detector: OverflowDetector) -> None:
         super().__init__(plan, writer, reader)
         self._overflows = 0
-        """Operators that overflowed so far."""
         self._detector = detector
         self._summaries_only: Reader | None = None
         """Looks at outputs before anything is copied, where the detector can make use of it."""
         self._clearing: SupportsClearing | None = None
-        """The detector, where it can."""
         self._memory_of: Callable[[Any], object] | None = None
-        """The reader's, where it can."""
         able: object = detector  # a plain function has no methods, says mypy; another callable may
         if isinstance(able, SupportsClearing) and isinstance(reader, SupportsLazyInputs):
             self._summaries_only, self._clearing, self._memory_of = reader.without_elements(), able, reader.memory_of

@@ -67,7 +67,6 @@ class Recorder:
         """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
         self._lookout = Lookout(plan.mode)
         self.writer: Final = writer
-        """What files the records."""
         self._writer = writer = guarded(writer, self._failed)
         self._files = TensorFiles(writer)
         self._graphs = GrowingGraphs(writer)

@@ -28,7 +28,6 @@ class Tally:
         """Operators by why they left no data."""
         self.tensors_skipped: Counter[str] = Counter()
         self.steps: list[int] = []
-        """Steps of which something was recorded."""
         self._wanted = steps
         self._known_steps: set[int] = set()
 

@@ -17,7 +17,6 @@ class TensorFiles:
         self._tensors: list[TensorSnapshot] = []
         self._constants: list[tuple[int, TensorSnapshot]] = []
         self._with_arguments: set[tuple[int, int, str]] = set()
-        """Operators of the step whose arguments are filed."""
 
     @property
     def are_waiting(self) -> bool:

@@ -157,7 +157,6 @@ class _Capture(TrainingListener):
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._last_ended = False
         self._filed: int | None = None
-        """The step that was filed last."""
 
     @never_seen
     def open(self) -> None:

@@ -125,7 +125,6 @@ class DeviceSummaries:
     def __init__(self, *, low_precision: bool, accelerators: Accelerators | None = None) -> None:
         self.accelerators = Accelerators() if accelerators is None else accelerators
         self.waits = 0
-        """How many times the host waited for a stream."""
         self._low_precision = low_precision
         self._lanes: dict[tuple[torch.device, Hashable], _Lane] = {}
         self._busy: dict[int, _Lane] = {}

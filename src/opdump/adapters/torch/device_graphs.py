@@ -44,7 +44,6 @@ class DeviceGraphs:
         self._accelerator = accelerators.capturing()
         self._replacements = Replacements()
         self._recorded: dict[int, _Recorded] = {}
-        """Graphs that are being recorded, by identity."""
         self._open: set[Hashable] = set()
         """Regions that have begun and are known."""
         self._lock = threading.Lock()

@@ -100,7 +100,6 @@ class CaptureMode(RecordingMode):
             self.watches = Watches(plan, recorder, self.naming.now, OperatorNames() if names is None else names)
         self._calls_only = calls_only
         self.failures: FailedOperators | None = None
-        """What runs operators in exception mode."""
         self._names_constants = plan.mode.files_values
         self._reads_all = plan.mode.reads_operators
         self._judges = plan.mode.detects_overflow

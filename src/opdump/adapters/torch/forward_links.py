@@ -36,7 +36,6 @@ class _Nodes(Generic[Link]):
 
     def __init__(self) -> None:
         self.listed = False
-        """Whether it is among those of all threads."""
         self.found_for: tuple[int, int] | None = None
         """Task and number of the node that was asked for last; most nodes run several operators."""
         self.found: Link | None = None

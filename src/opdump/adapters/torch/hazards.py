@@ -160,16 +160,12 @@ def _counts_inside(qualified: str) -> bool:
         return not has(qualified, COMPOSITE)
     if has(qualified, COMPOSITE) or has(qualified, _COUNTS_WRITES):
         return False
-    schema = named_schema(*_packet_and_overload(qualified))
+    packet, _, overload = qualified.partition(".")
+    schema = named_schema(packet, overload)
     return any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
 
 
-def _packet_and_overload(name: str) -> tuple[str, str]:
-    packet, _, overload = name.partition(".")
-    return packet, overload
-
-
 def find(namespace: str, name: str) -> Operator | None:
-    packet, overload = _packet_and_overload(name)
+    packet, _, overload = name.partition(".")
     found = getattr(getattr(torch.ops, namespace), packet, None)
     return getattr(found, overload or "default", None)

@@ -22,9 +22,7 @@ NAMES: dict[torch.dtype, str] = {
     )
     if hasattr(torch, name)
 }
-"""What records call the types."""
 CODES = {dtype: DTYPE_CODES[name] for dtype, name in NAMES.items() if name in DTYPE_CODES}
-"""Types that the summary kernels know."""
 _NUMPY: dict[torch.dtype, npt.DTypeLike] = {
     dtype: (np.uint16 if name == "bfloat16" else np.dtype(name))
     for dtype, name in NAMES.items()

@@ -70,7 +70,6 @@ class Naming:
         self.parameter_scopes: dict[int, str] = {}
         """Scopes of the owners of parameters, by the identity of the parameter."""
         self.matched_kernels: set[str] = set()
-        """Entries of the plan's `kernels` that matched some operator."""
         self._plan = plan
         self._recorder = recorder
         self._observer = observer
@@ -79,7 +78,6 @@ class Naming:
         self._marks = marks
         """What chooses operators in place of the plan; None where the plan does."""
         self._models = models
-        """Places operators in models, in the layout of devices."""
         self._passed: dict[tuple[int, str], Link] = {}
         self._adjusts = models is not None or plan.mode.failures_only or plan.mode.detects_overflow
         self._stacks = StackReader()

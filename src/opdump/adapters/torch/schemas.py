@@ -28,7 +28,6 @@ class OperatorSchema:
     tensors: tuple[tuple[int, str], ...]
     """Position and name of the arguments that are tensors or lists of tensors, in schema order."""
     others: tuple[tuple[int, str], ...]
-    """Position and name of all other arguments."""
     written: tuple[tuple[int, str], ...]
     """Position and name of the arguments that the operator writes into and does not return."""
     asynchronous: bool = False

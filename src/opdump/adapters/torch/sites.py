@@ -37,7 +37,6 @@ class Site:
         self.selected: bool | None = None
         """Whether the plan's `kernels` take it; None before it was asked."""
         self.described = False
-        """Whether it stands in the graph."""
         self.raw_arguments: Any = None
         self.arguments: Mapping[str, Any] = {}
         self.sources: list[str] = []

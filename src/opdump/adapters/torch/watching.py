@@ -62,7 +62,6 @@ class Watches:
     def __init__(self, plan: DumpPlan, recorder: WatchRecorder, now: Callable[[], int], names: OperatorNames) -> None:
         self._names = names
         self._seen: dict[str, None] = {}
-        """Names of the operators that ran."""
         self._entries: list[ModelSelection] = [entry for entry in plan.models or () if entry.watcher_nodes]
         self._recorder = recorder
         self._now = now
@@ -74,7 +73,6 @@ class Watches:
             for name in (*entry.layers, *entry.watcher_nodes)
         )
         self._watched: dict[str, _Watched] = {}
-        """By the name of the watched node."""
         self._tensors: dict[str, _Watched] = {}
         self._lock = threading.Lock()
         self.matched: set[str] = set()

@@ -33,7 +33,6 @@ class ChildReport:
     last_step: int | None = None
     """The last step that it filed, as far as is known; None where it filed none."""
     reason: str = ""
-    """Why it is not captured."""
     failure: str = ""
     """What kept its part of the dump from being written to its end."""
     verdict: Verdict | None = None
