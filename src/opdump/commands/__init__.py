@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -21,21 +21,16 @@ EXIT_INCOMPLETE = 3
 EXIT_INTERRUPTED = 130
 
 
-class _Verb(NamedTuple):
-    module: str
-    help: str
-
-
 _VERBS = MappingProxyType(
     {
-        "run": _Verb("opdump.commands.run", "Run a script or module and dump its operators."),
-        "infer": _Verb("opdump.commands.infer", "Run an ONNX model and dump its nodes."),
-        "show": _Verb("opdump.commands.show", "Show what a dump holds."),
-        "check": _Verb("opdump.commands.check", "Say what in a dump looks wrong."),
-        "convert": _Verb("opdump.commands.convert", "Convert dump files of Ascend devices."),
-        "overflow": _Verb("opdump.commands.overflow", "Show what overflowed on Ascend devices."),
-        "extensions": _Verb("opdump.commands.extensions", "List what installed packages add."),
-        "config": _Verb("opdump.commands.config", "Write or check a data_dump.json or an acl.json."),
+        "run": "Run a script or module and dump its operators.",
+        "infer": "Run an ONNX model and dump its nodes.",
+        "show": "Show what a dump holds.",
+        "check": "Say what in a dump looks wrong.",
+        "convert": "Convert dump files of Ascend devices.",
+        "overflow": "Show what overflowed on Ascend devices.",
+        "extensions": "List what installed packages add.",
+        "config": "Write or check a data_dump.json or an acl.json.",
     }
 )
 
@@ -47,16 +42,15 @@ class _Verbs(click.Group):
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        verb = _VERBS.get(cmd_name)
-        if verb is None:
+        if cmd_name not in _VERBS:
             return None
-        command = getattr(importlib.import_module(verb.module), cmd_name)
+        command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.help) for name, verb in _VERBS.items()])
+            formatter.write_dl(list(_VERBS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Turn the errors that opdump raises on purpose into one message and exit code 1."""

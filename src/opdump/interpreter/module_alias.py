@@ -11,6 +11,7 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -49,18 +50,12 @@ def has_alias(alias: str, package: str) -> bool:
     return _AliasFinder(alias, package) in sys.meta_path
 
 
+@dataclass(frozen=True)
 class _AliasFinder(MetaPathFinder):
     """Finds `alias` and what is in it as modules of `package`."""
 
-    def __init__(self, alias: str, package: str) -> None:
-        self.alias = alias
-        self.package = package
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _AliasFinder) and (self.alias, self.package) == (other.alias, other.package)
-
-    def __hash__(self) -> int:
-        return hash((self.alias, self.package))
+    alias: str
+    package: str
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

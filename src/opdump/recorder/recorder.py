@@ -63,7 +63,7 @@ class Recorder:
         """What kept the dump from being written: the first cause."""
         self.is_over = False
         """Nothing is recorded any more: the dump could not be written, and the program goes on without it."""
-        self.when_over: Callable[[], None] = _nothing
+        self.when_over: Callable[[], None] = lambda: None
         """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
         self._lookout = Lookout(plan.mode)
         self.writer: Final = writer
@@ -83,7 +83,7 @@ class Recorder:
         self._place: Callable[[], int] | None = None
         self.when_placed: list[Callable[[int], object]] = []
         """Called with the number that the process turned out to have."""
-        self.when_filed: Callable[[], object] = _nothing
+        self.when_filed: Callable[[], object] = lambda: None
         """Called when a step, or a part of one, was handed to the writer and counted."""
 
     def wait_for_place(self, place: Callable[[], int]) -> None:
@@ -372,10 +372,6 @@ class Recorder:
 
     def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
         self.tally.filed(steps, ops, entries)
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
 
 
 @contextmanager

@@ -48,11 +48,7 @@ def await_work_of_ancestors(asked: str) -> bool:
 
 def await_framework_of(directory: str) -> None:
     """Captures this process once it has imported the framework that the run is of."""
-    wait_for(_FRAMEWORKS, before=_nothing, after=lambda name: _begin(directory, name))
-
-
-def _nothing(_name: str) -> None:
-    """Until the framework is there, there is nothing to do."""
+    wait_for(_FRAMEWORKS, before=lambda _: None, after=lambda name: _begin(directory, name))
 
 
 def _begin(directory: str, name: str) -> None:

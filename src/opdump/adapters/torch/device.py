@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,13 +33,11 @@ _REFUSALS = (RuntimeError, NotImplementedError, TypeError)
 """What PyTorch raises where a device cannot do something; memory that is full is a RuntimeError of its own on some, and none on others."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingCopy:
     """Elements on their way to the host; complete after `DeviceSummaries.finish`."""
 
-    __slots__ = ("host",)
-
-    def __init__(self, host: torch.Tensor) -> None:
-        self.host = host
+    host: torch.Tensor
 
     def raw(self) -> npt.NDArray[Any]:
         """The elements as a summary or a digest of a host tensor sees them: bfloat16 in its 16 bits, smaller floats widened."""
@@ -54,19 +53,19 @@ class PendingCopy:
         return widened(raw) if self.host.dtype is torch.bfloat16 else raw
 
 
+@dataclass(slots=True, eq=False)
 class _Lane:
     """The rows that were ordered on one stream of one device."""
 
-    def __init__(self, accelerator: Accelerator, device: torch.device, stream: Hashable) -> None:
-        self.accelerator = accelerator
-        self.device = device
-        self.stream = stream
-        self.used = 0
-        self.arrived: list[npt.NDArray[np.float64]] = []
-        self._chunks: list[torch.Tensor] = []
-        self._rows: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = []
-        self._ordered: list[torch.Tensor] = []
-        self._fetched = 0
+    accelerator: Accelerator
+    device: torch.device
+    stream: Hashable
+    used: int = 0
+    arrived: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    _chunks: list[torch.Tensor] = field(default_factory=list)
+    _rows: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = field(default_factory=list)
+    _ordered: list[torch.Tensor] = field(default_factory=list)
+    _fetched: int = 0
 
     def next_row(self, *, wide: bool) -> torch.Tensor:
         """A row of zeros or of numbers that nobody needs any more."""

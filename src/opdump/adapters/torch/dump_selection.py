@@ -4,13 +4,14 @@
     spot = Spot(inside, frame)                     where an operator runs
     marks.takes(spot)                              whether it is marked now
 
-DumpSelection change while a program runs. What was found for a spot stays valid as long as no mark changes; the gradient of an operator asks for the
+Marks change while a program runs. What was found for a spot stays valid as long as no mark changes; the gradient of an operator asks for the
 spot of that operator again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
@@ -20,17 +21,15 @@ from opdump.adapters.program_marks import UNMARKED, Mark, ProgramMarks, key_of
 from opdump.adapters.torch.training_scopes import RootScopes, compiled_original
 
 
+@dataclass(slots=True, eq=False)
 class Enclosing:
     """A running call of a module. `scopes` knows the modules that it is registered below, `outer` is the call around it."""
 
-    __slots__ = ("mark", "module", "outer", "scopes", "version")
-
-    def __init__(self, module: nn.Module, scopes: RootScopes | None, outer: Enclosing | None) -> None:
-        self.module = module
-        self.scopes = scopes
-        self.outer = outer
-        self.mark = UNMARKED
-        self.version = -1
+    module: nn.Module
+    scopes: RootScopes | None
+    outer: Enclosing | None
+    mark: Mark = UNMARKED
+    version: int = -1
 
     def modules(self) -> Iterator[nn.Module]:
         """The module and those around it, innermost first; lists of modules, which never run, among them."""
@@ -49,18 +48,16 @@ class Enclosing:
         return [*(compiled_original(module) for module in reversed([*around, self.module]))]
 
 
+@dataclass(slots=True, eq=False)
 class Spot:
     """Where an operator runs: the innermost running call of a module, and the functions on the stack."""
 
-    __slots__ = ("codes", "enclosing", "frame_marked", "marked", "version")
-
-    def __init__(self, enclosing: Enclosing | None, codes: frozenset[CodeType], frame_marked: bool) -> None:
-        self.enclosing = enclosing
-        self.codes = codes
-        self.frame_marked = frame_marked
-        """Whether a marked function was running when the operator ran. A method that is marked for another object is not in `codes`."""
-        self.marked = False
-        self.version = -1
+    enclosing: Enclosing | None
+    codes: frozenset[CodeType]
+    frame_marked: bool
+    """Whether a marked function was running when the operator ran. A method that is marked for another object is not in `codes`."""
+    marked: bool = False
+    version: int = -1
 
 
 class DumpSelection:

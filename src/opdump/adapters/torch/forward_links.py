@@ -11,6 +11,7 @@ step before are kept too.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -29,20 +30,18 @@ class _Named(Protocol):
 Link = TypeVar("Link", bound=_Named)
 
 
+@dataclass(slots=True, eq=False)
 class _Nodes(Generic[Link]):
     """The nodes that one thread made, by their number: the operators before and after the node was made."""
 
-    __slots__ = ("earlier", "found", "found_for", "last", "link", "listed", "recent")
-
-    def __init__(self) -> None:
-        self.listed = False
-        self.found_for: tuple[int, int] | None = None
-        """Task and number of the node that was asked for last; most nodes run several operators."""
-        self.found: Link | None = None
-        self.recent: dict[int, tuple[Link | None, Link]] = {}
-        self.earlier: dict[int, tuple[Link | None, Link]] = {}
-        self.last = -1
-        self.link: Link | None = None
+    listed: bool = False  # among those of all threads
+    found_for: tuple[int, int] | None = None
+    """Task and number of the node that was asked for last; most nodes run several operators."""
+    found: Link | None = None
+    recent: dict[int, tuple[Link | None, Link]] = field(default_factory=dict)
+    earlier: dict[int, tuple[Link | None, Link]] = field(default_factory=dict)
+    last: int = -1
+    link: Link | None = None
 
     def get(self, sequence: int, copies: bool) -> Link | None:
         pair = self.recent.get(sequence) or self.earlier.get(sequence)

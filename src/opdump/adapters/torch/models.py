@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -60,15 +60,15 @@ class _Ranges:
         return found
 
 
+@dataclass(slots=True, eq=False)
 class _Model:
     """A model, and how often it ran."""
 
-    def __init__(self, name: str, model_id: int, chosen: ModelFilter) -> None:
-        self.name = name
-        self.model_id = model_id
-        self.chosen = chosen
-        self.executions = 0
-        self.ranges = _Ranges([each for entry in chosen.entries for each in entry.ranges])
+    name: str
+    model_id: int
+    chosen: ModelFilter
+    ranges: _Ranges
+    executions: int = 0
 
 
 class Models:
@@ -88,7 +88,7 @@ class Models:
         # An entry without a name chooses among the operators outside of every model too.
         nameless: tuple[ModelSelection, ...] = tuple(entry for entry in plan.models or () if entry.model_name is None)
         self._single = ModelFilter(nameless or (ModelSelection(),))
-        self._single_ranges = _Ranges([each for entry in self._single.entries for each in entry.ranges])
+        self._single_ranges = _ranges_of(self._single)
         self.names = OperatorNames() if names is None else names
         self._matches = ListMatches(plan.models, plan.dialect, "operator and no module that ran")
 
@@ -110,7 +110,8 @@ class Models:
             model = self._models.get((id(original), name))
             if model is None:
                 self._modules[id(original)] = original
-                model = _Model(name, len(self._models) + 1, ModelFilter.of(self._plan.models, (name,)))
+                chosen = ModelFilter.of(self._plan.models, (name,))
+                model = _Model(name, len(self._models) + 1, chosen, _ranges_of(chosen))
                 self._models[id(original), name] = model
             model.executions += 1
             model.ranges.restart()
@@ -196,3 +197,7 @@ class Models:
         if model is None:
             return replace(op, net_name="")
         return replace(op, net_name=model.name, graph_id=model.model_id, step=model.executions - 1)
+
+
+def _ranges_of(chosen: ModelFilter) -> _Ranges:
+    return _Ranges([each for entry in chosen.entries for each in entry.ranges])

@@ -9,39 +9,29 @@ call of the root module, one `optimizer.step`, or one backward; gradient accumul
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 GRADIENTS = "Gradients/"
 
 
+@dataclass(slots=True, eq=False)
 class Site:
     """A place of the program that runs an operator, and what is the same each time that it does."""
 
-    __slots__ = (
-        "arguments",
-        "described",
-        "link",
-        "name",
-        "occurrences",
-        "raw_arguments",
-        "selected",
-        "sources",
-        "step",
-    )
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.step = -1
-        """Serial number of the step in which `occurrences` counts."""
-        self.occurrences = 0
-        self.selected: bool | None = None
-        """Whether the plan's `kernels` take it; None before it was asked."""
-        self.described = False
-        self.raw_arguments: Any = None
-        self.arguments: Mapping[str, Any] = {}
-        self.sources: list[str] = []
-        self.link: Any = None
-        """What its gradient inherits; the owner of the sites sets and reads it."""
+    name: str
+    step: int = -1
+    """Serial number of the step in which `occurrences` counts."""
+    occurrences: int = 0
+    selected: bool | None = None
+    """Whether the plan's `kernels` take it; None before it was asked."""
+    described: bool = False
+    """Whether it stands in the graph."""
+    raw_arguments: Any = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+    link: Any = None
+    """What its gradient inherits; the owner of the sites sets and reads it."""
 
     def source(self, slot: int) -> str:
         """`{name}:{slot}`, the source that an output is."""
@@ -59,19 +49,17 @@ class Site:
         return self.occurrences - 1
 
 
+@dataclass(slots=True, eq=False)
 class _Alike:
     """The sites of operators that differ in their position alone, and the position in each call that runs in this step."""
 
-    __slots__ = ("call", "others", "position", "sites", "step")
-
-    def __init__(self) -> None:
-        self.sites: list[Site] = []
-        self.step = -1
-        self.call: object = None
-        self.position = 0
-        """The next one in `call`."""
-        self.others: dict[object, int] = {}
-        """The next one in other calls, which may go on."""
+    sites: list[Site] = field(default_factory=list)
+    step: int = -1
+    call: object = None
+    position: int = 0
+    """The next one in `call`."""
+    others: dict[object, int] = field(default_factory=dict)
+    """The next one in other calls, which may go on."""
 
     def next_position(self, step: int, call: object) -> int:
         if self.step != step:

@@ -116,7 +116,7 @@ class TrainingObserver:
             position: Position = self._local.position
         except AttributeError:
             _, graph_id, call_id = self._latest
-            position = self._local.position = Position(graph_id, call_id)
+            position = self._local.position = Position(graph_id, call_id, network_call=call_id)
         return position
 
     # What the user of the observer does

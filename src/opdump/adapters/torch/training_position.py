@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Literal
 
@@ -26,6 +27,7 @@ class Running:
         """The lines of the program that lead to it, once somebody has read them."""
 
 
+@dataclass(slots=True, eq=False)
 class Position:
     """Plain attributes, to be read for every operator.
 
@@ -42,35 +44,19 @@ class Position:
     outside every network, `network_call` the call that `call_id` goes back to, `updating` is true within `GradScaler.update`.
     """
 
-    __slots__ = (
-        "call_id",
-        "enclosing",
-        "graph_id",
-        "network_call",
-        "optimizers",
-        "phase",
-        "recomputing",
-        "refreshed",
-        "root",
-        "running",
-        "scope",
-        "top",
-        "updating",
-    )
-
-    def __init__(self, graph_id: int, call_id: int) -> None:
-        self.scope = OUTSIDE
-        self.phase: Phase = "forward"
-        self.graph_id = graph_id
-        self.call_id = self.network_call = call_id
-        self.enclosing: Enclosing | None = None
-        self.recomputing = False
-        self.running: Running | None = None
-        self.updating = False
-        self.root: RootScopes | None = None
-        self.top: RootScopes | None = None
-        self.refreshed = False  # the modules of the root were walked during its present call
-        self.optimizers: list[RunningOptimizer] = []
+    graph_id: int
+    call_id: int
+    network_call: int
+    scope: str = OUTSIDE
+    phase: Phase = "forward"
+    enclosing: Enclosing | None = None
+    recomputing: bool = False
+    running: Running | None = None
+    updating: bool = False
+    root: RootScopes | None = None
+    top: RootScopes | None = None
+    refreshed: bool = False  # the modules of the root were walked during its present call
+    optimizers: list[RunningOptimizer] = field(default_factory=list)
 
 
 class RunningOptimizer:
