@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
@@ -18,7 +18,6 @@ from opdump.capturing.frameworks import adapter_of, chosen_framework
 from opdump.capturing.process_state import STATE
 from opdump.capturing.processes import first_process
 from opdump.capturing.report import CaptureReport
-from opdump.capturing.watched import WATCHABLE, watched_of
 from opdump.configs.plans import plan_of_capture
 from opdump.configs.shared.keywords import CaptureKeywords, PlanKeywords, show_keywords
 from opdump.configs.shared.modes import chosen_mode
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _LOG = logging.getLogger("opdump")
+_WATCHABLE: Final = "expected tensors, a mapping from names to tensors, or names of operators and modules"
 
 
 @contextmanager
@@ -78,10 +78,10 @@ def capture(
     _check_arguments(locals())
     _stand_alone()
     chosen = chosen_framework(framework, sys.modules)
-    nodes, tensors = watched_of(watch, STATE.numbers)
+    nodes, tensors = _watched_of(watch, STATE.numbers)
     if watch is not None and not nodes and not tensors:
         raise ConfigError(
-            f"capture: watch is {shown(watch)}, which holds nothing to watch; {WATCHABLE}, or leave it out"
+            f"capture: watch is {shown(watch)}, which holds nothing to watch; {_WATCHABLE}, or leave it out"
         )
     mode = chosen_mode(overflow=overflow, on_exception=on_exception, watch=bool(nodes or tensors))
     plan = plan_of_capture(config, settings, mode=mode, nodes=nodes, on_error=on_error, strict=strict)
@@ -206,7 +206,36 @@ def watch(*what: Any) -> None:
         raise CaptureStateError("watch: no capture runs; begin one with opdump.capture(watch=[...], path=...)")
     if not isinstance(controller, SupportsWatch):
         raise CaptureStateError(f"watch: captures of {type(controller).__name__} cannot watch memory")
-    controller.watch(*watched_of(what, STATE.numbers))
+    controller.watch(*_watched_of(what, STATE.numbers))
+
+
+def _watched_of(what: Any, numbers: Iterator[int]) -> tuple[list[str], dict[str, Any]]:
+    """The names and the tensors among what is to be watched; tensors without a name are `tensor0`, `tensor1`, ..."""
+    nodes: list[str] = []
+    tensors: dict[str, Any] = {}
+
+    def add(item: Any) -> None:
+        if isinstance(item, str) and item:
+            nodes.append(item)
+        elif isinstance(item, Mapping) and all(
+            isinstance(name, str) and name and _is_tensor(item[name]) for name in item
+        ):
+            tensors.update(item)
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            for each in item:
+                add(each)
+        elif _is_tensor(item):
+            tensors[f"tensor{next(numbers)}"] = item
+        elif item is not None:
+            raise ConfigError(f"watch: found {shown(item)}, {_WATCHABLE}")
+
+    add(what)
+    return nodes, tensors
+
+
+def _is_tensor(item: Any) -> bool:
+    # Of its class: to ask the tensor would run through the modes and subclasses of the program.
+    return hasattr(type(item), "shape") and hasattr(type(item), "dtype")
 
 
 def _stop_at_exit() -> None:

@@ -1,18 +1,24 @@
-"""A capture while it runs: its files are opened, the adapter is attached, and both are closed in the other order."""
+"""A capture while it runs: its files are opened, the adapter is attached, and both are closed in the other order.
+
+It is told of processes that the program starts meanwhile, and ends where another program takes the place of this one (`os.exec`).
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 from opdump.adapters.base import Adapter, DumpComplete, Settings
+from opdump.capturing.children import FAMILY_VARIABLE
 from opdump.capturing.children.place import Place
 from opdump.capturing.dump import CaptureParts, Dump
 from opdump.capturing.late_writer import LateWriter
 from opdump.capturing.process_state import STATE
 from opdump.capturing.recording import Recording
-from opdump.capturing.starts import follow_starts
+from opdump.interpreter.process_starts import Start, watch_starts
 from opdump.plan import DumpPlan
 
 _LOG = logging.getLogger("opdump")
@@ -21,7 +27,7 @@ _LOG = logging.getLogger("opdump")
 @contextmanager
 def running(adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -> Iterator[Dump]:
     """The one capture of this process, while the block runs."""
-    follow_starts()
+    _follow_starts()
     with ExitStack() as stack:
         STATE.begin(stack)
         dump = _open(stack, adapter, plan, options, place)
@@ -41,3 +47,45 @@ def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings,
     parts.controller = stack.enter_context(adapter.attach(recording.recorder, options))
     STATE.dump, STATE.parts = dump, parts
     return dump
+
+
+def _follow_starts() -> None:
+    """From now on the capture that runs is told of each process before it begins."""
+    if not STATE.watches_starts:
+        STATE.watches_starts = True
+        watch_starts(_starts)
+
+
+def _starts(start: Start) -> None:
+    """A process is about to begin, or to take the place of this one."""
+    dump, parts = STATE.dump, STATE.parts
+    if dump is None or parts is None or os.getpid() != parts.process:
+        return
+    parts.place.starts(start)
+    if start.kind != "replaced" or not _is_executable(start.file):
+        return
+    if STATE.end_child is not None:
+        STATE.end_child()
+    else:
+        _end_before(start, dump, parts.place)
+
+
+def _is_executable(file: str) -> bool:
+    """Whether the system would run it: who looks for a program in many places tries each."""
+    return not file or (os.path.isfile(file) and os.access(file, os.X_OK))
+
+
+def _end_before(start: Start, dump: Dump, place: Place) -> None:
+    """Ends the capture of the first process, which becomes another program."""
+    assert STATE.running is not None, "it has a dump"
+    STATE.running.close()
+    os.environ.pop(FAMILY_VARIABLE, None)
+    place.family.end()
+    if dump.report is not None:
+        command = " ".join(start.command[:6]) + (" ..." if len(start.command) > 6 else "")
+        text = (
+            f"this process became another program (os.exec): {command}; what that runs is not in this report, and is captured as "
+            "a run of its own where OPDUMP_START asks for it"
+        )
+        dump.report = replace(dump.report, warnings=(*dump.report.warnings, text))
+        dump.when_replaced(dump.report)

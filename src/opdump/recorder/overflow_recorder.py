@@ -1,16 +1,19 @@
 """The recorder of overflows: an operator is judged when it has run, by what was taken of its inputs and outputs, and filed as a whole where it
-overflowed (`lazy_inputs.py`).
+overflowed.
+
+A look at the outputs alone is enough for nearly every operator: where every number that came out is finite, nothing that went in can make
+an overflow of it. So the inputs need not be read before the operator runs, but for those that it writes into; and no elements are copied
+until an operator is under suspicion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from opdump.checks.inspected_tensor import InspectedTensor
 from opdump.checks.overflow import OverflowKind, OverflowStatus, overflow_kind, overflow_status
 from opdump.plan import DumpPlan
-from opdump.recorder.lazy_inputs import SupportsClearing, SupportsLazyInputs, split_by_aliasing
 from opdump.recorder.operator_recorder import Finished, OperatorRecorder, Raised
 from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot, settle
 from opdump.recorder.writers import StepWriter
@@ -19,6 +22,25 @@ from opdump.statistics import SummaryStatistics
 
 OverflowDetector = Callable[[OpRecord, Sequence[TensorSnapshot]], OverflowStatus | None]
 """How an operator that has run overflowed; None where it did not. Statistics and elements are there to look at."""
+
+
+@runtime_checkable
+class SupportsLazyInputs(Protocol):
+    """A reader that can look at a tensor without a copy of its elements."""
+
+    def without_elements(self) -> Reader:
+        """A reader of summaries, with tables of its own."""
+
+    def memory_of(self, tensor: Any) -> object:
+        """What is equal for tensors that share memory; None where that is not known."""
+
+
+@runtime_checkable
+class SupportsClearing(Protocol):
+    """A detector that can often tell from the outputs."""
+
+    def clears(self, op: OpRecord, outputs: Sequence[TensorSnapshot]) -> bool:
+        """Whether the outputs, of which statistics are there, prove that the operator did not overflow."""
 
 
 class OverflowRecorder(OperatorRecorder):
@@ -47,7 +69,7 @@ class OverflowRecorder(OperatorRecorder):
         self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None
     ) -> list[TensorSnapshot]:
         if changes is not None and self._memory_of is not None:
-            inputs, self._later[id(op)] = split_by_aliasing(inputs, changes, self._memory_of)
+            inputs, self._later[id(op)] = _split_by_aliasing(inputs, changes, self._memory_of)
         return self._read(op, "input", inputs)
 
     def _ran(self, op: OpRecord, taken: list[TensorSnapshot], outputs: Iterable[LiveTensor]) -> None:
@@ -133,3 +155,35 @@ def _seen(entry: TensorSnapshot) -> InspectedTensor:
         summary=statistics.summary if isinstance(statistics, SummaryStatistics) else None,
         elements=None if elements is None else elements.on_host,
     )
+
+
+class _Inputs(NamedTuple):
+    """The inputs of an operator that is about to run."""
+
+    now: list[LiveTensor]
+    """Those that may be others when it has run."""
+    later: list[LiveTensor]
+    """Those that it leaves as they are."""
+
+
+def _split_by_aliasing(
+    inputs: Iterable[LiveTensor], changes: Collection[str], memory_of: Callable[[Any], object]
+) -> _Inputs:
+    """Tells the inputs apart by whether they share memory with an argument among `changes`, into which the operator writes."""
+    lives = list(inputs)
+    if not changes:
+        return _Inputs([], lives)
+    memories = [memory_of(live[2]) for live in lives]
+    written = {
+        memory
+        for (_, argument, *_), memory in zip(lives, memories, strict=True)
+        if argument.partition("[")[0] in changes
+    }
+    if None in written:
+        return _Inputs(lives, [])
+    written.add(None)
+    now: list[LiveTensor] = []
+    later: list[LiveTensor] = []
+    for live, memory in zip(lives, memories, strict=True):
+        (now if memory in written else later).append(live)
+    return _Inputs(now, later)

@@ -52,26 +52,22 @@ ONE_OPERATOR: Mapping[str, str] = {
 }
 """Operators that always run outside the mode, by their name in `aten`, and why."""
 
+_MASKED = "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere"
+_FOR_ZEROS = "under a mode the formula for inputs with zeros is taken for all"
+_SUMMED = "under a mode the gradient of the value is summed over zeros too"
+_NOT_REFUSED = "under a mode a gradient that is not defined is not refused"
 GRADIENTS: Mapping[str, str] = {
-    "max": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
-    "min": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
-    "median": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
-    "nanmedian": "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere",
-    "prod": "under a mode the formula for inputs with zeros is taken for all",
-    "prod.dim_int": "under a mode the formula for inputs with zeros is taken for all",
-    "cumprod": "under a mode the formula for inputs with zeros is taken for all",
-    "masked_fill.Tensor": "under a mode the gradient of the value is summed over zeros too",
-    "masked_fill_.Tensor": "under a mode the gradient of the value is summed over zeros too",
+    **dict.fromkeys(("max", "min", "median", "nanmedian"), _MASKED),
+    **dict.fromkeys(("prod", "prod.dim_int", "cumprod"), _FOR_ZEROS),
+    **dict.fromkeys(("masked_fill.Tensor", "masked_fill_.Tensor"), _SUMMED),
+    **dict.fromkeys(("linalg_eig", "_linalg_eigh", "_linalg_svd"), _NOT_REFUSED),
     "ormqr": "under a mode the gradient is laid out in memory otherwise",
-    "linalg_eig": "under a mode a gradient that is not defined is not refused",
-    "_linalg_eigh": "under a mode a gradient that is not defined is not refused",
-    "_linalg_svd": "under a mode a gradient that is not defined is not refused",
     "linalg_householder_product": "under a mode the gradient is built by other operators",
 }
 """Operators whose gradient runs outside the mode, by their name in `aten`, and why."""
 
 TANGENTS: Mapping[str, str] = {
-    **dict.fromkeys(("prod", "prod.dim_int"), "under a mode the formula for inputs with zeros is taken for all"),
+    **dict.fromkeys(("prod", "prod.dim_int"), _FOR_ZEROS),
     **dict.fromkeys(
         (
             *("native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
@@ -86,29 +82,10 @@ TANGENTS: Mapping[str, str] = {
 # but for the operators above.
 OWN_NAMESPACES = frozenset(
     {
-        "_c10d_functional",
-        "_c10d_functional_autograd",
-        "_dtensor",
-        "_native",
-        "_quantized",
-        "_test",
-        "aten",
-        "c10d",
-        "debug_mode_ops",
-        "export",
-        "inductor",
-        "mkl",
-        "mkldnn",
-        "mkldnn_prepacked",
-        "onednn",
-        "prim",
-        "profiler",
-        "quantization",
-        "quantized",
-        "sparse",
-        "static_runtime",
-        "streams",
-        "symm_mem",
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "_test"),
+        *("aten", "c10d", "debug_mode_ops", "export", "inductor", "mkl", "mkldnn", "mkldnn_prepacked"),
+        *("onednn", "prim", "profiler", "quantization", "quantized", "sparse", "static_runtime", "streams"),
+        *("symm_mem",),
     }
 )
 

@@ -5,25 +5,30 @@ A graph is a network in one mode, training or not, counted in the order of first
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
 from opdump.adapters.torch.private_names import version_of
-from opdump.adapters.torch.training_owners import outermost_owner
 from opdump.adapters.torch.training_scopes import (
     OUTSIDE,
     RootScopes,
     class_name,
     compiled_original,
+    is_network,
     part_name,
     unwrapped,
 )
 from opdump.adapters.torch.unseen import never_seen
+
+_SNAPSHOTS = sys.version_info < (3, 13)
+"""Reading the locals of a function leaves a copy in its frame, which keeps alive what the program lets go."""
 
 
 class Networks:
@@ -60,7 +65,7 @@ class Networks:
             return known[1]
         scopes = next((each for root, each in self if _is_same(root, part) or _is_same(part, root)), None)
         if scopes is None:
-            owner = outermost_owner(part)
+            owner = _outermost_owner(part)
             if owner is not None:
                 scopes = self.find(owner)
                 if scopes is None or not scopes.network:
@@ -156,3 +161,36 @@ def _requires_grad(*values: Any) -> bool:
         elif isinstance(value, dict):
             pending.extend(value.values())
     return False
+
+
+def _outermost_owner(module: nn.Module) -> nn.Module | None:
+    """The outermost module with a running method below which `module` is registered; None where there is none.
+
+    PyTorch knows no parents, so the methods that run are asked: `training_step` of a LightningModule calls `self.net(x)`. That is done once for
+    each module that the program calls, not for each call.
+    """
+    original = compiled_original(module)
+    found: nn.Module | None = None
+    seen: set[int] = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = _first_argument(frame)
+        if isinstance(owner, nn.Module) and id(owner) not in seen:
+            seen.add(id(owner))
+            around = compiled_original(owner) is not original and any(part is original for part in owner.modules())
+            if around and is_network(owner):
+                found = owner
+        frame = frame.f_back
+    return found
+
+
+def _first_argument(frame: FrameType) -> object:
+    code = frame.f_code
+    if code.co_argcount == 0 or code.co_varnames[0] != "self":
+        return None
+    values = frame.f_locals
+    owner = values.get("self")
+    # Three: the frame's, ours, and that of the call. With more, the program asked for its locals itself and keeps them.
+    if _SNAPSHOTS and sys.getrefcount(values) == 3:
+        values.clear()
+    return owner
