@@ -16,7 +16,7 @@ from torch import nn
 
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
 from opdump.errors import CaptureStateError
-from tests.torch.training_journal import FailingOnce, Journal, Net, batch, plain
+from tests.torch.training_journal import FailingOnce, Journal, Net, batch, plain, sgd
 
 
 @pytest.fixture
@@ -104,6 +104,18 @@ def test_a_forked_process_tells_the_listener_nothing(journal: Journal) -> None:
             network(batch())
         os._exit(len(journal.forwards) + journal.observer.step)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_nothing_is_counted_while_suspended(journal: Journal) -> None:
+    network = Net()
+    optimizer = sgd(network)
+    with journal.observer.suspended():
+        network(batch()).sum().backward()
+        optimizer.step()
+    assert (journal.forwards, journal.updates, journal.observer.step) == ([], [], 0)
+    network(batch()).sum().backward()
+    optimizer.step()
+    assert (journal.forwards, journal.observer.step) == ([(0, 0)], 1)
 
 
 def test_call_ids_grow_with_networks_and_optimizers_and_return_to_the_network(journal: Journal) -> None:

@@ -171,6 +171,16 @@ class TrainingObserver:
         self._optimizers.abandon_failed(self.current())
         self.counter.end_by_hand()
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let what this thread runs pass unseen: tracing and export call modules, the program does not."""
+        position = self.current()
+        position.suspended += 1
+        try:
+            yield
+        finally:
+            position.suspended -= 1
+
     def _step_begins(self, step: int) -> None:
         self.step = step
         self.listener.step_begins(step)
@@ -230,7 +240,7 @@ class TrainingObserver:
         kwargs: dict[str, Any],
     ) -> Any:
         """Called outside every network: a network, a part of one that is recomputed, or neither (a loss)."""
-        if self._unseen():
+        if self._unseen(position):
             return original(module, *args, **kwargs)
         self._optimizers.abandon_failed(position)
 
@@ -293,7 +303,7 @@ class TrainingObserver:
 
         def again(*args: Any, **kwargs: Any) -> Any:
             position = self.current()
-            if not alive[0] or graph_task() == -1:
+            if not alive[0] or position.suspended or graph_task() == -1:
                 return function(*args, **kwargs)
             if position.recomputing and position.root is root and position.scope == scope:
                 return function(*args, **kwargs)  # the first run of a checkpoint inside one that is run again
@@ -351,7 +361,7 @@ class TrainingObserver:
 
     def _run_backward(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position = self.current()
-        if self._unseen():
+        if self._unseen(position):
             return original(*args, **kwargs)
         self._optimizers.abandon_failed(position)
         with self._lock:
@@ -370,7 +380,7 @@ class TrainingObserver:
 
     def _update_scaler(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position = self.current()
-        if position.updating or self._unseen():
+        if position.updating or self._unseen(position):
             return original(*args, **kwargs)
         self._optimizers.abandon_failed(position)
         counts = self.counter.update_begins()
@@ -386,10 +396,11 @@ class TrainingObserver:
         self.networks.updated()  # This update is accounted for.
         self.listener.optimizer_ends(optimizer)
 
-    def _unseen(self) -> bool:
+    def _unseen(self, position: Position) -> bool:
         """Not the program's own run: a compiler or tracer runs its modules, or this is a forked data-loader worker."""
         return (
-            os.getpid() != self._process
+            position.suspended > 0
+            or os.getpid() != self._process
             or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
             or tracing_context() is not None
         )

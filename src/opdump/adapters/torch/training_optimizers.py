@@ -26,7 +26,7 @@ class Optimizers:
         self,
         counter: StepCounter,
         current: Callable[[], Position],
-        unseen: Callable[[], bool],
+        unseen: Callable[[Position], bool],
         next_call: Callable[[], int],
         ended: Callable[[Optimizer], None],
         class_names: bool,
@@ -41,7 +41,7 @@ class Optimizers:
     def begin(self, optimizer: Optimizer, closure: object) -> Callable[..., Any] | None:
         """Returns what stands in for the closure, which is forward and backward, not optimizer."""
         position = self._current()
-        if self._unseen():
+        if self._unseen(position):
             return None
         self.abandon_failed(position)
         outermost, counts = not position.optimizers, False
@@ -62,7 +62,7 @@ class Optimizers:
     def end(self, optimizer: Optimizer) -> None:
         """Called two below the frame that `begin` was called two below."""
         position = self._current()
-        if self._unseen():
+        if self._unseen(position):
             return
         frame = sys._getframe(2)
         if all(running.frame is not frame for running in position.optimizers):

@@ -41,7 +41,8 @@ class Position:
     running        the innermost running call of a module or an optimizer; None outside
 
     The others are the observer's own: `root` is the running network, `top` a running module that is none and was called
-    outside every network, `network_call` the call that `call_id` goes back to, `updating` is true within `GradScaler.update`.
+    outside every network, `network_call` the call that `call_id` goes back to, `suspended` counts `suspended()` blocks,
+    `updating` is true within `GradScaler.update`.
     """
 
     graph_id: int
@@ -52,6 +53,7 @@ class Position:
     enclosing: Enclosing | None = None
     recomputing: bool = False
     running: Running | None = None
+    suspended: int = 0
     updating: bool = False
     root: RootScopes | None = None
     top: RootScopes | None = None
