@@ -28,13 +28,11 @@ class GrowingGraphs:
         return self._constants.get((op.graph_id, op.op_name, slot))
 
     def add_constant(self, op: OpRecord, slot: int) -> int:
-        """Numbers a new one."""
         number = sum(1 for graph_id, _, _ in self._constants if graph_id == op.graph_id)
         self._constants[op.graph_id, op.op_name, slot] = number
         return number
 
     def write_grown(self) -> None:
-        """Files the graphs that have grown since they were last filed."""
         for graph_id, builder in self._builders.items():
             if self._filed_sizes.get(graph_id) != builder.size:
                 self._filed_sizes[graph_id] = builder.size

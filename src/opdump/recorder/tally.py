@@ -32,7 +32,6 @@ class Tally:
         self._known_steps: set[int] = set()
 
     def filed(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
-        """These operators and tensors are with the writer."""
         self.executed += sum(1 for op in ops if op.op_type != _VALUE)
         for op in ops:
             if op.skip:

@@ -19,10 +19,10 @@ ONE_OPERATOR: Mapping[str, str] = {
     "linalg_eigvals": "under a mode it computes the eigenvectors too; the eigenvalues come in another order",
     "linalg_pinv.atol_rtol_tensor": "its kernel calls matmul (autocast) and reads conjugated views",
     "linalg_lstsq": "its kernel reads conjugated views",
-    **dict.fromkeys(("linalg_polar", "linalg_polar.out"), "its kernel reads conjugated views"),  # PyTorch 2.15
     **dict.fromkeys(
-        ("linalg_matrix_sqrth", "linalg_matrix_sqrth.out"), "its kernel reads conjugated views"
-    ),  # PyTorch 2.15
+        ("linalg_polar", "linalg_polar.out", "linalg_matrix_sqrth", "linalg_matrix_sqrth.out"),  # PyTorch 2.15
+        "its kernel reads conjugated views",
+    ),
     "bilinear": "its kernel calls matmul (autocast)",
     "_euclidean_dist": "its kernel calls matmul (autocast)",
     "_euclidean_dist.out": "its kernel calls matmul (autocast)",
@@ -32,10 +32,10 @@ ONE_OPERATOR: Mapping[str, str] = {
     "unsafe_split.Tensor": "its kernel makes views, which in inference mode are views of the input",
     "unsafe_split_with_sizes": "its kernel makes views, which in inference mode are views of the input",
     **dict.fromkeys(
-        ("linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor"), "under a mode nothing is written to `out`"
-    ),
-    **dict.fromkeys(
-        ("linalg_matrix_rank.atol_rtol_float_out", "linalg_matrix_rank.atol_rtol_tensor_out"),
+        (
+            *("linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor"),
+            *("linalg_matrix_rank.atol_rtol_float_out", "linalg_matrix_rank.atol_rtol_tensor_out"),
+        ),
         "under a mode nothing is written to `out`",
     ),
     **dict.fromkeys(

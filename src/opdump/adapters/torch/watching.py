@@ -28,8 +28,6 @@ TENSOR = "Tensor"
 
 
 class _WatchedMemory:
-    """A tensor whose memory is watched."""
-
     __slots__ = ("_alias", "_original")
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -45,8 +43,6 @@ class _WatchedMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A watched operator that has run."""
-
     op_type: str
     node: str
     op_name: str
@@ -88,7 +84,6 @@ class Watches:
                 self._recorder.watch_begins(first, watched.lives())
 
     def add_nodes(self, nodes: Sequence[str]) -> None:
-        """Watches the outputs of more operators, after every other operator."""
         with self._lock:
             self._entries.append(ModelSelection(watcher_nodes=tuple(nodes)))
 
