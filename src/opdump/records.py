@@ -161,6 +161,23 @@ class Frame:
 
 
 @_fills_slots_directly
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where the elements of a tensor lay when an operator read or had written them.
+
+    `storage` numbers the storages of a step, 0, 1, ... in the order in which they were first seen in it: two tensors of a step share
+    memory only if it is the same. `offset` of the first element and `strides`, one for each axis, count elements.
+    `version` is how often the framework counted a write into the memory since the storage was first seen in the step. It is negative
+    where a tensor counts apart from the others of its storage (`x.data`), and 0 where nothing is counted.
+    """
+
+    storage: int
+    offset: int
+    strides: tuple[int, ...]
+    version: int = 0
+
+
+@_fills_slots_directly
 @dataclass(frozen=True, slots=True, repr=False)
 class OpRecord:
     """One execution of one operator.
@@ -315,6 +332,8 @@ class TensorRecord:
     sample: int = 0
     """Elements in the payload where it is a sample: the first ones of the tensor, row-major, in an array of one axis.
     0 where it has the whole tensor. Shape, statistics and `data_size` are those of the whole tensor in any case."""
+    memory: Memory | None = None
+    """Where the elements lay: those of an input before the operator ran, of an output after it. None where that is not known."""
 
     @property
     def payload_shape(self) -> tuple[int, ...]:
@@ -420,6 +439,8 @@ class FiledTensor(Protocol):
     def skip(self) -> SkipReason: ...
     @property
     def sample(self) -> int: ...
+    @property
+    def memory(self) -> Memory | None: ...
 
 
 def record_of(tensor: FiledTensor, payload: Payload | None = None) -> TensorRecord:
@@ -438,4 +459,5 @@ def record_of(tensor: FiledTensor, payload: Payload | None = None) -> TensorReco
         data_size=tensor.data_size,
         skip=tensor.skip,
         sample=tensor.sample,
+        memory=tensor.memory,
     )

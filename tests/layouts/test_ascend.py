@@ -402,5 +402,5 @@ def kept(steps: Sequence[SampleStep]) -> tuple[list[OpRecord], list[TensorRecord
                 left = replace(left, phase="forward" if op.phase == "optimizer" else op.phase, order=order)
                 order += 1
                 ops.append(left)
-                tensors.extend(replace(record, op=left, argument="", source="") for record in its)
+                tensors.extend(replace(record, op=left, argument="", source="", memory=None) for record in its)
     return ops, tensors

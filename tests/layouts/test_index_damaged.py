@@ -22,9 +22,9 @@ def test_another_version_is_refused_with_what_to_do(version: int, remedy: str, t
     run_sql(f"PRAGMA user_version = {version}")(index_file(tmp_path))
     (problem,) = open_dump(tmp_path).problems
     assert f"version {version} " in str(problem)
-    assert "reads versions 2 to 3" in str(problem)
+    assert "reads versions 2 to 4" in str(problem)
     assert remedy in str(problem)
-    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 3: dump into"):
+    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 4: dump into"):
         new_writer(DumpPlan(path=tmp_path))
 
 
@@ -40,6 +40,11 @@ def _overwrite(content: bytes, at: int = 0) -> Callable[[Path], None]:
 def _as_fifo(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
+
+
+def _memory(text: str) -> Callable[[Path], None]:
+    """Another memory of each tensor of two axes."""
+    return run_sql(f"UPDATE signatures SET memory = '{text}' WHERE shape LIKE '%,%' AND shape NOT LIKE '%,%,%'")
 
 
 _ENDLESS = "CREATE VIEW runs AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i FROM n"
@@ -65,6 +70,20 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "less than none counted": run_sql("""UPDATE batches SET counted = '{"view": -1}'"""),
     "a word for a count": run_sql("""UPDATE batches SET counted = '{"view": "many"}'"""),
     "a shape of words": run_sql("UPDATE signatures SET shape = 'a,b'"),
+    "words for a memory": run_sql("UPDATE signatures SET memory = 'here'"),
+    "an object for a memory": run_sql("UPDATE signatures SET memory = '{}'"),
+    "a number for a memory": run_sql("UPDATE signatures SET memory = 0"),
+    "a blob for a memory": run_sql("UPDATE signatures SET memory = x'00'"),
+    "a storage before the first": _memory("[-1, 0, [3, 1], 0]"),
+    "an offset before the storage": _memory("[0, -1, [3, 1], 0]"),
+    "a stride too many": _memory("[0, 0, [6, 3, 1], 0]"),
+    "a stride too few": _memory("[0, 0, [], 0]"),
+    "a stride of words": _memory("""[0, 0, ["3", 1], 0]"""),
+    "a number for strides": _memory("[0, 0, 3, 0]"),
+    "a version of 65 bits": _memory(f"[0, 0, [3, 1], {2**64}]"),
+    "true for a version": _memory("[0, 0, [3, 1], true]"),
+    "a memory without a version": _memory("[0, 0, [3, 1]]"),
+    "a memory with more": _memory("[0, 0, [3, 1], 0, 0]"),
     "an unknown phase": run_sql("UPDATE operators SET phase = 'sideways'"),
     "an unknown direction": run_sql("UPDATE signatures SET io = 'both'"),
     "operators missing": run_sql("DELETE FROM operators"),

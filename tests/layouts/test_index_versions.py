@@ -15,18 +15,22 @@ from opdump.plan import DumpPlan
 from tests.layouts.filing import new_writer
 from tests.layouts.index_files import index_file, run_sql
 
-ARCHIVE = Path(__file__).parents[1] / "data/index/version_2.tar.gz"
+ARCHIVES = Path(__file__).parents[1] / "data/index"
 
 
 @pytest.fixture
 def dumps(tmp_path: Path) -> Path:
-    """The dumps of the archive, unpacked."""
-    with tarfile.open(ARCHIVE) as archive:
+    """The dumps of version 2."""
+    return _unpacked("version_2", tmp_path)
+
+
+def _unpacked(version: str, where: Path) -> Path:
+    with tarfile.open(ARCHIVES / f"{version}.tar.gz") as archive:
         if hasattr(tarfile, "data_filter"):
-            archive.extractall(tmp_path, filter="data")
+            archive.extractall(where, filter="data")
         else:  # Python 3.10 and 3.11 before their security updates
-            archive.extractall(tmp_path)
-    return tmp_path
+            archive.extractall(where)
+    return where
 
 
 def test_an_index_of_version_2_gives_what_only_an_index_knows(dumps: Path) -> None:
@@ -76,3 +80,27 @@ def test_nothing_is_added_to_an_index_of_version_2(dumps: Path) -> None:
     with pytest.raises(DumpPathError, match=r"is an index of version 2.*dump into a new directory"):
         new_writer(DumpPlan(path=dumps / "sync"))
     assert index_file(dumps / "sync").read_bytes() == before
+
+
+def test_an_index_of_version_3_knows_of_no_memory(tmp_path: Path) -> None:
+    catalog = open_dump(_unpacked("version_3", tmp_path) / "sync")
+    assert not catalog.problems
+    assert catalog.steps == (0, 1, 2)
+    op = catalog.op("addmm-op2", step=1)
+    assert [(tensor.argument, tensor.shape, tensor.memory) for tensor in op.inputs.values()] == [
+        ("self", (2,), None),
+        ("mat1", (4, 3), None),
+        ("mat2", (3, 2), None),
+    ]
+    assert op.op.arguments == {}
+    for record in catalog:
+        assert record.numpy().shape == record.shape
+
+
+def test_an_index_of_version_3_with_a_column_of_version_4_is_of_neither(tmp_path: Path) -> None:
+    dump = _unpacked("version_3", tmp_path) / "sync"
+    run_sql("ALTER TABLE signatures ADD COLUMN memory TEXT NOT NULL DEFAULT ''")(index_file(dump))
+    (problem,) = open_dump(dump).problems
+    assert "reads no index with tables, views, triggers or columns of others" in str(problem)
+    with pytest.raises(DumpPathError, match=r"is an index of version 3.*dump into a new directory"):
+        new_writer(DumpPlan(path=dump))

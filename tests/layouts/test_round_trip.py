@@ -20,7 +20,7 @@ from opdump.layouts.ascend.writer import AscendWriter
 from opdump.layouts.mindspore_sync.writer import StepRecords
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
-from opdump.records import Frame, HostPayload, OpRecord, TensorRecord
+from opdump.records import Frame, HostPayload, Memory, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
 from opdump.testing.layout_tests import assert_same_bits
 from tests.layouts.filing import new_writer
@@ -35,6 +35,15 @@ _DTYPES = st.sampled_from(["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", 
 _ARRAYS = _DTYPES.flatmap(
     lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=4))
 )
+
+
+_NUMBERS = st.integers(0, 2**63 - 1)
+_ANY_NUMBERS = st.integers(-(2**63), 2**63 - 1)
+
+
+def _memories(rank: int) -> st.SearchStrategy[Memory | None]:
+    strides = st.lists(_ANY_NUMBERS, min_size=rank, max_size=rank).map(tuple)
+    return st.none() | st.builds(Memory, _NUMBERS, _NUMBERS, strides, _ANY_NUMBERS)
 
 
 @st.composite
@@ -71,6 +80,7 @@ def _steps(draw: st.DrawFn) -> tuple[list[OpRecord], list[TensorRecord]]:
                     argument=draw(st.text(max_size=9)),
                     source=draw(st.text(max_size=9)),
                     data_size=array.nbytes,
+                    memory=draw(_memories(array.ndim)),
                 )
             )
     return ops, tensors

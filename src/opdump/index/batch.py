@@ -32,7 +32,7 @@ class Pattern:
     places: Sequence[int]
     """Of each tensor the place of its operator."""
     signatures: Sequence[Key]
-    """Of each tensor the columns of the index's `signatures` in order, the shape as it is."""
+    """Of each tensor the columns of the index's `signatures` in order, shape and memory as they are."""
     first_operators: tuple[OpRecord, ...]
     """The first operators of this pattern: they keep the identities in `operators` from being given to other objects."""
 
@@ -127,6 +127,7 @@ def signature_keys(tensors: Iterable[FiledTensor]) -> list[Key]:
             tensor.source,
             tensor.skip,
             tensor.sample,
+            tensor.memory,
         )
         for tensor in tensors
     ]

@@ -20,6 +20,7 @@ from opdump.index.values import (
     json_array,
     json_object,
     known,
+    memory,
     moment,
     name,
     shape,
@@ -31,13 +32,15 @@ from opdump.index.values import (
     whole_numbers,
 )
 from opdump.kernels import Summary
-from opdump.records import IO, Frame, OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
+from opdump.records import IO, Frame, Memory, OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
 _MOST_CACHED_PATTERNS = 16  # a regular training has a few; where every step is another, none is used again
 _PHASES = frozenset(get_args(Phase))
 _EARLIER_REASONS: Final = {"untold": "not observed"}
 """What earlier versions wrote for a reason, and what it is called now."""
+_LATER_COLUMNS: Final[list[Any]] = [0, ""]
+"""What `sample` and `memory` of a signature are in an index of a version that lacks them: 2 both, 3 the second."""
 
 
 class FiledBatch(NamedTuple):
@@ -75,6 +78,7 @@ class _Signature:
     source: str
     skip: SkipReason
     sample: int
+    memory: Memory | None
 
 
 class IndexReader:
@@ -232,6 +236,7 @@ class IndexReader:
             data_size=signature.data_size,
             skip=signature.skip,
             sample=signature.sample,
+            memory=signature.memory,
         )
 
     def _pattern(self, database: sqlite3.Connection, number: int) -> _Pattern:
@@ -356,21 +361,23 @@ def _operator(row: list[Any]) -> tuple[Any, ...]:
 
 
 def _signature(row: list[Any]) -> _Signature:
-    io, slot, dtype, dimensions, layout, data_size, argument, source, skip, *samples = row
-    (sample,) = samples or (0,)  # version 2 has none
+    io, slot, dtype, dimensions, layout, data_size, argument, source, skip, *later = row
+    sample, place = [*later, *_LATER_COLUMNS[len(later) :]]
     if io not in ("input", "output"):
         raise CorruptDumpError(f"the index describes a tensor as {shown(io)}; expected 'input' or 'output'")
+    sizes = shape(dimensions)
     return _Signature(
         io=io,
         slot=count(slot),
         dtype=name(dtype),
-        shape=shape(dimensions),
+        shape=sizes,
         format=name(layout),
         data_size=count(data_size),
         argument=name(argument),
         source=name(source),
         skip=_reason(skip),
         sample=count(sample),
+        memory=memory(place, len(sizes)),
     )
 
 

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 INDEX_NAME: Final = "index.sqlite"
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 APPLICATION_ID: Final = 0x6F706475  # "opdu"
 
 SUMMARY: Final = struct.Struct("<11d")
@@ -67,11 +68,12 @@ TABLES: Final = (
         stack INTEGER NOT NULL, position INTEGER NOT NULL, file TEXT NOT NULL, line INTEGER NOT NULL,
         function TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY(stack, position)) WITHOUT ROWID""",
     "CREATE TABLE arguments(id INTEGER PRIMARY KEY, json TEXT NOT NULL)",
-    # `sample`: how many elements, the first ones, the file of the tensor holds; 0 where it holds them all.
+    # `sample`: how many elements, the first ones, the file of the tensor holds; 0 where it holds them all. `memory`: JSON array of
+    # storage, offset, strides (an array) and version; empty where that is not known.
     """CREATE TABLE signatures(
         id INTEGER PRIMARY KEY, io TEXT NOT NULL, slot INTEGER NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
         format TEXT NOT NULL, data_size INTEGER NOT NULL, argument TEXT NOT NULL, source TEXT NOT NULL,
-        skip TEXT NOT NULL, sample INTEGER NOT NULL)""",
+        skip TEXT NOT NULL, sample INTEGER NOT NULL, memory TEXT NOT NULL)""",
     "CREATE TABLE totals(run INTEGER NOT NULL, name TEXT NOT NULL, value INTEGER NOT NULL, PRIMARY KEY(run, name))",
 )
 VIEWS: Final = (
@@ -91,23 +93,29 @@ VIEWS: Final = (
         LEFT JOIN extras ON extras.batch = batches.id AND extras.tensor = tensors.key""",
 )
 
+_WITHOUT_MEMORY: Final = ((", memory TEXT NOT NULL)", ")"),)  # of `signatures`
 _WITHOUT_SAMPLE: Final = (
+    *_WITHOUT_MEMORY,
     (", sample INTEGER NOT NULL)", ")"),  # of `signatures`
     (" signatures.sample,", ""),  # of the view
 )
 
 
-def _before_samples(statement: str) -> str:
-    for added, former in _WITHOUT_SAMPLE:
-        statement = statement.replace(added, former)
-    return statement
+def _without(later: Iterable[tuple[str, str]], statements: Iterable[str]) -> tuple[str, ...]:
+    """The statements as they were before parts of them came, each given with what stood in its place."""
+    former = tuple(statements)
+    for added, before in later:
+        former = tuple(statement.replace(added, before) for statement in former)
+    return former
 
 
 SCHEMAS: Final = {
-    2: tuple(_before_samples(statement) for statement in (*TABLES, *VIEWS)),
+    2: _without(_WITHOUT_SAMPLE, (*TABLES, *VIEWS)),
+    3: _without(_WITHOUT_MEMORY, (*TABLES, *VIEWS)),
     SCHEMA_VERSION: (*TABLES, *VIEWS),
 }
-"""What an index of each version that can be read holds. Version 2: a sampled tensor was filed as if the sample were all of it."""
+"""What an index of each version that can be read holds. Version 2: a sampled tensor was filed as if the sample were all of it.
+Version 3: nothing was known of memory."""
 
 
 def may_lack_summaries(tensors: int, timestamps: str, extras: int) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from opdump.errors import CorruptDumpError
 from opdump.index.schema import SUMMARY
 from opdump.kernels import SUMMARY_FIELDS, Summary
-from opdump.records import StatisticValue
+from opdump.records import Memory, StatisticValue
 from opdump.statistics import OWN
 
 _COUNTS: Final = SUMMARY_FIELDS.index("max")
@@ -100,6 +100,26 @@ def shape(value: Any) -> tuple[int, ...]:
     if len(parts) > _MOST_DIMENSIONS or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
         raise CorruptDumpError(f"the index holds {shown(value)} where a shape was expected")
     return tuple(whole(int(part)) for part in parts)
+
+
+def memory_text(memory: Memory | None) -> str:
+    """As `memory` reads it."""
+    if memory is None:
+        return ""
+    return json.dumps([memory.storage, memory.offset, memory.strides, memory.version])
+
+
+def memory(value: Any, rank: int) -> Memory | None:
+    """The memory of a tensor of so many axes: a JSON array of storage, offset, strides and version, or the empty text."""
+    if not name(value):
+        return None
+    parts = json_array(value)
+    if len(parts) != 4 or not isinstance(parts[2], list) or len(parts[2]) != rank:
+        raise CorruptDumpError(
+            f"the index holds {shown(value)} where the memory of a tensor of {rank} axes was expected"
+        )
+    storage, offset, strides, version = parts
+    return Memory(count(storage), count(offset), tuple([whole(stride) for stride in strides]), whole(version))
 
 
 def whole_numbers(value: Any) -> list[int]:

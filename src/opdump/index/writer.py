@@ -45,7 +45,8 @@ from opdump.index.schema import (
     VIEWS,
     may_lack_summaries,
 )
-from opdump.records import FiledTensor, Frame, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
+from opdump.index.values import memory_text
+from opdump.records import FiledTensor, Frame, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
 from opdump.sink.failures import reason_of, remedy_for
 from opdump.sink.open_directories import link_error
 
@@ -334,7 +335,8 @@ class _NewRows:
                 if number is None:
                     number = known[key] = self._number("signatures")
                     shape = ",".join(map(str, cast(tuple[int, ...], key[3])))
-                    self.add("signatures", number, *key[:3], shape, *key[4:])
+                    memory = memory_text(cast(Memory | None, key[-1]))
+                    self.add("signatures", number, *key[:3], shape, *key[4:-1], memory)
                 numbers[place] = number
         return cast(list[int], numbers)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from opdump.kernels import Summary
-from opdump.records import IO, HostPayload, OpRecord, SkipReason, StatisticValue, TensorRecord, record_of
+from opdump.records import IO, HostPayload, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, record_of
 from opdump.statistics import ElementStatistics, Extremes, SummaryStatistics
 
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
@@ -66,14 +66,14 @@ class Elements:
 class TensorSnapshot:
     """What was read of one tensor. One object, since there are thousands in a step; each part of it has one owner.
 
-    A reader makes it. To the reader belong the facts (`dtype`, `shape`, `data_size`, `skip`), the place of the summary (`table`,
+    A reader makes it. To the reader belong the facts (`dtype`, `shape`, `data_size`, `skip`, `memory`), the place of the summary (`table`,
     `row`) with what it does not hold (`others`, `extremes`), and the `elements` that it took. The recorder says whose tensor it is
     (`belongs`), takes the summary over (`settle`), and files the elements. The compiled `BatchSummarizer` does what a reader does, and
     `belongs`, in one call: it copies an empty snapshot.
     """
 
-    __slots__ = ("argument", "data_size", "dtype", "elements", "extremes", "io", "op", "others", "row", "shape", "skip", "slot",
-                 "source", "statistics", "table")  # fmt: skip
+    __slots__ = ("argument", "data_size", "dtype", "elements", "extremes", "io", "memory", "op", "others", "row", "shape",
+                 "skip", "slot", "source", "statistics", "table")  # fmt: skip
 
     format = "DefaultFormat"
     op: OpRecord
@@ -96,6 +96,8 @@ class TensorSnapshot:
         self.elements: Elements | None = None
         self.statistics: Mapping[str, StatisticValue] = _NO_STATISTICS
         """What is filed of its numbers, once they are settled."""
+        self.memory: Memory | None = None
+        """Where its elements lie; a fact too."""
 
     def belongs(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> None:
         self.op = op

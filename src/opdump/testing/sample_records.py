@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.kernels import DTYPE_CODES, summarise
-from opdump.records import IO, Frame, HostPayload, OpRecord, Phase, SkipReason, StatisticValue, TensorRecord
+from opdump.records import IO, Frame, HostPayload, Memory, OpRecord, Phase, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import ElementStatistics, SummaryStatistics
 
 DTYPES = (*DTYPE_CODES, "complex64", "complex128", "float8_e4m3fn")
@@ -144,8 +144,15 @@ class _Sample:
                 data_size=0 if array is None else array.size * _bytes(name),
                 skip=skip,
                 sample=sample_num,
+                memory=None if array is None else _memory_of(array, len(self.tensors)),
             )
         )
+
+
+def _memory_of(array: npt.NDArray[Any], storage: int) -> Memory | None:
+    """Of a third of the tensors it is not known."""
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return Memory(storage, 3 * storage, strides, 1 - storage % 3) if storage % 3 else None
 
 
 def _array(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> npt.NDArray[Any]:

@@ -128,6 +128,7 @@ class _Capture(TrainingListener):
             calls_only=self._models is not None and plan.dump_level == "op",
             accelerators=accelerators,
             depth=self.depth,
+            storages=recorder.reader.storages if isinstance(recorder.reader, TensorReader) else None,
         )
         self._calls: CallMode | None = None
         records = self._models is not None and plan.dump_level != "kernel"

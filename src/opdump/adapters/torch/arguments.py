@@ -12,8 +12,24 @@ from opdump.adapters.torch.schemas import OperatorSchema
 from opdump.adapters.torch.sites import Site
 
 _COMPARABLE = frozenset(
-    {type(None), bool, int, float, str, list, tuple, torch.dtype, torch.device, torch.layout, torch.memory_format}
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        list,
+        tuple,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    }
 )
+
+
+_NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 def json_value(value: Any) -> Any:
@@ -43,8 +59,16 @@ def json_value(value: Any) -> Any:
 def arguments_of(
     site: Site, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The non-tensor arguments as JSON values; the same object as last time where they are the same."""
+    """The non-tensor arguments as JSON values; the same object as last time where they are the same.
+
+    The numbers that were given in the place of tensors, `other` of `x + 1`, are among them.
+    """
     raw = schema.others_among(args, kwargs)
+    numbers = schema.numbers_among(args, kwargs)
+    if numbers:
+        raw = (*raw, *[part for number in numbers for part in number])
+    elif not raw:
+        return _NO_ARGUMENTS
     # 1, 1.0 and True are equal but not the same argument.
     kinds = tuple(map(type, raw))
     if site.raw_arguments != (kinds, raw):
@@ -55,20 +79,11 @@ def arguments_of(
             if index < given or argument in kwargs
             for value in (args[index] if index < given else kwargs[argument],)
         }
+        for argument, value in numbers:
+            site.arguments[argument] = json_value(value)
         # What cannot be compared is never kept to compare with.
         site.raw_arguments = (kinds, raw) if _are_comparable(raw) else None
     return site.arguments
-
-
-def numbers_for_tensors(schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers that were given in the place of tensors, `other` of `x + 1`, as JSON values."""
-    given = len(args)
-    found = {}
-    for index, argument in schema.tensors:
-        value = args[index] if index < given else kwargs.get(argument)
-        if isinstance(value, (int, float, complex)):
-            found[argument] = json_value(value)
-    return found
 
 
 def _are_comparable(values: Iterable[Any]) -> bool:

@@ -43,6 +43,7 @@ from opdump.adapters.torch.schemas import (
     tensors_returned,
 )
 from opdump.adapters.torch.sites import Site
+from opdump.adapters.torch.storages import Storages
 from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.unseen import unseen
 from opdump.adapters.torch.values import ProgramValues
@@ -80,7 +81,9 @@ class CaptureMode(RecordingMode):
         calls_only: bool = False,
         accelerators: Accelerators | None = None,
         depth: CallDepth | None = None,
+        storages: Storages | None = None,
     ) -> None:
+        """`storages` are those of who reads the tensors."""
         super().__init__()
         self.depth = CallDepth() if depth is None else depth
         self.recording = False
@@ -90,7 +93,8 @@ class CaptureMode(RecordingMode):
         self._schemas: dict[int, tuple[OperatorSchema, Any]] = {}
         self.naming = Naming(plan, recorder, observer, rank_id=rank_id, marks=marks, models=models)
         self.models = models
-        self._provenance = Provenance()
+        self._storages = Storages() if storages is None else storages
+        self._provenance = Provenance(self._storages)
         self._foreign: dict[type, bool] = {}
         self._unwritten: set[str] = set()
         """Outputs of allocations: whoever reads such memory reads what happened to be there."""
@@ -359,6 +363,15 @@ class CaptureMode(RecordingMode):
             self._has_waited(running, schema)
         for slot, _, tensor in outputs:
             self._provenance.note(tensor, site.source(slot))
+        if schema.counted:
+            with self._storages.counted(tensors_among(schema.counted, args, kwargs)):
+                self._record_outputs(op, schema, outputs, result)
+        else:
+            self._record_outputs(op, schema, outputs, result)
+        if not site.described:
+            self._describe(running, schema, outputs)
+
+    def _record_outputs(self, op: OpRecord, schema: OperatorSchema, outputs: list[Found], result: Any) -> None:
         if not op.skip:
             lives: Sequence[LiveTensor] = ()
             if self._reads_all:
@@ -373,8 +386,6 @@ class CaptureMode(RecordingMode):
                 self._launches()
         if self.watches is not None:
             self.watches.ran(op, outputs, collective=schema.asynchronous)
-        if not site.described:
-            self._describe(running, schema, outputs)
 
     @beside_the_program
     def _skipped(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:

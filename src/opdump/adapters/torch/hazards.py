@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from opdump.adapters.torch.operator_kinds import kind_of
-from opdump.adapters.torch.private_names import all_operators, has_kernel, named_schema
+from opdump.adapters.torch.private_names import KEY_OF_COUNTS, all_operators, has_kernel, named_schema
 
 Operator = Any  # torch._ops.OpOverload, which is generic in some releases and not in others
 
@@ -92,7 +92,6 @@ OWN_NAMESPACES = frozenset(
 _COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::", "symm_mem::")
 """Their kernels copy into what they are given, where their schemas do not always say so; those of `symm_mem` call what autograd records."""
 COMPOSITE = "CompositeImplicitAutograd"
-_COUNTS_WRITES = "ADInplaceOrView"
 # With a kernel at one of these an operator does not always come down to others.
 _KERNEL_KEYS = (
     *("Autograd", "AutogradCPU", "AutogradCUDA", "AutogradNestedTensor", "AutogradOther", "CPU", "CUDA"),
@@ -135,7 +134,7 @@ def _counts_inside(qualified: str) -> bool:
         return True
     if qualified.startswith(_COLLECTIVES):
         return not has(qualified, COMPOSITE)
-    if has(qualified, COMPOSITE) or has(qualified, _COUNTS_WRITES):
+    if has(qualified, COMPOSITE) or has(qualified, KEY_OF_COUNTS):
         return False
     packet, _, overload = qualified.partition(".")
     schema = named_schema(packet, overload)

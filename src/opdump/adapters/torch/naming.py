@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 
-from opdump.adapters.torch.arguments import arguments_of, json_value, numbers_for_tensors
+from opdump.adapters.torch.arguments import arguments_of, json_value
 from opdump.adapters.torch.dump_selection import DumpSelection, Spot
 from opdump.adapters.torch.forward_links import ForwardLinks
 from opdump.adapters.torch.models import Models
@@ -30,7 +30,6 @@ from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.records import Frame, OpRecord, Phase
 
-_NO_ARGUMENTS: Mapping[str, Any] = {}
 _NO_STACK: tuple[Frame, ...] = ()
 
 
@@ -79,7 +78,7 @@ class Naming:
         """What chooses operators in place of the plan; None where the plan does."""
         self._models = models
         self._passed: dict[tuple[int, str], Link] = {}
-        self._adjusts = models is not None or plan.mode.failures_only or plan.mode.detects_overflow
+        self._adjusts = models is not None or plan.mode.failures_only
         self._stacks = StackReader()
         self._order = 0
         self._timestamp = 0
@@ -159,11 +158,11 @@ class Naming:
             schema.kernel,
             forward_op,
             stack,
-            arguments_of(site, schema, args, kwargs) if schema.others else _NO_ARGUMENTS,
+            arguments_of(site, schema, args, kwargs),
             skip,
         )
         if self._adjusts:
-            op = self._adjusted(op, schema, args, kwargs, within=position.root is not None or link is not None)
+            op = self._adjusted(op, within=position.root is not None or link is not None)
         return op, site, known
 
     def _is_wanted(self, site: Site, spot: Spot | None, op_type: str) -> bool:
@@ -230,17 +229,11 @@ class Naming:
         if self._recorder.is_deferring and (task >= 0 or position.root is not None or position.phase == "optimizer"):
             self._recorder.release()
 
-    def _adjusted(
-        self, op: OpRecord, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, within: bool
-    ) -> OpRecord:
+    def _adjusted(self, op: OpRecord, *, within: bool) -> OpRecord:
         """The record as a mode or a layout of its own wants it; `within`: a network runs, or the gradient of an operator."""
         if self._plan.mode.failures_only:
             # Nobody counts the operators that do not fail, so there is no number.
             op = replace(op, op_name=op.op_name.rpartition("-op")[0])
-        elif self._plan.mode.detects_overflow:
-            numbers = numbers_for_tensors(schema, args, kwargs)
-            if numbers:
-                op = replace(op, arguments={**op.arguments, **numbers})
         if self._models is None:
             return op
         return self._models.placed(op, inside=(within or op.phase == "recomputation") and op.phase != "optimizer")

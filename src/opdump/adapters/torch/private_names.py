@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,6 +102,8 @@ all_operators: Callable[[], list[str]] = taken("torch._C._dispatch_get_all_op_na
 has_kernel: Callable[[str, str], bool] = taken(
     "torch._C._dispatch_has_kernel_for_dispatch_key", of=OPERATORS, instead=gives(value=False)
 )
+KEY_OF_COUNTS = "ADInplaceOrView"
+"""The key whose kernels count writes into tensors, after they ran the operator."""
 is_key_excluded = taken("torch._C._dispatch_tls_is_dispatch_key_excluded", of=OPERATORS)
 exclude_key = taken("torch._C._dispatch_tls_set_dispatch_key_excluded", of=OPERATORS)
 fallthrough_kernel = taken("torch.library.fallthrough_kernel", of=OPERATORS)
@@ -219,14 +222,16 @@ def version_of(value: Any) -> int:
         return int(value._version) if is_counted else -1
 
 
+count_of_writes: Callable[[torch.Tensor], int] = gives(0) if _version is None else attrgetter("_version")
+"""The same where it is asked of every tensor; 0 where it is unknown. RuntimeError for what was made in inference mode."""
+
 _memory = taken("torch.UntypedStorage._cdata", of=SOURCES)
 _weak_memory = taken("torch.UntypedStorage._weak_ref", of=SOURCES)
 release_memory = taken("torch.UntypedStorage._free_weak_ref", of=SOURCES)
 
 
-def identity_of(storage: torch.UntypedStorage) -> int:
-    """Identifies a storage among all that are alive."""
-    return int(storage._cdata)
+identity_of: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+"""Identifies a storage among all that are alive."""
 
 
 def hold_weakly(storage: torch.UntypedStorage) -> Any:

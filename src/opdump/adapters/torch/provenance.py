@@ -1,7 +1,7 @@
 """Finds the operator that wrote the memory that another reads.
 
-The key is the storage, not the tensor: views, detached aliases and in-place results share it. A weak reference to the storage
-is kept for as long as the entry lives, so that its address cannot be given to another storage in between.
+The key is the storage, not the tensor: views, detached aliases and in-place results share it. It is held for as long as the entry
+lives (`Storages`), so that its address cannot be given to another storage in between.
 
 Writes into a part of a storage (`gates.chunk(4, 1)[0].sigmoid_()`) are kept apart by the part, so that each of the others
 keeps the source that it had.
@@ -10,13 +10,13 @@ keeps the source that it had.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any
 
 import torch
 
 from opdump.adapters.torch.names_by_release import is_lost
-from opdump.adapters.torch.private_names import SOURCES, hold_weakly, identity_of, release_memory
+from opdump.adapters.torch.private_names import SOURCES, identity_of
 from opdump.adapters.torch.schemas import Found
+from opdump.adapters.torch.storages import Storages, dense_storage, storage_of
 from opdump.recorder import LiveTensor
 
 _STRIDED = torch.strided
@@ -29,10 +29,10 @@ _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 class Provenance:
     """Maps storages to the operator output, parameter or constant in them; emptied at the end of a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, storages: Storages) -> None:
+        self._storages = storages
         self._sources: dict[int, str] = {}
         self._parts: dict[int, dict[_Place, str]] = {}
-        self._weak: dict[int, Any] = {}
 
     def note(self, tensor: torch.Tensor, source: str) -> None:
         """From now on `source` is in the memory of `tensor`. Tensors without a storage are ignored."""
@@ -40,8 +40,8 @@ class Provenance:
         if storage is None:
             return
         key = identity_of(storage)
-        if key not in self._weak:
-            self._weak[key] = hold_weakly(storage)
+        if key not in self._sources:
+            self._storages.hold(key, storage)
         elif tensor.numel() * tensor.element_size() < storage.nbytes() and self._note_part(key, tensor, source):
             return
         self._sources[key] = source
@@ -66,7 +66,7 @@ class Provenance:
         sources, parts = self._sources, self._parts
         for slot, argument, tensor in tensors:
             # `source`, without two calls for each of the thousand tensors of a step.
-            storage = None if tensor.layout is not _STRIDED else _storage(tensor)
+            storage = None if tensor.layout is not _STRIDED else dense_storage(tensor)
             if storage is None:
                 source = ""
             elif parts:
@@ -74,6 +74,7 @@ class Provenance:
             else:
                 source = sources.get(identity_of(storage), "")
             if not source and constant is not None and not _UNTOLD:
+                self._storages.see(live[2] for live in lives)  # who files the constant looks at it before them
                 source = constant(slot, argument, tensor)
                 self.note(tensor, source)
             lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))
@@ -91,9 +92,7 @@ class Provenance:
     def clear(self) -> None:
         self._sources.clear()
         self._parts.clear()
-        while self._weak:
-            _, weak = self._weak.popitem()
-            release_memory(weak)
+        self._storages.clear()
 
     def _note_part(self, key: int, tensor: torch.Tensor, source: str) -> bool:
         parts = self._parts.setdefault(key, {})
@@ -130,15 +129,3 @@ def _reaches(distance: int, axes: Sequence[tuple[int, int, int]]) -> bool:
 def _last(place: _Place) -> int:
     offset, sizes, strides = place
     return offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-
-
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of a dense tensor; None where there is none (sparse, wrapped)."""
-    return None if tensor.layout is not _STRIDED else _storage(tensor)
-
-
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    try:
-        return None if _UNTOLD else tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError, ValueError):  # ValueError: a parameter of a lazy module
-        return None

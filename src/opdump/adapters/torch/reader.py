@@ -16,6 +16,7 @@ from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
 from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, dtype_name, elements_of, shape_of, widened
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
+from opdump.adapters.torch.storages import Storages
 from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import BatchSummarizer, Summary, SummaryTable, summarise
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot
@@ -23,6 +24,8 @@ from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics, device_extremes
 
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
+_NOWHERE = frozenset({"no storage", "unsupported layout"})
+"""Why a tensor was skipped that has no memory, or none with strides."""
 _DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 """Older releases lack it: then every tensor is asked for its properties, which gives the same and takes longer."""
 
@@ -45,6 +48,7 @@ class TensorReader:
         device_extremes: bool = False,
         low_precision_on_device: bool = False,
         accelerators: Accelerators | None = None,
+        storages: Storages | None = None,
     ) -> None:
         self._statistics = statistics
         self._elements = elements
@@ -56,6 +60,8 @@ class TensorReader:
         self._without_others: list[tuple[TensorSnapshot, PendingCopy]] = []
         self._device = DeviceSummaries(low_precision=low_precision_on_device, accelerators=accelerators)
         self._accelerators = self._device.accelerators
+        self.storages = Storages() if storages is None else storages
+        """Where the tensors of the running step lie."""
         self._taker: BatchSummarizer | None = None
         """Where a summary is all that is asked for."""
         summaries_alone = not elements and not self._element_statistics and not device_extremes
@@ -66,19 +72,29 @@ class TensorReader:
         if self._taker is not None:
             entries: list[TensorSnapshot] = []
             self._taker.take_all(None, "input", ((0, "", tensor, "", ""),), entries, self._take_other)
-            return entries[0]
-        return self._take_other(tensor, "")
+            return self._placed(entries[0], tensor)
+        return self._placed(self._take_other(tensor, ""), tensor)
 
     def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[TensorSnapshot]) -> bool:
         """Reads the tensors of one side of an operator; False, and nothing read, where more than summaries is asked for."""
         if self._taker is None:
             return False
+        lives, first = tuple(lives), len(entries)
         self._taker.take_all(op, io, lives, entries, self._take_other)
+        memory_of = self.storages.memory_of
+        for live, taken in zip(lives, entries[first:], strict=True):
+            if taken.skip not in _NOWHERE:
+                taken.memory = memory_of(live[2])
         return True
+
+    def _placed(self, taken: TensorSnapshot, tensor: torch.Tensor) -> TensorSnapshot:
+        if taken.skip not in _NOWHERE:
+            taken.memory = self.storages.memory_of(tensor)
+        return taken
 
     def _take_other(self, tensor: torch.Tensor, skip: SkipReason) -> TensorSnapshot:
         if skip:
-            return self.skip(tensor, skip)
+            return self._facts(tensor, skip)
         if tensor.__class__ in _PLAIN_CLASSES:
             return self._take_any(tensor)
         # The properties of a subclass may be overridden; what is in memory is asked of torch itself.
@@ -87,13 +103,20 @@ class TensorReader:
 
     def skip(self, tensor: torch.Tensor, reason: SkipReason) -> TensorSnapshot:
         """The facts of a tensor whose elements are not to be read."""
+        return self._placed(self._facts(tensor, reason), tensor)
+
+    def _facts(self, tensor: torch.Tensor, reason: SkipReason) -> TensorSnapshot:
         return TensorSnapshot(dtype_name(tensor), shape_of(tensor), 0, reason)
 
     def without_elements(self) -> TensorReader:
         """A reader of the summaries that this one takes, and of nothing else."""
         low = self._low_precision_on_device
         return TensorReader(
-            statistics=True, elements=False, low_precision_on_device=low, accelerators=self._accelerators
+            statistics=True,
+            elements=False,
+            low_precision_on_device=low,
+            accelerators=self._accelerators,
+            storages=self.storages,
         )
 
     def memory_of(self, tensor: torch.Tensor) -> object:

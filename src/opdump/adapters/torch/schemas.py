@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from opdump.adapters.torch.operator_kinds import is_asynchronous, kind_of, true_name, writes_of
-from opdump.adapters.torch.private_names import operator_schema
+from opdump.adapters.torch.private_names import KEY_OF_COUNTS, has_kernel, operator_schema
 from opdump.records import SkipReason
 
 _Tensor = torch.Tensor
+_Parameter = torch.nn.Parameter
+_NUMBERS: Final = frozenset({int, float, complex, bool})
 Found = tuple[int, str, torch.Tensor]
 """Slot, name of the argument or result, tensor."""
 
@@ -36,6 +38,8 @@ class OperatorSchema:
     """Position of the argument by which a program chooses not to wait for what is copied to the host; None without one."""
     changes: frozenset[str] = frozenset()
     """Names of the arguments that the operator writes into, returned or not."""
+    counted: tuple[tuple[int, str], ...] = ()
+    """Position and name of the arguments of which PyTorch counts that the operator writes into them."""
     pickers: dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = field(default_factory=dict)
     """What takes the arguments of `others` from so many positional ones."""
 
@@ -55,6 +59,23 @@ class OperatorSchema:
             return pick(args)
         named = [part for _, name in self.others if name in kwargs for part in (name, kwargs[name])]
         return (*pick(args), *named)
+
+    def numbers_among(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """The numbers in the place of tensors, `other` of `x + 1`, with their names; of a list all of it, None where it has tensors."""
+        given = len(args)
+        found: tuple[tuple[str, Any], ...] = ()
+        for index, name in self.tensors:
+            value = args[index] if index < given else kwargs.get(name)
+            kind = value.__class__
+            if kind is _Tensor or kind is _Parameter or value is None:
+                continue
+            if kind is list or kind is tuple:
+                if any(element.__class__ in _NUMBERS for element in value):
+                    numbers = [element if element.__class__ in _NUMBERS else None for element in value]
+                    found = (*found, (name, numbers))
+            elif isinstance(value, (int, float, complex)):
+                found = (*found, (name, value))
+        return found
 
 
 def schema_of(func: Any) -> OperatorSchema:
@@ -82,6 +103,7 @@ def schema_of(func: Any) -> OperatorSchema:
         is_asynchronous(func),
         names.get("non_blocking"),
         frozenset(writes),
+        _counted(func),
     )
 
 
@@ -92,6 +114,17 @@ def _picker(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...
     if places:
         return itemgetter(slice(places[0], places[0] + 1))
     return itemgetter(slice(0))
+
+
+def _counted(func: Any) -> tuple[tuple[int, str], ...]:
+    """Written tensors that PyTorch counts: those that stand alone, in operators with a kernel for that."""
+    schema = operator_schema(func)
+    found = [
+        (index, argument.name)
+        for index, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write and "[]" not in str(argument.type)
+    ]
+    return tuple(found) if found and has_kernel(func.name(), KEY_OF_COUNTS) else ()
 
 
 def _unreturned(func: Any, names: Mapping[str, int]) -> tuple[tuple[int, str], ...]:

@@ -1,0 +1,126 @@
+"""Tells where the tensors of a step lie: which storage, where in it, and how often it was written into.
+
+Storages are numbered in the order in which they are first seen in a step, so that a step that repeats has the same numbers. A weak
+reference to each is kept until the step ends: its identity cannot be given to another storage in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Final
+
+import torch
+
+from opdump.adapters.torch.names_by_release import is_lost
+from opdump.adapters.torch.private_names import (
+    SOURCES,
+    count_of_writes,
+    hold_weakly,
+    identity_of,
+    no_subclass_functions,
+    release_memory,
+)
+from opdump.adapters.torch.schemas import Found
+from opdump.records import Memory
+
+_STRIDED = torch.strided
+_UNTOLD = is_lost(SOURCES)
+_PLAIN_CLASSES: Final = (torch.Tensor, torch.nn.Parameter)
+_MOST_KNOWN = 200_000
+"""More distinct memories are forgotten and made again: where no step repeats another, none is used again."""
+_WITHOUT: Final = (RuntimeError, NotImplementedError, ValueError)
+"""What PyTorch raises for a tensor without a storage, or without strides; the last for a parameter of a lazy module."""
+
+
+class Storages:
+    """The storages of the running step; emptied at its end."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Any] = {}
+        self._seen: dict[int, tuple[int, int]] = {}
+        """Number, and the version at which it was first seen, by identity."""
+        self._numbers = count()
+        self._known: dict[tuple[int, int, tuple[int, ...], int], Memory] = {}
+        """One object for each: whoever looks for what repeats compares identities first."""
+        self._soon: set[int] = set()
+        """Identities of the tensors of which a write is about to be counted."""
+
+    def hold(self, key: int, storage: torch.UntypedStorage) -> None:
+        """Until the step ends, no other storage gets the identity `key` of this one."""
+        if key not in self._held:
+            self._held[key] = hold_weakly(storage)
+
+    def memory_of(self, tensor: torch.Tensor) -> Memory | None:
+        """Where the elements of a tensor lie now; None for one without a storage (sparse, wrapped)."""
+        if _UNTOLD:
+            return None
+        if tensor.__class__ in _PLAIN_CLASSES:
+            return self._memory_of(tensor)
+        with no_subclass_functions():
+            return self._memory_of(tensor)
+
+    def see(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Numbers the storages of these in their order."""
+        for tensor in tensors:
+            self.memory_of(tensor)
+
+    @contextmanager
+    def counted(self, written: Iterable[Found]) -> Iterator[None]:
+        """Inside these tensors count as written once more: PyTorch counts it only when it returns from the operator that ran."""
+        soon = {id(tensor) for _, _, tensor in written}
+        self._soon |= soon
+        try:
+            yield
+        finally:
+            self._soon -= soon
+
+    def clear(self) -> None:
+        """Forgets everything and lets the storages go."""
+        self._seen.clear()
+        self._numbers = count()
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        while self._held:
+            _, weak = self._held.popitem()
+            release_memory(weak)
+
+    def _memory_of(self, tensor: torch.Tensor) -> Memory | None:
+        if tensor.layout is not _STRIDED:
+            return None
+        try:
+            storage = tensor.untyped_storage()
+            strides = tensor.stride()
+            offset: Any = tensor.storage_offset()
+        except _WITHOUT:
+            return None
+        try:
+            version = count_of_writes(tensor)
+            if self._soon and id(tensor) in self._soon:
+                version += 1
+        except RuntimeError:  # made in inference mode, where nothing is counted
+            version = 0
+        key = identity_of(storage)
+        seen = self._seen.get(key)
+        if seen is None:
+            self.hold(key, storage)
+            seen = self._seen.setdefault(key, (next(self._numbers), version))
+        place = (seen[0], offset, strides, version - seen[1])
+        memory = self._known.get(place)
+        if memory is None:
+            memory = self._known[place] = Memory(*place)
+        return memory
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The storage of a dense tensor; None where there is none (sparse, wrapped)."""
+    return None if tensor.layout is not _STRIDED else dense_storage(tensor)
+
+
+def dense_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The same for a tensor of which it is known that it is strided."""
+    try:
+        return None if _UNTOLD else tensor.untyped_storage()
+    except _WITHOUT:
+        return None
