@@ -1,6 +1,7 @@
 """How well a comparison of two dumps names the operator that introduced a difference.
 
-    python -m benchmarks.diagnosis [--only TEXT] [--kind KIND] [--network NAME] [--jobs 2] [--json FILE] [--verify] [--list]
+    python -m benchmarks.diagnosis [--only TEXT] [--kind KIND] [--network NAME] [--sample N] [--jobs 2]
+        [--json FILE] [--verify] [--list]
 
 Every network of networks/ runs as it is and with one planted fault after the other, under `opdump run`; `opdump.compare`, where this
 opdump has it, and two plain rules compare the dumps, once with elements and once with statistics alone. Printed is how often
@@ -35,6 +36,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--network", action="append", default=[])
     parser.add_argument("--method", action="append", choices=METHODS, default=[])
     parser.add_argument("--mode", action="append", choices=MODES, default=[])
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="every Nth pair alone")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="every score")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep all dumps there, and use those that are")
@@ -55,7 +57,7 @@ def chosen(pairs: list[Pair], asked: argparse.Namespace) -> list[Pair]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = options(arguments)
-    pairs = chosen(every_pair(), asked)
+    pairs = chosen(every_pair(), asked)[:: asked.sample]
     if asked.list:
         for pair in pairs:
             print(f"{pair.kind:12} {pair.name:40} {pair.text}")

@@ -223,4 +223,18 @@ FAULTS = (
         "self.norm(hidden.detach())",
         "a positions,words: sum|embedding_dense_backward|add @backward; embedded: native_layer_norm_backward @backward; clip: _foreach_norm @*",
     ),
+    Fault(
+        "backward",
+        "attention gets half",
+        "attended",
+        "attended = self.dropout(self.output(context))",
+        "attended = self.dropout(self.output(context)); attended.register_hook(lambda g: g / 2)",
+        "attended,attention-norm: div @backward; attended: mul @backward",
+        Twin(
+            "fused = F.linear(stream, self.weight, self.bias)",
+            "fused = F.linear(stream, self.weight, self.bias); fused.register_hook(lambda g: g / 2)",
+            "query,heads: div @backward; query: mm|sum @backward",
+            "query",
+        ),
+    ),
 )

@@ -171,7 +171,7 @@ FAULTS = (
     ),
     Fault(
         "optimizer",
-        "average before the step",
+        "average updated twice",
         "zero",
         "optimizer.zero_grad()",
         "optimizer.zero_grad(); step and [s.data.lerp_(f.data, 0.1) for s, f in zip(average.parameters(), net.parameters())]",
@@ -258,5 +258,14 @@ FAULTS = (
         "w = w.softmax(-1)",
         "w = w.softmax(-1); w.register_hook(torch.neg)",
         "softmax,attended: neg @backward; softmax: _softmax_backward_data @backward",
+    ),
+    Fault(
+        "backward",
+        "entry gets twice",
+        "enter",
+        "x = self.enter(x)",
+        "x = self.enter(x); x.register_hook(lambda g: g + g)",
+        "enter,conv1,residual: add @backward; enter: convolution_backward @backward",
+        Twin("image = self.inlet(image)", "image = self.inlet(image); image.register_hook(lambda g: g + g)"),
     ),
 )

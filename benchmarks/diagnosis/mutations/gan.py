@@ -171,7 +171,7 @@ FAULTS = (
     ),
     Fault(
         "optimizer",
-        "one count for all",
+        "count by twos",
         "t",
         'state["t"] += 1',
         'state["t"] += 2',
@@ -234,10 +234,10 @@ FAULTS = (
     ),
     Fault(
         "backward",
-        "generator not told of the critic",
-        "g-out",
-        "torch.tanh(self.fc2(h)) * 1.5",
-        "torch.tanh(self.fc2(h)) * 1.5 + (self.fc2(h) - self.fc2(h).detach()) * 0.3",
-        "g-out: addmm|sub|mul|add; g-out: mul|add|tanh_backward|mm @backward",
+        "gradient of the points clipped",
+        "g-loss",
+        "g_loss = -critic(generator(z)).mean()",
+        "made = generator(z); made.register_hook(lambda g: g.clamp(-0.01, 0.01)); g_loss = -critic(made).mean()",
+        "g-loss,g-out,d-fc1: clamp @backward; g-out: mul @backward",
     ),
 )

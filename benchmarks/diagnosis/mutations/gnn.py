@@ -18,7 +18,6 @@ FAULTS = (
             "root: reciprocal; a root: pow",
         ),
     ),
-    Fault("formula", "lowest for highest", "top", '"amax"', '"amin"', "top: scatter_reduce", None),
     Fault(
         "formula",
         "score of differences",
@@ -178,11 +177,12 @@ FAULTS = (
     ),
     Fault(
         "in-place",
-        "degrees of every call",
+        "degrees count one more",
         "degree",
         "torch.ones(len(target)))",
-        "torch.ones(len(target))).add_(net.second.left.shape[0] * 0.25)",
-        "degree: add_",
+        "torch.ones(len(target))).add_(1.0)",
+        "degree: add_; root: clamp",
+        Twin("matrix.sum(1)", "matrix.sum(1).add_(1.0)", "degree: add_; root: clamp"),
     ),
     Fault(
         "optimizer",
@@ -223,15 +223,6 @@ FAULTS = (
         "first: elu; transform[first]: mm",
     ),
     Fault(
-        "order",
-        "dropout before the attention",
-        "second",
-        "x + self.second(x, source, target)",
-        "x + self.second(F.dropout(x, 0.3), source, target)",
-        "second: bernoulli_|div_|mul; project: mm",
-        None,
-    ),
-    Fault(
         "cast",
         "half shares",
         "share",
@@ -255,5 +246,18 @@ FAULTS = (
         "(index,) = ctx.saved_tensors",
         "index = ctx.saved_tensors[0].flip(0)",
         f"segment-saved,{_SEGMENT}: flip|index_select @backward",
+    ),
+    Fault(
+        "backward",
+        "scores get no gradient",
+        "exp",
+        "torch.exp(e -",
+        "torch.exp(e.detach() -",
+        "a exp: mul @backward; a edge-act: leaky_relu_backward @backward; a edge-score: * @backward; project: add|mm @backward; a project: add @backward",
+        Twin(
+            "(raw - ",
+            "(raw.detach() - ",
+            "a exp: mul @backward; a edge-act: leaky_relu_backward @backward; a edge-score: * @backward; project: add|mm @backward; a project: add @backward",
+        ),
     ),
 )

@@ -170,7 +170,7 @@ FAULTS = (
     ),
     Fault(
         "optimizer",
-        "first moment starts late",
+        "gradients add up once",
         "zero",
         "optimizer.zero_grad()",
         "step == 2 or optimizer.zero_grad()",
@@ -231,5 +231,14 @@ FAULTS = (
         "(weights @ v)",
         "(weights.detach() @ v)",
         "qkv: cat @backward; a values: bmm @backward; a softmax,mask,scores: * @backward",
+    ),
+    Fault(
+        "in-place",
+        "tokens clamped in place",
+        "call",
+        "model(ids)",
+        "model(ids.clamp_(max=15))",
+        "call: clamp_; tokens: embedding",
+        Twin("lm(both[:, :10])", "lm(both.clamp_(max=15)[:, :10])"),
     ),
 )

@@ -122,7 +122,7 @@ FAULTS = (
         "zero",
         "optimizer.zero_grad()",
         "step == 0 and __import__('faults').poke(model.embed.weight, 33, 0.9); optimizer.zero_grad()",
-        "step: addcdiv_|add_ @optimizer; *[embed.weight]: Parameter @*; embed: embedding",
+        "step: add_ @optimizer; *[embed.weight]: Parameter @*",
     ),
     Fault(
         "data",
@@ -201,5 +201,14 @@ FAULTS = (
         "torch.sigmoid(f) * c +",
         "torch.sigmoid(f) * c.detach() +",
         "a cell: mul @backward; a hidden: add @backward; hidden,cell: tanh_backward|mul|sigmoid_backward @backward",
+    ),
+    Fault(
+        "in-place",
+        "state changed in place",
+        "carry",
+        "c.detach()",
+        "c.detach().add_(0.1)",
+        "carry: add_; cell: mul",
+        Twin("cell.detach()", "cell.detach().add_(0.1)"),
     ),
 )

@@ -52,13 +52,7 @@ FAULTS = (
         None,
     ),
     Fault(
-        "stale",
-        "scale of the first step",
-        "apply",
-        "x = Swish.apply(x)",
-        "x = Swish.apply(self.__dict__.setdefault('seen', x.detach()) * 0 + x if step < 2 else self.seen)",
-        "gate: sigmoid; swish: mul",
-        None,
+        "stale", "normalised values", "apply", "x = Swish", "__import__('faults').stale(x); x = Swish", "gate: sigmoid"
     ),
     Fault(
         "bit",
@@ -71,7 +65,7 @@ FAULTS = (
     ),
     Fault(
         "bit",
-        "saved input of swish",
+        "a saved weight",
         "backward",
         "loss.backward()",
         "__import__('faults').flip(model.middle.weight, 7, 24); loss.backward()",
@@ -112,11 +106,11 @@ FAULTS = (
         "zero",
         "optimizer.zero_grad()",
         "step or optimizer.zero_grad()",
-        "outer,norm2,middle,norm1,inner: mm|sum|add|add_|native_batch_norm_backward @backward; step: add @optimizer; backward: add|add_ @*",
+        "step: add @optimizer; backward: add|add_ @*",
         Twin(
             "sgd.zero_grad()",
             "number or sgd.zero_grad()",
-            "residual,norm,middle,inner: mm|sum|add|add_|native_batch_norm_backward @backward; step: add @optimizer; backward: add|add_ @*",
+            "step: add @optimizer; backward: add|add_ @*",
         ),
     ),
     Fault(
@@ -182,5 +176,14 @@ FAULTS = (
         "(1 + gate)",
         f"{_SWISH}: mul|add|rsub @backward",
         Twin("(1 - g)", "(1 + g)", "slope,swish-grad,gate,swish,apply: mul|add|rsub @backward"),
+    ),
+    Fault(
+        "in-place",
+        "first norm in evaluation",
+        "norm1",
+        "x = self.norm1(x)",
+        "x = self.norm1.eval()(x)",
+        "norm1: native_batch_norm",
+        Twin("normalised(self.stats[0], value)", "self.stats[0].eval()(value)", "apply: native_batch_norm", "apply"),
     ),
 )

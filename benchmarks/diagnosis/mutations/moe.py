@@ -85,11 +85,12 @@ FAULTS = (
     ),
     Fault(
         "stale",
-        "weights of the average",
-        "average",
-        "list(model.parameters())",
-        "[p - adam.param_groups[0]['lr'] for p in model.parameters()]",
-        "average: sub|_foreach_lerp_ @*",
+        "outputs of the step before",
+        "loss",
+        "loss = F",
+        "__import__('faults').stale(out); loss = F",
+        "loss: smooth_l1_loss",
+        Twin("loss = F", "__import__('faults').stale(guess); loss = F"),
     ),
     Fault(
         "bit",
@@ -203,11 +204,12 @@ FAULTS = (
     ),
     Fault(
         "order",
-        "top-k before the softmax",
-        "topk",
-        "torch.topk(shares, TOP, dim=-1)",
-        "torch.topk(logits, TOP, dim=-1); weights = weights.softmax(-1) + shares[:, :2] * 0",
-        "topk: topk|_softmax|mul|add",
+        "activation before the first layer",
+        "enter",
+        "self.enter(x).tanh()",
+        "self.enter(x.tanh())",
+        "enter: tanh|addmm",
+        Twin("torch.tanh(self.first(series))", "self.first(torch.tanh(series))"),
     ),
     Fault(
         "cast",
@@ -240,4 +242,5 @@ FAULTS = (
         "part.register_hook(lambda g: g * 2) if index == 3 else 0; result.index_add_(0, token, part)",
         "weighted,index-add: mul @backward",
     ),
+    Fault("order", "activation after the product", "silu", "F.silu(self.w1(x))", "self.w1(F.silu(x))", "silu: silu|mm"),
 )

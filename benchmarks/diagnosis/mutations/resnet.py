@@ -182,4 +182,13 @@ FAULTS = (
         "self.shortcut(x.detach())",
         "a conv1: add @backward; relu: threshold_backward @backward; shortcut: convolution_backward @backward",
     ),
+    Fault(
+        "in-place",
+        "images dimmed in place",
+        "call",
+        "net(batch)",
+        "net(batch.mul_(0.9))",
+        "call: mul_; stem: convolution",
+        Twin("network(given)", "network(given.mul_(0.9))"),
+    ),
 )

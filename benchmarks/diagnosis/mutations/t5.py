@@ -173,11 +173,11 @@ FAULTS = (
     ),
     Fault(
         "in-place",
-        "scores with a shared bias",
+        "bias halved in place",
         "bias",
         "scores += bias",
-        "scores += bias.mul_(0.5) if bias.requires_grad is False else bias.detach().mul_(0.5) + bias",
-        "bias: mul_|add|add_",
+        "bias.data.mul_(0.5); scores += bias",
+        "bias: mul_|add_",
     ),
     Fault("optimizer", "rate", "adagrad", "lr=0.05", "lr=0.08", "step: addcdiv_ @optimizer", Twin("0.05,", "0.08,")),
     Fault(
@@ -200,11 +200,11 @@ FAULTS = (
     Fault("missing", "gate", "gated", "gate * self.wi1(x)", "gate", "wo: mm; a gated: mm|mul"),
     Fault(
         "order",
-        "bias after the softmax",
-        "softmax",
-        "scores.softmax(-1)",
-        "(scores - (0 if bias is None else bias.clamp(min=-1e4))).softmax(-1) + (0 if bias is None else bias.exp() * 0.1)",
-        "softmax: clamp|sub|exp|mul|add|_softmax",
+        "scale before the norm",
+        "final",
+        "n[6](d) / math.sqrt(D)",
+        "n[6](d / math.sqrt(D))",
+        "final: div; variance[norms-ModuleList/6]: pow; logits: mm",
     ),
     Fault(
         "order",
@@ -238,5 +238,14 @@ FAULTS = (
         "(n[4](d), e, None)",
         "(n[4](d), e.detach(), None)",
         "a kv,encoder-norm: * @backward; a wo[encoder-ModuleDict/feed]: mm @backward; rms-weight: * @backward; a rms-weight,rsqrt,variance: * @backward",
+    ),
+    Fault(
+        "in-place",
+        "source changed in place",
+        "call",
+        "t5(source, given)",
+        "t5(source.clamp_(max=12), given)",
+        "call: clamp_; source: embedding",
+        Twin("net(symbols, shifted)", "net(symbols.clamp_(max=12), shifted)"),
     ),
 )

@@ -128,7 +128,7 @@ FAULTS = (
         "backward",
         "loss.backward()",
         "__import__('faults').flip(net.gates[1].conv.scale, 4, 25); loss.backward()",
-        "weight[gates-ModuleList/1]: div|mul @backward; sgd-step: add_ @optimizer",
+        "weight[gates-ModuleList/1]: div|mul|neg @backward",
         Twin(
             "loss.backward()",
             "__import__('faults').flip(net.units[1].taps.g, 4, 25); loss.backward()",
@@ -179,10 +179,10 @@ FAULTS = (
     Fault(
         "in-place",
         "bias grows",
-        "conv",
-        "self.bias, dilation",
-        "self.bias.data.add_(0.01) + (self.bias - self.bias.detach()), dilation",
-        "conv: add_|sub|add|convolution",
+        "pad",
+        "x = F.pad(",
+        "self.bias.data.add_(0.01); x = F.pad(",
+        "pad: add_; conv: convolution",
     ),
     Fault(
         "optimizer",
@@ -261,5 +261,18 @@ FAULTS = (
         ".norm(dim=1)",
         ".norm(dim=1).detach()",
         "a length: div|eq|masked_fill_|mul @backward; a weight: div|neg|mul|sum @backward; step: add @optimizer",
+    ),
+    Fault(
+        "backward",
+        "output clipped",
+        "call",
+        "logits = net(rows[:, :-1])",
+        "logits = net(rows[:, :-1]); logits.register_hook(lambda g: g.clamp(-0.005, 0.005))",
+        "call,out2,loss: clamp @backward; out2: convolution_backward @backward",
+        Twin(
+            "[:, :, 4:]",
+            "[:, :, 4:]; scores.register_hook(lambda g: g.clamp(-0.005, 0.005))",
+            "call,out2,loss: clamp @backward; call: slice_backward @backward",
+        ),
     ),
 )

@@ -125,7 +125,7 @@ FAULTS = (
         "unet(x.sub_(0.1))",
         "call: sub_; conv_a: convolution",
     ),
-    Fault("optimizer", "decay left out", "adam", ", weight_decay=1e-4", ", weight_decay=0.1", "step: add @optimizer"),
+    Fault("optimizer", "weight decay", "adam", ", weight_decay=1e-4", ", weight_decay=0.1", "step: add @optimizer"),
     Fault("optimizer", "second beta", "adam", "0.98", "0.9", "step: mul_|addcmul_ @optimizer", Twin("0.98", "0.9")),
     Fault(
         "missing",
@@ -141,7 +141,7 @@ FAULTS = (
         "loss",
         "loss + dice(prediction, y)",
         "loss",
-        "backward: ones_like @*; bce: sigmoid|sub|mul|div_ @backward; a loss,ratio,total,overlap,probability: *",
+        "a loss,ratio,total,overlap,probability: *; a bce: add @backward; last: convolution_backward @backward",
     ),
     Fault(
         "order",

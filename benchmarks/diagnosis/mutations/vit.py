@@ -18,7 +18,12 @@ FAULTS = (
         "formula", "penalty not squared", "penalty", ".square()", "", "penalty: mean; a penalty: pow", Twin(" ** 2", "")
     ),
     Fault(
-        "argument", "stride and size of patches", "patches-init", "4, stride=4)", "3, stride=4)", "patches: convolution"
+        "argument",
+        "padding of patches",
+        "patches-init",
+        "4, stride=4)",
+        "4, stride=4, padding=1)",
+        "patches: convolution",
     ),
     Fault(
         "argument",
@@ -233,5 +238,18 @@ FAULTS = (
         "logits.logsumexp(1)",
         "logits.detach().logsumexp(1)",
         "a penalty: * @backward; a loss: mul @backward; head: mm|sum @backward",
+    ),
+    Fault(
+        "backward",
+        "scale detached",
+        "residual1",
+        "self.scale * y",
+        "self.scale.detach() * y",
+        "a residual1: mul|sum|add @backward; a residual2: add @backward; step: add|lerp_|mul_|addcmul_ @optimizer",
+        Twin(
+            "t, self.gain, self.attend",
+            "t, self.gain.detach(), self.attend",
+            "a residual1: mul|sum|add @backward; a residual2: add @backward; step: add|lerp_|mul_|addcmul_ @optimizer",
+        ),
     ),
 )
