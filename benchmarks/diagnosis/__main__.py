@@ -73,10 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _verified(workers: Workers, pairs: list[Pair], dumps: Dumps) -> int:
-    found = [line for lines in workers.each(lambda w, pair: complaints(w, pair, dumps), pairs) for line in lines]
-    for line in found:
-        print(line)
-    print(f"{len(pairs)} pairs verified, {len(found)} complaints")
+    count = 0
+    for lines in workers.each(lambda worker, pair: complaints(worker, pair, dumps), pairs):
+        count += len(lines)
+        for line in lines:
+            print(line, flush=True)
+    print(f"{len(pairs)} pairs verified, {count} complaints")
     return 0
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import itertools
 import json
 import time
+import traceback
 from collections.abc import Iterator
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any, Final
 
 import opdump
@@ -34,19 +36,29 @@ def methods() -> tuple[str, ...]:
     return METHODS if has_compare() else METHODS[1:]
 
 
-def compare_dumps(task: dict[str, Any]) -> dict[str, Any]:
-    """The answer of one method, with the seconds it took."""
-    began = time.perf_counter()
-    if task["method"] == "opdump":
-        found = opdump.compare(task["a"], task["b"]).to_json()  # type: ignore[attr-defined,unused-ignore]
-        answer = json.loads(found) if isinstance(found, str) else dict(found)
-    else:
-        rule = {"name": _by_name, "sequence": _by_sequence}[task["method"]]
-        answer = _plain(rule(_executions(task["a"]), _executions(task["b"])), 1e-3 if rule is _by_name else 1e-5)
-    answer["seconds"] = time.perf_counter() - began
-    return answer
+def compare_dumps(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The answer of each method that is asked for, with the seconds it took. One that fails has said nothing but its error."""
+    answers = {}
+    for method in task["methods"]:
+        began = time.perf_counter()
+        try:
+            answer = _answer(method, task["a"], task["b"])
+        except Exception:  # noqa: BLE001  # whatever it is, the others are asked too
+            answer = {"verdict": "error", "error": traceback.format_exc()}
+        answers[method] = {**answer, "seconds": time.perf_counter() - began}
+    return answers
 
 
+def _answer(method: str, a: str, b: str) -> dict[str, Any]:
+    if method == "opdump":
+        found = opdump.compare(a, b).to_json()  # type: ignore[attr-defined,unused-ignore]
+        return json.loads(found) if isinstance(found, str) else dict(found)
+    if method == "name":
+        return _plain(_by_name(_executions(a), _executions(b)), 1e-3)
+    return _plain(_by_sequence(_executions(a), _executions(b)), 1e-5)
+
+
+@lru_cache(maxsize=2)
 def _executions(path: str) -> list[Execution]:
     return list(opdump.open(path).ops())
 

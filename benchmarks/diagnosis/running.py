@@ -103,15 +103,11 @@ class Dumps:
 
 def scores_of(worker: Worker, pair: Pair, dumps: Dumps, methods: Iterable[str], modes: Iterable[str]) -> list[Score]:
     """What every method says of a pair. One that fails has said nothing, and the score tells its error."""
-    found = []
+    found: list[Score] = []
     for mode in modes:
         a, b = dumps.made(worker, pair.a, mode), dumps.made(worker, pair.b, mode)
-        for method in methods:
-            try:
-                answer = worker.ask("compare", a=str(a), b=str(b), method=method)
-            except RuntimeError as error:
-                answer = {"verdict": "error", "error": str(error)}
-            found.append(scored(pair, method, mode, answer))
+        answers = worker.ask("compare", a=str(a), b=str(b), methods=list(methods))
+        found += [scored(pair, method, mode, answer) for method, answer in answers.items()]
     dumps.drop(pair.b)
     dumps.drop(pair.a)
     return found

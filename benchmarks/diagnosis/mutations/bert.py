@@ -96,12 +96,12 @@ FAULTS = (
         "output of a norm",
         "call",
         "logits = bert",
-        "step == 1 and __import__('faults').bad_kernel('native_layer_norm', 3, 100, 25); logits = bert",
-        "attention-norm[layers-ModuleList/1]: native_layer_norm",
+        "step == 1 and __import__('faults').bad_kernel('native_layer_norm', 1, 100, 25); logits = bert",
+        "attention-norm[layers-ModuleList/0]: native_layer_norm",
         Twin(
             "scores = net(",
-            "number == 1 and __import__('faults').bad_kernel('native_layer_norm', 3, 100, 25); scores = net(",
-            "attention-norm[stack-ModuleList/1]: native_layer_norm",
+            "number == 1 and __import__('faults').bad_kernel('native_layer_norm', 1, 100, 25); scores = net(",
+            "attention-norm[stack-ModuleList/0]: native_layer_norm",
         ),
     ),
     Fault(
@@ -147,12 +147,11 @@ FAULTS = (
     ),
     Fault(
         "in-place",
-        "residual added in place",
-        "output-norm",
-        "hidden + between",
-        "hidden.detach().add_(between) + between",
-        "output-norm: add_|add",
-        None,
+        "one row negated in place",
+        "embedded",
+        "hidden = F.dropout",
+        "hidden.data[0].neg_(); hidden = F.dropout",
+        "embedded: neg_|native_layer_norm",
     ),
     Fault(
         "optimizer",
@@ -213,7 +212,7 @@ FAULTS = (
         "sdpa",
         "context = F",
         "value.register_hook(lambda g: g.neg()); context = F",
-        "value,sdpa: neg @backward; value: mm|sum @backward",
+        "heads-view,value,sdpa: neg @backward; value: mm|sum @backward",
     ),
     Fault(
         "backward",

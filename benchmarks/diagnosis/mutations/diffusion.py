@@ -158,7 +158,7 @@ FAULTS = (
         "times",
         "17, 0, 8",
         "17, 1, 8",
-        "keep: index; *[inputs1]: Parameter @*",
+        "keep: index",
         Twin("17, 0, 8", "17, 1, 8", "keep: index_select"),
     ),
     Fault(

@@ -37,7 +37,7 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def heads(self, x):
-        return x.view(x.shape[0], -1, HEADS, WIDTH // HEADS).transpose(1, 2)
+        return x.view(x.shape[0], -1, HEADS, WIDTH // HEADS).transpose(1, 2)  # <heads-view>
 
     def forward(self, hidden, mask):
         query = self.heads(self.query(hidden))  # <query>
