@@ -54,7 +54,8 @@ def broken(tmp_path: Path) -> Path:
 
 
 def rows(done: Result) -> list[list[str]]:
-    return [line.split() for line in done.output.splitlines()[1:] if line.startswith(" ")]
+    table = done.output.partition("\n\n")[0]
+    return [line.split() for line in table.splitlines()[1:] if line.startswith(" ")]
 
 
 def test_the_table_tells_operator_tensor_and_what_was_found(broken: Path) -> None:

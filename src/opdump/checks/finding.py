@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from opdump.records import IO
 
 CheckName = str
-"""`nan`, `inf`, `overflow`, `all zero`, `extreme`, or the name of a check that an installed package adds."""
+"""`nan`, `inf`, `overflow`, `all zero`, `extreme`, `killed` (NaN or infinities went in and finite numbers came out), or the name of a check that an installed package adds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, is_lowest, is_root_input
+from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, Known, is_lowest, is_root_input
 from opdump.checks.finding import CheckName, Finding, Thresholds
+from opdump.checks.histories import Histories
 from opdump.checks.operator_classes import class_of
 from opdump.checks.overflow import has_only_finite_arguments
 from opdump.checks.tensor_stats import TensorStats
@@ -42,8 +43,18 @@ class Checks:
     (`consequences`).
     """
 
-    def __init__(self, thresholds: Thresholds, *, is_first_step: bool = True, is_poisoned: bool = False) -> None:
-        """`is_first_step`: parameters may be as they were initialised; `is_poisoned`: parameters had NaN or infinities before."""
+    def __init__(
+        self,
+        thresholds: Thresholds,
+        *,
+        is_first_step: bool = True,
+        is_poisoned: bool = False,
+        histories: Histories | None = None,
+    ) -> None:
+        """`is_first_step`: parameters may be as they were initialised; `is_poisoned`: parameters had NaN or infinities before;
+        `histories`: those of the steps before, to which this one adds.
+        """
+        self._histories = histories or Histories()
         self._thresholds = thresholds
         self._checks = CHECKS.loaded()
         self._was_poisoned = is_poisoned
@@ -64,10 +75,8 @@ class Checks:
         inputs = [each for each in known if each[0].io == "input"]
         outputs = [each for each in known if each[0].io == "output"]
         is_value = op.op_type == PARAMETER  # filed like an output at the end of a step: nothing made it there
-        has_read = is_value or any(
-            (stats.nan or stats.inf) and not self._consequences.is_mask(record, stats) for record, stats in inputs
-        )
-        has_read = has_read or (self._was_poisoned and not inputs)
+        bad = [each for each in inputs if (each[1].nan or each[1].inf) and not self._consequences.is_mask(*each)]
+        has_read = is_value or bool(bad) or (self._was_poisoned and not inputs)
         if is_value or op.phase == "optimizer":
             self.poisons = self.poisons or any(stats.nan or stats.inf for _, stats in outputs)
         found = [
@@ -82,11 +91,22 @@ class Checks:
             for name, text in self._words(record, stats).items()
             if not self._is_expected(op, record, stats, name, inputs)
         ]
+        found += self._follow(op, inputs, outputs, bad)
         self._consequences.observe(op, inputs, outputs)
         self._parameters.observe(op, inputs, outputs)
         self._has_origin = self._has_origin or any(finding.origin for finding in found)
         self._found.update(finding.check for finding in found)
         return found
+
+    def _follow(
+        self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known], bad: Sequence[Known]
+    ) -> list[Finding]:
+        """Adds to the histories; a finding where the operator made finite numbers of what was not."""
+        gives = [each for each in outputs if each[1].nan or each[1].inf]
+        if gives and not bad and self._consequences.infinities_follow(op, inputs, gives[0][1]):
+            gives = []  # a mask
+        text = self._histories.observe(op, inputs, outputs, bad, gives)
+        return [_finding(op, bad[0][0], "killed", f"{text} made finite")] if text else []
 
     def end_step(self) -> list[Finding]:
         """Findings of the whole step: parameters of zeros that it did not change, though it changed others."""
@@ -95,6 +115,7 @@ class Checks:
             for record, stats in self._parameters.that_stay_zero()
             if (text := self._words(record, stats).get("all zero"))
         ]
+        self._histories.end_step()
         if not self._is_first_step:
             read = self._zero_parameters.items()
             found += [finding for source, finding in read if not self._parameters.is_trained(source)]

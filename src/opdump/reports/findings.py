@@ -15,6 +15,7 @@ import numpy as np
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.checks import Checks, Finding, Thresholds
+from opdump.checks.histories import Histories, History
 from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
 from opdump.checks.watchpoints import WatchHit, Watchpoint, WatchpointChecker, in_order_of_time
 from opdump.conversion.overflow import Overflow, find_overflows
@@ -23,6 +24,7 @@ from opdump.kernels import DTYPE_CODES, summarise
 from opdump.layouts.ascend.overflow_record import OverflowRecord
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.damage import damage_of
+from opdump.reports.histories import print_histories
 from opdump.reports.table import Column, Printer, printable
 from opdump.reports.watchpoints import hit_json, overflow_hits, print_hits, watch_step
 
@@ -41,6 +43,7 @@ class Checked:
     watchpoints: tuple[Watchpoint, ...] = ()
     hits: list[WatchHit] = field(default_factory=list)
     """What the watchpoints say, in the order of time."""
+    histories: list[History] = field(default_factory=list)
 
 
 def check_dump(
@@ -60,6 +63,7 @@ def check_dump(
     overflows: list[OverflowRecord] = []
     for number in catalog.ranks if rank is None else (rank,):
         is_poisoned = False
+        histories = Histories()
         watch = WatchpointChecker(watchpoints)
         for place, one in enumerate(catalog.steps_of(number)):
             if step not in (None, one):
@@ -67,7 +71,7 @@ def check_dump(
                     watch_step(watch, catalog.executions(step=one, rank=number), one, checked.problems)
                     watch.hits.clear()
                 continue
-            checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned)
+            checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned, histories=histories)
             for execution in catalog.executions(step=one, rank=number):
                 if isinstance(execution.op, OverflowRecord):
                     overflows.append(execution.op)
@@ -78,6 +82,7 @@ def check_dump(
             if watchpoints:
                 watch_step(watch, catalog.executions(step=one, rank=number), one, checked.problems)
         checked.hits += watch.hits
+        checked.histories += histories.found
     _add_overflows(catalog, checked, overflows, is_whole=rank is None and step is None)
     checked.hits = in_order_of_time(checked.hits)
     checked.problems = list(dict.fromkeys([*checked.problems, *map(str, catalog.problems)]))
@@ -183,6 +188,7 @@ def print_findings(printer: Printer, checked: Checked, *, limit: int) -> None:
             printer.text(f"{amounts.count(folded, 'row')} of operators that inherited it not shown (--wide shows all)")
         printer.tell_left_out()
         printer.text()
+    print_histories(printer, checked.histories, limit=limit)
     printer.text(_summary(checked))
     print_hits(printer, checked.watchpoints, checked.hits, limit=limit)
 
@@ -225,6 +231,7 @@ def findings_json(catalog: Catalog, checked: Checked) -> str:
         "unknown": checked.unknown,
         "sampled": checked.sampled,
         "findings": [asdict(finding) for finding in checked.findings],
+        "histories": [asdict(history) for history in checked.histories],
         "watchpoints": [watchpoint.text for watchpoint in checked.watchpoints],
         "hits": [hit_json(hit) for hit in checked.hits],
         "problems": checked.problems,

@@ -1,0 +1,239 @@
+"""Histories: where NaN and infinities were born, how far they went, and what made them finite again, across the steps of a rank.
+
+born        step 0, mm at t5.py:93: an operator gave some and had read none
+passed on   by 1 operator, in forward
+killed      step 0, clamp at t5.py:507: it read some and gave finite numbers alone; who looks at outputs later sees nothing
+kept        in fc.weight since step 0: a parameter hands them to the steps that follow
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Known
+from opdump.checks.tensor_stats import TensorStats
+from opdump.op_types import bare_name
+from opdump.records import OpRecord, TensorRecord
+
+_PREFIX: Final = f"{PARAMETER}."
+_MOST_OPEN: Final = 10_000
+"""Histories of one rank; further births are counted with the last."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_MADE_WITHOUT: Final = _words(
+    """
+    zeros_like ones_like full_like empty_like rand_like randn_like randint_like zeros ones full empty new_zeros new_ones new_full
+    new_empty new_empty_strided fill zero zeroslike oneslike fillv2 resize set set_data uniform normal random bernoulli exponential
+    cauchy geometric log_normal shape size shapeof shapen rank dynamicshape numel expandedshape
+    """
+)
+"""They give what does not depend on the numbers that they read."""
+_TAKES_A_PART: Final = _words(
+    """
+    embedding _embedding_bag embedding_bag index _unsafe_index index_select gather gatherv2 gathernd gatherelements take
+    take_along_dim masked_select slice stridedslice select narrow split splitv unstack unbind chunk resourcegather embeddinglookup
+    view_copy select_copy slice_copy diagonal_copy
+    """
+)
+"""They need not have read what is not finite."""
+_TESTS: Final = _words(
+    """
+    isnan isinf isfinite isposinf isneginf isreal checknumerics checknumericsv2 debugnumericsummaryv2 debugnumericsummary
+    _amp_foreach_non_finite_check_and_unscale allfinite npuallocfloatstatus npugetfloatstatus npuclearfloatstatus _local_scalar_dense
+    """
+)
+"""They look for it."""
+_COMPARES: Final = _words("eq ne equal notequal not_equal")
+_OVERWRITES_FIRST: Final = _words("copy copyfrom assign assignvariableop assignadd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An operator of a history, and what was found there."""
+
+    op_name: str
+    op_type: str
+    step: int
+    order: int
+    phase: str
+    source: str
+    """The line of the program, `train.py:175`; empty where unknown."""
+    text: str
+    """Of a birth `33 inf of 128 elements`, of a kill `33 inf`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """Of one birth. `born` is None where the NaN or infinities were there before the dump, or their maker left no data."""
+
+    kind: str
+    """`nan`, `inf`."""
+    rank: int
+    born: Place | None = None
+    given: str = ""
+    """Where they were first read, if `born` is None: `Parameter.fc.weight`."""
+    first_step: int = 0
+    last_step: int = 0
+    passed_on: int = 0
+    """Operators that read some and gave some."""
+    phases: list[str] = field(default_factory=list)
+    """Phases that they reached, in order."""
+    killed: list[Place] = field(default_factory=list)
+    parameters: dict[str, int] = field(default_factory=dict)
+    """Parameters that have them, with the first step that left them so."""
+
+
+class Histories:
+    """Follows one rank: `observe` each operator in execution order, `end_step` after the last of a step."""
+
+    def __init__(self) -> None:
+        self.found: list[History] = []
+        self._of_source: dict[str, History] = {}
+        """Who made the bad numbers of a tensor of this step, or of a parameter."""
+        self._latest: History | None = None
+        self._updating: History | None = None
+        """The history that reached the optimizer, or a parameter, last."""
+
+    def observe(
+        self,
+        op: OpRecord,
+        inputs: Sequence[Known],
+        outputs: Sequence[Known],
+        bad_inputs: Sequence[Known],
+        bad_outputs: Sequence[Known],
+    ) -> str:
+        """Takes an operator, with those of its tensors that have NaN, or infinities that are no mask. What it says of a kill, or nothing."""
+        if not bad_inputs and not bad_outputs:
+            return ""
+        if op.op_type == PARAMETER:
+            self._keep(op, bad_outputs)
+            return ""
+        histories = self._read(op, bad_inputs)
+        if bad_outputs:
+            if not histories:
+                histories = [self._born(op, *bad_outputs[0])]
+            else:
+                histories[0].passed_on += 1
+            for record, _ in bad_outputs:
+                self._of_source[f"{op.op_name}:{record.slot}"] = histories[0]
+            self._reach(op, histories[0])
+            return ""
+        if not _kills(op, inputs, outputs, bad_inputs):
+            return ""
+        text = amount_of(bad_inputs[0][1])
+        for history in histories:
+            history.killed.append(_place(op, text))
+        return text
+
+    def end_step(self) -> None:
+        """What the next step reads of operators is its own."""
+        self._of_source = {name: each for name, each in self._of_source.items() if name.startswith(PROGRAMS_OWN)}
+        self._latest = None
+
+    def _read(self, op: OpRecord, bad: Sequence[Known]) -> list[History]:
+        """The histories of what an operator read."""
+        found: dict[int, History] = {}
+        for record, stats in bad:
+            history = self._of_source.get(record.source) if record.source else self._latest or self._updating
+            if history is None and record.source.startswith(_PREFIX):
+                history = self._updating  # the dump does not have how the step left its parameters
+            if history is None:
+                history = self._begin(
+                    History(kind=_kind(stats), rank=op.rank_id, given=record.source, first_step=op.step)
+                )
+            if record.source:
+                self._of_source[record.source] = history
+            history.last_step = op.step
+            found[id(history)] = history
+        return list(found.values())
+
+    def _born(self, op: OpRecord, record: TensorRecord, stats: TensorStats) -> History:
+        place = _place(op, f"{amount_of(stats)} of {stats.elements}")
+        return self._begin(
+            History(kind=_kind(stats), rank=op.rank_id, born=place, first_step=op.step, last_step=op.step)
+        )
+
+    def _begin(self, history: History) -> History:
+        if len(self.found) >= _MOST_OPEN:
+            return self.found[-1]
+        self.found.append(history)
+        return history
+
+    def _reach(self, op: OpRecord, history: History) -> None:
+        self._latest = history
+        if op.phase not in history.phases:
+            history.phases.append(op.phase)
+        if op.phase == "optimizer":
+            self._updating = history
+
+    def _keep(self, op: OpRecord, bad: Sequence[Known]) -> None:
+        for _, stats in bad:
+            source = f"{_PREFIX}{op.op_name}"
+            history = self._updating or self._of_source.get(source) or self._latest
+            if history is None:
+                history = self._begin(History(kind=_kind(stats), rank=op.rank_id, given=source, first_step=op.step))
+            history.parameters.setdefault(op.op_name, op.step)
+            history.last_step = op.step
+            self._of_source[source] = history
+            self._updating = history
+
+
+def amount_of(stats: TensorStats) -> str:
+    """`2 NaN, 1 inf`."""
+    parts = [(stats.nan, "NaN"), (stats.inf, "inf")]
+    return ", ".join(f"{'some' if number < 0 else f'{number:,}'} {name}" for number, name in parts if number)
+
+
+def _kind(stats: TensorStats) -> str:
+    return "nan" if stats.nan else "inf"
+
+
+def _kills(op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known], bad: Sequence[Known]) -> bool:
+    """Whether an operator turned what was not finite into finite numbers, and not merely left it aside, or looked for it."""
+    if not outputs or any(
+        stats.nan is None and stats.inf is None and not _is_exact(record) for record, stats in outputs
+    ):
+        return False
+    name = bare_name(op.op_type).lower()
+    if name in _MADE_WITHOUT or name in _TAKES_A_PART or name in _TESTS:
+        return False
+    if name in _COMPARES and _is_test(op.arguments, inputs):
+        return False
+    return not (name in _OVERWRITES_FIRST and all(record.slot == 0 for record, _ in bad))
+
+
+def _is_test(arguments: Mapping[str, Any], inputs: Sequence[Known]) -> bool:
+    """Whether a comparison asks for NaN (`x != x`) or for infinities (`abs(x) == inf`)."""
+    sources = [record.source for record, _ in inputs]
+    if len(sources) == 2 and sources[0] and sources[0] == sources[1]:
+        return True
+    return any(_is_infinite(value) for value in arguments.values())
+
+
+def _is_infinite(value: Any) -> bool:
+    if isinstance(value, Mapping):  # {"float": "inf"}, since JSON has none
+        return any(str(each).lstrip("-") == "inf" for each in value.values())
+    return isinstance(value, float) and math.isinf(value)
+
+
+def _is_exact(record: TensorRecord) -> bool:
+    return record.dtype == "bool" or record.dtype.startswith(("int", "uint"))
+
+
+def _place(op: OpRecord, text: str) -> Place:
+    return Place(
+        op_name=op.op_name,
+        op_type=op.op_type,
+        step=op.step,
+        order=op.order,
+        phase=op.phase,
+        source=f"{op.stack[0].file}:{op.stack[0].line}" if op.stack else "",
+        text=text,
+    )
