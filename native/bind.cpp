@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "compare.h"
 #include "pool.h"
 #include "prototype.h"
 #include "reorder.h"
@@ -353,6 +354,55 @@ void widen_codes(uintptr_t codes, int64_t count, uintptr_t table, uintptr_t out)
   opdump::widen_codes(bytes, count, values, floats);
 }
 
+using PairNumbers = std::tuple<std::vector<double>, std::vector<double>, std::vector<int64_t>, std::vector<int64_t>,
+                               std::vector<std::tuple<int, int64_t, double>>>;
+
+void require_dimensions(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  if (strides.size() != shape.size()) {
+    throw nb::value_error(("the shape has " + std::to_string(shape.size()) + " dimensions and the strides " +
+                           std::to_string(strides.size()))
+                              .c_str());
+  }
+  if (shape.size() > opdump::kMaxDimensions) {
+    throw nb::value_error(("a tensor of " + std::to_string(shape.size()) + " dimensions has more than the " +
+                           std::to_string(opdump::kMaxDimensions) + " that can be compared")
+                              .c_str());
+  }
+}
+
+PairNumbers pair_totals(uintptr_t first, int first_code, const std::vector<int64_t>& first_strides, uintptr_t second,
+                        int second_code, const std::vector<int64_t>& second_strides, const std::vector<int64_t>& shape,
+                        double atol, double rtol, bool with_argmax) {
+  require_dimensions(shape, first_strides);
+  require_dimensions(shape, second_strides);
+  const opdump::PairSide a{reinterpret_cast<const void*>(first), dtype_of(first_code), first_strides.data()};
+  const opdump::PairSide b{reinterpret_cast<const void*>(second), dtype_of(second_code), second_strides.data()};
+  int64_t count = 1;
+  for (int64_t size : shape) {
+    require_elements(1, size);
+    if (__builtin_mul_overflow(count, size, &count)) throw nb::value_error("the elements reach beyond any memory");
+  }
+  require_elements(first, count);
+  require_elements(second, count);
+  opdump::PairTotals found;
+  const auto compare = [&] {
+    found = opdump::compare(a, b, static_cast<int>(shape.size()), shape.data(), {atol, rtol}, with_argmax);
+  };
+  if (count < kReleaseBytes / 16) {
+    compare();
+  } else {
+    const nb::gil_scoped_release released;
+    compare();
+  }
+  std::vector<std::tuple<int, int64_t, double>> worst;
+  for (const opdump::WorstIndex& each : found.worst) worst.emplace_back(each.axis, each.index, each.sum);
+  return {{found.sum, found.sum + opdump::kPairSums},
+          {found.maximum, found.maximum + opdump::kPairMaxima},
+          {found.count, found.count + opdump::kPairCounts},
+          found.distances,
+          worst};
+}
+
 std::vector<std::string> instruction_set_names() {
   const opdump::InstructionSet* sets[opdump::kMaxInstructionSets];
   const int found = opdump::instruction_sets(sets);
@@ -402,6 +452,8 @@ NB_MODULE(_native, m) {
   m.def("copy_strided_pointer", &copy_strided, "source"_a, "destination"_a, "item"_a, "shape"_a, "source_strides"_a,
         "destination_strides"_a);
   m.def("widen_codes", &widen_codes, "codes"_a, "count"_a, "table"_a, "out"_a);
+  m.def("pair_totals", &pair_totals, "first"_a, "first_code"_a, "first_strides"_a, "second"_a, "second_code"_a,
+        "second_strides"_a, "shape"_a, "atol"_a, "rtol"_a, "with_argmax"_a);
   m.def("instruction_set", [] { return std::string(opdump::active_instruction_set().name); });
   m.def("instruction_sets", &instruction_set_names);
   m.def("use_instruction_set", &use_instruction_set, "name"_a);

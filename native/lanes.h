@@ -133,6 +133,22 @@ inline Floats load(const Float16* p) {
   return x;
 }
 
+// 64-bit integers become doubles with one rounding, half by half: (2^84 + high * 2^32) and (2^52 + low) are exact, so
+// is the first difference, and the last addition rounds. Unlike a cast this is vectorised without AVX-512 too.
+inline double to_double(uint64_t value, uint64_t sign_bias) {
+  const uint64_t high = ((value >> 32) ^ sign_bias) | 0x4530000000000000U;
+  const uint64_t low = (value & 0xffffffffU) | 0x4330000000000000U;
+  double high_double, low_double;
+  std::memcpy(&high_double, &high, sizeof high);
+  std::memcpy(&low_double, &low, sizeof low);
+  const double offset = 0x1p84 + 0x1p52 + (sign_bias != 0 ? 0x1p63 : 0.0);
+  return (high_double - offset) + low_double;
+}
+inline double to_double(int64_t value) { return to_double(static_cast<uint64_t>(value), 0x80000000U); }
+inline double to_double(uint64_t value) { return to_double(value, 0); }
+inline double to_double(int32_t value) { return value; }
+inline double to_double(uint32_t value) { return value; }
+
 // The vector k of the sixteen elements as doubles.
 template <int k>
 inline Vector<double> widened(const Doubles& x) {

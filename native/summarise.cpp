@@ -3,17 +3,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
 #if defined(OPDUMP_X86_KERNELS)
 #include <cpuid.h>
-#include <immintrin.h>
 #endif
 
+#include "compensated_sum.h"
+#include "plain_arithmetic.h"
 #include "pool.h"
+#include "walk.h"
 
 namespace opdump {
 namespace {
@@ -29,29 +29,6 @@ bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
-
-// The caller may run with denormals flushed (torch.set_flush_denormal), other rounding or trapping exceptions; what a
-// tensor holds does not depend on that. Restores the caller's mode, without the flags that the kernels raised.
-class PlainArithmetic {
- public:
-  PlainArithmetic() : saved_(_mm_getcsr()) {
-    if ((saved_ & kModes) != kDefault) _mm_setcsr(kDefault);
-  }
-  ~PlainArithmetic() {
-    if ((saved_ & kModes) != kDefault) _mm_setcsr(saved_);
-  }
-  PlainArithmetic(const PlainArithmetic&) = delete;
-  PlainArithmetic& operator=(const PlainArithmetic&) = delete;
-
- private:
-  static constexpr unsigned kModes = 0xffc0;
-  static constexpr unsigned kDefault = 0x1f80;
-  unsigned saved_;
-};
-#else
-struct PlainArithmetic {
-  PlainArithmetic() {}
-};
 #endif
 
 std::atomic<const InstructionSet*>& chosen_instruction_set() {
@@ -64,15 +41,6 @@ std::atomic<const InstructionSet*>& chosen_instruction_set() {
 
 // The same elements, without the structure that a summary cannot see: no dimension of size one, no negative stride, no
 // repetition; the widest stride first; neighbours that touch are one.
-struct Walk {
-  const char* start;
-  int dimensions = 0;
-  int64_t size[kMaxDimensions];
-  int64_t stride[kMaxDimensions];
-  int64_t count = 1;    // of different index tuples, after repetitions are taken out
-  int64_t repeats = 1;  // by dimensions of stride 0
-};
-
 Walk simplify(const void* elements, int64_t item, int dimensions, const int64_t* shape, const int64_t* strides) {
   Walk walk;
   walk.start = static_cast<const char*>(elements);
@@ -110,61 +78,6 @@ Walk simplify(const void* elements, int64_t item, int dimensions, const int64_t*
   if (walk.dimensions > 0) walk.dimensions = kept + 1;
   return walk;
 }
-
-template <int kItem>
-char* copy_run(char* to, const char* from, int64_t count, int64_t stride) {
-  if (stride == 1) {
-    std::memcpy(to, from, static_cast<size_t>(count) * kItem);
-  } else {
-    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * kItem, from + i * stride * kItem, kItem);
-  }
-  return to + count * kItem;
-}
-
-// Copies elements [first, first + count) of the walk's order to `to`.
-template <int kItem>
-void gather(const Walk& walk, int64_t first, int64_t count, char* to) {
-  int64_t index[kMaxDimensions];
-  const char* at = walk.start;
-  for (int d = walk.dimensions - 1; d >= 0; --d) {
-    index[d] = first % walk.size[d];
-    first /= walk.size[d];
-    at += index[d] * walk.stride[d] * kItem;
-  }
-  const int inner = walk.dimensions - 1;
-  if (inner < 0) copy_run<kItem>(to, at, 1, 1);
-  while (inner >= 0 && count > 0) {
-    const int64_t run = std::min(count, walk.size[inner] - index[inner]);
-    to = copy_run<kItem>(to, at, run, walk.stride[inner]);
-    count -= run;
-    at += run * walk.stride[inner] * kItem;
-    index[inner] += run;
-    for (int d = inner; d > 0 && index[d] == walk.size[d]; --d) {
-      at += (walk.stride[d - 1] - walk.size[d] * walk.stride[d]) * kItem;
-      index[d] = 0;
-      ++index[d - 1];
-    }
-  }
-}
-
-void gather(const Walk& walk, int64_t item, int64_t first, int64_t count, char* to) {
-  switch (item) {
-    case 1: return gather<1>(walk, first, count, to);
-    case 2: return gather<2>(walk, first, count, to);
-    case 4: return gather<4>(walk, first, count, to);
-    default: return gather<8>(walk, first, count, to);
-  }
-}
-
-void accumulate(CompensatedSum& total, double x) {
-  const double sum = total.sum + x;
-  if (std::isfinite(sum)) {
-    total.error += std::fabs(total.sum) >= std::fabs(x) ? (total.sum - sum) + x : (x - sum) + total.sum;
-  }
-  total.sum = sum;
-}
-
-double value(const CompensatedSum& total) { return std::isfinite(total.sum) ? total.sum + total.error : total.sum; }
 
 void merge(Partial& total, const Partial& chunk) {
   total.nan += chunk.nan;

@@ -1,6 +1,6 @@
-"""Summarises tensors in one pass over their memory, and moves elements; compiled, or in numpy.
+"""Summarises and compares tensors in one pass over their memory, and moves elements; compiled, or in numpy.
 
-The compiled kernels (native/) and their numpy twin (reference.py) give the same bits; the twin runs where the compiled
+The compiled kernels (native/) and their numpy twins (reference.py, pair_reference.py) give the same bits; the twin runs where the compiled
 module is missing, 20 to 100 times slower, and `active()` shows that. Environment:
 
     OPDUMP_REQUIRE_NATIVE=1   a missing compiled module is an error
@@ -19,20 +19,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.errors import KernelChoiceError, NativeCoreMissingError, UnsupportedDtypeError
-from opdump.kernels import batch_summarizer, reference, reorder
+from opdump.errors import KernelChoiceError, NativeCoreMissingError
+from opdump.kernels import batch_summarizer, pair_reference, reference, reorder
+from opdump.kernels.addressed import addressed
+from opdump.kernels.pair import Totals, metrics_of_pair
+from opdump.kernels.pair_metrics import PairMetrics, WorstChannel
 from opdump.kernels.summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
+from opdump.kernels.summary_differences import SummaryDifferences, compare_summaries
 
 __all__ = [
     "DTYPE_CODES",
     "SUMMARY_FIELDS",
     "BatchSummarizer",
+    "PairMetrics",
     "Summary",
+    "SummaryDifferences",
     "SummaryTable",
+    "WorstChannel",
     "active",
+    "compare_pair",
+    "compare_summaries",
     "copy_elements",
     "copy_strided_pointer",
     "instruction_sets",
+    "pair_totals",
     "set_threads",
     "summarise",
     "summarise_pointer",
@@ -90,6 +100,7 @@ if _REASON:
     summarise_strided_pointer = reference.summarise_strided_pointer
     set_threads = reference.set_threads
     threads = reference.threads
+    pair_totals: Totals = pair_reference.pair_totals
     copy_strided_pointer = reorder.copy_strided_pointer
     widen_codes = reorder.widen_codes
 else:
@@ -101,6 +112,7 @@ else:
     summarise_strided_pointer = _native.summarise_strided_pointer
     set_threads = _native.set_threads
     threads = _native.threads
+    pair_totals = _native.pair_totals
     copy_strided_pointer = _native.copy_strided_pointer
     widen_codes = _native.widen_codes
 
@@ -131,24 +143,28 @@ def summarise(array: NDArray[np.generic], dtype: str | None = None) -> Summary:
     `dtype` names the element type where numpy cannot: bfloat16 comes as uint16 with dtype="bfloat16". Other byte orders
     are converted. UnsupportedDtypeError for complex numbers, strings and whatever else is not in DTYPE_CODES.
     """
-    array = np.asarray(array)  # a scalar of numpy has a type but no memory
-    name = array.dtype.name if dtype is None else dtype
-    code = DTYPE_CODES.get(name)
-    if code is None:
-        raise UnsupportedDtypeError(f"elements of type {name} have no summary; these have: {', '.join(DTYPE_CODES)}")
-    size = np.dtype(np.uint16 if name == "bfloat16" else name).itemsize
-    if array.dtype.itemsize != size:
-        raise UnsupportedDtypeError(
-            f"an array of {array.dtype} cannot hold {name}: its elements have {array.dtype.itemsize} bytes, not {size}"
-        )
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if any(stride % size for stride in array.strides):
-        array = np.ascontiguousarray(array)
+    found = addressed(array, dtype)
     rows = np.empty((1, len(SUMMARY_FIELDS)))
-    strides = tuple(stride // size for stride in array.strides)
-    summarise_strided_pointer(array.ctypes.data, code, array.shape, strides, rows, 0)
+    summarise_strided_pointer(found.address, found.code, found.array.shape, found.strides, rows, 0)
     return Summary(*rows[0].tolist())
+
+
+def compare_pair(
+    a: NDArray[np.generic],
+    b: NDArray[np.generic],
+    *,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    dtype_a: str | None = None,
+    dtype_b: str | None = None,
+) -> PairMetrics:
+    """Compare two arrays of one shape, any strides and any of the types of DTYPE_CODES, complex64 and complex128; `a` is the reference.
+
+    Mapped files too: no array is copied but one in another byte order, one whose strides are no multiples of an element, and a real one
+    beside a complex one. `dtype_a` and `dtype_b` name element types where numpy cannot, as in `summarise`. Raises ValueError for two
+    shapes and for a tolerance that is negative or not finite, UnsupportedDtypeError for other elements.
+    """
+    return metrics_of_pair(a, b, pair_totals, atol=atol, rtol=rtol, dtype_a=dtype_a, dtype_b=dtype_b)
 
 
 def copy_elements(source: NDArray[Any], destination: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-# The compiled twin of reference.py, reorder.py and taking.py: native/bind.cpp. Its functions do what those of the same name do there.
+# The compiled twin of reference.py, pair_reference.py, reorder.py and batch_summarizer.py: native/bind.cpp. Its functions do what those of the same name do there.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -36,6 +36,18 @@ class BatchSummarizer:
         other: Callable[[Any, Any], Any],
     ) -> None: ...
 
+def pair_totals(
+    first: int,
+    first_code: int,
+    first_strides: Sequence[int],
+    second: int,
+    second_code: int,
+    second_strides: Sequence[int],
+    shape: Sequence[int],
+    atol: float,
+    rtol: float,
+    with_argmax: bool,
+) -> tuple[list[float], list[float], list[int], list[int], list[tuple[int, int, float]]]: ...
 def copy_strided_pointer(
     source: int,
     destination: int,

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from opdump.kernels.summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
 
-_LANES = 16
-_BLOCK = 2048
+LANES = 16
+BLOCK = 2048
 _BLOCKS_OF_CHUNK = 32
-_CHUNK = _BLOCK * _BLOCKS_OF_CHUNK
+CHUNK = BLOCK * _BLOCKS_OF_CHUNK
 # How much is converted to float64 at a time: enough to make numpy's overhead small, little enough to stay in the cache.
 _CHUNKS_AT_A_TIME = 2
 MAX_DIMENSIONS = 64
@@ -34,7 +34,7 @@ MAX_DIMENSIONS = 64
 _NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
 
-def _storage_dtype(code: int) -> np.dtype[np.generic]:
+def storage_dtype(code: int) -> np.dtype[np.generic]:
     """The numpy type that holds the bits of one element."""
     name = _NAMES.get(code)
     if name is None:
@@ -42,7 +42,8 @@ def _storage_dtype(code: int) -> np.dtype[np.generic]:
     return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(name, name))
 
 
-def _as_float64(elements: NDArray[np.generic], code: int) -> NDArray[np.float64]:
+def as_float64(elements: NDArray[np.generic], code: int) -> NDArray[np.float64]:
+    """The numbers that the elements are; bfloat16 comes as its bits."""
     values: NDArray[np.generic] = elements
     if code == DTYPE_CODES["bfloat16"]:
         values = (elements.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -51,7 +52,7 @@ def _as_float64(elements: NDArray[np.generic], code: int) -> NDArray[np.float64]
     return values.astype(np.float64)
 
 
-def _compensated(numbers: Iterable[float]) -> float:
+def compensated(numbers: Iterable[float]) -> float:
     """Neumaier's sum; once it has overflowed it stays what IEEE addition makes of it."""
     total = error = 0.0
     for number in numbers:
@@ -65,22 +66,28 @@ def _compensated(numbers: Iterable[float]) -> float:
 def _block_sums(values: NDArray[np.float64]) -> list[float]:
     """The sums of the blocks of `values` (1-d, whole blocks)."""
     # A reduction over a leading axis adds whole rows in order; only the innermost axis would be summed pairwise.
-    lanes = values.reshape(-1, _BLOCK // _LANES, _LANES).sum(axis=1)
-    width = _LANES // 2
-    while width:
-        lanes = lanes[:, :width] + lanes[:, width : 2 * width]
-        width //= 2
-    sums: list[float] = lanes[:, 0].tolist()
+    sums: list[float] = folded(values.reshape(-1, BLOCK // LANES, LANES).sum(axis=1)).tolist()
     return sums
 
 
-def _chunk_sums(values: NDArray[np.float64]) -> list[float]:
+def folded(lanes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sums of rows of sixteen, in halves."""
+    width = LANES // 2
+    while width:
+        lanes = lanes[:, :width] + lanes[:, width : 2 * width]
+        width //= 2
+    return lanes[:, 0]
+
+
+def chunk_sums(values: NDArray[np.float64]) -> list[float]:
+    """The sums of the chunks of `values` (1-d, whole blocks)."""
     sums = _block_sums(values)
-    return [_compensated(sums[i : i + _BLOCKS_OF_CHUNK]) for i in range(0, len(sums), _BLOCKS_OF_CHUNK)]
+    return [compensated(sums[i : i + _BLOCKS_OF_CHUNK]) for i in range(0, len(sums), _BLOCKS_OF_CHUNK)]
 
 
-def _in_whole_blocks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    missing = -values.size % _BLOCK
+def in_whole_blocks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Filled up with zeros."""
+    missing = -values.size % BLOCK
     return np.concatenate([values, np.zeros(missing)]) if missing else values
 
 
@@ -91,10 +98,10 @@ def _summary(elements: NDArray[np.generic], code: int, repeats: int = 1) -> Summ
     sums: list[float] = []
     square_sums: list[float] = []
     count = elements.size
-    step = _CHUNKS_AT_A_TIME * _CHUNK
+    step = _CHUNKS_AT_A_TIME * CHUNK
     with np.errstate(all="ignore"):
         for first in range(0, count, step):
-            values = _as_float64(elements.flat[first : first + step], code)
+            values = as_float64(elements.flat[first : first + step], code)
             new_nan = int(np.count_nonzero(np.isnan(values)))
             new_positive_inf = int(np.count_nonzero(values == math.inf))
             new_negative_inf = int(np.count_nonzero(values == -math.inf))
@@ -107,11 +114,11 @@ def _summary(elements: NDArray[np.generic], code: int, repeats: int = 1) -> Summ
                 largest = max(largest, float(values.max()))
                 smallest = min(smallest, float(values.min()))
             if not (nan or positive_inf or negative_inf):
-                values = _in_whole_blocks(values)
-                sums += _chunk_sums(values)
-                square_sums += _chunk_sums(values * values)
+                values = in_whole_blocks(values)
+                sums += chunk_sums(values)
+                square_sums += chunk_sums(values * values)
     counts = (count, nan, positive_inf, negative_inf, zero, negative, count - nan - zero - negative)
-    numbers = _sums_and_extremes(counts, largest, smallest, _compensated(sums), _compensated(square_sums), repeats)
+    numbers = _sums_and_extremes(counts, largest, smallest, compensated(sums), compensated(square_sums), repeats)
     return Summary(*[float(number * repeats) for number in counts] + list(numbers))
 
 
@@ -167,7 +174,7 @@ def require_elements(pointer: int, count: int) -> None:
 
 def _memory(pointer: int, code: int, dimensions: Sequence[tuple[int, int]]) -> NDArray[np.generic]:
     """The elements at `pointer` as an array, without a copy; `dimensions` are (size, stride >= 0 in elements)."""
-    dtype = _storage_dtype(code)
+    dtype = storage_dtype(code)
     extent = sum((size - 1) * stride for size, stride in dimensions) + 1
     buffer = memoryview((ctypes.c_char * (extent * dtype.itemsize)).from_address(pointer))
     shape = tuple(size for size, _ in dimensions)
@@ -179,7 +186,7 @@ def _memory(pointer: int, code: int, dimensions: Sequence[tuple[int, int]]) -> N
 def _summary_of(pointer: int, code: int, count: int) -> Summary:
     require_elements(pointer, count)
     if count == 0:
-        return _summary(np.empty(0, _storage_dtype(code)), code)
+        return _summary(np.empty(0, storage_dtype(code)), code)
     return _summary(_memory(pointer, code, [(count, 1)]), code)
 
 
@@ -197,7 +204,7 @@ def _summary_of_strided(pointer: int, code: int, shape: Sequence[int], strides: 
     if count == 0:
         return _summary_of(pointer, code, 0)
     offset, dimensions, repeats = _simplify(shape, strides)
-    start = pointer + offset * _storage_dtype(code).itemsize
+    start = pointer + offset * storage_dtype(code).itemsize
     return _summary(_memory(start, code, dimensions), code, repeats)
 
 
