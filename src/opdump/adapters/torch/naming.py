@@ -115,7 +115,9 @@ class Naming:
         if link is not None:
             scope, graph_id, stack, forward_op = link.gradient_scope, link.graph_id, link.stack, link.op_name
             where = forward_op
-        if not stack:  # nor did anybody read it when the forward operator passed by
+        if stack:
+            stack = self._stacks.inside_engine(frame, stack)
+        else:  # nor did anybody read it when the forward operator passed by
             stack, where = self._stacks.read(frame, position.running)
         # The gradient of an operator is chosen with it, by the marks of now.
         spot = None if link is None else link.spot

@@ -11,6 +11,7 @@ import torch
 
 from opdump.adapters.program_code import OPDUMP, is_programs, runs_programs
 from opdump.adapters.torch.places import NAME as STANDS_IN
+from opdump.adapters.torch.private_names import RUN_BACKWARD
 from opdump.adapters.torch.training_position import Running
 from opdump.records import Frame
 
@@ -18,6 +19,8 @@ _TORCH = (f"{Path(torch.__file__).parent}/",)
 _PRECALL: int | None = dis.opmap.get("PRECALL")
 _PRECALL_BYTES = 4
 """The instruction and its cache."""
+_HAS_ENGINE_FRAME = hasattr(torch.autograd, RUN_BACKWARD)
+"""Whether a function of that name calls the engine; older releases call it from several."""
 _CHECKPOINT_FILE = str(Path(torch.__file__).parent / "utils" / "checkpoint.py")
 
 
@@ -41,6 +44,33 @@ class StackReader:
         those of `optimizer.step()`. `call` is the innermost running call of a module or an optimizer in this thread,
         whose callers stand still meanwhile: they are read once.
         """
+        frame = self._caller(frame)
+        if frame is None:
+            return (), None
+        place = (id(frame.f_code), frame.f_lasti)
+        if _PRECALL is not None:
+            place = self._canonical.get(place) or self._canonised(*place)
+        stack = self._walk(frame, call)
+        return stack, (*place, id(stack[0]) if stack else 0)
+
+    def inside_engine(self, frame: FrameType | None, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """`stack`, below the lines of the program that the engine of autograd runs: a backward written in Python, a hook.
+
+        These lines end at the innermost engine. Where the engine itself runs the operator there are none.
+        """
+        frame = self._caller(frame)
+        if frame is None or not _HAS_ENGINE_FRAME:
+            return stack
+        found: list[int] = []
+        while frame is not None and frame.f_code.co_name != RUN_BACKWARD:
+            code = frame.f_code
+            if self._is_mine(code):
+                found += (id(code), frame.f_lasti)
+            frame = frame.f_back
+        return self._interned(found, stack) if found else stack
+
+    def _caller(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame outside opdump."""
         ours = self._ours
         while frame is not None:
             code = frame.f_code
@@ -49,15 +79,16 @@ class StackReader:
                 self._codes[id(code)] = code
                 is_ours = ours[id(code)] = code.co_filename.startswith(OPDUMP) or code.co_name == STANDS_IN
             if not is_ours:
-                break
+                return frame
             frame = frame.f_back
-        else:
-            return (), None
-        place = (id(code), frame.f_lasti)
-        if _PRECALL is not None:
-            place = self._canonical.get(place) or self._canonised(*place)
-        stack = self._walk(frame, call)
-        return stack, (*place, id(stack[0]) if stack else 0)
+        return None
+
+    def _is_mine(self, code: CodeType) -> bool:
+        users = self._mine.get(id(code))
+        if users is None:
+            self._codes[id(code)] = code
+            users = self._mine[id(code)] = is_users(code)
+        return users
 
     def _walk(self, frame: FrameType | None, call: Running | None) -> tuple[Frame, ...]:
         mine = self._mine
