@@ -133,6 +133,19 @@ def test_a_dialect_and_a_report_format_of_a_package_are_used(installed: Path, tm
         assert "nearest: 'markdown'" in done.stderr
 
 
+METRICS = """
+import numpy as np
+from opdump.metrics import METRICS, AddedMetrics
+one = np.array([1.0, 2.0])
+print(METRICS.added().keys() == {"share within 1%"}, AddedMetrics().of(one, one * [1, 1.5]))
+"""
+
+
+def test_a_metric_of_a_package_is_taken(installed: Path, tmp_path: Path) -> None:
+    done = python(installed, "-c", METRICS, cwd=tmp_path)
+    assert done.stdout == "True {'share within 1%': 0.5}\n", done.stderr
+
+
 def test_what_is_there_is_listed_and_what_is_broken_with_its_reason(installed: Path, tmp_path: Path) -> None:
     listed = json.loads(python(installed, "-m", "opdump", "extensions", "--json", cwd=tmp_path).stdout)
     assert mistakes("extensions", listed) == []

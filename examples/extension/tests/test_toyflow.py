@@ -12,6 +12,7 @@ from opdump_toyflow.adapter import ToyflowAdapter
 from opdump_toyflow.all_equal import all_equal
 from opdump_toyflow.markdown import table
 from opdump_toyflow.packed import PACKED, Packed
+from opdump_toyflow.share_within import share_within_one_percent
 from opdump_toyflow.tensor_magnitude import TENSOR_MAGNITUDE
 from opdump_toyflow.zero_fraction import zero_fraction
 
@@ -63,6 +64,12 @@ def test_a_large_element_of_either_sign_is_a_hit() -> None:
 def test_the_fraction_of_zeros_takes_zeros_of_either_sign() -> None:
     assert zero_fraction(np.array([[0.0, -0.0], [1.0, np.nan]], np.float32)) == 0.5
     assert zero_fraction(np.zeros(3, np.int8)) == 1
+
+
+def test_the_share_of_near_elements_takes_equal_zeros_and_no_nan() -> None:
+    reference = np.array([1.0, 100.0, 0.0, np.nan])
+    assert share_within_one_percent(reference, np.array([1.02, 100.5, 0.0, np.nan], np.float32)) == 0.5
+    assert share_within_one_percent(np.zeros(0), np.zeros(0)) == 1
 
 
 class TestPacked(LayoutTests):

@@ -32,11 +32,12 @@ def extensions(*, as_json: bool) -> None:
     from opdump.checks.registry import CHECKS
     from opdump.checks.watchpoints import WATCHPOINTS
     from opdump.layouts.registry import LAYOUTS
+    from opdump.metrics import METRICS
     from opdump.plan.dialects import DIALECTS
     from opdump.reports.formats import FORMATS
     from opdump.statistics import STATISTICS
 
-    registries = (FRAMEWORKS, DIALECTS, LAYOUTS, STATISTICS, CHECKS, WATCHPOINTS, FORMATS)
+    registries = (FRAMEWORKS, DIALECTS, LAYOUTS, STATISTICS, CHECKS, WATCHPOINTS, METRICS, FORMATS)
     found = [each for registry in registries for each in registry.listed()]
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))

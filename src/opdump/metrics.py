@@ -1,0 +1,88 @@
+"""How much two tensors differ, as one number: opdump's own metrics, and those that installed packages add.
+
+    METRICS.load("cosine")(a, b)    a metric is a function of two arrays of one shape, of which the first is the reference
+    AddedMetrics().of(a, b)         all that packages have added, by their names
+
+A package adds one by an entry point of the group `opdump.metrics`. Who wants several of opdump's own takes `kernels.compare_pair`, which
+has all of them from one pass.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.extensions import Registry
+from opdump.kernels import compare_pair
+
+Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
+
+_LOG: Final = logging.getLogger("opdump")
+
+
+def _of_pair(name: str, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    found = getattr(compare_pair(a, b), name)
+    return float("nan") if found is None else float(found)
+
+
+OWN: Final[Mapping[str, Metric]] = MappingProxyType(
+    {
+        name: partial(_of_pair, name)
+        for name in (
+            "cosine",
+            "max_absolute",
+            "mean_absolute",
+            "max_relative",
+            "mean_relative",
+            "relative_l2",
+            "rmse",
+            "snr_db",
+            "different",
+            "sign_flips",
+            "argmax_flips",
+        )
+    }
+)
+"""What `PairMetrics` has under the same names; NaN where it has none."""
+
+METRICS: Final[Registry[Metric]] = Registry("opdump.metrics", dict.fromkeys(OWN, "opdump.metrics:OWN"), loaded=OWN)
+
+
+class AddedMetrics:
+    """The metrics of installed packages. False where there are none.
+
+    A function that raises for a pair leaves that pair without the metric, with one warning.
+    """
+
+    def __init__(self) -> None:
+        self._metrics = METRICS.added()
+        self._failed: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._metrics)
+
+    def of(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> dict[str, float]:
+        """Those of two arrays of one shape, which the functions cannot write into; bfloat16 comes in the type of ml_dtypes."""
+        a, b = a.view(), b.view()
+        a.flags.writeable = b.flags.writeable = False  # they may be files
+        values = {name: self._value(name, metric, a, b) for name, metric in self._metrics.items()}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _value(self, name: str, metric: Metric, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float | None:
+        try:
+            with np.errstate(all="ignore"):
+                return float(metric(a, b))
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is, the comparison goes on without this number
+            if name not in self._failed:
+                self._failed.add(name)
+                reason = f"{type(error).__name__}: {error}"
+                _LOG.warning("the metric %r of a pair is left out: %s (told once)", name, reason)
+            return None
