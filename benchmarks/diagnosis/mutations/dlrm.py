@@ -193,7 +193,7 @@ FAULTS = (
         "torch.log1p(dense)",
         "dense",
         "bottom: addmm; a log1p: log1p",
-        Twin("(amounts + 1).log()", "amounts", "bottom: addmm; a log1p: add|log"),
+        Twin("(amounts + 1).log()", "amounts", "bottom: addmm; a log1p: log1p"),
     ),
     Fault(
         "missing",
@@ -248,7 +248,7 @@ FAULTS = (
         "stacked",
         "torch.stack(vectors, dim=1)",
         "torch.stack([x.detach(), *vectors[1:]], dim=1)",
-        "a stacked: add @backward; a joined: add @backward; bottom: threshold_backward @backward",
+        "a stacked: add @backward; bottom: threshold_backward @backward",
     ),
     Fault(
         "backward",

@@ -158,7 +158,7 @@ FAULTS = (
         "g-loss",
         "generator(z)",
         "generator(z.mul_(0.5))",
-        "g-loss: mul_; g-fc1: addmm; *[inputs0]: Parameter @*",
+        "g-loss: mul_; g-fc1: addmm",
     ),
     Fault(
         "optimizer",
@@ -188,14 +188,7 @@ FAULTS = (
         Twin("judge_rule.zero_grad()", "pass"),
     ),
     Fault("missing", "tanh", "g-out", "torch.tanh(self.fc2(h))", "self.fc2(h)", "g-out: mul; a g-out: tanh"),
-    Fault(
-        "missing",
-        "batch norm",
-        "g-bn",
-        "torch.relu_(self.bn(h))",
-        "torch.relu_(h)",
-        "g-bn: relu_; a g-bn: native_batch_norm|add_",
-    ),
+    Fault("missing", "activation", "g-bn", "torch.relu_(self.bn(h))", "self.bn(h)", "g-out: addmm; a g-bn: relu_"),
     Fault("missing", "skip of the critic", "d-fc2", "h + nn", "nn", "d-out: addmm; a d-fc2: add"),
     Fault(
         "order",

@@ -21,7 +21,7 @@ FAULTS = (
         "shares.mean(0)",
         "shares.sum(0)",
         "balance: sum; a balance: mean",
-        Twin("probabilities.mean(0)", "probabilities.sum(0)", "fraction: sum; a fraction: mean", "fraction"),
+        Twin("probabilities.mean(0)", "probabilities.sum(0)", "fraction: sum; a balance: mean", "fraction"),
     ),
     Fault(
         "argument",
@@ -52,11 +52,11 @@ FAULTS = (
     ),
     Fault(
         "parameter",
-        "router of the other layer",
+        "rows of the router reversed",
         "router",
         "self.router(flat)",
-        "(flat @ self.experts[0].w1.weight[:4].T)",
-        "router: mm",
+        "F.linear(flat, self.router.weight.flip(0))",
+        "router: flip|mm",
     ),
     Fault(
         "slice",
@@ -71,7 +71,7 @@ FAULTS = (
         "one expert gets the next tokens",
         "expert",
         "flat[token]",
-        "flat[token - (index == 2)]",
+        "flat[token - int(index == 2)]",
         "expert: sub|index",
     ),
     Fault(
@@ -147,9 +147,9 @@ FAULTS = (
         "one goal",
         "goals",
         "series[:, 0].max(1)], 1)",
-        "series[:, 0].max(1)], 1); goals[5, 1] += 0.7",
+        "series[:, 0].max(1)], 1); goals[5, 1] -= 9.0",
         "loss: smooth_l1_loss",
-        Twin("walks[:, 0].max(axis=1)], axis=1)", "walks[:, 0].max(axis=1)], axis=1); wanted[5, 1] += 0.7"),
+        Twin("walks[:, 0].max(axis=1)], axis=1)", "walks[:, 0].max(axis=1)], axis=1); wanted[5, 1] -= 9.0"),
     ),
     Fault(
         "in-place",
@@ -190,7 +190,7 @@ FAULTS = (
         "missing",
         "clip of the router",
         "clip",
-        "model.moes[0].router.weight.grad.clamp_(-0.1, 0.1)",
+        "model.moes[0].router.weight.grad.clamp_(-0.001, 0.001)",
         "pass",
         "step: lerp_|mul_|addcmul_ @optimizer; a clip: clamp_ @*",
     ),

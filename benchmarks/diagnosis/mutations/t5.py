@@ -195,7 +195,7 @@ FAULTS = (
         " + future",
         "",
         "bias: add_; a decoder-bias: add",
-        Twin('bias.masked_fill(later, float("-inf"))', "bias", "softmax: add; a decoder-bias: masked_fill"),
+        Twin('bias.masked_fill(later, float("-inf"))', "bias", "softmax: add; a decoder-bias: add"),
     ),
     Fault("missing", "gate", "gated", "gate * self.wi1(x)", "gate", "wo: mm; a gated: mm|mul"),
     Fault(

@@ -98,7 +98,7 @@ FAULTS = (
         "call",
         "logits = ",
         "__import__('faults').stale(rows); logits = ",
-        "embed: embedding; *[inputs0]: Parameter @*",
+        "embed: embedding",
         Twin("scores = ", "__import__('faults').stale(lines); scores = "),
     ),
     Fault(
@@ -207,10 +207,8 @@ FAULTS = (
         "sgd-step",
         "sgd.step()",
         "pass",
-        "a sgd-step: * @optimizer; weight: div; *[scale]: Parameter @*",
-        Twin(
-            "first.step()", "pass", "a sgd-step: * @optimizer; weight: _weight_norm_interface; *[taps.g]: Parameter @*"
-        ),
+        "a sgd-step: * @optimizer; weight: div",
+        Twin("first.step()", "pass", "a sgd-step: * @optimizer; weight: _weight_norm_interface"),
     ),
     Fault(
         "missing",

@@ -98,11 +98,11 @@ FAULTS = (
         "output of a GELU",
         "call",
         "logits = vit",
-        "step == 1 and __import__('faults').bad_kernel('gelu', 1, 200, 25); logits = vit",
+        "step == 1 and __import__('faults').bad_kernel('gelu', 1, 5, 25); logits = vit",
         "mlp[blocks-Sequential/1]: gelu",
         Twin(
             "scores = net",
-            "turn == 1 and __import__('faults').bad_kernel('gelu', 1, 200, 25); scores = net",
+            "turn == 1 and __import__('faults').bad_kernel('gelu', 1, 5, 25); scores = net",
             "gelu[mixers-ModuleList/1]: gelu",
         ),
     ),
@@ -159,7 +159,7 @@ FAULTS = (
         "rows",
         "images[step::3]",
         "images.mul_(0.95)[step::3]",
-        "rows: mul_; patches: convolution; *[inputs0]: Parameter @*",
+        "rows: mul_; patches: convolution",
     ),
     Fault(
         "optimizer",
@@ -245,11 +245,11 @@ FAULTS = (
         "residual1",
         "self.scale * y",
         "self.scale.detach() * y",
-        "a residual1: mul|sum|add @backward; a residual2: add @backward; step: add|lerp_|mul_|addcmul_ @optimizer",
+        "a residual1: mul|sum|add @backward; step: add|lerp_|mul_|addcmul_ @optimizer",
         Twin(
             "t, self.gain, self.attend",
             "t, self.gain.detach(), self.attend",
-            "a residual1: mul|sum|add @backward; a residual2: add @backward; step: add|lerp_|mul_|addcmul_ @optimizer",
+            "a residual1: mul|sum|add @backward; step: add|lerp_|mul_|addcmul_ @optimizer",
         ),
     ),
 )

@@ -81,7 +81,7 @@ for step in range(3):
     loss = F.smooth_l1_loss(out, y, beta=0.5) + 0.01 * extra  # <loss>
     adam.zero_grad()  # <zero>
     loss.backward()  # <backward>
-    model.moes[0].router.weight.grad.clamp_(-0.1, 0.1)  # <clip>
+    model.moes[0].router.weight.grad.clamp_(-0.001, 0.001)  # <clip>
     adam.step()  # <step>
     with torch.no_grad():
         torch._foreach_lerp_(average, list(model.parameters()), 0.1)  # <average>

@@ -75,7 +75,7 @@ for turn, (walk, goal) in enumerate(zip(np.split(walks, 3), np.split(wanted, 3))
     updates.zero_grad()  # <zero>
     loss.backward()  # <backward>
     with torch.no_grad():
-        forecaster.routed[0].choose.weight.grad.clamp_(min=-0.1, max=0.1)  # <clip>
+        forecaster.routed[0].choose.weight.grad.clamp_(min=-0.001, max=0.001)  # <clip>
     updates.step()  # <step>
     for name, p in forecaster.named_parameters():
         slow[name].lerp_(p.detach(), 0.1)  # <average>
