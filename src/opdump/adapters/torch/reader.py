@@ -16,14 +16,13 @@ from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
 from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, dtype_name, elements_of, shape_of, widened
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
-from opdump.adapters.torch.storages import Storages
+from opdump.adapters.torch.storages import PLAIN_CLASSES, Storages
 from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import BatchSummarizer, Summary, SummaryTable, summarise
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics, device_extremes
 
-_PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 _NOWHERE = frozenset({"no storage", "unsupported layout"})
 """Why a tensor was skipped that has no memory, or none with strides."""
 _DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
@@ -66,7 +65,7 @@ class TensorReader:
         """Where a summary is all that is asked for."""
         summaries_alone = not elements and not self._element_statistics and not device_extremes
         if statistics and summaries_alone and self._accelerators.reads_host and _DESCRIBES_TENSORS:
-            self._taker = BatchSummarizer(self._table, TensorSnapshot("", (), 0), _PLAIN_CLASSES)
+            self._taker = BatchSummarizer(self._table, TensorSnapshot("", (), 0), PLAIN_CLASSES)
 
     def take(self, tensor: torch.Tensor) -> TensorSnapshot:
         if self._taker is not None:
@@ -79,12 +78,18 @@ class TensorReader:
         """Reads the tensors of one side of an operator; False, and nothing read, where more than summaries is asked for."""
         if self._taker is None:
             return False
-        lives, first = tuple(lives), len(entries)
+        if not isinstance(lives, (list, tuple)):
+            lives = list(lives)
+        place = len(entries)
         self._taker.take_all(op, io, lives, entries, self._take_other)
-        memory_of = self.storages.memory_of
-        for live, taken in zip(lives, entries[first:], strict=True):
-            if taken.skip not in _NOWHERE:
-                taken.memory = memory_of(live[2])
+        of_plain = self.storages.memory_of_plain
+        for live in lives:
+            taken, tensor = entries[place], live[2]
+            place += 1
+            if tensor.__class__ in PLAIN_CLASSES and not taken.skip:
+                taken.memory = of_plain(tensor)
+            else:
+                self._placed(taken, tensor)
         return True
 
     def _placed(self, taken: TensorSnapshot, tensor: torch.Tensor) -> TensorSnapshot:
@@ -95,7 +100,7 @@ class TensorReader:
     def _take_other(self, tensor: torch.Tensor, skip: SkipReason) -> TensorSnapshot:
         if skip:
             return self._facts(tensor, skip)
-        if tensor.__class__ in _PLAIN_CLASSES:
+        if tensor.__class__ in PLAIN_CLASSES:
             return self._take_any(tensor)
         # The properties of a subclass may be overridden; what is in memory is asked of torch itself.
         with no_subclass_functions():

@@ -27,7 +27,8 @@ from opdump.records import Memory
 
 _STRIDED = torch.strided
 _UNTOLD = is_lost(SOURCES)
-_PLAIN_CLASSES: Final = (torch.Tensor, torch.nn.Parameter)
+PLAIN_CLASSES: Final = (torch.Tensor, torch.nn.Parameter)
+"""Those whose properties are PyTorch's own."""
 _MOST_KNOWN = 200_000
 """More distinct memories are forgotten and made again: where no step repeats another, none is used again."""
 _WITHOUT: Final = (RuntimeError, NotImplementedError, ValueError)
@@ -54,12 +55,37 @@ class Storages:
 
     def memory_of(self, tensor: torch.Tensor) -> Memory | None:
         """Where the elements of a tensor lie now; None for one without a storage (sparse, wrapped)."""
+        if tensor.__class__ in PLAIN_CLASSES:
+            return self.memory_of_plain(tensor)
+        with no_subclass_functions():
+            return self.memory_of_plain(tensor)
+
+    def memory_of_plain(self, tensor: torch.Tensor) -> Memory | None:
+        """The same for a tensor whose properties nobody overrides. It is asked a thousand times in a step."""
         if _UNTOLD:
             return None
-        if tensor.__class__ in _PLAIN_CLASSES:
-            return self._memory_of(tensor)
-        with no_subclass_functions():
-            return self._memory_of(tensor)
+        try:
+            storage = tensor.untyped_storage()
+            strides = tensor.stride()
+            offset: Any = tensor.storage_offset()
+        except _WITHOUT:
+            return None
+        try:
+            version = count_of_writes(tensor)
+            if self._soon and id(tensor) in self._soon:
+                version += 1
+        except RuntimeError:  # made in inference mode, where nothing is counted
+            version = 0
+        key = identity_of(storage)
+        seen = self._seen.get(key)
+        if seen is None:
+            self.hold(key, storage)
+            seen = self._seen.setdefault(key, (next(self._numbers), version))
+        place = (seen[0], offset, strides, version - seen[1])
+        memory = self._known.get(place)
+        if memory is None:
+            memory = self._known[place] = Memory(*place)
+        return memory
 
     def see(self, tensors: Iterable[torch.Tensor]) -> None:
         """Numbers the storages of these in their order."""
@@ -85,32 +111,6 @@ class Storages:
         while self._held:
             _, weak = self._held.popitem()
             release_memory(weak)
-
-    def _memory_of(self, tensor: torch.Tensor) -> Memory | None:
-        if tensor.layout is not _STRIDED:
-            return None
-        try:
-            storage = tensor.untyped_storage()
-            strides = tensor.stride()
-            offset: Any = tensor.storage_offset()
-        except _WITHOUT:
-            return None
-        try:
-            version = count_of_writes(tensor)
-            if self._soon and id(tensor) in self._soon:
-                version += 1
-        except RuntimeError:  # made in inference mode, where nothing is counted
-            version = 0
-        key = identity_of(storage)
-        seen = self._seen.get(key)
-        if seen is None:
-            self.hold(key, storage)
-            seen = self._seen.setdefault(key, (next(self._numbers), version))
-        place = (seen[0], offset, strides, version - seen[1])
-        memory = self._known.get(place)
-        if memory is None:
-            memory = self._known[place] = Memory(*place)
-        return memory
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:

@@ -1,0 +1,54 @@
+"""Knows which outputs of a kernel hold what nothing specifies: memory that it kept for itself, or parts that nobody writes.
+
+    >>> sorted(unspecified_outputs("aten::_scaled_dot_product_efficient_attention"))
+    [2, 3]
+    >>> unspecified_outputs("aten::add.Tensor")
+    frozenset()
+
+Two runs that agree may differ in these, so nothing is learnt from a comparison of them. Slots are those of records, which count tensors: an
+output that is a number has none. Those of the CPU were found by experiment: the kernel ran twice with other bytes in the memory that it
+was given (tests/torch/test_unspecified_outputs.py). Those of devices are what the schemas of PyTorch call them: seeds and offsets of a generator, which
+are set only where something is dropped; masks, which are made only to debug; reserves, which cuDNN and MIOpen keep for the gradient.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+_NONE: Final[frozenset[int]] = frozenset()
+_SEED_OFFSET: Final = frozenset({2, 3})
+_SEED_OFFSET_MASK: Final = frozenset({2, 3, 4})
+_SEED_OFFSET_MASK_BEHIND_LENGTHS: Final = frozenset({4, 5, 6})
+_RESERVE: Final = frozenset({3})
+
+UNSPECIFIED: Final = MappingProxyType(
+    {
+        "mkldnn_rnn_layer": _RESERVE,  # its workspace
+        "_ctc_loss": frozenset({1}),  # log alphas past the length of an input or a target
+        "_cudnn_rnn": _RESERVE,
+        "miopen_rnn": _RESERVE,
+        "cudnn_batch_norm": _RESERVE,
+        "_batch_norm_impl_index": _RESERVE,
+        "_batch_norm_with_update": _RESERVE,
+        "_batch_norm_with_update_functional": _RESERVE,
+        "_batch_norm_no_update": _RESERVE,
+        "_scaled_dot_product_efficient_attention": _SEED_OFFSET,
+        "_efficient_attention_forward": _SEED_OFFSET,
+        "_flash_attention_forward": _SEED_OFFSET_MASK,
+        "_scaled_dot_product_flash_attention": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
+        "_scaled_dot_product_cudnn_attention": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
+        "_scaled_dot_product_fused_attention_overrideable": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
+        "_cudnn_attention_forward": _SEED_OFFSET_MASK_BEHIND_LENGTHS,
+    }
+)
+"""By the name of PyTorch's kernel, without namespace and overload."""
+
+
+def unspecified_outputs(kernel: str) -> frozenset[int]:
+    """The slots of outputs of which some or all elements mean nothing; none of a kernel that is not known.
+
+    `kernel` is that of a record: `aten::_cudnn_rnn`, with its overload where it has one.
+    """
+    namespace, _, name = kernel.partition("::")
+    return UNSPECIFIED.get(name.partition(".")[0], _NONE) if namespace == "aten" else _NONE
