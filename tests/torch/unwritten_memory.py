@@ -80,5 +80,5 @@ def _run() -> None:
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    with _Checksums():
+    with _Checksums():  # type: ignore[no-untyped-call]
         _run()
