@@ -46,9 +46,8 @@ class Worker:
         return answer["result"]
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with self._process:
+            pass  # leaving closes both pipes and waits
 
 
 def dump(task: Task) -> float:

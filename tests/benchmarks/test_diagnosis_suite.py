@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from benchmarks.diagnosis.__main__ import main
 from benchmarks.diagnosis.programs import NAMES, Edit, Program, marks
-from benchmarks.diagnosis.scoring import is_exact
-from benchmarks.diagnosis.suite import KINDS, clean_pairs, every_pair, fault_pairs, faults
+from benchmarks.diagnosis.running import Dumps, Workers, scores_of
+from benchmarks.diagnosis.scoring import is_exact, table
+from benchmarks.diagnosis.suite import KINDS, Pair, clean_pairs, every_pair, fault_pairs, faults
 from benchmarks.diagnosis.truth import parse
+from benchmarks.diagnosis.verify import complaints
+from benchmarks.diagnosis.worker import Worker
 
 
 @pytest.mark.parametrize("network", NAMES)
@@ -78,35 +80,52 @@ _SAMPLE = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.torch
-def test_a_sample_runs_and_a_plain_rule_finds_planted_faults(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = [part for name in _SAMPLE for part in ("--only", name)]
-    arguments = [
-        *chosen,
-        "--jobs",
-        "1",
-        "--mode",
-        "tensors",
-        "--method",
-        "sequence",
-        "--json",
-        str(tmp_path / "scores.json"),
-    ]
-    assert main(arguments) == 0
-    scores = {score["pair"]: score for score in json.loads((tmp_path / "scores.json").read_text())}
-    assert set(scores) >= set(_SAMPLE)
-    assert scores["mlp/momentum of a norm"]["rank"] == 1
-    assert scores["clean/mlp with again"]["verdict"] == "benign"
-    assert not any(score["error"] for score in scores.values())
-    assert "all faults" in capsys.readouterr().out
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    workers = Workers(1)
+    with workers.one() as one:
+        yield one
+    workers.close()
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Dumps:
+    return Dumps(tmp_path_factory.mktemp("dumps"), keep=True)
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_what_a_sample_says_of_itself_is_true(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = [part for name in _SAMPLE[::2] for part in ("--only", name)]
-    assert main([*chosen, "--jobs", "1", "--verify"]) == 0
-    assert "0 complaints" in capsys.readouterr().out
+def test_a_plain_rule_finds_planted_faults_and_leaves_clean_pairs_alone(worker: Worker, dumps: Dumps) -> None:
+    scores = {}
+    for pair in every_pair():
+        if pair.name in _SAMPLE:
+            (scores[pair.name],) = scores_of(worker, pair, dumps, ["sequence"], ["statistics"])
+    assert set(scores) == set(_SAMPLE)
+    assert not any(score.error for score in scores.values())
+    assert scores["mlp/momentum of a norm"].exact
+    assert scores["clean/mlp with again"].verdict == "benign"
+    lines = table(scores.values())
+    assert any(line.startswith("all faults") for line in lines)
+    assert any(line.startswith("clean") for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("name", _SAMPLE[::2])
+def test_what_a_pair_says_of_itself_is_true(name: str, worker: Worker, dumps: Dumps) -> None:
+    (pair,) = (pair for pair in every_pair() if pair.name == name)
+    assert complaints(worker, pair, dumps) == []
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_fault_that_changes_nothing_is_complained_of(worker: Worker, dumps: Dumps) -> None:
+    a, b = Program("mlp"), Program("mlp", (Edit("inner", "self.inner(x)", "self.inner(x * 1.0)"),))
+    pair = Pair("mlp/nothing", "mlp", "formula", a, b, parse("inner: addmm", a, b), "inner: addmm")
+    (complaint,) = complaints(worker, pair, dumps)
+    assert "changes nothing" in complaint
+
+
+def test_the_list_of_pairs_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "--network", "gpt", "--kind", "bit"]) == 0
+    assert "gpt/a softmax" in capsys.readouterr().out
