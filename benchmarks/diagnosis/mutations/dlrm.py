@@ -79,7 +79,7 @@ FAULTS = (
         "offsets",
         "[0], lengths.cumsum()[:-1]",
         "[0], lengths.cumsum()[:-1] - (lengths[:-1] > 2)",
-        "table: _embedding_bag; crossed: index; *: Parameter @*",
+        "table: _embedding_bag; crossed: index; *[inputs]: Parameter @*",
     ),
     Fault(
         "slice",

@@ -184,7 +184,7 @@ FAULTS = (
         "d-zero",
         "critic.zero_grad()",
         "pass",
-        "d-step: mul_|addcmul_|lerp_ @optimizer; d-backward: add|add_ @*",
+        "d-step: addcmul_|lerp_ @optimizer; d-backward: add|add_ @*",
         Twin("judge_rule.zero_grad()", "pass"),
     ),
     Fault("missing", "tanh", "g-out", "torch.tanh(self.fc2(h))", "self.fc2(h)", "g-out: mul; a g-out: tanh"),

@@ -192,7 +192,7 @@ FAULTS = (
         "clip",
         "model.moes[0].router.weight.grad.clamp_(-0.001, 0.001)",
         "pass",
-        "step: lerp_|mul_|addcmul_ @optimizer; a clip: clamp_ @*",
+        "step: lerp_|addcmul_ @optimizer; a clip: clamp_ @*",
     ),
     Fault(
         "order",

@@ -176,7 +176,7 @@ FAULTS = (
         "grad-scale",
         ".mul_(0.5)",
         "",
-        "step: add|lerp_|mul_|addcmul_ @optimizer; a grad-scale: mul_ @*",
+        "step: add @optimizer; a grad-scale: mul_ @*",
     ),
     Fault("missing", "first norm", "ln1", "self.ln1(x)", "x", "attention: clone|mm; a ln1: native_layer_norm"),
     Fault(
@@ -245,11 +245,11 @@ FAULTS = (
         "residual1",
         "self.scale * y",
         "self.scale.detach() * y",
-        "a residual1: mul|sum|add @backward; step: add|lerp_|mul_|addcmul_ @optimizer",
+        "a residual1: mul|sum|add @backward; step: add @optimizer",
         Twin(
             "t, self.gain, self.attend",
             "t, self.gain.detach(), self.attend",
-            "a residual1: mul|sum|add @backward; step: add|lerp_|mul_|addcmul_ @optimizer",
+            "a residual1: mul|sum|add @backward; step: add @optimizer",
         ),
     ),
 )
