@@ -1,0 +1,1 @@
+"""Compares two runs and names the operator that introduced the difference (docs/compare.md)."""

@@ -1,0 +1,62 @@
+"""Arguments of operators that are no tensors, compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from opdump.comparison.trace import Node
+
+_OF_NO_VALUE: Final = frozenset(
+    {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}
+)
+"""Arguments that say where and how, and not what. A change of the element type shows in the types of the tensors."""
+_CLOSE: Final = 1e-9
+
+
+def differing(a: Node, b: Node, scalars_a: Collection[float] = (), scalars_b: Collection[float] = ()) -> dict[str, tuple[Any, Any]]:
+    """The arguments that differ, by name.
+
+    `scalars_a` and `scalars_b` are the numbers that each program read out of tensors: an argument that is one of these on either
+    side was computed, and what it was computed from is compared.
+    """
+    one, other = a.op.arguments, b.op.arguments
+    if a.op.kernel != b.op.kernel:
+        names: Collection[str] = one.keys() & other.keys()
+    else:
+        names = one.keys() | other.keys()
+    return {
+        name: (one.get(name), other.get(name))
+        for name in names
+        if name not in _OF_NO_VALUE
+        and not _is_same(one.get(name), other.get(name))
+        and not (_is_among(one.get(name), scalars_a) and _is_among(other.get(name), scalars_b))
+    }
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return one == other or math.isclose(one, other, rel_tol=_CLOSE, abs_tol=0.0)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+def _is_among(value: Any, scalars: Collection[float]) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and float(value) in scalars
+
+
+def scalars_read(nodes: Collection[Node]) -> frozenset[float]:
+    """The numbers that a program read out of tensors (`item()`)."""
+    found = set()
+    for node in nodes:
+        if node.bare_type in ("_local_scalar_dense", "item"):
+            for record in node.inputs.values():
+                if record.payload is not None:
+                    found.add(float(abs(record.numpy().reshape(-1)[0]) if record.dtype.startswith("complex") else record.numpy().reshape(-1)[0]))
+    return frozenset(found)

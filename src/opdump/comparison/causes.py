@@ -1,0 +1,154 @@
+"""Why an input of an operator of B holds something else than in A: which operator in between is to blame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.differences import Difference, epsilon_of
+from opdump.comparison.execution import Execution
+from opdump.comparison.suspects import Suspect
+from opdump.comparison.trace import Node, leaf_name
+
+Array = NDArray[Any]
+
+
+class Causes:
+    """Looks for causes among the operators that only one of the programs has."""
+
+    def __init__(self, reference: Execution, run: Execution, alignment: Alignment) -> None:
+        self._reference, self._run, self._alignment = reference, run, alignment
+
+    def of_input(self, one: Node, other: Node, slot: int, found: Difference) -> Suspect:
+        """The cause of an input that differs."""
+        writers_a = self._reference.writers.get((one.index, slot), frozenset())
+        writers_b = self._run.writers.get((other.index, slot), frozenset())
+        return self._cause(one, other, slot, writers_a, writers_b, found)
+
+    def of_final(
+        self, one: Node, other: Node, writers_a: frozenset[int], writers_b: frozenset[int], found: Difference
+    ) -> Suspect:
+        """The cause of a parameter that differs at the end of the step."""
+        last_b = max(writers_b, default=-1)
+        last_a = max(writers_a, default=-1)
+        suspect = self._cause(one, other, 0, writers_a, writers_b, found)
+        if suspect.a is one:
+            # No operator reads it: who wrote it last stands for it.
+            node_a = self._reference.trace.nodes[last_a] if last_a >= 0 else None
+            node_b = self._run.trace.nodes[last_b] if last_b >= 0 else None
+            return Suspect("missing" if node_b is None else "input", node_a, node_b, "output", 0, suspect.score, suspect.evidence)
+        return suspect
+
+    def _cause(
+        self, one: Node, other: Node, slot: int, writers_a: frozenset[int], writers_b: frozenset[int], found: Difference
+    ) -> Suspect:
+        record = other.inputs.get(slot) or one.inputs[slot]
+        epsilon = epsilon_of(record.dtype)
+        score = found.relative / epsilon if epsilon else math.inf
+        only_a = self._only(self._reference, writers_a, self._alignment.b_of)
+        only_b = self._only(self._run, writers_b, self._alignment.a_of)
+        if not only_a and not only_b:
+            return Suspect("input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b))
+        if not only_b:
+            missing = self._unexplained(self._reference, only_a, self._values(self._run, only_b, other)) or only_a[-1]
+            what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads what was before it"
+            return Suspect("missing", missing, other, "input", slot, score, what)
+        known = self._values(self._reference, only_a, one)
+        guilty = self._unexplained(self._run, only_b, known) or only_b[-1]
+        partner = self._partner(guilty, only_a)
+        if not only_a:
+            what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads what it wrote"
+            return Suspect("extra", None, guilty, "output", 0, score, what)
+        what = f"{guilty.op.op_type} gives what no operator of A gives there"
+        if partner is not None:
+            what += f" ({partner.op.op_type} in A)"
+        return Suspect("operator", partner, guilty, "output", 0, score, what)
+
+    def _only(self, run: Execution, writers: Iterable[int], matched: Any) -> list[Node]:
+        """The operators of one program alone that lead to what these wrote, in execution order."""
+        found: dict[int, Node] = {}
+        waiting = [index for index in writers if index >= 0]
+        while waiting:
+            index = waiting.pop()
+            if index in found or index in matched:
+                continue
+            node = run.trace.nodes[index]
+            found[index] = node
+            for slot in node.inputs:
+                waiting.extend(each for each in run.writers.get((index, slot), ()) if each >= 0)
+        return [found[index] for index in sorted(found)]
+
+    def _values(self, run: Execution, nodes: Iterable[Node], reader: Node) -> set[tuple[float, ...]]:
+        """Fingerprints of what these operators read and wrote, and of what the reader reads."""
+        found = {fingerprint(value) for value in run.inputs.get(reader.index, {}).values()}
+        for node in nodes:
+            found.update(map(fingerprint, run.inputs.get(node.index, {}).values()))
+            found.update(map(fingerprint, run.outputs.get(node.index, {}).values()))
+        return found
+
+    def _unexplained(self, run: Execution, nodes: list[Node], known: set[tuple[float, ...]]) -> Node | None:
+        """The operator that gives what the other side has nowhere, though what it reads is there."""
+        inside = {node.index for node in nodes}
+        for node in reversed(nodes):
+            if self._is_explained(run.outputs.get(node.index, {}).values(), known):
+                continue
+            reads = [
+                value
+                for slot, value in run.inputs.get(node.index, {}).items()
+                if run.writers.get((node.index, slot), frozenset()) & inside
+            ]
+            if all(fingerprint(value) in known for value in reads):
+                return node
+        return None
+
+    def _is_explained(self, values: Iterable[Array], known: set[tuple[float, ...]]) -> bool:
+        given = list(values)
+        return bool(given) and all(fingerprint(value) in known for value in given[:1])
+
+    def _partner(self, guilty: Node, candidates: list[Node]) -> Node | None:
+        same = [node for node in candidates if node.bare_type == guilty.bare_type]
+        shaped = [node for node in candidates if node.shapes[1] == guilty.shapes[1]]
+        return (same or shaped or candidates or [None])[-1]  # type: ignore[list-item]
+
+    def _wiring(self, one: Node, other: Node, slot: int, writers_a: frozenset[int], writers_b: frozenset[int]) -> str:
+        def named(run: Execution, writers: frozenset[int], node: Node) -> str:
+            nodes = [run.trace.nodes[index].op.op_name for index in sorted(writers) if index >= 0]
+            if nodes:
+                return " and ".join(nodes[-2:])
+            return (leaf_name(node.inputs[slot]) if slot in node.inputs else "") or "an input of the program"
+
+        before, after = named(self._reference, writers_a, one), named(self._run, writers_b, other)
+        made_b = {self._alignment.b_of.get(index, -1) for index in writers_a if index >= 0}
+        if made_b and made_b == {index for index in writers_b if index >= 0}:
+            return f"reads another part of what {after} wrote, or reads it at another time"
+        return f"reads {after}; in A it reads {before}"
+
+
+def fingerprint(values: Array) -> tuple[float, ...]:
+    """What stays the same when elements change places: count, sum, sum of squares, largest and smallest, in nine digits."""
+    flat = np.asarray(values, dtype=np.complex128 if values.dtype.kind == "c" else np.float64).reshape(-1)
+    if flat.size == 0:
+        return (0.0,)
+    with np.errstate(all="ignore"):
+        magnitudes = np.abs(flat)
+        top = float(magnitudes.max())
+        parts = (float(np.abs(flat.sum())) if flat.dtype.kind == "c" else float(flat.sum()), float((magnitudes**2).sum()), top, float(magnitudes.min()))
+    if not math.isfinite(top):
+        return (float(flat.size), math.inf)
+    scale = top * flat.size
+    # Sums are rounded by what they are sums of: one that is zero by mathematics is zero here.
+    return (
+        float(flat.size),
+        round(parts[0] / scale, 7) + 0.0 if scale else 0.0,
+        _digits(parts[1]),
+        _digits(parts[2]),
+    )
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6e}")

@@ -1,0 +1,120 @@
+"""Compares two dumps step by step, until one is found in which an operator introduced a difference.
+
+    result = opdump.compare("/data/before", "/data/after")
+    result.verdict, [each.b.line for each in result.introduced]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from opdump.catalog.catalog import Catalog, open_dump
+from opdump.comparison.alignment import Alignment, align
+from opdump.comparison.differences import difference, epsilon_of, same_bits
+from opdump.comparison.integrity import check_integrity, holds_elements
+from opdump.comparison.result import Result, Verdict, introduced
+from opdump.comparison.suspects import Suspect
+from opdump.comparison.sweep import Comparison
+from opdump.comparison.trace import Trace, read_trace
+
+Array = NDArray[Any]
+Dump = str | os.PathLike[str] | Catalog
+
+
+def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = None, rank: int | None = None) -> Result:
+    """Compare two runs of a program and name the operators that introduced a difference.
+
+    a, b    dumps: paths that `opdump.open` reads, or catalogs
+    step    this step alone, of both; `step_b` where B's is another. Without it all steps that both have, in order, up to the first
+            in which a difference was introduced
+    rank    the rank of both; the lowest without it
+
+    NaN at the same place, and the same infinity, are no difference. Where the dumps have statistics alone, structure and
+    arguments are compared, and statistics.
+
+    Raises as `opdump.open` does, and NotInDumpError where a dump has no such rank.
+    """
+    one, other = _opened(a), _opened(b)
+    steps = _steps(one, other, step, step_b, rank)
+    names = str(one.path), str(other.path)
+    if not steps:
+        held = f"{names[0]} holds steps {list(one.steps)}, {names[1]} holds {list(other.steps)}"
+        return Result(verdict="incomparable", a=names[0], b=names[1], notes=(f"the dumps have no step in common: {held}",))
+    state_a: Mapping[str, Array] = {}
+    state_b: Mapping[str, Array] = {}
+    matched = unmatched = inherited = 0
+    identical = True
+    notes: list[str] = []
+    suspects: Sequence[Suspect] = ()
+    for here, there in steps:
+        trace_a, trace_b = read_trace(one, here, rank), read_trace(other, there, rank)
+        alignment = align(trace_a, trace_b)
+        matched += alignment.matched
+        unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched
+        if not any(holds_elements(node.outputs) for node in trace_a.nodes):
+            notes.append(f"step {here}: statistics alone")
+            continue
+        whole_a, whole_b = check_integrity(trace_a, state_a), check_integrity(trace_b, state_b)
+        state_a, state_b = whole_a.state, whole_b.state
+        found = Comparison(trace_a, trace_b, alignment, whole_a, whole_b).sweep()
+        suspects = found.suspects
+        unequal, apart = _differing(trace_a, trace_b, alignment)
+        identical = identical and not unequal and not unmatched
+        inherited += max(0, apart - len(suspects))
+        notes += [f"step {here}: {name} holds the same elements in another order" for name in found.permuted]
+        if suspects:
+            break
+    if not matched:
+        return Result(verdict="incomparable", a=names[0], b=names[1], notes=("no operator of A was found in B",))
+    verdict: Verdict = "divergent" if suspects else "identical" if identical else "benign"
+    return Result(
+        verdict=verdict,
+        a=names[0],
+        b=names[1],
+        matched=matched,
+        unmatched=unmatched,
+        introduced=[introduced(suspect) for suspect in suspects],
+        inherited=inherited if suspects else 0,
+        notes=notes,
+        steps=[here for here, _ in steps],
+    )
+
+
+def _opened(dump: Dump) -> Catalog:
+    return dump if isinstance(dump, Catalog) else open_dump(Path(dump))
+
+
+def _steps(a: Catalog, b: Catalog, step: int | None, step_b: int | None, rank: int | None) -> list[tuple[int, int]]:
+    if step is not None:
+        return [(step, step if step_b is None else step_b)]
+    held = set(b.steps if rank is None else b.steps_of(rank))
+    return [(each, each) for each in (a.steps if rank is None else a.steps_of(rank)) if each in held]
+
+
+def _differing(a: Trace, b: Trace, alignment: Alignment) -> tuple[int, int]:
+    """Of the matched operators: how many give other bits, and how many give other numbers beyond rounding."""
+    unequal = apart = 0
+    for here, there in alignment.b_of.items():
+        worst = 0.0
+        differs = False
+        for first, second in _pairs(a, b, here, there):
+            if not same_bits(first[0], second[0]):
+                differs = True
+                epsilon = epsilon_of(first[1]) or 1.0
+                worst = max(worst, difference(first[0], second[0]).relative / epsilon)
+        unequal += differs
+        apart += worst > 100
+    return unequal, apart
+
+
+def _pairs(a: Trace, b: Trace, here: int, there: int) -> Iterable[tuple[tuple[Array, str], tuple[Array, str]]]:
+    outputs = b.nodes[there].outputs
+    for slot, record in a.nodes[here].outputs.items():
+        other = outputs.get(slot)
+        if other is not None and record.payload is not None and other.payload is not None:
+            yield (record.numpy(), record.dtype), (other.numpy(), other.dtype)

@@ -1,0 +1,124 @@
+"""Both programs, run on the same values.
+
+The operators that both runs have hand on what A recorded; what only one of them has is computed in float64. So rounding plays no part,
+neither does anything that happened before, and where the two programs still disagree, they disagree by what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.adapters.replay import Replayed, replayer_of
+from opdump.comparison.memory import Memory, widened
+from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.records import TensorRecord
+
+Array = NDArray[Any]
+
+
+def recorded(record: TensorRecord) -> Array | None:
+    """The recorded elements, floats as float64; None where there are none."""
+    if record.payload is None and 0 not in record.shape:
+        return None
+    return widened(record.numpy())
+
+
+def replay(node: Node, values: Mapping[int, Array]) -> Replayed | None:
+    """The node, run again on these inputs; None where it cannot be run, or draws random numbers."""
+    replayer = replayer_of(node.op)
+    return replayer.run(node.op, node.inputs, values) if replayer is not None and replayer.knows(node.op) else None
+
+
+def draws(node: Node) -> bool:
+    """Whether the node draws random numbers."""
+    replayer = replayer_of(node.op)
+    return replayer is not None and replayer.draws(node.op)
+
+
+@dataclass(slots=True)
+class Execution:
+    """A program on its way through a step."""
+
+    trace: Trace
+    memory: Memory = field(default_factory=Memory)
+    leaves: dict[str, Array] = field(default_factory=dict)
+    """What named inputs held when they were read first."""
+    leaf_reads: set[tuple[int, int]] = field(default_factory=set)
+    """Inputs that no operator of the step made, by node and slot."""
+    writers: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    """Which nodes wrote an input; of those that some node wrote."""
+    inputs: dict[int, dict[int, Array]] = field(default_factory=dict)
+    """Inputs by node, of those nodes whose inputs are kept."""
+    outputs: dict[int, dict[int, Array]] = field(default_factory=dict)
+
+    def fill(self, node: Node, slot: int, values: Array) -> None:
+        """An input that no operator made holds these values."""
+        record = node.inputs[slot]
+        name = leaf_name(record)
+        if name:
+            self.leaves.setdefault(name, values)
+        if record.memory is not None:
+            self.memory.write(-1, slot, record, values)
+
+    def write(self, node: Node, values: Mapping[int, Array]) -> None:
+        """The node gave these outputs."""
+        for slot, record in node.outputs.items():
+            if slot in values and values[slot].shape == record.shape:
+                self.memory.write(node.index, slot, record, values[slot])
+
+    def look_up(self, node: Node, slot: int, leaf: Array | None) -> Array | None:
+        """What an input holds; `leaf` is for what no operator made. None where neither is known."""
+        read = self.memory.read(node, slot)
+        if read.writers - {-1}:
+            self.writers[node.index, slot] = read.writers
+        if read.values is not None and read.unknown is None:
+            return read.values
+        if not read.writers - {-1}:
+            self.leaf_reads.add((node.index, slot))
+        if leaf is None:
+            return None
+        values = leaf if read.values is None else np.where(read.unknown, leaf, read.values)
+        self.fill(node, slot, values)
+        return values
+
+
+def run_reference(trace: Trace, matched: Mapping[int, int]) -> Execution:
+    """Runs A: its recorded values, and float64 where only A has the operator."""
+    run = Execution(trace)
+    for node in trace.nodes:
+        values: dict[int, Array] = {}
+        kept: dict[int, Array] = {}
+        for slot, record in node.inputs.items():
+            if record.skip:
+                continue
+            own = recorded(record)
+            value = run.look_up(node, slot, own)
+            if value is None:
+                continue
+            values[slot] = value
+            if node.index not in matched or own is None or not np.array_equal(own, value, equal_nan=own.dtype.kind in "fc"):
+                kept[slot] = value
+        if kept:
+            run.inputs[node.index] = kept
+        outputs = None if node.index in matched else replay(node, values)
+        if outputs is None:
+            given = {slot: recorded(record) for slot, record in node.outputs.items()}
+            run.write(node, {slot: value for slot, value in given.items() if value is not None})
+        else:
+            run.outputs[node.index] = dict(outputs.outputs)
+            run.write(node, outputs.outputs)
+    return run
+
+
+def input_of(run: Execution, node: Node, slot: int) -> Array | None:
+    """What an input of A held in `run_reference`."""
+    kept = run.inputs.get(node.index, {})
+    if slot in kept:
+        return kept[slot]
+    record = node.inputs.get(slot)
+    return None if record is None or record.skip else recorded(record)

@@ -1,0 +1,320 @@
+"""Follows B through a step on the values of A, and stops wherever it does something else.
+
+Each operator of B is given what its inputs hold: what A's operator recorded where the two are matched, what float64 gives where only B has
+it. Where an input or an output then differs from A's, the cause lies between here and the last matched operators: `causes.py` finds it.
+What differed is replaced by A's values, so that nothing is blamed twice and what comes after is judged by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.arguments import differing, scalars_read
+from opdump.comparison.causes import Causes
+from opdump.comparison.differences import Difference, difference, epsilon_of, is_permutation
+from opdump.comparison.execution import Execution, draws, input_of, recorded, replay, run_reference
+from opdump.comparison.integrity import Integrity
+from opdump.comparison.memory import widened
+from opdump.comparison.suspects import Suspect
+from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.records import TensorRecord
+
+Array = NDArray[Any]
+
+_ROUNDING: Final = 8.0
+"""Differences of so many units of the element type are those of constants that were rounded, and no other function."""
+_OF_ARGUMENTS: Final = 0.05
+"""Where an argument differs, its effect counts from this many units on: it is beyond doubt that the programs differ."""
+_SHARE_OF_NOISE: Final = 0.05
+_WITHOUT_REPLAY: Final = 1e4
+"""Units from which on a difference counts that no replay could confirm."""
+
+
+@dataclass(slots=True)
+class Sweep:
+    """The suspects of a step, in B's order, and what was seen on the way."""
+
+    suspects: list[Suspect] = field(default_factory=list)
+    permuted: list[str] = field(default_factory=list)
+    """Inputs of the program that hold the same elements in another order."""
+    not_replayed: set[str] = field(default_factory=set)
+    """Kernels that could not be run again."""
+
+    def add(self, suspect: Suspect) -> None:
+        """Notes a suspect once."""
+        if all(suspect.place != other.place or suspect.kind != other.kind for other in self.suspects):
+            self.suspects.append(suspect)
+
+
+class Comparison:
+    """One step of both programs."""
+
+    def __init__(self, a: Trace, b: Trace, alignment: Alignment, whole_a: Integrity, whole_b: Integrity) -> None:
+        self.a, self.b, self.alignment = a, b, alignment
+        self.whole_a, self.whole_b = whole_a, whole_b
+        self.reference = run_reference(a, alignment.b_of)
+        self.run = Execution(b)
+        self.found = Sweep()
+        self.scalars = scalars_read(a.nodes), scalars_read(b.nodes)
+        self.causes = Causes(self.reference, self.run, alignment)
+        self._odd_draws: dict[int, Suspect] = {}
+
+    def sweep(self) -> Sweep:
+        """Goes through B."""
+        for node in self.b.nodes:
+            index = self.alignment.a_of.get(node.index)
+            if index is None:
+                self._unmatched(node)
+            else:
+                self._matched(self.a.nodes[index], node)
+        self._finals()
+        return self.found
+
+    def _unmatched(self, node: Node) -> None:
+        values: dict[int, Array] = {}
+        for slot, record in node.inputs.items():
+            if record.skip:
+                continue
+            name = leaf_name(record)
+            leaf = self.reference.leaves.get(name) if name else None
+            if leaf is None or leaf.shape != record.shape:
+                leaf = recorded(record)
+            value = self.run.look_up(node, slot, leaf)
+            if value is not None:
+                values[slot] = value
+        self.run.inputs[node.index] = values
+        done = replay(node, values)
+        if done is None:
+            self.found.not_replayed.add(node.op.kernel)
+            given = {slot: recorded(record) for slot, record in node.outputs.items()}
+            outputs = {slot: value for slot, value in given.items() if value is not None}
+        else:
+            outputs = dict(done.outputs)
+        self.run.outputs[node.index] = outputs
+        self.run.write(node, outputs)
+
+    def _matched(self, one: Node, other: Node) -> None:
+        odd: dict[int, Difference] = {}
+        ours: dict[int, Array] = {}
+        theirs: dict[int, Array] = {}
+        for slot, record in other.inputs.items():
+            if record.skip:
+                continue
+            expected = input_of(self.reference, one, slot)
+            value = self._input(one, other, slot, expected)
+            if value is not None:
+                theirs[slot] = value
+            if expected is not None:
+                ours[slot] = expected
+            if value is None or expected is None:
+                continue
+            found = difference(expected, value)
+            if self._counts(found, record):
+                odd[slot] = found
+        self._memory(one, other)
+        arguments = differing(one, other, *self.scalars)
+        if one.inputs.keys() != other.inputs.keys() or (one.op.kernel != other.op.kernel and not odd):
+            odd = odd or {slot: Difference(math.inf, math.inf, math.inf) for slot in one.inputs.keys() ^ other.inputs.keys()}
+        if odd or arguments:
+            self._judge(one, other, ours, theirs, odd, arguments)
+        elif draws(other):
+            self._draw(one, other)
+        outputs = {slot: recorded(record) for slot, record in one.outputs.items()}
+        self.run.write(other, {slot: value for slot, value in outputs.items() if value is not None})
+
+    def _input(self, one: Node, other: Node, slot: int, expected: Array | None) -> Array | None:
+        """What an input of B holds on A's values; leaves are compared as they were recorded, and A's are taken."""
+        record = other.inputs[slot]
+        own = recorded(record)
+        is_leaf = (one.index, slot) in self.reference.leaf_reads
+        if not is_leaf or expected is None or own is None or own.shape != expected.shape:
+            return self.run.look_up(other, slot, own)
+        before = len(self.run.leaf_reads)
+        value = self.run.look_up(other, slot, expected)
+        if len(self.run.leaf_reads) > before:
+            self._leaf(one, other, slot, expected, own)
+        return value
+
+    def _leaf(self, one: Node, other: Node, slot: int, expected: Array, own: Array) -> None:
+        record = other.inputs[slot]
+        found = difference(expected, own)
+        if not self._counts(found, record):
+            return
+        name = leaf_name(record)
+        if (one.index, slot) in self.whole_a.inherited and (other.index, slot) in self.whole_b.inherited:
+            return  # each is what the step before left in it
+        if (other.index, slot) in self.whole_b.violations or (one.index, slot) in self.whole_a.violations:
+            return  # told by `_memory`
+        if is_permutation(expected, own):
+            self.found.permuted.append(record.source or record.argument or other.op.op_name)
+            return
+        kind = "parameter" if name.startswith("Parameter.") else "data"
+        what = f"{name or 'an input of the program'} differs where it is read first: {_apart(expected, own)}"
+        self.found.add(Suspect(kind, one, other, "input", slot, _score(found, record), what))
+
+    def _memory(self, one: Node, other: Node) -> None:
+        """Inputs that do not hold what was written there, in one run and not in the other."""
+        for slot, record in other.inputs.items():
+            here = self.whole_a.violations.get((one.index, slot))
+            there = self.whole_b.violations.get((other.index, slot))
+            if (here is None) == (there is None) or slot not in one.inputs:
+                continue
+            first, second = recorded(one.inputs[slot]), recorded(record)
+            if first is None or second is None:
+                continue
+            violation = there or here
+            assert violation is not None
+            found = difference(first, second)
+            trace = self.b if there is not None else self.a
+            makers = sorted(violation.writers - {-1})
+            maker = trace.nodes[makers[-1]].op.op_name if makers else record.source or "the step before"
+            what = (
+                f"{violation.changed:,} of {violation.size:,} elements are not what {maker} left there, and no operator wrote them"
+                + ("" if there is not None else " (in A)")
+            )
+            self.found.add(Suspect("memory", one, other, "input", slot, _score(found, record), what))
+
+    def _counts(self, found: Difference, record: TensorRecord, noise: float = 0.0) -> bool:
+        epsilon = epsilon_of(record.dtype)
+        if not found or found.relative <= _ROUNDING * epsilon or found.absolute <= _SHARE_OF_NOISE * noise:
+            return False
+        return True
+
+    def _judge(
+        self,
+        one: Node,
+        other: Node,
+        ours: Mapping[int, Array],
+        theirs: Mapping[int, Array],
+        odd: Mapping[int, Difference],
+        arguments: Mapping[str, tuple[Any, Any]],
+    ) -> None:
+        """An operator of B is given something else than A's: whether that matters, and why."""
+        # What both give for A's inputs.
+        reference = replay(one, ours)
+        if arguments and reference is not None:
+            alike = replay(other, ours if one.op.kernel == other.op.kernel else theirs)
+            if alike is not None and self._told_by_arguments(one, other, reference.outputs, alike.outputs, arguments):
+                return
+        elif arguments and reference is None:
+            first, second = _main_outputs(one, other)
+            if first is not None and second is not None and not draws(other):
+                found = difference(first, second)
+                if found.relative > _WITHOUT_REPLAY * epsilon_of(next(iter(other.outputs.values())).dtype):
+                    self._argument(one, other, found, arguments)
+                    return
+            elif draws(other):
+                self._argument(one, other, Difference(math.inf, math.inf, math.inf), arguments)
+                return
+        if not odd:
+            return
+        actual = replay(other, theirs)
+        if reference is not None and actual is not None:
+            worst = self._worst(one, other, reference.outputs, actual.outputs)
+            if worst is None:
+                return
+        slot = max(odd, key=lambda each: odd[each].relative)
+        suspect = self.causes.of_input(one, other, slot, odd[slot])
+        self.found.add(suspect)
+
+    def _worst(
+        self, one: Node, other: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]
+    ) -> tuple[int, Difference] | None:
+        """The output that differs most; None where none does beyond rounding."""
+        worst: tuple[int, Difference] | None = None
+        for slot, record in one.outputs.items():
+            if slot not in reference or slot not in actual:
+                continue
+            found = difference(reference[slot], actual[slot])
+            own = recorded(record)
+            noise = 0.0 if own is None or own.shape != reference[slot].shape else difference(reference[slot], own).absolute
+            noise = noise if math.isfinite(noise) else 0.0
+            if self._counts(found, record, noise) and (worst is None or found.relative > worst[1].relative):
+                worst = slot, found
+        return worst
+
+    def _told_by_arguments(
+        self,
+        one: Node,
+        other: Node,
+        reference: Mapping[int, Array],
+        alike: Mapping[int, Array],
+        arguments: Mapping[str, tuple[Any, Any]],
+    ) -> bool:
+        for slot, record in one.outputs.items():
+            if slot in reference and slot in alike:
+                found = difference(reference[slot], alike[slot])
+                if found.relative > _OF_ARGUMENTS * epsilon_of(record.dtype):
+                    self._argument(one, other, found, arguments)
+                    return True
+        return False
+
+    def _argument(
+        self, one: Node, other: Node, found: Difference, arguments: Mapping[str, tuple[Any, Any]]
+    ) -> None:
+        record = next(iter(other.outputs.values()))
+        changes = ", ".join(f"{name}: {before} in A, {after} in B" for name, (before, after) in sorted(arguments.items()))
+        self.found.add(Suspect("argument", one, other, "output", record.slot, _score(found, record), changes))
+
+    def _draw(self, one: Node, other: Node) -> None:
+        """Random numbers: the same generator in the same state gives the same."""
+        for slot, record in other.outputs.items():
+            first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
+            if first is None or second is None or first.shape != second.shape:
+                continue
+            if difference(first, second) and self._is_read(other, slot):
+                what = "the same draw gave other random numbers: another seed, or another number of draws before it"
+                self.found.add(Suspect("random", one, other, "output", slot, math.inf, what))
+
+    def _is_read(self, node: Node, slot: int) -> bool:
+        return any((node.index, slot) in later.makers.values() for later in self.b.nodes[node.index + 1 :])
+
+    def _finals(self) -> None:
+        """What the parameters hold at the end of the step."""
+        for name, record in self.b.finals.items():
+            before = self.a.finals.get(name)
+            if before is None or record.memory is None or before.memory is None or before.shape != record.shape:
+                continue
+            end = Node(len(self.b.nodes), record.op, {0: record}, {})
+            end_a = Node(len(self.a.nodes), before.op, {0: before}, {})
+            first = self.reference.memory.read(end_a, 0)
+            second = self.run.memory.read(end, 0)
+            if first.values is None or second.values is None:
+                continue
+            found = difference(first.values, second.values)
+            if self._counts(found, record):
+                self.found.add(self.causes.of_final(end_a, end, first.writers, second.writers, found))
+
+
+def _main_outputs(one: Node, other: Node) -> tuple[Array | None, Array | None]:
+    for slot, record in other.outputs.items():
+        if slot in one.outputs:
+            return recorded(one.outputs[slot]), recorded(record)
+    return None, None
+
+
+def _score(found: Difference, record: TensorRecord) -> float:
+    epsilon = epsilon_of(record.dtype)
+    return found.relative / epsilon if epsilon else math.inf
+
+
+def _apart(one: Array, other: Array) -> str:
+    if one.shape != other.shape:
+        return f"shape {one.shape} in A, {other.shape} in B"
+    with np.errstate(all="ignore"):
+        unequal = ~((one == other) | ((one != one) & (other != other)))
+    first = int(np.flatnonzero(unequal.reshape(-1))[0])
+    return (
+        f"{int(unequal.sum()):,} of {one.size:,} elements, the first at {first} "
+        f"({one.reshape(-1)[first]:g} in A, {other.reshape(-1)[first]:g} in B)"
+    )
+
+
+__all__ = ["Comparison", "Sweep", "widened"]

@@ -1,0 +1,89 @@
+"""One step of a run as a data flow: operators in execution order, each input with who made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from opdump.catalog.catalog import Catalog
+from opdump.op_types import bare_name
+from opdump.records import OpRecord, TensorRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One execution of an operator. `makers` names for each input slot the node and the slot that made it, where that is known."""
+
+    index: int
+    op: OpRecord
+    inputs: Mapping[int, TensorRecord]
+    outputs: Mapping[int, TensorRecord]
+    makers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @cached_property
+    def bare_type(self) -> str:
+        """The operator type without namespace, overload and the mark of in-place forms."""
+        return bare_name(self.op.op_type)
+
+    @cached_property
+    def module(self) -> str:
+        """The scope that it ran in."""
+        return self.op.op_name.rpartition("/")[0]
+
+    @cached_property
+    def shapes(self) -> tuple[object, ...]:
+        """Shapes of inputs and outputs, by slot."""
+        return (
+            tuple((slot, record.shape) for slot, record in self.inputs.items()),
+            tuple((slot, record.shape) for slot, record in self.outputs.items()),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A step of a rank: the operators that ran a kernel and left a record, in execution order."""
+
+    step: int
+    rank: int
+    nodes: Sequence[Node]
+    finals: Mapping[str, TensorRecord] = field(default_factory=dict)
+    """What the parameters hold at the end of the step, by their names."""
+
+    def users(self) -> Mapping[tuple[int, int], list[tuple[int, int]]]:
+        """Who reads each output: (node, slot) -> (node, slot)s."""
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for node in self.nodes:
+            for slot, maker in node.makers.items():
+                found.setdefault(maker, []).append((node.index, slot))
+        return found
+
+
+def read_trace(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
+    """The trace of a step; the lowest rank unless one is named."""
+    number = catalog.ranks[0] if rank is None else rank
+    nodes: list[Node] = []
+    finals: dict[str, TensorRecord] = {}
+    last: dict[str, int] = {}
+    """The latest node of each name: a loop runs the same operator several times."""
+    for execution in catalog.ops(step=step, rank=number, include_skipped=True):
+        if execution.op.skip or not execution.tensors:
+            continue
+        inputs, outputs = execution.inputs, execution.outputs
+        if execution.op.op_type == "Parameter" and not execution.op.kernel:
+            finals.update({execution.op.op_name: record for record in outputs.values()})
+            continue
+        makers = {}
+        for slot, record in inputs.items():
+            name, _, output = record.source.rpartition(":")
+            if name in last and output.isdigit():
+                makers[slot] = (last[name], int(output))
+        node = Node(len(nodes), execution.op, inputs, outputs, makers)
+        last[execution.op.op_name] = node.index
+        nodes.append(node)
+    return Trace(step, number, nodes, finals)
+
+
+def leaf_name(record: TensorRecord) -> str:
+    """What an input is called that no operator made: `Parameter.e.weight`; empty where it has no name."""
+    return record.source if record.source and not record.source.rpartition(":")[2].isdigit() else ""
