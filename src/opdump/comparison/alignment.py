@@ -137,6 +137,8 @@ def _follow_data(a: Trace, b: Trace, pairs: dict[int, int]) -> None:
         found = []
         for node in free_a:
             for other in by_type.get((node.bare_type, node.op.phase), ()):
+                if node.sizes != other.sizes:
+                    continue
                 score = _agreement(a, b, users_a, users_b, pairs, node.index, other.index) + _likeness(node, other)
                 found.append((score, node.index, other.index))
         found.sort(key=lambda each: (-each[0], each[1], abs(each[1] - each[2])))

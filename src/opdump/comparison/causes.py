@@ -55,15 +55,16 @@ class Causes:
         if not only_a and not only_b:
             return Suspect("input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b))
         if not only_b:
-            missing = self._unexplained(self._reference, only_a, self._values(self._run, only_b, other)) or only_a[-1]
+            missing = only_a[-1]
             what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads what was before it"
             return Suspect("missing", missing, other, "input", slot, score, what)
+        if not only_a:
+            guilty = only_b[-1]
+            what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads what it wrote"
+            return Suspect("extra", None, guilty, "output", 0, score, what)
         known = self._values(self._reference, only_a, one)
         guilty = self._unexplained(self._run, only_b, known) or only_b[-1]
         partner = self._partner(guilty, only_a)
-        if not only_a:
-            what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads what it wrote"
-            return Suspect("extra", None, guilty, "output", 0, score, what)
         what = f"{guilty.op.op_type} gives what no operator of A gives there"
         if partner is not None:
             what += f" ({partner.op.op_type} in A)"

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.comparison.alignment import Alignment, align
 from opdump.comparison.differences import difference, epsilon_of, same_bits
-from opdump.comparison.integrity import check_integrity, holds_elements
+from opdump.comparison.integrity import holds_elements
 from opdump.comparison.result import Result, Verdict, introduced
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
@@ -45,8 +45,7 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
     if not steps:
         held = f"{names[0]} holds steps {list(one.steps)}, {names[1]} holds {list(other.steps)}"
         return Result(verdict="incomparable", a=names[0], b=names[1], notes=(f"the dumps have no step in common: {held}",))
-    state_a: Mapping[str, Array] = {}
-    state_b: Mapping[str, Array] = {}
+    before: Comparison | None = None
     matched = unmatched = inherited = 0
     identical = True
     notes: list[str] = []
@@ -59,10 +58,9 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
         if not any(holds_elements(node.outputs) for node in trace_a.nodes):
             notes.append(f"step {here}: statistics alone")
             continue
-        whole_a, whole_b = check_integrity(trace_a, state_a), check_integrity(trace_b, state_b)
-        state_a, state_b = whole_a.state, whole_b.state
-        found = Comparison(trace_a, trace_b, alignment, whole_a, whole_b).sweep()
-        suspects = found.suspects
+        before = Comparison(trace_a, trace_b, alignment, before)
+        suspects = before.sweep()
+        found = before.found
         unequal, apart = _differing(trace_a, trace_b, alignment)
         identical = identical and not unequal and not unmatched
         inherited += max(0, apart - len(suspects))

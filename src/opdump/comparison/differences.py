@@ -73,6 +73,11 @@ def difference(one: Array, other: Array) -> Difference:
     return Difference(absolute / scale if scale else math.inf, peak / top if top else math.inf, absolute)
 
 
+def unshaped_difference(one: Array, other: Array) -> Difference:
+    """The same where the shape alone does not matter: of as many elements, in row-major order."""
+    return difference(one, other.reshape(one.shape) if one.size == other.size else other)
+
+
 def is_permutation(one: Array, other: Array) -> bool:
     """Whether both hold the same elements in another order."""
     return one.size == other.size and one.dtype == other.dtype and np.array_equal(np.sort(one, axis=None), np.sort(other, axis=None))

@@ -6,6 +6,7 @@ neither does anything that happened before, and where the two programs still dis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.adapters.replay import Replayed, replayer_of
-from opdump.comparison.memory import Memory, widened
+from opdump.comparison.memory import Memory, Named, widened
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
 
@@ -46,7 +47,7 @@ class Execution:
 
     trace: Trace
     memory: Memory = field(default_factory=Memory)
-    leaves: dict[str, Array] = field(default_factory=dict)
+    leaves: dict[str, Named] = field(default_factory=dict)
     """What named inputs held when they were read first."""
     leaf_reads: set[tuple[int, int]] = field(default_factory=set)
     """Inputs that no operator of the step made, by node and slot."""
@@ -60,16 +61,18 @@ class Execution:
         """An input that no operator made holds these values."""
         record = node.inputs[slot]
         name = leaf_name(record)
-        if name:
-            self.leaves.setdefault(name, values)
         if record.memory is not None:
             self.memory.write(-1, slot, record, values)
+        if name:
+            held = self.memory.named(record)
+            first = self.leaves.get(name)
+            self.leaves[name] = Named(record.dtype, values, None) if held is None else held if first is None else first.and_what(held)
 
     def write(self, node: Node, values: Mapping[int, Array]) -> None:
         """The node gave these outputs."""
         for slot, record in node.outputs.items():
-            if slot in values and values[slot].shape == record.shape:
-                self.memory.write(node.index, slot, record, values[slot])
+            if slot in values and values[slot].size == _size(record):
+                self.memory.write(node.index, slot, record, values[slot].reshape(record.shape))
 
     def look_up(self, node: Node, slot: int, leaf: Array | None) -> Array | None:
         """What an input holds; `leaf` is for what no operator made. None where neither is known."""
@@ -85,6 +88,10 @@ class Execution:
         values = leaf if read.values is None else np.where(read.unknown, leaf, read.values)
         self.fill(node, slot, values)
         return values
+
+
+def _size(record: TensorRecord) -> int:
+    return math.prod(record.shape)
 
 
 def run_reference(trace: Trace, matched: Mapping[int, int]) -> Execution:

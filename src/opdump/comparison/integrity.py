@@ -6,6 +6,7 @@ maker left, and no operator in between wrote it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.memory import Memory
+from opdump.comparison.memory import Memory, Named, in_storage_order
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
 
@@ -29,6 +30,13 @@ class Violation:
     writers: frozenset[int]
 
 
+Digest = tuple[str, bytes]
+
+
+def _digest(dtype: str, values: Array) -> Digest:
+    return dtype, hashlib.blake2b(np.ascontiguousarray(values).view(np.uint8), digest_size=16).digest()
+
+
 @dataclass(slots=True)
 class Integrity:
     """`violations` by node and slot. `state` is what named tensors (parameters, buffers, states of optimizers) held at the end."""
@@ -36,13 +44,19 @@ class Integrity:
     violations: dict[tuple[int, int], Violation] = field(default_factory=dict)
     inherited: set[tuple[int, int]] = field(default_factory=set)
     """Inputs that no operator of the step wrote, and that hold what the step before left in them."""
-    state: dict[str, Array] = field(default_factory=dict)
+    state: dict[str, Named] = field(default_factory=dict)
+    left: dict[Digest, frozenset[int]] = field(default_factory=dict)
+    """What the storages held at the end, and who wrote it: tensors without a name go from step to step as well."""
+    came_from: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    """Inputs that nobody in the step wrote and that a storage held at the end of the step before: who wrote it there."""
 
 
-def check_integrity(trace: Trace, before: Mapping[str, Array]) -> Integrity:
-    """Follows the memory of a step. `before` is the state that the step before left."""
+def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
+    """Follows the memory of a step. `before` is the step before."""
+    known: Mapping[str, Named] = {} if before is None else before.state
+    left_before = {} if before is None else before.left
     memory = Memory(wide=False)
-    found = Integrity(state=dict(before))
+    found = Integrity(state=dict(known))
     named: dict[str, tuple[Node, int]] = {}
     for node in trace.nodes:
         for slot, record in node.inputs.items():
@@ -54,12 +68,17 @@ def check_integrity(trace: Trace, before: Mapping[str, Array]) -> Integrity:
             if name and name not in named:
                 named[name] = (node, slot)
             if read.values is None or read.unknown is not None:
-                if read.values is None and name in before and before[name].shape == values.shape:
-                    if _is_equal(before[name], values).all():
-                        found.inherited.add((node.index, slot))
-                    else:
-                        unequal = int(np.count_nonzero(~_is_equal(before[name], values)))
+                left = known[name].seen_as(record) if read.values is None and name in known else None
+                if left is None and read.values is None and left_before:
+                    flat = in_storage_order(values, record)
+                    if flat is not None and (digest := _digest(record.dtype, flat)) in left_before:
+                        found.came_from[node.index, slot] = left_before[digest]
+                if left is not None:
+                    unequal = int(np.count_nonzero(~_is_equal(left, values)))
+                    if unequal:
                         found.violations[node.index, slot] = Violation(unequal, values.size, frozenset())
+                    else:
+                        found.inherited.add((node.index, slot))
                 if record.memory is not None:
                     memory.write(-1, slot, record, values)
                 continue
@@ -71,13 +90,23 @@ def check_integrity(trace: Trace, before: Mapping[str, Array]) -> Integrity:
         for slot, record in node.outputs.items():
             if record.payload is not None:
                 memory.write(node.index, slot, record, record.numpy())
-    for name, (node, slot) in named.items():
-        read = memory.read(node, slot)
-        if read.values is not None and node.inputs[slot].memory is not None:
-            found.state[name] = read.values
-    for name, record in trace.finals.items():
+    for record in trace.finals.values():
         if record.payload is not None:
-            found.state[f"Parameter.{name}"] = record.numpy()
+            memory.write(-1, -1, record, record.numpy())
+    for name, (node, slot) in named.items():
+        record = node.inputs[slot]
+        held = memory.named(record)
+        if held is not None:
+            found.state[name] = held
+        elif record.memory is None and record.payload is not None:
+            found.state[name] = Named(record.dtype, record.numpy(), None)
+    for name, record in trace.finals.items():
+        held = memory.named(record)
+        if held is not None:
+            found.state[f"Parameter.{name}"] = held
+        elif record.payload is not None:
+            found.state[f"Parameter.{name}"] = Named(record.dtype, record.numpy(), None)
+    found.left = {_digest(dtype, values): writers for dtype, values, writers in memory.contents()}
     return found
 
 

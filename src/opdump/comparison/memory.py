@@ -6,7 +6,7 @@ not have this (`TensorRecord.memory`), an input is looked up by the operator tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,37 @@ class _Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """What a named tensor held: its elements as the storage has them, from `start` on, and which of them are known.
+
+    So a transposed view is found again by whoever looks at the tensor in another way.
+    """
+
+    dtype: str
+    values: Array
+    known: NDArray[np.bool_] | None
+    place: TensorRecord | None = None
+    """A record that lies in the storage."""
+
+    def and_what(self, later: Named) -> Named:
+        """This, and what `later` knows beyond it."""
+        if self.known is None or later.known is None or self.dtype != later.dtype:
+            return self
+        values, known = later.values.copy(), later.known.copy()
+        values[: len(self.values)][self.known] = self.values[self.known]
+        known[: len(self.known)] |= self.known
+        return Named(self.dtype, values, known, self.place)
+
+    def seen_as(self, record: TensorRecord) -> Array | None:
+        """The elements as this record looks at them; None where they are not all known, or not in the same memory."""
+        if record.memory is None or self.known is None:
+            return self.values if self.known is None and self.values.shape == record.shape else None
+        if self.dtype != record.dtype or extent_of(record) > len(self.values) or not view_of(self.known, record).all():
+            return None
+        return view_of(self.values, record).copy()
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """What an input holds. `values` is None where none of it is known; `unknown` marks elements that no operator was seen to write."""
 
@@ -67,7 +98,7 @@ class Memory:
             self._made[index, slot] = (values, record)
             return
         where = record.memory
-        extent = _extent(record)
+        extent = extent_of(record)
         buffer = self._buffers.get(where.storage)
         if buffer is None or buffer.dtype != record.dtype:
             buffer = self._buffers[where.storage] = _Buffer(
@@ -76,9 +107,20 @@ class Memory:
         if buffer.values.dtype != values.dtype:
             buffer.values = buffer.values.astype(np.result_type(buffer.values.dtype, values.dtype))
         buffer.reach(extent)
-        _view(buffer.values, record)[...] = values
-        _view(buffer.known, record)[...] = True
-        _view(buffer.writer, record)[...] = index
+        view_of(buffer.values, record)[...] = values
+        view_of(buffer.known, record)[...] = True
+        view_of(buffer.writer, record)[...] = index
+
+    def contents(self) -> Iterator[tuple[str, Array, frozenset[int]]]:
+        """Every storage of which all is known: its element type, what it holds, and who wrote that."""
+        for buffer in self._buffers.values():
+            if buffer.known.all():
+                yield buffer.dtype, buffer.values, frozenset(np.unique(buffer.writer).tolist())
+
+    def named(self, record: TensorRecord) -> Named | None:
+        """The whole storage that a record lies in; None where nothing of it is known."""
+        buffer = None if record.memory is None else self._buffers.get(record.memory.storage)
+        return None if buffer is None else Named(buffer.dtype, buffer.values.copy(), buffer.known.copy(), record)
 
     def read(self, node: Node, slot: int) -> Read:
         """What an input of a node holds now."""
@@ -92,12 +134,12 @@ class Memory:
         buffer = self._buffers.get(record.memory.storage)
         if buffer is None or buffer.dtype != record.dtype:
             return Read(None)
-        buffer.reach(_extent(record))
-        known = _view(buffer.known, record)
+        buffer.reach(extent_of(record))
+        known = view_of(buffer.known, record)
         if not known.any():
             return Read(None)
-        writers = frozenset(np.unique(_view(buffer.writer, record)).tolist())
-        return Read(_view(buffer.values, record).copy(), None if known.all() else ~known, writers)
+        writers = frozenset(np.unique(view_of(buffer.writer, record)).tolist())
+        return Read(view_of(buffer.values, record).copy(), None if known.all() else ~known, writers)
 
 
 def _is_all_of(read: TensorRecord, made: TensorRecord) -> bool:
@@ -110,7 +152,7 @@ def _is_all_of(read: TensorRecord, made: TensorRecord) -> bool:
     )
 
 
-def _extent(record: TensorRecord) -> int:
+def extent_of(record: TensorRecord) -> int:
     where = record.memory
     assert where is not None
     if 0 in record.shape:
@@ -118,7 +160,7 @@ def _extent(record: TensorRecord) -> int:
     return where.offset + 1 + sum((size - 1) * stride for size, stride in zip(record.shape, where.strides, strict=True))
 
 
-def _view(buffer: Array, record: TensorRecord) -> Array:
+def view_of(buffer: Array, record: TensorRecord) -> Array:
     where = record.memory
     assert where is not None
     if 0 in record.shape:
@@ -126,6 +168,15 @@ def _view(buffer: Array, record: TensorRecord) -> Array:
     return np.lib.stride_tricks.as_strided(
         buffer[where.offset :], record.shape, [stride * buffer.itemsize for stride in where.strides], writeable=True
     )
+
+
+def in_storage_order(values: Array, record: TensorRecord) -> Array | None:
+    """The elements in the order in which they lie in memory; None where the tensor has gaps, or its memory is not known."""
+    where = record.memory
+    if where is None or values.size == 0 or extent_of(record) - where.offset != values.size:
+        return None
+    axes = sorted(range(values.ndim), key=lambda axis: -where.strides[axis])
+    return values.transpose(axes).reshape(-1)
 
 
 def elements(records: Mapping[int, TensorRecord]) -> dict[int, Array]:

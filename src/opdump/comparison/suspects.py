@@ -38,4 +38,8 @@ class Suspect:
     @property
     def place(self) -> tuple[int, int]:
         """What it is about."""
+        if self.kind == "missing" and self.a is not None:
+            return (self.a.index, -1)
+        if self.kind in ("extra", "operator") and self.b is not None:
+            return (-1, self.b.index)
         return (-1 if self.a is None else self.a.index, -1 if self.b is None else self.b.index)

@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, scalars_read
 from opdump.comparison.causes import Causes
-from opdump.comparison.differences import Difference, difference, epsilon_of, is_permutation
+from opdump.comparison.confirmation import comes_to_the_same
+from opdump.comparison.differences import Difference, difference, epsilon_of, is_permutation, unshaped_difference
 from opdump.comparison.execution import Execution, draws, input_of, recorded, replay, run_reference
-from opdump.comparison.integrity import Integrity
+from opdump.comparison.integrity import check_integrity
 from opdump.comparison.memory import widened
+from opdump.comparison.precision import planted_casts
+from opdump.comparison.ranking import ranked
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
@@ -36,14 +39,21 @@ _SHARE_OF_NOISE: Final = 0.05
 _WITHOUT_REPLAY: Final = 1e4
 """Units from which on a difference counts that no replay could confirm."""
 
+_OF_THE_PROGRAM: Final = frozenset({"argument", "operator", "missing", "extra", "input"})
+"""Kinds that say that the programs differ, and not what ran them."""
+
 
 @dataclass(slots=True)
 class Sweep:
     """The suspects of a step, in B's order, and what was seen on the way."""
 
     suspects: list[Suspect] = field(default_factory=list)
+    latent: list[Suspect] = field(default_factory=list)
+    """Differences of the programs that made no difference where they stand."""
     permuted: list[str] = field(default_factory=list)
     """Inputs of the program that hold the same elements in another order."""
+    refuted: bool = False
+    """Whether the programs part somewhere, and come to the same."""
     not_replayed: set[str] = field(default_factory=set)
     """Kernels that could not be run again."""
 
@@ -56,18 +66,20 @@ class Sweep:
 class Comparison:
     """One step of both programs."""
 
-    def __init__(self, a: Trace, b: Trace, alignment: Alignment, whole_a: Integrity, whole_b: Integrity) -> None:
+    def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: Comparison | None = None) -> None:
         self.a, self.b, self.alignment = a, b, alignment
-        self.whole_a, self.whole_b = whole_a, whole_b
+        self.whole_a = check_integrity(a, None if before is None else before.whole_a)
+        self.whole_b = check_integrity(b, None if before is None else before.whole_b)
+        self._b_of_before = {} if before is None else before.alignment.b_of
         self.reference = run_reference(a, alignment.b_of)
         self.run = Execution(b)
         self.found = Sweep()
         self.scalars = scalars_read(a.nodes), scalars_read(b.nodes)
         self.causes = Causes(self.reference, self.run, alignment)
-        self._odd_draws: dict[int, Suspect] = {}
+        self._names = _common_names(a, b, alignment)
 
-    def sweep(self) -> Sweep:
-        """Goes through B."""
+    def sweep(self) -> list[Suspect]:
+        """Goes through B; the suspects, most likely first."""
         for node in self.b.nodes:
             index = self.alignment.a_of.get(node.index)
             if index is None:
@@ -75,7 +87,14 @@ class Comparison:
             else:
                 self._matched(self.a.nodes[index], node)
         self._finals()
-        return self.found
+        for trace, matched, is_b in ((self.a, self.alignment.b_of, False), (self.b, self.alignment.a_of, True)):
+            for suspect in planted_casts(trace, matched, is_b=is_b):
+                self.found.add(suspect)
+        if self.found.suspects and all(suspect.kind in _OF_THE_PROGRAM for suspect in self.found.suspects):
+            self.found.refuted = comes_to_the_same(self.a, self.b, self.alignment)
+            if self.found.refuted:
+                return []
+        return ranked(self.found.suspects, self.found.latent, self.a, self.b)
 
     def _unmatched(self, node: Node) -> None:
         values: dict[int, Array] = {}
@@ -83,8 +102,9 @@ class Comparison:
             if record.skip:
                 continue
             name = leaf_name(record)
-            leaf = self.reference.leaves.get(name) if name else None
-            if leaf is None or leaf.shape != record.shape:
+            known = self.reference.leaves.get(name) if name else None
+            leaf = None if known is None else known.seen_as(record)
+            if leaf is None:
                 leaf = recorded(record)
             value = self.run.look_up(node, slot, leaf)
             if value is not None:
@@ -115,9 +135,11 @@ class Comparison:
                 ours[slot] = expected
             if value is None or expected is None:
                 continue
-            found = difference(expected, value)
+            found = unshaped_difference(expected, value)
             if self._counts(found, record):
                 odd[slot] = found
+            elif not found:
+                self._other_name(one, other, slot)
         self._memory(one, other)
         arguments = differing(one, other, *self.scalars)
         if one.inputs.keys() != other.inputs.keys() or (one.op.kernel != other.op.kernel and not odd):
@@ -150,6 +172,8 @@ class Comparison:
         name = leaf_name(record)
         if (one.index, slot) in self.whole_a.inherited and (other.index, slot) in self.whole_b.inherited:
             return  # each is what the step before left in it
+        if self._was_left(one, other, slot):
+            return
         if (other.index, slot) in self.whole_b.violations or (one.index, slot) in self.whole_a.violations:
             return  # told by `_memory`
         if is_permutation(expected, own):
@@ -158,6 +182,15 @@ class Comparison:
         kind = "parameter" if name.startswith("Parameter.") else "data"
         what = f"{name or 'an input of the program'} differs where it is read first: {_apart(expected, own)}"
         self.found.add(Suspect(kind, one, other, "input", slot, _score(found, record), what))
+
+    def _was_left(self, one: Node, other: Node, slot: int) -> bool:
+        """Whether both are what operators of the step before left, and these are the same operators."""
+        left_a = self.whole_a.came_from.get((one.index, slot))
+        left_b = self.whole_b.came_from.get((other.index, slot))
+        if left_a is None or left_b is None:
+            return False
+        expected = {self._b_of_before[index] for index in left_a if index in self._b_of_before}
+        return not expected or bool(expected & left_b) or not any(index in set(self._b_of_before.values()) for index in left_b)
 
     def _memory(self, one: Node, other: Node) -> None:
         """Inputs that do not hold what was written there, in one run and not in the other."""
@@ -197,42 +230,61 @@ class Comparison:
         arguments: Mapping[str, tuple[Any, Any]],
     ) -> None:
         """An operator of B is given something else than A's: whether that matters, and why."""
-        # What both give for A's inputs.
         reference = replay(one, ours)
-        if arguments and reference is not None:
-            alike = replay(other, ours if one.op.kernel == other.op.kernel else theirs)
-            if alike is not None and self._told_by_arguments(one, other, reference.outputs, alike.outputs, arguments):
-                return
-        elif arguments and reference is None:
-            first, second = _main_outputs(one, other)
-            if first is not None and second is not None and not draws(other):
-                found = difference(first, second)
-                if found.relative > _WITHOUT_REPLAY * epsilon_of(next(iter(other.outputs.values())).dtype):
+        actual = replay(other, theirs)
+        if reference is None or actual is None:
+            if arguments:
+                found = self._recorded_difference(one, other)
+                if found is not None:
                     self._argument(one, other, found, arguments)
                     return
-            elif draws(other):
-                self._argument(one, other, Difference(math.inf, math.inf, math.inf), arguments)
-                return
-        if not odd:
+        elif arguments and not odd:
+            # Beyond doubt the programs differ: the least effect counts.
+            found = self._effect(one, reference.outputs, actual.outputs)
+            self._argument(one, other, found, arguments)
             return
-        actual = replay(other, theirs)
-        if reference is not None and actual is not None:
-            worst = self._worst(one, other, reference.outputs, actual.outputs)
-            if worst is None:
-                return
-        slot = max(odd, key=lambda each: odd[each].relative)
-        suspect = self.causes.of_input(one, other, slot, odd[slot])
-        self.found.add(suspect)
+        elif self._worst(one, reference.outputs, actual.outputs) is None:
+            return
+        elif arguments and all(ours[slot].shape == theirs[slot].shape for slot in ours.keys() & theirs.keys()):
+            alike = replay(other, ours)
+            if alike is not None:
+                found = self._effect(one, reference.outputs, alike.outputs)
+                if found is not None:
+                    self._argument(one, other, found, arguments)
+                    return
+        if odd:
+            slot = max(odd, key=lambda each: odd[each].relative)
+            self.found.add(self.causes.of_input(one, other, slot, odd[slot]))
+
+    def _recorded_difference(self, one: Node, other: Node) -> Difference | None:
+        """What the recorded outputs say where nothing can be run again."""
+        if draws(other):
+            return Difference(math.inf, math.inf, math.inf)
+        for slot, record in other.outputs.items():
+            first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
+            if first is not None and second is not None:
+                found = difference(first, second)
+                return found if found.relative > _WITHOUT_REPLAY * epsilon_of(record.dtype) else None
+        return None
+
+    def _effect(self, one: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]) -> Difference | None:
+        """How far the outputs are apart, from a small part of the element type's rounding on."""
+        for slot, record in one.outputs.items():
+            if slot in reference and slot in actual:
+                found = unshaped_difference(reference[slot], actual[slot])
+                if found.relative > _OF_ARGUMENTS * epsilon_of(record.dtype):
+                    return found
+        return None
 
     def _worst(
-        self, one: Node, other: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]
+        self, one: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]
     ) -> tuple[int, Difference] | None:
         """The output that differs most; None where none does beyond rounding."""
         worst: tuple[int, Difference] | None = None
         for slot, record in one.outputs.items():
             if slot not in reference or slot not in actual:
                 continue
-            found = difference(reference[slot], actual[slot])
+            found = unshaped_difference(reference[slot], actual[slot])
             own = recorded(record)
             noise = 0.0 if own is None or own.shape != reference[slot].shape else difference(reference[slot], own).absolute
             noise = noise if math.isfinite(noise) else 0.0
@@ -240,28 +292,22 @@ class Comparison:
                 worst = slot, found
         return worst
 
-    def _told_by_arguments(
-        self,
-        one: Node,
-        other: Node,
-        reference: Mapping[int, Array],
-        alike: Mapping[int, Array],
-        arguments: Mapping[str, tuple[Any, Any]],
-    ) -> bool:
-        for slot, record in one.outputs.items():
-            if slot in reference and slot in alike:
-                found = difference(reference[slot], alike[slot])
-                if found.relative > _OF_ARGUMENTS * epsilon_of(record.dtype):
-                    self._argument(one, other, found, arguments)
-                    return True
-        return False
+    def _other_name(self, one: Node, other: Node, slot: int) -> None:
+        """Another parameter than in A, which happens to hold the same values."""
+        before, after = leaf_name(one.inputs[slot]), leaf_name(other.inputs[slot])
+        if before and before != after and after in self._names:
+            what = f"reads {after}; in A it reads {before}, which holds the same values"
+            self.found.latent.append(Suspect("input", one, other, "input", slot, math.inf, what))
 
     def _argument(
-        self, one: Node, other: Node, found: Difference, arguments: Mapping[str, tuple[Any, Any]]
+        self, one: Node, other: Node, found: Difference | None, arguments: Mapping[str, tuple[Any, Any]]
     ) -> None:
         record = next(iter(other.outputs.values()))
         changes = ", ".join(f"{name}: {before} in A, {after} in B" for name, (before, after) in sorted(arguments.items()))
-        self.found.add(Suspect("argument", one, other, "output", record.slot, _score(found, record), changes))
+        if found is None:
+            self.found.latent.append(Suspect("argument", one, other, "output", record.slot, 0.0, changes))
+        else:
+            self.found.add(Suspect("argument", one, other, "output", record.slot, _score(found, record), changes))
 
     def _draw(self, one: Node, other: Node) -> None:
         """Random numbers: the same generator in the same state gives the same."""
@@ -293,11 +339,14 @@ class Comparison:
                 self.found.add(self.causes.of_final(end_a, end, first.writers, second.writers, found))
 
 
-def _main_outputs(one: Node, other: Node) -> tuple[Array | None, Array | None]:
-    for slot, record in other.outputs.items():
-        if slot in one.outputs:
-            return recorded(one.outputs[slot]), recorded(record)
-    return None, None
+def _common_names(a: Trace, b: Trace, alignment: Alignment) -> set[str]:
+    """Names of parameters that mean the same in both: some operator reads it in both."""
+    return {
+        name
+        for here, there in alignment.b_of.items()
+        for slot, record in a.nodes[here].inputs.items()
+        if (name := leaf_name(record)) and slot in b.nodes[there].inputs and leaf_name(b.nodes[there].inputs[slot]) == name
+    }
 
 
 def _score(found: Difference, record: TensorRecord) -> float:

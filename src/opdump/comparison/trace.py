@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +31,11 @@ class Node:
     def module(self) -> str:
         """The scope that it ran in."""
         return self.op.op_name.rpartition("/")[0]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many elements each output has."""
+        return tuple(math.prod(record.shape) for record in self.outputs.values())
 
     @cached_property
     def shapes(self) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ _ELEMENT = re.compile(r"(\w+)\[(\d+)\]")
 _MISSING: Final = object()
 
 
-class _NotReplayable(Exception):
+class _MissingArgumentError(Exception):
     """An argument that the record does not have."""
 
 
@@ -41,7 +41,7 @@ class TorchReplayer:
         for width in dict.fromkeys((dtype, "float32")):
             try:
                 return Replayed(_call(func, op, inputs, values, width), width)
-            except _NotReplayable:
+            except _MissingArgumentError:
                 return None
             except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
                 continue
@@ -88,7 +88,7 @@ def _call(
             # Memory that nobody wrote yet: the operator writes it.
             tensor = _tensor(np.zeros(record.shape, _numpy_type(record.dtype)), record, floating)
         else:
-            raise _NotReplayable(record.argument)
+            raise _MissingArgumentError(record.argument)
         listed = _ELEMENT.fullmatch(record.argument)
         if listed:
             elements = given.setdefault(listed[1], [])
@@ -105,10 +105,12 @@ def _call(
         if value is _MISSING:
             if argument.has_default_value():
                 value = argument.default_value
-            elif "Optional" in str(argument.type) or str(argument.type).endswith("?"):
+            elif "Optional" in str(argument.type):
                 value = None
+            elif "List[Tensor]" in str(argument.type):
+                value = []
             else:
-                raise _NotReplayable(argument.name)
+                raise _MissingArgumentError(argument.name)
         if argument.kwarg_only:
             kwargs[argument.name] = value
         else:

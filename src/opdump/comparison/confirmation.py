@@ -1,0 +1,149 @@
+"""Whether the differences of two programs matter in the end.
+
+Two programs may part and meet again: a factor that is applied before a product in one and after it in the other. So before operators are
+accused, both programs are run through the step from the same values, all in float64, and what remains of it is compared: the parameters
+and states, and what nobody reads any more (the loss, the output of the network).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.causes import fingerprint
+from opdump.comparison.differences import is_permutation, unshaped_difference
+from opdump.comparison.execution import Execution, recorded, replay
+from opdump.comparison.trace import Node, Trace, leaf_name
+
+Array = NDArray[Any]
+
+_SAME: Final = 1e-9
+"""Relative: far above what float64 leaves, far below what any narrower type can show."""
+
+
+def comes_to_the_same(a: Trace, b: Trace, alignment: Alignment) -> bool:
+    """Whether both programs leave the same, from the same values; False too where that cannot be found out."""
+    first = Execution(a)
+    leaves: dict[tuple[int, int], Array] = {}
+    draws: dict[int, dict[int, Array]] = {}
+    for node in a.nodes:
+        values = {}
+        for slot, record in node.inputs.items():
+            if record.skip:
+                continue
+            value = first.look_up(node, slot, recorded(record))
+            if value is None:
+                return False
+            values[slot] = value
+            if (node.index, slot) in first.leaf_reads:
+                leaves[node.index, slot] = value
+        draws[node.index] = _run(first, node, values, None)
+    second = Execution(b)
+    for node in b.nodes:
+        values = {}
+        partner = alignment.a_of.get(node.index)
+        for slot, record in node.inputs.items():
+            if record.skip:
+                continue
+            value = second.look_up(node, slot, _leaf(first, leaves, partner, node, slot))
+            if value is None:
+                return False
+            values[slot] = value
+        _run(second, node, values, None if partner is None else draws[partner])
+    return _same_ends(first, second, alignment)
+
+
+def _leaf(first: Execution, leaves: dict[tuple[int, int], Array], partner: int | None, node: Node, slot: int) -> Array | None:
+    own = recorded(node.inputs[slot])
+    name = leaf_name(node.inputs[slot])
+    known = first.leaves.get(name) if name else None
+    value = None if known is None else known.seen_as(node.inputs[slot])
+    if value is not None:
+        return value
+    value = None if partner is None else leaves.get((partner, slot))
+    if value is None or own is None or value.shape != own.shape or is_permutation(value, own):
+        return own
+    return value
+
+
+def _run(run: Execution, node: Node, values: dict[int, Array], drawn: dict[int, Array] | None) -> dict[int, Array]:
+    """Runs a node; what cannot be run again gives what it gave in A, or what is recorded."""
+    done = replay(node, values)
+    if done is not None:
+        outputs = dict(done.outputs)
+    else:
+        own = {slot: recorded(record) for slot, record in node.outputs.items()}
+        outputs = {slot: value for slot, value in own.items() if value is not None} if drawn is None else drawn
+    run.outputs[node.index] = outputs
+    run.write(node, outputs)
+    return outputs
+
+
+def _same_ends(first: Execution, second: Execution, alignment: Alignment) -> bool:
+    compared = 0
+    for one, other in _remaining(first, second, alignment):
+        if one is None or other is None:
+            return False
+        compared += 1
+        if unshaped_difference(one, other).relative > _SAME and fingerprint(one) != fingerprint(other):
+            return False
+    return compared > 0
+
+
+def _remaining(first: Execution, second: Execution, alignment: Alignment) -> Iterator[tuple[Array | None, Array | None]]:
+    for name, record in first.trace.finals.items():
+        other = second.trace.finals.get(name)
+        if other is not None and record.memory is not None and other.memory is not None:
+            yield _at_end(first, record), _at_end(second, other)
+    for name, held in first.leaves.items():
+        after = second.leaves.get(name)
+        if after is not None and held.place is not None and after.place is not None:
+            one, two = first.memory.named(held.place), second.memory.named(after.place)
+            if one is not None and two is not None and len(one.values) == len(two.values):
+                yield one.values, two.values
+    for node in first.trace.nodes:
+        there = alignment.b_of.get(node.index)
+        if node.op.phase == "optimizer" and there is not None:
+            # States of an optimizer that have no name yet: what it wrote in place.
+            yield from _written_in_place(first, second, node, second.trace.nodes[there])
+    ends = {node.index: node for node in _ends(second.trace)}
+    for node in _ends(first.trace):
+        there = alignment.b_of.get(node.index)
+        for slot, value in first.outputs[node.index].items():
+            if there is not None and slot in second.outputs[there]:
+                yield value, second.outputs[there][slot]
+                continue
+            print_of = fingerprint(value)
+            same = [
+                given
+                for index in ends
+                for given in second.outputs[index].values()
+                if given.size == value.size and fingerprint(given) == print_of
+            ]
+            yield value, same[0] if same else None
+
+
+def _written_in_place(first: Execution, second: Execution, one: Node, other: Node) -> Iterator[tuple[Array, Array]]:
+    read = {record.memory.storage for record in one.inputs.values() if record.memory is not None}
+    for slot, record in one.outputs.items():
+        after = other.outputs.get(slot)
+        if record.memory is None or record.memory.storage not in read or after is None:
+            continue
+        held, held_after = first.memory.named(record), second.memory.named(after)
+        if held is not None and held_after is not None:
+            yield held.values, held_after.values
+
+
+def _at_end(run: Execution, record: Any) -> Array | None:
+    return run.memory.read(Node(len(run.trace.nodes), record.op, {0: record}, {}), 0).values
+
+
+def _ends(trace: Trace) -> Iterator[Node]:
+    """Operators of the forward pass whose outputs nobody reads."""
+    read = {maker for node in trace.nodes for maker in node.makers.values()}
+    for node in trace.nodes:
+        if node.op.phase == "forward" and node.outputs and not any((node.index, slot) in read for slot in node.outputs):
+            yield node

@@ -1,0 +1,73 @@
+"""Casts to a narrower type that one run has in a few places alone.
+
+A whole network in a narrower type is a choice; one operator in it, among others of its kind that are not, or a value that is rounded and
+widened again at once, is a difference that somebody made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from opdump.comparison.differences import epsilon_of
+from opdump.comparison.suspects import Suspect
+from opdump.comparison.trace import Node, Trace
+
+_MOST: Final = 0.5
+"""Where at least this share of the operators of a type runs in the narrower type, it is the choice of the whole."""
+
+
+def narrowing_casts(trace: Trace, matched: Mapping[int, int]) -> Iterator[Node]:
+    """Casts of the forward pass to a narrower float that the other run does not have."""
+    for node in trace.nodes:
+        if node.index not in matched and node.op.phase == "forward" and _narrows(node):
+            yield node
+
+
+def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> Iterator[Suspect]:
+    """Those that stand alone: what reads them is widened at once, or computes in a type that its kind does not use elsewhere."""
+    users = trace.users()
+    by_type: dict[str, list[bool]] = {}
+    for node in trace.nodes:
+        by_type.setdefault(node.bare_type, []).append(_is_narrow(node))
+    for node in narrowing_casts(trace, matched):
+        readers = [trace.nodes[index] for slot in node.outputs for index, _ in users.get((node.index, slot), ())]
+        forward = [reader for reader in readers if reader.op.phase == "forward"]
+        if not forward:
+            continue
+        if all(_widens(reader) for reader in forward):
+            why = "is rounded to it and widened again"
+        elif all(_share(by_type[reader.bare_type]) < _MOST for reader in forward if not _widens(reader)):
+            why = f"is computed with in it, where most {forward[0].op.op_type} of this run are not"
+        else:
+            continue
+        record = next(iter(node.outputs.values()))
+        source = next(iter(node.inputs.values()))
+        score = epsilon_of(record.dtype) / (epsilon_of(source.dtype) or math.inf)
+        what = f"{source.dtype} is cast to {record.dtype} and {why}; the other run has no such cast"
+        yield Suspect("precision", None if is_b else node, node if is_b else None, "output", record.slot, score, what)
+
+
+def _dtypes(node: Node) -> tuple[str, str] | None:
+    if len(node.inputs) != 1 or len(node.outputs) != 1:
+        return None
+    return next(iter(node.inputs.values())).dtype, next(iter(node.outputs.values())).dtype
+
+
+def _narrows(node: Node) -> bool:
+    kinds = _dtypes(node)
+    return kinds is not None and 0 < epsilon_of(kinds[0]) < epsilon_of(kinds[1])
+
+
+def _widens(node: Node) -> bool:
+    kinds = _dtypes(node)
+    return kinds is not None and epsilon_of(kinds[0]) > epsilon_of(kinds[1]) > 0
+
+
+def _is_narrow(node: Node) -> bool:
+    return any(epsilon_of(record.dtype) > epsilon_of("float32") for record in node.outputs.values())
+
+
+def _share(narrow: list[bool]) -> float:
+    return sum(narrow) / len(narrow)

@@ -1,0 +1,86 @@
+"""Which suspects come first: those that nothing explains before those that follow from others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from opdump.comparison.suspects import Suspect
+from opdump.comparison.trace import Node, Trace
+
+
+class Reach:
+    """What follows from an operator: what reads its outputs, and so on, and the gradients of all these."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._users: dict[int, list[int]] = {}
+        for (maker, _), readers in trace.users().items():
+            self._users.setdefault(maker, []).extend(index for index, _ in readers)
+        self._gradients: dict[str, list[int]] = {}
+        for node in trace.nodes:
+            if node.op.forward_op:
+                self._gradients.setdefault(node.op.forward_op, []).append(node.index)
+
+    def __len__(self) -> int:
+        return len(self._trace.nodes)
+
+    def of(self, start: int) -> set[int]:
+        """The nodes that follow from a node, without itself."""
+        found: set[int] = set()
+        waiting = [start]
+        while waiting:
+            index = waiting.pop()
+            node = self._trace.nodes[index]
+            for follower in (*self._users.get(index, ()), *self._gradients.get(node.op.op_name, ())):
+                if follower not in found and follower != start:
+                    found.add(follower)
+                    waiting.append(follower)
+        return found
+
+
+def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: Trace) -> list[Suspect]:
+    """The suspects, those that follow from others last.
+
+    `latent` are differences of the programs that made no difference where they stand: they count where something follows from them.
+    """
+    reach_a, reach_b = Reach(a), Reach(b)
+    followers: dict[int, tuple[set[int], set[int]]] = {}
+
+    def reached(suspect: Suspect) -> tuple[set[int], set[int]]:
+        if id(suspect) not in followers:
+            followers[id(suspect)] = (_reached(reach_a, suspect.a), _reached(reach_b, suspect.b))
+        return followers[id(suspect)]
+
+    def follows(suspect: Suspect, cause: Suspect) -> bool:
+        in_a, in_b = reached(cause)
+        return (suspect.a is not None and suspect.a.index in in_a) or (suspect.b is not None and suspect.b.index in in_b)
+
+    forward = [suspect for suspect in suspects if not _is_gradient(suspect)]
+    gradients = [suspect for suspect in suspects if _is_gradient(suspect)]
+    causes = [each for each in latent if any(follows(suspect, each) for suspect in suspects)]
+    # What was replaced by A's values on the way does not hand a difference on: suspects of the forward pass stand by themselves. Their
+    # gradients differ by themselves, too, since the gradient of another operator is another operator.
+    by_order = sorted([*forward, *causes], key=_order)
+    own = [each for each in gradients if not any(_is_gradient_of(each, cause) or follows(each, cause) for cause in by_order)]
+    rest = [each for each in gradients if all(each is not other for other in own)]
+    return [*sorted([*by_order, *own], key=_order), *sorted(rest, key=_order)]
+
+
+def _reached(reach: Reach, node: Node | None) -> set[int]:
+    return set() if node is None or node.index < 0 or node.index >= len(reach) else reach.of(node.index)
+
+
+def _is_gradient(suspect: Suspect) -> bool:
+    return all(node is None or node.op.phase == "backward" for node in (suspect.a, suspect.b))
+
+
+def _is_gradient_of(suspect: Suspect, cause: Suspect) -> bool:
+    forward = {node.op.op_name for node in (cause.a, cause.b) if node is not None}
+    return any(node is not None and node.op.forward_op in forward for node in (suspect.a, suspect.b))
+
+
+def _order(suspect: Suspect) -> tuple[int, int]:
+    """By B's order, where it has the operator."""
+    node = suspect.b or suspect.a
+    return (0, 0) if node is None else (node.op.step, node.op.order)
+
