@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from opdump.capturing.report import CaptureReport
     from opdump.catalog.catalog import Catalog, Execution, Run
     from opdump.catalog.catalog import open_dump as open  # noqa: A004  # opdump.open reads as the built-in does
+    from opdump.comparison.compare import compare
     from opdump.dump_file import DumpFile, DumpTensor, read_dump_file, write_dump_file
     from opdump.errors import OpdumpError
     from opdump.plan import DumpPlan
@@ -43,6 +44,7 @@ _HOMES = {
     "Run": ("catalog.catalog", "Run"),
     "TensorRecord": ("records", "TensorRecord"),
     "capture": ("capturing.capture", "capture"),
+    "compare": ("comparison.compare", "compare"),
     "name_model": ("capturing.capture", "name_model"),
     "open": ("catalog.catalog", "open_dump"),
     "read_dump_file": ("dump_file", "read_dump_file"),
@@ -74,6 +76,7 @@ __all__ = [
     "__version__",
     "acl",
     "capture",
+    "compare",
     "name_model",
     "onnx",
     "open",

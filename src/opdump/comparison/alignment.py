@@ -122,70 +122,128 @@ def _increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _follow_data(a: Trace, b: Trace, pairs: dict[int, int]) -> None:
-    """Matches what is left over by makers and readers, and pairs again what was paired against the data flow."""
+    """Matches what is left over by makers, readers and memory, and pairs again what was paired against the data flow."""
     users_a, users_b = a.users(), b.users()
+    by_storage = _readers_of_storages(b)
     for _ in range(_ROUNDS):
-        back = {there: here for here, there in pairs.items()}
+        storages = _common_storages(a, b, pairs)
+        sides = _Sides(a, b, users_a, users_b, storages)
         doubtful = {
-            here for here, there in pairs.items() if _agreement(a, b, users_a, users_b, pairs, here, there) < 0
+            here
+            for here, there in pairs.items()
+            if (found := sides.agreement(pairs, here, there)) < 0 or (found == 0 and a.nodes[here].op.phase == "optimizer")
         }
-        free_a = [node for node in a.nodes if node.index not in pairs or node.index in doubtful]
-        free_b = [node for node in b.nodes if node.index not in back or back[node.index] in doubtful]
-        by_type: dict[Token, list[Node]] = defaultdict(list)
-        for node in free_b:
-            by_type[node.bare_type, node.op.phase].append(node)
-        found = []
-        for node in free_a:
-            for other in by_type.get((node.bare_type, node.op.phase), ()):
-                if node.sizes != other.sizes:
-                    continue
-                score = _agreement(a, b, users_a, users_b, pairs, node.index, other.index) + _likeness(node, other)
-                found.append((score, node.index, other.index))
-        found.sort(key=lambda each: (-each[0], each[1], abs(each[1] - each[2])))
-        changed = False
-        used_a: set[int] = set()
-        used_b: set[int] = set()
-        for score, here, there in found:
-            if score <= 1 or here in used_a or there in used_b:
+        free_b = set(range(len(b.nodes))) - {there for here, there in pairs.items() if here not in doubtful}
+        by_type: dict[Token, list[int]] = defaultdict(list)
+        for index in sorted(free_b):
+            by_type[b.nodes[index].bare_type, b.nodes[index].op.phase, b.nodes[index].sizes].append(index)
+        former = dict(pairs)
+        for here in doubtful:
+            del pairs[here]
+        # In execution order: the makers of a node are decided before it.
+        for node in a.nodes:
+            if node.index in pairs:
                 continue
-            used_a.add(here)
-            used_b.add(there)
-            if pairs.get(here) != there:
-                former = pairs.pop(here, None)
-                if there in back and pairs.get(back[there]) == there:
-                    del pairs[back[there]]
-                pairs[here] = there
-                changed = changed or former != there
-        if not changed:
+            key = (node.bare_type, node.op.phase, node.sizes)
+            near = _near(node, pairs, users_b, storages, by_storage)
+            candidates = [index for index in near if index in free_b and _key(b.nodes[index]) == key]
+            candidates = candidates or [index for index in by_type.get(key, ())[:_MOST_CANDIDATES] if index in free_b]
+            scored = []
+            for index in candidates:
+                agreement = sides.agreement(pairs, node.index, index)
+                # An optimizer does the same to every parameter: likeness says nothing of which it is.
+                if agreement > 0 or node.op.phase != "optimizer":
+                    scored.append((agreement + _likeness(node, b.nodes[index]), -index))
+            if scored:
+                score, index = max(scored)
+                if score > 1:
+                    pairs[node.index] = -index
+                    free_b.discard(-index)
+        if pairs == former:
             return
 
 
-def _agreement(
-    a: Trace,
-    b: Trace,
-    users_a: Mapping[tuple[int, int], list[tuple[int, int]]],
-    users_b: Mapping[tuple[int, int], list[tuple[int, int]]],
+_MOST_CANDIDATES = 200
+
+
+def _key(node: Node) -> Token:
+    return (node.bare_type, node.op.phase, node.sizes)
+
+
+def _near(
+    node: Node,
     pairs: Mapping[int, int],
-    here: int,
-    there: int,
-) -> float:
-    """How many makers and readers of the two are pairs, less those that are pairs with others."""
-    score = 0.0
-    one, other = a.nodes[here], b.nodes[there]
-    for slot, maker in one.makers.items():
-        expected = pairs.get(maker[0])
-        if expected is None:
+    users_b: Mapping[tuple[int, int], list[tuple[int, int]]],
+    storages: Mapping[int, int],
+    by_storage: Mapping[int, list[int]],
+) -> set[int]:
+    """The nodes of B that read what the makers of a node made there, or the same memory."""
+    found: set[int] = set()
+    for maker, slot in node.makers.values():
+        if maker in pairs:
+            found.update(index for index, _ in users_b.get((pairs[maker], slot), ()))
+    for record in node.inputs.values():
+        if record.memory is not None and record.memory.storage in storages:
+            found.update(by_storage.get(storages[record.memory.storage], ()))
+    return found
+
+
+def _readers_of_storages(trace: Trace) -> Mapping[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for node in trace.nodes:
+        for record in node.inputs.values():
+            if record.memory is not None:
+                found[record.memory.storage].append(node.index)
+    return found
+
+
+def _common_storages(a: Trace, b: Trace, pairs: Mapping[int, int]) -> Mapping[int, int]:
+    """Which storage of A is which of B: what most pairs of operators of the forward and backward pass say."""
+    votes: Counter[tuple[int, int]] = Counter()
+    for here, there in pairs.items():
+        one, other = a.nodes[here], b.nodes[there]
+        if one.op.phase == "optimizer":
             continue
-        actual = other.makers.get(slot)
-        score += 1.0 if actual is not None and actual == (expected, maker[1]) else -1.0
-    leaves = [(leaf_name(record), leaf_name(other.inputs[slot])) for slot, record in one.inputs.items() if slot in other.inputs]
-    for name, name_there in leaves:
-        if name and name_there:
-            score += 1.0 if name == name_there else -0.5
-    readers = Counter(pairs.get(user) for slot in one.outputs for user, _ in users_a.get((here, slot), ()))
-    readers_there = Counter(user for slot in other.outputs for user, _ in users_b.get((there, slot), ()))
-    score += sum((readers & readers_there).values())
-    return score
+        for slot, record in one.inputs.items():
+            after = other.inputs.get(slot)
+            if after is not None and record.memory is not None and after.memory is not None:
+                votes[record.memory.storage, after.memory.storage] += 1
+    found: dict[int, int] = {}
+    used: set[int] = set()
+    for (here, there), _ in votes.most_common():
+        if here not in found and there not in used:
+            found[here] = there
+            used.add(there)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    a: Trace
+    b: Trace
+    users_a: Mapping[tuple[int, int], list[tuple[int, int]]]
+    users_b: Mapping[tuple[int, int], list[tuple[int, int]]]
+    storages: Mapping[int, int]
+
+    def agreement(self, pairs: Mapping[int, int], here: int, there: int) -> float:
+        """How many makers, readers and storages of the two belong together, less those that belong to others."""
+        score = 0.0
+        one, other = self.a.nodes[here], self.b.nodes[there]
+        for slot, maker in one.makers.items():
+            expected = pairs.get(maker[0])
+            if expected is not None:
+                score += 1.0 if other.makers.get(slot) == (expected, maker[1]) else -1.0
+        for slot, record in one.inputs.items():
+            after = other.inputs.get(slot)
+            if after is None:
+                continue
+            if record.memory is not None and after.memory is not None and record.memory.storage in self.storages:
+                score += 1.0 if self.storages[record.memory.storage] == after.memory.storage else -1.0
+            elif leaf_name(record) and leaf_name(after):
+                score += 0.5 if leaf_name(record) == leaf_name(after) else -0.25
+        readers = Counter(pairs.get(user) for slot in one.outputs for user, _ in self.users_a.get((here, slot), ()))
+        readers_there = Counter(user for slot in other.outputs for user, _ in self.users_b.get((there, slot), ()))
+        return score + (readers & readers_there).total()
 
 
 def _likeness(one: Node, other: Node) -> float:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Difference, epsilon_of
-from opdump.comparison.execution import Execution
-from opdump.comparison.suspects import Suspect
+from opdump.comparison.execution import Execution, input_of
+from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Node, leaf_name
 
 Array = NDArray[Any]
@@ -23,6 +23,7 @@ class Causes:
 
     def __init__(self, reference: Execution, run: Execution, alignment: Alignment) -> None:
         self._reference, self._run, self._alignment = reference, run, alignment
+        self._users_a, self._users_b = reference.trace.users(), run.trace.users()
 
     def of_input(self, one: Node, other: Node, slot: int, found: Difference) -> Suspect:
         """The cause of an input that differs."""
@@ -37,11 +38,18 @@ class Causes:
         last_b = max(writers_b, default=-1)
         last_a = max(writers_a, default=-1)
         suspect = self._cause(one, other, 0, writers_a, writers_b, found)
-        if suspect.a is one:
+        if suspect.a is one or suspect.b is other:
             # No operator reads it: who wrote it last stands for it.
             node_a = self._reference.trace.nodes[last_a] if last_a >= 0 else None
             node_b = self._run.trace.nodes[last_b] if last_b >= 0 else None
-            return Suspect("missing" if node_b is None else "input", node_a, node_b, "output", 0, suspect.score, suspect.evidence)
+            if node_a is not None and node_b is not None and node_a.op.phase != node_b.op.phase:
+                # One of the programs does not write it in this step: the other's operator is what is missing, or too much.
+                if node_a.op.order > node_b.op.order:
+                    node_b = None
+                else:
+                    node_a = None
+            kind: Kind = "missing" if node_b is None else "extra" if node_a is None else "input"
+            return Suspect(kind, node_a, node_b, "output", 0, suspect.score, suspect.evidence)
         return suspect
 
     def _cause(
@@ -50,8 +58,16 @@ class Causes:
         record = other.inputs.get(slot) or one.inputs[slot]
         epsilon = epsilon_of(record.dtype)
         score = found.relative / epsilon if epsilon else math.inf
-        only_a = self._only(self._reference, writers_a, self._alignment.b_of)
-        only_b = self._only(self._run, writers_b, self._alignment.a_of)
+        all_a = self._only(self._reference, writers_a, self._alignment.b_of)
+        all_b = self._only(self._run, writers_b, self._alignment.a_of)
+        # A copy is no cause, unless nothing else is: then one of the programs lacks it.
+        only_a = [node for node in all_a if not node.moves]
+        only_b = [node for node in all_b if not node.moves]
+        if not only_a and not only_b:
+            only_a = [node for node in all_a if node.index not in self._alignment.b_of]
+            only_b = [node for node in all_b if node.index not in self._alignment.a_of]
+            if only_a and only_b:
+                only_a = only_b = []
         if not only_a and not only_b:
             return Suspect("input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b))
         if not only_b:
@@ -62,8 +78,13 @@ class Causes:
             guilty = only_b[-1]
             what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads what it wrote"
             return Suspect("extra", None, guilty, "output", 0, score, what)
-        known = self._values(self._reference, only_a, one)
-        guilty = self._unexplained(self._run, only_b, known) or only_b[-1]
+        guilty = self._unexplained(self._run, only_b, self._values(self._reference, only_a, one, slot))
+        if guilty is None:
+            lost = self._unexplained(self._reference, only_a, self._values(self._run, only_b, other, slot))
+            if lost is None:
+                return Suspect("input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b))
+            what = f"{other.op.op_name} reads nothing that {lost.op.op_name} of A gives"
+            return Suspect("missing", lost, other, "input", slot, score, what)
         partner = self._partner(guilty, only_a)
         what = f"{guilty.op.op_type} gives what no operator of A gives there"
         if partner is not None:
@@ -76,32 +97,40 @@ class Causes:
         waiting = [index for index in writers if index >= 0]
         while waiting:
             index = waiting.pop()
-            if index in found or index in matched:
-                continue
             node = run.trace.nodes[index]
+            if index in found or (index in matched and not node.moves):
+                continue
             found[index] = node
             for slot in node.inputs:
                 waiting.extend(each for each in run.writers.get((index, slot), ()) if each >= 0)
         return [found[index] for index in sorted(found)]
 
-    def _values(self, run: Execution, nodes: Iterable[Node], reader: Node) -> set[tuple[float, ...]]:
-        """Fingerprints of what these operators read and wrote, and of what the reader reads."""
-        found = {fingerprint(value) for value in run.inputs.get(reader.index, {}).values()}
+    def _values(self, run: Execution, nodes: Iterable[Node], reader: Node, slot: int) -> set[tuple[float, ...]]:
+        """Fingerprints of what these operators read and wrote, as it was read, and of what the reader reads."""
+        users = self._users_a if run is self._reference else self._users_b
+        seen: list[Array | None] = [input_of(run, reader, slot)]
         for node in nodes:
-            found.update(map(fingerprint, run.inputs.get(node.index, {}).values()))
-            found.update(map(fingerprint, run.outputs.get(node.index, {}).values()))
-        return found
+            seen.extend(run.inputs.get(node.index, {}).values())
+            seen.extend(run.outputs.get(node.index, {}).values())
+            for output in node.outputs:
+                seen.extend(input_of(run, run.trace.nodes[user], place) for user, place in users.get((node.index, output), ()))
+        return {fingerprint(value) for value in seen if value is not None}
 
     def _unexplained(self, run: Execution, nodes: list[Node], known: set[tuple[float, ...]]) -> Node | None:
         """The operator that gives what the other side has nowhere, though what it reads is there."""
-        inside = {node.index for node in nodes}
+        inside = {node.index: node for node in nodes}
+        constant: set[int] = set()
+        for node in nodes:
+            made_by = [run.writers.get((node.index, slot), frozenset({-1})) for slot in node.inputs]
+            if all(writers and writers <= constant for writers in made_by):
+                constant.add(node.index)
         for node in reversed(nodes):
-            if self._is_explained(run.outputs.get(node.index, {}).values(), known):
+            if node.index in constant or self._is_explained(run.outputs.get(node.index, {}).values(), known):
                 continue
             reads = [
                 value
                 for slot, value in run.inputs.get(node.index, {}).items()
-                if run.writers.get((node.index, slot), frozenset()) & inside
+                if (writers := run.writers.get((node.index, slot), frozenset())) & inside.keys() and not writers <= constant
             ]
             if all(fingerprint(value) in known for value in reads):
                 return node

@@ -108,11 +108,11 @@ def run_reference(trace: Trace, matched: Mapping[int, int]) -> Execution:
             if value is None:
                 continue
             values[slot] = value
-            if node.index not in matched or own is None or not np.array_equal(own, value, equal_nan=own.dtype.kind in "fc"):
+            if node.index not in matched or node.moves or own is None or not np.array_equal(own, value, equal_nan=own.dtype.kind in "fc"):
                 kept[slot] = value
         if kept:
             run.inputs[node.index] = kept
-        outputs = None if node.index in matched else replay(node, values)
+        outputs = None if node.index in matched and not node.moves else replay(node, values)
         if outputs is None:
             given = {slot: recorded(record) for slot, record in node.outputs.items()}
             run.write(node, {slot: value for slot, value in given.items() if value is not None})

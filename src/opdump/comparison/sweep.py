@@ -82,7 +82,7 @@ class Comparison:
         """Goes through B; the suspects, most likely first."""
         for node in self.b.nodes:
             index = self.alignment.a_of.get(node.index)
-            if index is None:
+            if index is None or node.moves:
                 self._unmatched(node)
             else:
                 self._matched(self.a.nodes[index], node)

@@ -6,10 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from opdump.catalog.catalog import Catalog
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord
+
+_MOVERS: Final = frozenset({"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,13 @@ class Node:
     def bare_type(self) -> str:
         """The operator type without namespace, overload and the mark of in-place forms."""
         return bare_name(self.op.op_type)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it hands its input on as it is, in other memory."""
+        return self.bare_type in _MOVERS or (
+            self.bare_type == "_to_copy" and len({record.dtype for record in (*self.inputs.values(), *self.outputs.values())}) == 1
+        )
 
     @cached_property
     def module(self) -> str:
