@@ -9,7 +9,6 @@ Of a plain rule the first operator that differs is the answer, and the two that 
 from __future__ import annotations
 
 import itertools
-import json
 import time
 import traceback
 from collections.abc import Iterator
@@ -51,8 +50,7 @@ def compare_dumps(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _answer(method: str, a: str, b: str) -> dict[str, Any]:
     if method == "opdump":
-        found = opdump.compare(a, b).to_json()  # type: ignore[attr-defined,unused-ignore]
-        return json.loads(found) if isinstance(found, str) else dict(found)
+        return opdump.compare(a, b).to_json()
     if method == "name":
         return _plain(_by_name(_executions(a), _executions(b)), 1e-3)
     return _plain(_by_sequence(_executions(a), _executions(b)), 1e-5)

@@ -27,6 +27,7 @@ _VERBS = MappingProxyType(
         "infer": "Run an ONNX model and dump its nodes.",
         "show": "Show what a dump holds.",
         "check": "Say what in a dump looks wrong.",
+        "compare": "Say which operator makes two runs differ.",
         "convert": "Convert dump files of Ascend devices.",
         "overflow": "Show what overflowed on Ascend devices.",
         "extensions": "List what installed packages add.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 from opdump.comparison.trace import Node, Trace, leaf_name
@@ -26,6 +26,8 @@ class Alignment:
 
     b_of: Mapping[int, int]
     a_of: Mapping[int, int]
+    storages: Mapping[int, int] = field(default_factory=dict)
+    """Which storage of A is which of B."""
 
     @property
     def matched(self) -> int:
@@ -39,7 +41,7 @@ def align(a: Trace, b: Trace) -> Alignment:
     for describe in (_named, _placed, _shaped, _typed_with_shape):
         _match_gaps(a.nodes, b.nodes, describe, pairs)
     _follow_data(a, b, pairs)
-    return Alignment(pairs, {there: here for here, there in pairs.items()})
+    return Alignment(pairs, {there: here for here, there in pairs.items()}, _common_storages(a, b, pairs))
 
 
 def arguments_key(node: Node) -> str:
@@ -77,9 +79,7 @@ def _typed_with_shape(node: Node) -> Token:
     return (node.bare_type, node.op.phase, node.shapes[1])
 
 
-def _match_gaps(
-    a: Sequence[Node], b: Sequence[Node], describe: Callable[[Node], Token], pairs: dict[int, int]
-) -> None:
+def _match_gaps(a: Sequence[Node], b: Sequence[Node], describe: Callable[[Node], Token], pairs: dict[int, int]) -> None:
     """Aligns the runs of unmatched nodes between neighbouring pairs that stand in the same order."""
     anchors = _increasing(sorted(pairs.items()))
     taken_b = set(pairs.values())
@@ -131,7 +131,8 @@ def _follow_data(a: Trace, b: Trace, pairs: dict[int, int]) -> None:
         doubtful = {
             here
             for here, there in pairs.items()
-            if (found := sides.agreement(pairs, here, there)) < 0 or (found == 0 and a.nodes[here].op.phase == "optimizer")
+            if (found := sides.agreement(pairs, here, there)) < 0
+            or (found == 0 and a.nodes[here].op.phase == "optimizer")
         }
         free_b = set(range(len(b.nodes))) - {there for here, there in pairs.items() if here not in doubtful}
         by_type: dict[Token, list[int]] = defaultdict(list)
@@ -241,9 +242,9 @@ class _Sides:
                 score += 1.0 if self.storages[record.memory.storage] == after.memory.storage else -1.0
             elif leaf_name(record) and leaf_name(after):
                 score += 0.5 if leaf_name(record) == leaf_name(after) else -0.25
-        readers = Counter(pairs.get(user) for slot in one.outputs for user, _ in self.users_a.get((here, slot), ()))
+        readers = Counter(pairs.get(user, -1) for slot in one.outputs for user, _ in self.users_a.get((here, slot), ()))
         readers_there = Counter(user for slot in other.outputs for user, _ in self.users_b.get((there, slot), ()))
-        return score + (readers & readers_there).total()
+        return score + float((readers & readers_there).total())
 
 
 def _likeness(one: Node, other: Node) -> float:

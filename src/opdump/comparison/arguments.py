@@ -15,7 +15,9 @@ _OF_NO_VALUE: Final = frozenset(
 _CLOSE: Final = 1e-9
 
 
-def differing(a: Node, b: Node, scalars_a: Collection[float] = (), scalars_b: Collection[float] = ()) -> dict[str, tuple[Any, Any]]:
+def differing(
+    a: Node, b: Node, scalars_a: Collection[float] = (), scalars_b: Collection[float] = ()
+) -> dict[str, tuple[Any, Any]]:
     """The arguments that differ, by name.
 
     `scalars_a` and `scalars_b` are the numbers that each program read out of tensors: an argument that is one of these on either
@@ -58,5 +60,11 @@ def scalars_read(nodes: Collection[Node]) -> frozenset[float]:
         if node.bare_type in ("_local_scalar_dense", "item"):
             for record in node.inputs.values():
                 if record.payload is not None:
-                    found.add(float(abs(record.numpy().reshape(-1)[0]) if record.dtype.startswith("complex") else record.numpy().reshape(-1)[0]))
+                    found.add(
+                        float(
+                            abs(record.numpy().reshape(-1)[0])
+                            if record.dtype.startswith("complex")
+                            else record.numpy().reshape(-1)[0]
+                        )
+                    )
     return frozenset(found)

@@ -69,27 +69,39 @@ class Causes:
             if only_a and only_b:
                 only_a = only_b = []
         if not only_a and not only_b:
-            return Suspect("input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b))
+            return Suspect(
+                "input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b)
+            )
         if not only_b:
             missing = only_a[-1]
             what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads what was before it"
             return Suspect("missing", missing, other, "input", slot, score, what)
         if not only_a:
-            guilty = only_b[-1]
+            guilty = self._first_with_the_same(only_b)
             what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads what it wrote"
             return Suspect("extra", None, guilty, "output", 0, score, what)
-        guilty = self._unexplained(self._run, only_b, self._values(self._reference, only_a, one, slot))
-        if guilty is None:
+        odd = self._unexplained(self._run, only_b, self._values(self._reference, only_a, one, slot))
+        if odd is None:
             lost = self._unexplained(self._reference, only_a, self._values(self._run, only_b, other, slot))
             if lost is None:
-                return Suspect("input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b))
+                return Suspect(
+                    "input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b)
+                )
             what = f"{other.op.op_name} reads nothing that {lost.op.op_name} of A gives"
             return Suspect("missing", lost, other, "input", slot, score, what)
-        partner = self._partner(guilty, only_a)
-        what = f"{guilty.op.op_type} gives what no operator of A gives there"
+        partner = self._partner(odd, only_a)
+        what = f"{odd.op.op_type} gives what no operator of A gives there"
         if partner is not None:
             what += f" ({partner.op.op_type} in A)"
-        return Suspect("operator", partner, guilty, "output", 0, score, what)
+        return Suspect("operator", partner, odd, "output", 0, score, what)
+
+    def _first_with_the_same(self, nodes: list[Node]) -> Node:
+        """The last node, or the first that already gave what it gave: a copy onto itself is no cause."""
+        last = {fingerprint(value) for value in self._run.outputs.get(nodes[-1].index, {}).values()}
+        for node in nodes:
+            if last and last <= {fingerprint(value) for value in self._run.outputs.get(node.index, {}).values()}:
+                return node
+        return nodes[-1]
 
     def _only(self, run: Execution, writers: Iterable[int], matched: Any) -> list[Node]:
         """The operators of one program alone that lead to what these wrote, in execution order."""
@@ -113,7 +125,9 @@ class Causes:
             seen.extend(run.inputs.get(node.index, {}).values())
             seen.extend(run.outputs.get(node.index, {}).values())
             for output in node.outputs:
-                seen.extend(input_of(run, run.trace.nodes[user], place) for user, place in users.get((node.index, output), ()))
+                seen.extend(
+                    input_of(run, run.trace.nodes[user], place) for user, place in users.get((node.index, output), ())
+                )
         return {fingerprint(value) for value in seen if value is not None}
 
     def _unexplained(self, run: Execution, nodes: list[Node], known: set[tuple[float, ...]]) -> Node | None:
@@ -130,7 +144,8 @@ class Causes:
             reads = [
                 value
                 for slot, value in run.inputs.get(node.index, {}).items()
-                if (writers := run.writers.get((node.index, slot), frozenset())) & inside.keys() and not writers <= constant
+                if (writers := run.writers.get((node.index, slot), frozenset())) & inside.keys()
+                and not writers <= constant
             ]
             if all(fingerprint(value) in known for value in reads):
                 return node
@@ -167,7 +182,12 @@ def fingerprint(values: Array) -> tuple[float, ...]:
     with np.errstate(all="ignore"):
         magnitudes = np.abs(flat)
         top = float(magnitudes.max())
-        parts = (float(np.abs(flat.sum())) if flat.dtype.kind == "c" else float(flat.sum()), float((magnitudes**2).sum()), top, float(magnitudes.min()))
+        parts = (
+            float(np.abs(flat.sum())) if flat.dtype.kind == "c" else float(flat.sum()),
+            float((magnitudes**2).sum()),
+            top,
+            float(magnitudes.min()),
+        )
     if not math.isfinite(top):
         return (float(flat.size), math.inf)
     scale = top * flat.size

@@ -1,7 +1,7 @@
 """Compares two dumps step by step, until one is found in which an operator introduced a difference.
 
-    result = opdump.compare("/data/before", "/data/after")
-    result.verdict, [each.b.line for each in result.introduced]
+result = opdump.compare("/data/before", "/data/after")
+result.verdict, [each.b.line for each in result.introduced]
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
     names = str(one.path), str(other.path)
     if not steps:
         held = f"{names[0]} holds steps {list(one.steps)}, {names[1]} holds {list(other.steps)}"
-        return Result(verdict="incomparable", a=names[0], b=names[1], notes=(f"the dumps have no step in common: {held}",))
+        return Result(
+            verdict="incomparable", a=names[0], b=names[1], notes=(f"the dumps have no step in common: {held}",)
+        )
     before: Comparison | None = None
     matched = unmatched = inherited = 0
     identical = True

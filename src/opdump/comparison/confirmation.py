@@ -56,7 +56,9 @@ def comes_to_the_same(a: Trace, b: Trace, alignment: Alignment) -> bool:
     return _same_ends(first, second, alignment)
 
 
-def _leaf(first: Execution, leaves: dict[tuple[int, int], Array], partner: int | None, node: Node, slot: int) -> Array | None:
+def _leaf(
+    first: Execution, leaves: dict[tuple[int, int], Array], partner: int | None, node: Node, slot: int
+) -> Array | None:
     own = recorded(node.inputs[slot])
     name = leaf_name(node.inputs[slot])
     known = first.leaves.get(name) if name else None
@@ -93,7 +95,9 @@ def _same_ends(first: Execution, second: Execution, alignment: Alignment) -> boo
     return compared > 0
 
 
-def _remaining(first: Execution, second: Execution, alignment: Alignment) -> Iterator[tuple[Array | None, Array | None]]:
+def _remaining(
+    first: Execution, second: Execution, alignment: Alignment
+) -> Iterator[tuple[Array | None, Array | None]]:
     for name, record in first.trace.finals.items():
         other = second.trace.finals.get(name)
         if other is not None and record.memory is not None and other.memory is not None:

@@ -80,7 +80,19 @@ def unshaped_difference(one: Array, other: Array) -> Difference:
 
 def is_permutation(one: Array, other: Array) -> bool:
     """Whether both hold the same elements in another order."""
-    return one.size == other.size and one.dtype == other.dtype and np.array_equal(np.sort(one, axis=None), np.sort(other, axis=None))
+    return (
+        one.size == other.size
+        and one.dtype == other.dtype
+        and np.array_equal(np.sort(one, axis=None), np.sort(other, axis=None))
+    )
+
+
+def equal_elements(one: Array, other: Array) -> NDArray[np.bool_]:
+    """Which elements are the same, NaN being the same as NaN."""
+    equal = np.asarray(one == other)
+    if one.dtype.kind in "fc" and other.dtype.kind in "fc":
+        equal = equal | (np.isnan(one) & np.isnan(other))
+    return equal
 
 
 def same_bits(one: Array, other: Array) -> bool:

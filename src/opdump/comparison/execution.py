@@ -66,7 +66,9 @@ class Execution:
         if name:
             held = self.memory.named(record)
             first = self.leaves.get(name)
-            self.leaves[name] = Named(record.dtype, values, None) if held is None else held if first is None else first.and_what(held)
+            self.leaves[name] = (
+                Named(record.dtype, values, None) if held is None else held if first is None else first.and_what(held)
+            )
 
     def write(self, node: Node, values: Mapping[int, Array]) -> None:
         """The node gave these outputs."""
@@ -85,7 +87,7 @@ class Execution:
             self.leaf_reads.add((node.index, slot))
         if leaf is None:
             return None
-        values = leaf if read.values is None else np.where(read.unknown, leaf, read.values)
+        values = leaf if read.values is None or read.unknown is None else np.where(read.unknown, leaf, read.values)
         self.fill(node, slot, values)
         return values
 
@@ -108,7 +110,12 @@ def run_reference(trace: Trace, matched: Mapping[int, int]) -> Execution:
             if value is None:
                 continue
             values[slot] = value
-            if node.index not in matched or node.moves or own is None or not np.array_equal(own, value, equal_nan=own.dtype.kind in "fc"):
+            if (
+                node.index not in matched
+                or node.moves
+                or own is None
+                or not np.array_equal(own, value, equal_nan=own.dtype.kind in "fc")
+            ):
                 kept[slot] = value
         if kept:
             run.inputs[node.index] = kept

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.comparison.differences import equal_elements
 from opdump.comparison.memory import Memory, Named, in_storage_order
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
@@ -34,7 +35,7 @@ Digest = tuple[str, bytes]
 
 
 def _digest(dtype: str, values: Array) -> Digest:
-    return dtype, hashlib.blake2b(np.ascontiguousarray(values).view(np.uint8), digest_size=16).digest()
+    return dtype, hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                     if flat is not None and (digest := _digest(record.dtype, flat)) in left_before:
                         found.came_from[node.index, slot] = left_before[digest]
                 if left is not None:
-                    unequal = int(np.count_nonzero(~_is_equal(left, values)))
+                    unequal = int(np.count_nonzero(~equal_elements(left, values)))
                     if unequal:
                         found.violations[node.index, slot] = Violation(unequal, values.size, frozenset())
                     else:
@@ -82,7 +83,7 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                 if record.memory is not None:
                     memory.write(-1, slot, record, values)
                 continue
-            unequal = 0 if record.memory is None else int(np.count_nonzero(~_is_equal(read.values, values)))
+            unequal = 0 if record.memory is None else int(np.count_nonzero(~equal_elements(read.values, values)))
             if unequal:
                 found.violations[node.index, slot] = Violation(unequal, values.size, read.writers)
                 if record.memory is not None:
@@ -108,13 +109,6 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
             found.state[f"Parameter.{name}"] = Named(record.dtype, record.numpy(), None)
     found.left = {_digest(dtype, values): writers for dtype, values, writers in memory.contents()}
     return found
-
-
-def _is_equal(one: Array, other: Array) -> NDArray[np.bool_]:
-    equal = one == other
-    if one.dtype.kind in "fc":
-        equal |= np.isnan(one) & np.isnan(other)
-    return np.asarray(equal)
 
 
 def holds_elements(records: Mapping[int, TensorRecord]) -> bool:

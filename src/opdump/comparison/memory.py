@@ -6,7 +6,7 @@ not have this (`TensorRecord.memory`), an input is looked up by the operator tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,12 @@ class Named:
 
     def and_what(self, later: Named) -> Named:
         """This, and what `later` knows beyond it."""
-        if self.known is None or later.known is None or self.dtype != later.dtype:
+        if (
+            self.known is None
+            or later.known is None
+            or self.dtype != later.dtype
+            or len(later.values) < len(self.values)
+        ):
             return self
         values, known = later.values.copy(), later.known.copy()
         values[: len(self.values)][self.known] = self.values[self.known]
@@ -70,7 +75,8 @@ class Named:
             return self.values if self.known is None and self.values.shape == record.shape else None
         if self.dtype != record.dtype or extent_of(record) > len(self.values) or not view_of(self.known, record).all():
             return None
-        return view_of(self.values, record).copy()
+        found: Array = view_of(self.values, record).copy()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +182,5 @@ def in_storage_order(values: Array, record: TensorRecord) -> Array | None:
     if where is None or values.size == 0 or extent_of(record) - where.offset != values.size:
         return None
     axes = sorted(range(values.ndim), key=lambda axis: -where.strides[axis])
-    return values.transpose(axes).reshape(-1)
-
-
-def elements(records: Mapping[int, TensorRecord]) -> dict[int, Array]:
-    """The recorded elements by slot, of those that have any."""
-    return {slot: record.numpy() for slot, record in records.items() if record.payload is not None or 0 in record.shape}
+    flat: Array = values.transpose(axes).reshape(-1)
+    return flat

@@ -53,7 +53,9 @@ def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: 
 
     def follows(suspect: Suspect, cause: Suspect) -> bool:
         in_a, in_b = reached(cause)
-        return (suspect.a is not None and suspect.a.index in in_a) or (suspect.b is not None and suspect.b.index in in_b)
+        return (suspect.a is not None and suspect.a.index in in_a) or (
+            suspect.b is not None and suspect.b.index in in_b
+        )
 
     forward = [suspect for suspect in suspects if not _is_gradient(suspect)]
     gradients = [suspect for suspect in suspects if _is_gradient(suspect)]
@@ -61,7 +63,11 @@ def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: 
     # What was replaced by A's values on the way does not hand a difference on: suspects of the forward pass stand by themselves. Their
     # gradients differ by themselves, too, since the gradient of another operator is another operator.
     by_order = sorted([*forward, *causes], key=_order)
-    own = [each for each in gradients if not any(_is_gradient_of(each, cause) or follows(each, cause) for cause in by_order)]
+    own = [
+        each
+        for each in gradients
+        if not any(_is_gradient_of(each, cause) or follows(each, cause) for cause in by_order)
+    ]
     rest = [each for each in gradients if all(each is not other for other in own)]
     return [*sorted([*by_order, *own], key=_order), *sorted(rest, key=_order)]
 
@@ -83,4 +89,3 @@ def _order(suspect: Suspect) -> tuple[int, int]:
     """By B's order, where it has the operator."""
     node = suspect.b or suspect.a
     return (0, 0) if node is None else (node.op.step, node.op.order)
-

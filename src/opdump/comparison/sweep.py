@@ -19,13 +19,19 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, scalars_read
 from opdump.comparison.causes import Causes
 from opdump.comparison.confirmation import comes_to_the_same
-from opdump.comparison.differences import Difference, difference, epsilon_of, is_permutation, unshaped_difference
+from opdump.comparison.differences import (
+    Difference,
+    difference,
+    epsilon_of,
+    equal_elements,
+    is_permutation,
+    unshaped_difference,
+)
 from opdump.comparison.execution import Execution, draws, input_of, recorded, replay, run_reference
-from opdump.comparison.integrity import check_integrity
-from opdump.comparison.memory import widened
+from opdump.comparison.integrity import Integrity, check_integrity
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import ranked
-from opdump.comparison.suspects import Suspect
+from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
 
@@ -66,6 +72,9 @@ class Sweep:
 class Comparison:
     """One step of both programs."""
 
+    whole_a: Integrity
+    whole_b: Integrity
+
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: Comparison | None = None) -> None:
         self.a, self.b, self.alignment = a, b, alignment
         self.whole_a = check_integrity(a, None if before is None else before.whole_a)
@@ -76,7 +85,7 @@ class Comparison:
         self.found = Sweep()
         self.scalars = scalars_read(a.nodes), scalars_read(b.nodes)
         self.causes = Causes(self.reference, self.run, alignment)
-        self._names = _common_names(a, b, alignment)
+        self._a_of_storage = {there: here for here, there in alignment.storages.items()}
 
     def sweep(self) -> list[Suspect]:
         """Goes through B; the suspects, most likely first."""
@@ -143,7 +152,9 @@ class Comparison:
         self._memory(one, other)
         arguments = differing(one, other, *self.scalars)
         if one.inputs.keys() != other.inputs.keys() or (one.op.kernel != other.op.kernel and not odd):
-            odd = odd or {slot: Difference(math.inf, math.inf, math.inf) for slot in one.inputs.keys() ^ other.inputs.keys()}
+            odd = odd or {
+                slot: Difference(math.inf, math.inf, math.inf) for slot in one.inputs.keys() ^ other.inputs.keys()
+            }
         if odd or arguments:
             self._judge(one, other, ours, theirs, odd, arguments)
         elif draws(other):
@@ -179,7 +190,7 @@ class Comparison:
         if is_permutation(expected, own):
             self.found.permuted.append(record.source or record.argument or other.op.op_name)
             return
-        kind = "parameter" if name.startswith("Parameter.") else "data"
+        kind: Kind = "parameter" if name.startswith("Parameter.") else "data"
         what = f"{name or 'an input of the program'} differs where it is read first: {_apart(expected, own)}"
         self.found.add(Suspect(kind, one, other, "input", slot, _score(found, record), what))
 
@@ -190,7 +201,11 @@ class Comparison:
         if left_a is None or left_b is None:
             return False
         expected = {self._b_of_before[index] for index in left_a if index in self._b_of_before}
-        return not expected or bool(expected & left_b) or not any(index in set(self._b_of_before.values()) for index in left_b)
+        return (
+            not expected
+            or bool(expected & left_b)
+            or not any(index in set(self._b_of_before.values()) for index in left_b)
+        )
 
     def _memory(self, one: Node, other: Node) -> None:
         """Inputs that do not hold what was written there, in one run and not in the other."""
@@ -216,9 +231,7 @@ class Comparison:
 
     def _counts(self, found: Difference, record: TensorRecord, noise: float = 0.0) -> bool:
         epsilon = epsilon_of(record.dtype)
-        if not found or found.relative <= _ROUNDING * epsilon or found.absolute <= _SHARE_OF_NOISE * noise:
-            return False
-        return True
+        return bool(found) and found.relative > _ROUNDING * epsilon and found.absolute > _SHARE_OF_NOISE * noise
 
     def _judge(
         self,
@@ -286,7 +299,9 @@ class Comparison:
                 continue
             found = unshaped_difference(reference[slot], actual[slot])
             own = recorded(record)
-            noise = 0.0 if own is None or own.shape != reference[slot].shape else difference(reference[slot], own).absolute
+            noise = (
+                0.0 if own is None or own.shape != reference[slot].shape else difference(reference[slot], own).absolute
+            )
             noise = noise if math.isfinite(noise) else 0.0
             if self._counts(found, record, noise) and (worst is None or found.relative > worst[1].relative):
                 worst = slot, found
@@ -294,16 +309,28 @@ class Comparison:
 
     def _other_name(self, one: Node, other: Node, slot: int) -> None:
         """Another parameter than in A, which happens to hold the same values."""
-        before, after = leaf_name(one.inputs[slot]), leaf_name(other.inputs[slot])
-        if before and before != after and after in self._names:
-            what = f"reads {after}; in A it reads {before}, which holds the same values"
+        record, after = one.inputs[slot], other.inputs[slot]
+        if (
+            record.memory is None
+            or after.memory is None
+            or not (leaf_name(record) or leaf_name(after) or self._is_leaf(one, slot))
+        ):
+            return
+        usual = self._a_of_storage.get(after.memory.storage, record.memory.storage)
+        if usual != record.memory.storage:
+            what = f"reads {leaf_name(after) or 'another tensor'}; in A it reads {leaf_name(record) or 'one'} that holds the same values"
             self.found.latent.append(Suspect("input", one, other, "input", slot, math.inf, what))
+
+    def _is_leaf(self, node: Node, slot: int) -> bool:
+        return not node.makers.get(slot)
 
     def _argument(
         self, one: Node, other: Node, found: Difference | None, arguments: Mapping[str, tuple[Any, Any]]
     ) -> None:
         record = next(iter(other.outputs.values()))
-        changes = ", ".join(f"{name}: {before} in A, {after} in B" for name, (before, after) in sorted(arguments.items()))
+        changes = ", ".join(
+            f"{name}: {before} in A, {after} in B" for name, (before, after) in sorted(arguments.items())
+        )
         if found is None:
             self.found.latent.append(Suspect("argument", one, other, "output", record.slot, 0.0, changes))
         else:
@@ -339,16 +366,6 @@ class Comparison:
                 self.found.add(self.causes.of_final(end_a, end, first.writers, second.writers, found))
 
 
-def _common_names(a: Trace, b: Trace, alignment: Alignment) -> set[str]:
-    """Names of parameters that mean the same in both: some operator reads it in both."""
-    return {
-        name
-        for here, there in alignment.b_of.items()
-        for slot, record in a.nodes[here].inputs.items()
-        if (name := leaf_name(record)) and slot in b.nodes[there].inputs and leaf_name(b.nodes[there].inputs[slot]) == name
-    }
-
-
 def _score(found: Difference, record: TensorRecord) -> float:
     epsilon = epsilon_of(record.dtype)
     return found.relative / epsilon if epsilon else math.inf
@@ -358,12 +375,9 @@ def _apart(one: Array, other: Array) -> str:
     if one.shape != other.shape:
         return f"shape {one.shape} in A, {other.shape} in B"
     with np.errstate(all="ignore"):
-        unequal = ~((one == other) | ((one != one) & (other != other)))
+        unequal = ~equal_elements(one, other)
     first = int(np.flatnonzero(unequal.reshape(-1))[0])
     return (
         f"{int(unequal.sum()):,} of {one.size:,} elements, the first at {first} "
         f"({one.reshape(-1)[first]:g} in A, {other.reshape(-1)[first]:g} in B)"
     )
-
-
-__all__ = ["Comparison", "Sweep", "widened"]

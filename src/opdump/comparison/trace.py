@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -12,7 +12,9 @@ from opdump.catalog.catalog import Catalog
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord
 
-_MOVERS: Final = frozenset({"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"})
+_MOVERS: Final = frozenset(
+    {"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,8 @@ class Node:
     def moves(self) -> bool:
         """Whether it hands its input on as it is, in other memory."""
         return self.bare_type in _MOVERS or (
-            self.bare_type == "_to_copy" and len({record.dtype for record in (*self.inputs.values(), *self.outputs.values())}) == 1
+            self.bare_type == "_to_copy"
+            and len({record.dtype for record in (*self.inputs.values(), *self.outputs.values())}) == 1
         )
 
     @cached_property
@@ -87,7 +90,8 @@ def read_trace(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
             continue
         inputs, outputs = execution.inputs, execution.outputs
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
-            finals.update({execution.op.op_name: record for record in outputs.values()})
+            if 0 in outputs:
+                finals[execution.op.op_name] = outputs[0]
             continue
         makers = {}
         for slot, record in inputs.items():
@@ -97,7 +101,31 @@ def read_trace(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
         node = Node(len(nodes), execution.op, inputs, outputs, makers)
         last[execution.op.op_name] = node.index
         nodes.append(node)
-    return Trace(step, number, nodes, finals)
+    return Trace(step, number, _without_doubtful_names(nodes), finals)
+
+
+def _without_doubtful_names(nodes: list[Node]) -> list[Node]:
+    """The nodes, without the names that mean several tensors: parameters of modules that belong to no network."""
+    storages: dict[str, set[int]] = {}
+    for node in nodes:
+        for record in node.inputs.values():
+            if record.memory is not None and leaf_name(record):
+                storages.setdefault(record.source, set()).add(record.memory.storage)
+    doubtful = {name for name, found in storages.items() if len(found) > 1}
+    if not doubtful:
+        return nodes
+    return [
+        replace(
+            node,
+            inputs={
+                slot: replace(record, source="") if record.source in doubtful else record
+                for slot, record in node.inputs.items()
+            },
+        )
+        if any(record.source in doubtful for record in node.inputs.values())
+        else node
+        for node in nodes
+    ]
 
 
 def leaf_name(record: TensorRecord) -> str:

@@ -16,6 +16,7 @@ from opdump.records import OpRecord, TensorRecord
 
 _ELEMENT = re.compile(r"(\w+)\[(\d+)\]")
 _MISSING: Final = object()
+_REFUSALS: Final = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 
 
 class _MissingArgumentError(Exception):
@@ -38,14 +39,14 @@ class TorchReplayer:
         func = _overload(op.kernel)
         if func is None:
             return None
-        for width in dict.fromkeys((dtype, "float32")):
-            try:
-                return Replayed(_call(func, op, inputs, values, width), width)
-            except _MissingArgumentError:
-                return None
-            except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
-                continue
-        return None
+        try:
+            outputs = _call(func, op, inputs, values, dtype)
+        except _MissingArgumentError:
+            return None
+        except _REFUSALS:
+            # Kernels that have no float64: recurrent networks of oneDNN.
+            return self.run(op, inputs, values, dtype="float32") if dtype == "float64" else None
+        return Replayed(outputs, dtype)
 
 
 def draws_random(op: OpRecord) -> bool:
@@ -132,7 +133,11 @@ def _tensor(array: Array, record: TensorRecord, floating: torch.dtype) -> torch.
     if tensor.is_complex():
         return tensor.to(torch.complex128 if floating is torch.float64 else torch.complex64)
     kind = getattr(torch, record.dtype, None)
-    return tensor.to(kind) if isinstance(kind, torch.dtype) and tensor.dtype != kind and not kind.is_floating_point else tensor
+    return (
+        tensor.to(kind)
+        if isinstance(kind, torch.dtype) and tensor.dtype != kind and not kind.is_floating_point
+        else tensor
+    )
 
 
 def _decoded(value: Any, kind: str, floating: torch.dtype) -> Any:

@@ -1,0 +1,116 @@
+"""`opdump compare`: two runs, and the operator that introduced the difference.
+
+opdump compare /data/before /data/after
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from opdump.commands import EXIT_INTERRUPTED, EXIT_USAGE
+from opdump.errors import OpdumpError
+
+if TYPE_CHECKING:
+    from opdump.comparison.result import Result
+
+_EXITS: Final = {"identical": 0, "benign": 0, "divergent": 1, "incomparable": 3}
+
+
+class _Steps(click.ParamType[tuple[int, int]]):
+    """`3`, or `3:4`: step 3 of A and step 4 of B."""
+
+    name = "N[:M]"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        first, separator, second = value.partition(":")
+        if not first.isdigit() or (separator and not second.isdigit()):
+            self.fail(f"{value!r} is no step; expected a number as 3, or two as 3:4 (of A, of B)", param, ctx)
+        return int(first), int(second) if separator else int(first)
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  opdump compare /data/before /data/after            two versions of a program
+  opdump compare /data/run --step 3:4                two steps of one run
+  opdump compare /data/a /data/b --json | jq .introduced[0]
+
+\b
+Ends with 0 where nothing differs beyond rounding, with 1 where an operator
+introduced a difference, with 2 for a wrong command line or a dump that cannot
+be read, with 3 where nothing of A was found in B. docs/compare.md tells how
+the verdict is reached. Dump with --full to have elements: statistics alone
+prove less.""",
+)
+@click.argument("a")
+@click.argument("b", required=False)
+@click.option("--step", "steps", type=_Steps(), help="This step alone, of both; N:M for N of A and M of B.")
+@click.option("--rank", type=int, metavar="R", help="This rank of both.  [default: the lowest]")
+@click.option("-o", "--output", metavar="DIR", help="Write compare.json and compare.txt there too.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Sources to show."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/compare.schema.json).")
+def compare(
+    *,
+    a: str,
+    b: str | None,
+    steps: tuple[int, int] | None,
+    rank: int | None,
+    output: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Say which operator makes the runs dumped in A and B differ.
+
+    Without B, two steps of A are compared: --step N:M.
+    """
+    if b is None and (steps is None or steps[0] == steps[1]):
+        raise click.UsageError("one dump alone: name a second one, or two of its steps: --step 3:4")
+    try:
+        code = _compare(a, a if b is None else b, steps, rank, output, limit, as_json=as_json)
+    except OpdumpError as error:
+        click.echo(f"opdump: error: {error}", err=True)
+        code = EXIT_USAGE
+    except KeyboardInterrupt:
+        click.echo("opdump: interrupted", err=True)
+        code = EXIT_INTERRUPTED
+    sys.exit(code)
+
+
+def _compare(
+    a: str, b: str, steps: tuple[int, int] | None, rank: int | None, output: str | None, limit: int, *, as_json: bool
+) -> int:
+    from opdump.comparison.compare import compare as compare_dumps
+    from opdump.reports.comparison import comparison_lines
+
+    first, second = steps if steps is not None else (None, None)
+    result = compare_dumps(a, b, step=first, step_b=second, rank=rank)
+    lines = comparison_lines(result, limit=limit)
+    if output is not None:
+        _write(Path(output), result, lines)
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        for line in lines:
+            click.echo(line)
+    return _EXITS[result.verdict]
+
+
+def _write(directory: Path, result: Result, lines: list[str]) -> None:
+    from opdump.errors import DumpPathError
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "compare.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
+        (directory / "compare.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DumpPathError(
+            f"cannot write into {directory}: {error.strerror or error}; name a directory that can be written with -o"
+        ) from error
