@@ -13,11 +13,12 @@ from torch import nn
 
 import opdump
 from opdump.checks import Checks, Thresholds
+from opdump.checks.checked import Checked
 from opdump.checks.histories import Histories, History
 from opdump.checks.tensor_stats import TensorStats, stats_of
 from opdump.plan import DumpPlan
 from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
-from opdump.reports.findings import Checked, check_dump
+from opdump.reports.findings import check_dump
 from opdump.reports.histories import print_histories
 from opdump.reports.table import Printer
 

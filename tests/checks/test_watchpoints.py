@@ -373,6 +373,8 @@ def tensor(op: OpRecord, io: Any = "output", slot: int = 0, source: str = "", dt
         (OpRecord("Parameter", "inputs0", 1), set[str]()),
         (OpRecord("Parameter", "moments.fc.weight", 1), set[str]()),
         (OpRecord("ReadVariableOp", "dense/MatMul/ReadVariableOp", 1), {"weight"}),
+        (OpRecord("ReadVariableOp", "adam/Sub_3/ReadVariableOp", 1), set[str]()),
+        (OpRecord("ReadVariableOp", "training/Adam_1/mul/ReadVariableOp", 1), set[str]()),
     ],
 )
 def test_outputs_are_weights_gradients_or_activations_by_their_operator(op: OpRecord, targets: set[str]) -> None:

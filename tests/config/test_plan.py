@@ -66,6 +66,7 @@ def test_the_json_holds_every_field_but_text_and_warnings() -> None:
         kernel_by_kernel=True,
         dialect="acl",
         on_error="stop",
+        checks=("tensor_overflow",),
     )
     shown = json.loads(plan.to_json())
     assert set(shown) == set(DumpPlan.__dataclass_fields__) - {"config_text", "warnings"}

@@ -34,6 +34,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "op_debug_mode": (3, 3),
     "captures": ("overflow", "overflow"),
     "on_error": ("stop", "stop"),
+    "checks": (["tensor_overflow"], ("tensor_overflow",)),
     "overflow_kinds": (["aicore"], frozenset({"aicore"})),
     "overflow_number": (3, 3),
     "exception_detail": ("norm", "norm"),
@@ -54,6 +55,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
 }
 ONLY_IN_A_PLAN = {
     "captures",
+    "checks",
     "overflow_kinds",
     "exception_detail",
     "models",

@@ -67,6 +67,7 @@ PLANS: dict[str, st.SearchStrategy[Any]] = {
     "class_names_in_scope": st.booleans(),
     "layout": st.sampled_from(["mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl"]),
     "on_error": st.sampled_from(["continue", "stop"]),
+    "checks": st.none() | st.lists(st.sampled_from(["recommended", "tensor_overflow"])).map(tuple),
     "trailing_comma": st.booleans(),
 }
 CONFIGS: dict[str, dict[str, st.SearchStrategy[Any]]] = {

@@ -80,13 +80,14 @@ FIELDS: dict[str, set[str]] = {
     "config_text": _TEXT,
     "devices": {"None"},
     "models": {"None"},
+    "checks": {"None"},
     "sample_num": {"None", "three"},
     "initial_iteration": _NUMBER,
     "op_debug_mode": _NUMBER,
     "overflow_number": _NUMBER,
 }
 # What a keyword takes beside: lists in the place of tuples, texts in the place of paths, None for nothing.
-_LISTS = ("kernels", "devices", "statistic_category", "overflow_kinds", "models", "warnings")
+_LISTS = ("kernels", "devices", "statistic_category", "overflow_kinds", "models", "warnings", "checks")
 _LOOSER: dict[str, set[str]] = {
     "path": {"a word", "a word in capitals", "a path out"},
     "devices": {"a list of a number"},

@@ -70,6 +70,7 @@ class Recording:
             failure=failure_text(recorder.failure),
             files_lost=self.sink.files_lost,
             verdict=recorder.verdict,
+            checked=recorder.checked(),
         )
 
 

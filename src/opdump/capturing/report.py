@@ -12,6 +12,7 @@ from opdump import amounts
 from opdump.amounts import repr_of
 from opdump.capturing.children import ChildReport, Family
 from opdump.capturing.children.place import failure_of, warnings_of, warnings_of_starts
+from opdump.checks.checked import Checked
 from opdump.errors import IncompleteCaptureError
 from opdump.html_table import html_facts
 from opdump.plan import DumpPlan
@@ -48,6 +49,8 @@ class CaptureReport:
     files_lost: int = 0
     verdict: Verdict = field(default_factory=lambda: Verdict(kind="not looked"))
     """The first NaN, infinity, overflow or failure of this process."""
+    checked: Checked | None = None
+    """What the checks found while the program ran, where the plan asks for them."""
     children: tuple[ChildReport, ...] = ()
     """What processes did that this one started, directly or not."""
 

@@ -18,8 +18,8 @@ from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Catalog
+    from opdump.checks.checked import Checked
     from opdump.configs.shared.focused_config import SecondDialect
-    from opdump.reports.findings import Checked
     from opdump.reports.formats import ReportFormat
 
 EXIT_FOUND = 1
@@ -126,8 +126,7 @@ def _check(
         click.echo(f"opdump: problem: {problem}", err=True)
     if emit_config is not None:
         _emit(catalog, checked, Path(emit_config), dialect, directory)
-    is_found = checked.findings or any(not hit.error_code for hit in checked.hits)
-    return EXIT_FOUND if is_found else EXIT_NOT_CHECKED if checked.problems else 0
+    return EXIT_FOUND if not checked.is_clean else EXIT_NOT_CHECKED if checked.problems else 0
 
 
 def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect | None, directory: str | None) -> None:

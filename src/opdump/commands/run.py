@@ -29,6 +29,7 @@ Examples:
   opdump run train.py --lr 0.1              statistics of all it does, all steps
   opdump run --path dump --full --steps "0|100-102" train.py
   opdump run --kernels conv --kernels "name-regex(.*/attn/.*)" train.py
+  opdump run --watch "gradient_vanishing abs_mean_lt=1e-9" train.py
   opdump run -c data_dump.json train.py --lr 0.1
   opdump run -c data_dump.json -m package.train --lr 0.1
   opdump run -c acl.json infer.py
@@ -69,6 +70,16 @@ written to its end, gives 3."""
 @click.option("--eager", is_flag=True, help="Run compiled regions eagerly and capture inside them.")
 @click.option("--stop-after-dump", is_flag=True, help="End the script once the last wanted step is on disk.")
 @first_option()
+@click.option(
+    "--check", is_flag=True, help="Check tensors while SCRIPT runs, and say at the end what `opdump check` would."
+)
+@click.option(
+    "--watch",
+    metavar="CONDITION",
+    multiple=True,
+    help="The same, and hold tensors against a watchpoint, as 'gradient_vanishing abs_mean_lt=1e-9', or recommended; elements are "
+    "looked at, whatever is dumped. May be given several times.",
+)
 @click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
 @click.option(
     "--on-error",

@@ -43,6 +43,8 @@ class RunOptions:
     short_names: bool = False
     as_json: bool = False
     no_children: bool = False
+    check: bool = False
+    watch: tuple[str, ...] = ()
 
     def file(self, environ: Mapping[str, str]) -> str | None:
         """The config that the options or the environment name; None where there is none.
@@ -61,7 +63,9 @@ class RunOptions:
         """Read the config and make its directory; the first thing that may touch the disk. `directory` is that of `program`."""
         from opdump.configs.acl.plan import plan_from_environment
         from opdump.configs.plans import resolve_plan
+        from opdump.configs.shared.watchpoints import watchpoints_of
 
+        watchpoints_of(self.watch)  # what cannot be used is told before anything else
         asked = {
             "path": self.path,
             "saved_data": "full" if self.full else None,
@@ -76,6 +80,8 @@ class RunOptions:
             overrides = {**self._statistics_of(program, environ), **overrides}
         plan = resolve_plan(config, overrides, environ=environ, strict=self.strict, beside=directory)
         plan = replace(plan, warnings=(*plan.warnings, *self._passed_over(environ)))
+        if self.check or self.watch:
+            plan = replace(plan, checks=self.watch)
         return with_first(plan, first=self.first)
 
     def _statistics_of(self, program: str, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -87,7 +93,7 @@ class RunOptions:
 
     def refuse_unfit(self, program: str) -> None:
         """Raises UsageError for options that need a config, where the program asks for its dumps itself."""
-        needy = ("eager", "first", "full", "kernels", "layout", "steps")
+        needy = ("check", "watch", "eager", "first", "full", "kernels", "layout", "steps")
         unfit = [f"--{name}" for name in needy if getattr(self, name)]
         if unfit:
             raise click.UsageError(

@@ -54,6 +54,7 @@ _PRINTED_IF_SET = (
     "kernel_by_kernel",
     "dialect",
     "on_error",
+    "checks",
 )
 
 
@@ -118,6 +119,8 @@ class DumpPlan:
     """The name of one of `opdump.layouts`: opdump's own, or one that an installed package adds."""
     on_error: OnError = "continue"
     """Where the dump cannot be written any more (a full disk): `continue` runs the program without it, `stop` raises in it."""
+    checks: tuple[str, ...] | None = None
+    """Watchpoints that are checked while the program runs, beside the checks of `opdump check`; None for neither."""
     trailing_comma: bool = False
     """End the rows of statistic.csv with the comma that MindSpore writes."""
     config_text: str = field(default="", compare=False)

@@ -166,6 +166,8 @@ class OperatorRecorder(Recorder):
     def _read(
         self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], reader: Reader | None = None
     ) -> list[TensorSnapshot]:
+        if self._checks is not None and reader is None:
+            lives = self._checks.look(op, io, lives)
         reader = reader or self.reader
         found = []
         for slot, argument, tensor, source, skip in lives:

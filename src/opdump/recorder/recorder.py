@@ -15,12 +15,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from opdump.checks.checked import Checked
 from opdump.errors import OpdumpError
 from opdump.graph import GraphBuilder, GraphValue
 from opdump.plan import DumpPlan
 from opdump.recorder.circumstances import Circumstances, Nothing, unmatched_kernels, why_nothing
 from opdump.recorder.graphs import GrowingGraphs
 from opdump.recorder.guarded import guarded
+from opdump.recorder.live_checks import LiveChecks
 from opdump.recorder.own_errors import cut_short, failure_text, once_more, stopped_by, told_where_it_stops
 from opdump.recorder.snapshots import Live, LiveTensor, Reader, SupportsSides, TensorSnapshot, settle
 from opdump.recorder.tally import Tally
@@ -66,6 +68,7 @@ class Recorder:
         self.when_over: Callable[[], None] = lambda: None
         """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
         self._lookout = Lookout(plan.mode)
+        self._checks = None if plan.checks is None else LiveChecks(plan, reader)
         self.writer: Final = writer
         self._writer = writer = guarded(writer, self._failed)
         self._files = TensorFiles(writer)
@@ -104,6 +107,10 @@ class Recorder:
             if not self.is_deferring:
                 self._held_bytes = 0
                 self._files.write_ready()
+
+    def checked(self) -> Checked | None:
+        """What the checks found in the steps that were filed; None where the plan asks for none."""
+        return None if self._checks is None else self._checks.checked()
 
     @property
     def verdict(self) -> Verdict:
@@ -287,6 +294,8 @@ class Recorder:
                 ran = [op for op in ops if op.step == number]
                 kept = [entry for entry in entries if entry.op.step == number]
             self._lookout.end_step(number, ran, kept)
+            if self._checks is not None:
+                self._checks.end_step(number, ran, kept)
             files = [entry.file for entry in kept]
             self._writer.write_step(number, ran, kept, files, counted if number == step else {})
 
@@ -345,6 +354,8 @@ class Recorder:
 
     def _take(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> None:
         reader, entries = self.reader, self._entries
+        if self._checks is not None:
+            lives = self._checks.look(op, io, lives)
         if self._sides_of is not None and self._sides_of.take_all(op, io, lives, entries):
             return
         for slot, argument, tensor, source, skip in lives:

@@ -173,6 +173,14 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class SupportsElements(Protocol):
+    """A reader of which there is one for elements alone, whatever the plan files."""
+
+    def of_elements(self) -> Reader:
+        """A reader of the same tensors that takes all of their elements, and no statistics."""
+
+
+@runtime_checkable
 class SupportsSides(Protocol):
     """A reader that can take all inputs or all outputs of an operator in one call."""
 

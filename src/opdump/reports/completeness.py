@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from opdump import amounts
+from opdump.reports.findings import checked_json
 
 if TYPE_CHECKING:
     from opdump.capturing.children import ChildReport
@@ -98,6 +99,7 @@ def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
             "failure": report.failure,
             "files_lost": report.files_lost,
             "verdict": report.verdict.as_json(),
+            "checked": None if report.checked is None else checked_json(report.checked),
             "children": [child.as_json() for child in report.children],
         }
     )

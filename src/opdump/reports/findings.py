@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy as np
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.checks import Checks, Finding, Thresholds
-from opdump.checks.histories import Histories, History
+from opdump.checks.checked import Checked
+from opdump.checks.histories import Histories
 from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
-from opdump.checks.watchpoints import WatchHit, Watchpoint, WatchpointChecker, in_order_of_time
+from opdump.checks.watchpoints import Watchpoint, WatchpointChecker, in_order_of_time
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
@@ -27,23 +28,6 @@ from opdump.reports.damage import damage_of
 from opdump.reports.histories import print_histories
 from opdump.reports.table import Column, Printer, printable
 from opdump.reports.watchpoints import hit_json, overflow_hits, print_hits, watch_step
-
-
-@dataclass(slots=True)
-class Checked:
-    """What was found, in the order of ranks, steps and execution. `unknown` counts tensors of which the dump tells nothing,
-    `sampled` those of which it tells the first elements alone.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    tensors: int = 0
-    unknown: int = 0
-    sampled: int = 0
-    problems: list[str] = field(default_factory=list)
-    watchpoints: tuple[Watchpoint, ...] = ()
-    hits: list[WatchHit] = field(default_factory=list)
-    """What the watchpoints say, in the order of time."""
-    histories: list[History] = field(default_factory=list)
 
 
 def check_dump(
@@ -156,13 +140,16 @@ def _overflow_finding(overflow: Overflow, op: OpRecord | None) -> Finding:
     )
 
 
-def print_findings(printer: Printer, checked: Checked, *, limit: int) -> None:
-    """One row for each finding, `limit` at most (0 for all), and how many there are of each kind.
+def print_findings(
+    printer: Printer, checked: Checked, *, limit: int, folds: bool = False, shows_all: str = "--limit 0"
+) -> None:
+    """One row for each finding, `limit` at most (0 for all), and how many there are of each kind; then the histories, and the hits of
+    watchpoints.
 
-    On a terminal what was inherited is counted alone.
+    On a terminal, or with `folds`, what was inherited is counted alone. `shows_all` is what to type for the rest.
     """
     findings = checked.findings
-    if printer.width is not None:
+    if printer.width is not None or folds:
         findings = [finding for finding in findings if not finding.inherited] or findings
     folded = len(checked.findings) - len(findings)
     shown = findings[:limit] if limit else findings
@@ -183,14 +170,16 @@ def print_findings(printer: Printer, checked: Checked, *, limit: int) -> None:
         printer.table(columns, [_row(finding) for finding in shown])
         left = len(findings) - len(shown)
         if left:
-            printer.text(f"... and {amounts.count(left, 'finding')} more (--limit 0 shows all)")
+            printer.text(f"... and {amounts.count(left, 'finding')} more ({shows_all} shows all)")
         if folded:
-            printer.text(f"{amounts.count(folded, 'row')} of operators that inherited it not shown (--wide shows all)")
+            printer.text(
+                f"{amounts.count(folded, 'row')} of operators that inherited it not shown ({'--wide' if not folds else shows_all} shows all)"
+            )
         printer.tell_left_out()
         printer.text()
-    print_histories(printer, checked.histories, limit=limit)
+    print_histories(printer, checked.histories, limit=limit, shows_all=shows_all)
     printer.text(_summary(checked))
-    print_hits(printer, checked.watchpoints, checked.hits, limit=limit)
+    print_hits(printer, checked.watchpoints, checked.hits, limit=limit, shows_all=shows_all)
 
 
 def _summary(checked: Checked) -> str:
@@ -225,8 +214,12 @@ def _row(finding: Finding) -> tuple[str, ...]:
 
 def findings_json(catalog: Catalog, checked: Checked) -> str:
     """The same as JSON."""
-    content: dict[str, Any] = {
-        "path": str(catalog.path),
+    return json.dumps({"path": str(catalog.path), **checked_json(checked)}, indent=2, ensure_ascii=False)
+
+
+def checked_json(checked: Checked) -> dict[str, Any]:
+    """What was found, as JSON has it."""
+    return {
         "tensors": checked.tensors,
         "unknown": checked.unknown,
         "sampled": checked.sampled,
@@ -236,4 +229,3 @@ def findings_json(catalog: Catalog, checked: Checked) -> str:
         "hits": [hit_json(hit) for hit in checked.hits],
         "problems": checked.problems,
     }
-    return json.dumps(content, indent=2, ensure_ascii=False)

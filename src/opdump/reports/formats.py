@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from opdump.catalog.catalog import Catalog
+from opdump.checks.checked import Checked
 from opdump.conversion.overflow import OverflowSearch
 from opdump.extensions import Registry
 from opdump.index.runs import RunChoice
 from opdump.reports.computational_graph import GraphSearch
-from opdump.reports.findings import Checked
 from opdump.reports.shown_part import ShownPart
 from opdump.reports.watch import WatchedOutput
 

@@ -19,14 +19,16 @@ _MOST_NAMED: Final = 3
 """Kills, and parameters, that are named of one history."""
 
 
-def print_histories(printer: Printer, histories: Sequence[History], *, limit: int) -> None:
+def print_histories(
+    printer: Printer, histories: Sequence[History], *, limit: int, shows_all: str = "--limit 0"
+) -> None:
     """A few lines for each, `limit` histories at most (0 for all)."""
     shown = histories[:limit] if limit else histories
     for history in shown:
         for number, line in enumerate(_lines(history)):
             printer.text(("     " if number else f"{history.kind:<5}") + line, style="bold" if "KILLED" in line else "")
     if len(histories) > len(shown):
-        printer.text(f"... and {amounts.count(len(histories) - len(shown), 'birth')} more (--limit 0 shows all)")
+        printer.text(f"... and {amounts.count(len(histories) - len(shown), 'birth')} more ({shows_all} shows all)")
     if shown:
         printer.text()
 

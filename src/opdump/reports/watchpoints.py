@@ -66,7 +66,9 @@ def overflow_hits(watchpoints: Sequence[Watchpoint], finding: Finding, microseco
     return checker.hits
 
 
-def print_hits(printer: Printer, watchpoints: Sequence[Watchpoint], hits: Sequence[WatchHit], *, limit: int) -> None:
+def print_hits(
+    printer: Printer, watchpoints: Sequence[Watchpoint], hits: Sequence[WatchHit], *, limit: int, shows_all: str
+) -> None:
     """One row for each hit, `limit` at most (0 for all), how many there are of each, and what could not be checked."""
     if not watchpoints:
         return
@@ -88,7 +90,7 @@ def print_hits(printer: Printer, watchpoints: Sequence[Watchpoint], hits: Sequen
         printer.text()
         printer.table(columns, [_row(hit) for hit in shown])
         if len(met) > len(shown):
-            printer.text(f"... and {amounts.count(len(met) - len(shown), 'hit')} more (--limit 0 shows all)")
+            printer.text(f"... and {amounts.count(len(met) - len(shown), 'hit')} more ({shows_all} shows all)")
         printer.tell_left_out()
     printer.text()
     counts = Counter(hit.condition for hit in met)

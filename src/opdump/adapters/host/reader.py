@@ -71,6 +71,10 @@ class NumpyReader:
             device_extremes=plan.takes_device_extremes,
         )
 
+    def of_elements(self) -> NumpyReader:
+        """A reader of the same tensors that takes all of their elements, and no statistics."""
+        return NumpyReader(statistics=False, elements=True)
+
     def take(self, tensor: LiveValue) -> TensorSnapshot:
         if isinstance(tensor, str):
             return TensorSnapshot(tensor, (), 0, "opaque")
@@ -89,7 +93,7 @@ class NumpyReader:
                 self._hosts[id(taken)] = host
         if self._elements:
             sample = self._sample if self._sample is not None and host.count > self._sample else 0
-            if host.array is None:
+            if host.array is None or host.array.size != (sample or host.count):
                 host.array = self._elements_of(host, sample or host.count)
             taken.elements = Elements(host.array, sample)
         if self._element_statistics:

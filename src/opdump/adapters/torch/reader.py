@@ -124,6 +124,10 @@ class TensorReader:
             storages=self.storages,
         )
 
+    def of_elements(self) -> TensorReader:
+        """A reader of the same tensors that takes all of their elements, and no statistics."""
+        return TensorReader(statistics=False, elements=True, accelerators=self._accelerators)
+
     def memory_of(self, tensor: torch.Tensor) -> object:
         """The storage of a dense tensor, by its address; None for one that has none of its own."""
         if tensor.layout is not torch.strided or tensor.is_nested or is_lazy(tensor):

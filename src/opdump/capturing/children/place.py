@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
+from opdump import amounts
 from opdump.adapters.base import Adapter, SupportsGroups
 from opdump.capturing.children.family import FAMILY_VARIABLE, Family
 from opdump.capturing.children.reports import ChildReport
@@ -131,7 +132,7 @@ class Place:
         `may_wait`: where children still run it is called again when they have ended, and what they share is kept for that.
         """
         if not self._is_first:
-            ending = {"end": "ended", "warnings": list(report.warnings), "failure": report.failure}
+            ending = {"end": "ended", "warnings": [*report.warnings, *_found_in(report)], "failure": report.failure}
             self._note(report, report.verdict, report.steps, files=report.files, bytes=report.bytes, **ending)
             self.family.left()
             return report
@@ -276,3 +277,15 @@ def rank_of(environ: Mapping[str, str]) -> int:
 def rank_under(plan: DumpPlan, environ: Mapping[str, str]) -> int:
     """The same as programs for the plan's kind of configuration say it."""
     return (DIALECTS.load(plan.dialect).rank_of or rank_of)(environ)
+
+
+def _found_in(report: Any) -> list[str]:
+    """What the checks of a child found, in words: the tables of the first process are its own."""
+    checked = report.checked
+    if checked is None or checked.is_clean:
+        return []
+    hits = sum(not hit.error_code for hit in checked.hits)
+    watched = f" and {amounts.count(hits, 'hit')} of watchpoints" if hits else ""
+    return [
+        f"{amounts.count(len(checked.findings), 'finding')}{watched}; next: opdump check {report.path} --rank {report.rank_id}"
+    ]

@@ -81,6 +81,10 @@ class Measured:
         """Forgets the elements; they are loaded again where they are asked for."""
         self._array = None
 
+    def attach(self, load: Callable[[], Array | None]) -> None:
+        """Gives it elements that were taken meanwhile."""
+        self._load = load
+
     def drop(self) -> None:
         """Forgets the elements for good, and keeps what was computed."""
         self._array = self._load = None
@@ -124,11 +128,6 @@ class Measured:
 
     def range_percentage(self, start: float, end: float, *, exact: bool) -> Interval:
         """How many elements are from `start` to `end`, both included, of a hundred."""
-        low, high = self.min(), self.max()
-        if low.low >= start and high.high <= end:
-            return exactly(100.0)
-        if low.low > end or high.high < start:
-            return exactly(0.0)
 
         def share(array: Array) -> float:
             return 100.0 * sum(int(((x >= start) & (x <= end)).sum()) for x in _blocks(array)) / self.count
@@ -137,6 +136,11 @@ class Measured:
             found = self._of_elements(("range", start, end), share)
             if found is not None:
                 return found
+        low, high = self.min(), self.max()
+        if low.low >= start and high.high <= end:
+            return exactly(100.0)
+        if low.low > end or high.high < start:
+            return exactly(0.0)
         inside = sum(start <= each.low <= end for each in (low, high) if each.is_exact)
         outside = 1 if low.high < start or high.low > end else 0
         return Interval(100.0 * min(inside, 1) / self.count, 100.0 * (self.count - outside) / self.count)
@@ -212,7 +216,8 @@ class Measured:
             return None
         if now.shape != then.shape:  # the same numbers, read through another view
             now, then = now.reshape(-1), then.reshape(-1)
-        found = exactly(float(joined([of_block(a, b) for a, b in zip(_blocks(now), _blocks(then), strict=True)])))
+        with np.errstate(all="ignore"):
+            found = exactly(float(joined([of_block(a, b) for a, b in zip(_blocks(now), _blocks(then), strict=True)])))
         self._known[key] = found
         return found
 
@@ -268,7 +273,8 @@ class Measured:
             array = self.elements()
             if array is None:
                 return None
-            self._known[key] = known = exactly(compute(array))
+            with np.errstate(all="ignore"):
+                self._known[key] = known = exactly(compute(array))
         return known
 
     def _stats_of_elements(self) -> TensorStats:

@@ -48,6 +48,11 @@ class Parameter:
     needs_elements: bool = False
     """Whether statistics alone do not always tell."""
 
+    def prepare(self, measured: Measured, values: Values) -> None:
+        """Computes what the threshold needs elements for, while they are there."""
+        if self.needs_elements and isinstance(self.judge, Threshold):
+            self.judge.measure(measured, values, True)
+
     @property
     def is_threshold(self) -> bool:
         return self.judge is not None
@@ -73,29 +78,34 @@ Measure = Callable[[Measured, Values, bool], Interval]
 """The number that a threshold is held against: with True from elements, where there are some."""
 
 
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Judges by a comparison of a measure with the parameter of that name."""
+
+    name: str
+    measure: Measure
+    compare: Callable[[Interval, float], bool | None]
+
+    def __call__(self, measured: Measured, values: Values) -> Judgement:
+        actual = self.measure(measured, values, False)
+        hit = self.compare(actual, values[self.name])
+        if hit is not False and not actual.is_exact:
+            # A number is shown of what is found, and elements may tell where bounds do not.
+            actual = self.measure(measured, values, True)
+            hit = self.compare(actual, values[self.name])
+        return Judgement(hit, actual)
+
+
 def above(name: str, measure: Measure) -> Judge:
     """Satisfied where the measure is more than the parameter of that name."""
-    return _judge(name, measure, Interval.is_above)
+    return Threshold(name, measure, Interval.is_above)
 
 
 def below(name: str, measure: Measure) -> Judge:
     """Satisfied where the measure is less."""
-    return _judge(name, measure, Interval.is_below)
+    return Threshold(name, measure, Interval.is_below)
 
 
 def at_least(name: str, measure: Measure) -> Judge:
     """Satisfied where the measure is as much or more."""
-    return _judge(name, measure, Interval.is_at_least)
-
-
-def _judge(name: str, measure: Measure, compare: Callable[[Interval, float], bool | None]) -> Judge:
-    def judge(measured: Measured, values: Values) -> Judgement:
-        actual = measure(measured, values, False)
-        hit = compare(actual, values[name])
-        if hit is not False and not actual.is_exact:
-            # A number is shown of what is found, and elements may tell where bounds do not.
-            actual = measure(measured, values, True)
-            hit = compare(actual, values[name])
-        return Judgement(hit, actual)
-
-    return judge
+    return Threshold(name, measure, Interval.is_at_least)

@@ -51,6 +51,27 @@ _ACTIVATIONS: Final = frozenset(
     ]
 )
 _GRADIENT_SCOPES: Final = ("gradients", "gradient_tape")
+_OPTIMIZER_SCOPES: Final = frozenset(
+    [
+        "adam",
+        "adamw",
+        "adamax",
+        "nadam",
+        "sgd",
+        "rmsprop",
+        "adagrad",
+        "adadelta",
+        "ftrl",
+        "lion",
+        "lamb",
+        "muon",
+        "momentum",
+        "gradientdescent",
+        "adafactor",
+        "optimizer",
+        "lossscaleoptimizer",
+    ]
+)
 _STATE_SCOPES: Final = frozenset(
     [
         "moment1",
@@ -115,12 +136,13 @@ class Targets:
     def role(self, op: OpRecord, io: IO, source: str, dtype: str, shape: tuple[int, ...], *, has_outputs: bool) -> Role:
         """What one tensor is; each source that is no operator's is looked at once in a step."""
         if io == "input":
-            return self._of_input(op, source, dtype, has_outputs=has_outputs)
+            return self._of_input(op, source, dtype, shape, has_outputs=has_outputs)
         if op.op_type == PARAMETER:
             is_weight = _is_float(dtype) and not _is_other(op.op_name)
             return Role(frozenset({"weight", "tensor"}), op.op_name, "end") if is_weight else _TENSOR
         if reads_variable(op.op_type):
-            is_weight = _is_float(dtype) and bool(shape) and not is_backward(op) and op.op_name not in self._read
+            is_model = not (is_backward(op) or _is_of_optimizer(op.op_name) or op.op_name in self._read)
+            is_weight = is_model and _is_float(dtype) and bool(shape)
             self._read.add(op.op_name)
             return Role(frozenset({"weight", "tensor"}), op.op_name, "read") if is_weight else _TENSOR
         if is_backward(op):
@@ -129,13 +151,13 @@ class Targets:
             return Role(frozenset({"activation", "tensor"}))
         return _TENSOR
 
-    def _of_input(self, op: OpRecord, source: str, dtype: str, *, has_outputs: bool) -> Role:
+    def _of_input(self, op: OpRecord, source: str, dtype: str, shape: tuple[int, ...], *, has_outputs: bool) -> Role:
         if not source:
             return _NONE if has_outputs else _TENSOR  # of a dump of inputs alone
         if not source.startswith((_PREFIX, "data-")) or source in self._read:
             return _NONE
         name = source.removeprefix(_PREFIX)
-        if source.startswith("data-") or is_root_input(source):
+        if source.startswith("data-") or is_root_input(source) or not shape:  # a number of the program is no weight
             self._read.add(source)
             return _TENSOR
         if op.phase == "optimizer" or not _is_float(dtype) or _is_other(name):
@@ -149,6 +171,12 @@ def is_backward(op: OpRecord) -> bool:
     if op.phase == "backward":
         return True
     return any(part.lower().startswith(_GRADIENT_SCOPES) for part in op.op_name.split("/")[:-1])
+
+
+def _is_of_optimizer(op_name: str) -> bool:
+    """Whether an operator of TensorFlow reads what an optimizer keeps, by its scope: `adam/Sub_3/ReadVariableOp`, `training/Adam_1/...`."""
+    parts = (part.lower().rstrip("_0123456789") for part in op_name.split("/")[:-1])
+    return any(part in _OPTIMIZER_SCOPES for part in parts)
 
 
 @lru_cache(maxsize=4096)

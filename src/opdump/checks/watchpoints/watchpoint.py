@@ -122,8 +122,7 @@ class Watchpoint:
     def prepare(self, measured: Measured) -> None:
         """Computes what elements are needed for, while they are there."""
         for parameter in self._thresholds:
-            if parameter.needs_elements and parameter.judge is not None:
-                parameter.judge(measured, self.values)
+            parameter.prepare(measured, self.values)
 
     def look(self, measured: Measured, *, is_complex: bool = False) -> Outcome:
         """What it says of a tensor."""

@@ -93,6 +93,10 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
     return tuple(_items(key, value, (str,), "names"))
 
 
+def _checks(key: str, value: Any) -> tuple[str, ...] | None:
+    return None if value is None else tuple(_items(key, value, (str,), "watchpoints, or None"))
+
+
 def _kinds(key: str, value: Any) -> frozenset[str]:
     kinds = frozenset(_items(key, value, (str,), '"aicore" and "atomic"'))
     if not kinds <= {"aicore", "atomic"}:
@@ -127,6 +131,7 @@ _CONVERSIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = MappingProxyType(
         "devices": _devices,
         "statistic_category": _categories,
         "warnings": _names,
+        "checks": _checks,
         "overflow_kinds": _kinds,
         "models": _models,
     }
