@@ -1,6 +1,9 @@
 // Cuts two tensors into spans, and puts the results of the spans together in order.
 #include "compare.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,6 +20,7 @@ namespace {
 constexpr int64_t kMostSpans = 64;
 constexpr int64_t kMostIndices = int64_t{1} << 20;  // of an axis whose sums are kept: those of one span take 8 MiB
 constexpr int64_t kThreadedBytes = 1024 * 1024;     // as in summarise.cpp
+constexpr int64_t kAhead = 8 * kChunk;              // a disk takes longer than a chunk of elements
 
 const PairFunctions& active_pairs() {
 #if defined(OPDUMP_X86_KERNELS)
@@ -33,6 +37,16 @@ struct Reader {
   int type;
   int64_t item;
   bool dense;
+
+  // Asks for the pages of a mapped file before they are read; of other memory it is nothing.
+  void ask_for(int64_t first, int64_t end) const {
+    end = std::min(end, walk.count);
+    if (!dense || first >= end) return;
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(walk.start + first * item) / page * page;
+    const uintptr_t beyond = reinterpret_cast<uintptr_t>(walk.start + end * item);
+    madvise(reinterpret_cast<void*>(begin), beyond - begin, MADV_WILLNEED);
+  }
 
   const void* read(int64_t first, int64_t count, char* gathered) const {
     if (dense) return walk.start + first * item;
@@ -169,6 +183,11 @@ struct Comparison {
 
   void take(Span& span, PairBlock& block, std::array<CompensatedSum, kPairSums>& sums, Place& place, int64_t begin,
             int64_t size) {
+    if (begin % kChunk == 0) {
+      const int64_t asked = begin == span.first ? begin : begin + kAhead;
+      first.ask_for(asked, begin + kAhead + kChunk);
+      second.ask_for(asked, begin + kAhead + kChunk);
+    }
     const void* x = first.read(begin, size, block.first_gathered);
     const void* y = second.read(begin, size, block.second_gathered);
     functions.widen[first.type](x, size, block.first);

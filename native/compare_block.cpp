@@ -213,7 +213,19 @@ void extend_maximum(const double* run, int64_t count, int64_t column, RowMaximum
   maximum.index = column + place;
 }
 
+// The same additions for less than sixteen, but for those of zeros.
+double sum_short_run(const double* run, int64_t count) {
+  double lane[kLanes];
+  for (int64_t j = 0; j < count; ++j) lane[j] = run[j];
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t j = width; j < count; ++j) lane[j - width] += lane[j];
+    count = count < width ? count : width;
+  }
+  return lane[0];
+}
+
 double sum_run(const double* run, int64_t count) {
+  if (count < kLanes) return sum_short_run(run, count);
   Doubles total = zeros<double>();
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
