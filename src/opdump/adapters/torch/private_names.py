@@ -37,7 +37,7 @@ OPERATORS = Ability(
 )
 BACKWARD = Ability("backward", "what a backward runs is recorded as a part of the forward")
 LINKS = Ability("links", "gradients are recorded without the forward operators that they belong to")
-SOURCES = Ability("sources", "records do not say which operator made an input")
+SOURCES = Ability("sources", "records do not say which operator made an input, nor where tensors lie")
 CALLS = Ability(
     "calls", "calls of the program are not recorded (dump_level op), and errors above operators are not seen"
 )
