@@ -29,29 +29,20 @@ from opdump.errors import UndecodableTensorError
 # By the name in the enumeration. UNDEFINED has no element type, so its bytes are the elements.
 _NATIVE: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "UNDEFINED": "i1",
-        "FLOAT": "f4",
-        "FLOAT16": "f2",
-        "INT8": "i1",
-        "UINT8": "u1",
-        "INT16": "i2",
-        "UINT16": "u2",
-        "INT32": "i4",
-        "INT64": "i8",
+        **dict.fromkeys(("UNDEFINED", "INT8", "QINT8", "DUAL_SUB_INT8"), "i1"),
+        **dict.fromkeys(("UINT8", "QUINT8", "DUAL_SUB_UINT8"), "u1"),
+        **dict.fromkeys(("INT16", "QINT16"), "i2"),
+        **dict.fromkeys(("UINT16", "QUINT16"), "u2"),
+        **dict.fromkeys(("INT32", "QINT32"), "i4"),
+        **dict.fromkeys(("INT64", "RESOURCE"), "i8"),
         "UINT32": "u4",
         "UINT64": "u8",
         "BOOL": "?",
+        "FLOAT16": "f2",
+        "FLOAT": "f4",
         "DOUBLE": "f8",
         "COMPLEX64": "c8",
         "COMPLEX128": "c16",
-        "QINT8": "i1",
-        "QINT16": "i2",
-        "QINT32": "i4",
-        "QUINT8": "u1",
-        "QUINT16": "u2",
-        "DUAL_SUB_INT8": "i1",
-        "DUAL_SUB_UINT8": "u1",
-        "RESOURCE": "i8",
     }
 )
 _ML_DTYPES: Final[Mapping[str, str]] = MappingProxyType(

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal, cast
 
+from opdump.dump_file.stored_bytes import open_regular
 from opdump.errors import CorruptDumpError
 from opdump.records import escaped
 
@@ -333,15 +333,8 @@ def _add_row(names: dict[str, str], line: bytes) -> str:
 
 
 def _read(path: Path) -> bytes:
+    descriptor, status = open_regular(path, "a table of names")
     try:
-        # O_NONBLOCK: opening a FIFO must not wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise CorruptDumpError(f"{path}: cannot be opened ({error.strerror}); a table of names was expected") from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptDumpError(f"{path}: is not a regular file; a table of names was expected")
         if status.st_size > _LARGEST_MAPPING:
             raise CorruptDumpError(
                 f"{path}: holds {status.st_size} bytes; a table of names has {_LARGEST_MAPPING} at most"

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp, with_bounded_shapes
-from opdump.dump_file.stored_bytes import Bytes, FileSource
+from opdump.dump_file.stored_bytes import FileSource, HeldBytes
 from opdump.errors import CorruptDumpError, WrongSizeError
-
-if TYPE_CHECKING:
-    from opdump.records import IO
+from opdump.records import IO
 
 NANO_MAGIC: Final = b"\x5a\x5a\x5a\x5a"
-_INPUTS, _OUTPUTS = 4, 5
+_SIDES: Final[Mapping[int, IO]] = MappingProxyType({4: "input", 5: "output"})
 _SHAPE, _ORIGINAL_SHAPE, _ORIGIN_NAME = 0, 1, 2
 _LONGEST_HEADER: Final = 1 << 22
 _GE: Final = (
@@ -37,19 +36,6 @@ _GE: Final = (
 _DATA_TYPES: Final[Mapping[int, int]] = MappingProxyType(
     {number: BY_NAME[name].number for number, name in enumerate(_GE) if name}
 )
-
-
-class _Described(NamedTuple):
-    """An entry before its bytes are known."""
-
-    data_type: int
-    format: int
-    address: int
-    offset: int
-    size: int
-    shape: tuple[int, ...]
-    original_shape: tuple[int, ...]
-    original_op: OriginalOp | None
 
 
 class _Fields:
@@ -87,40 +73,38 @@ def read_nano(source: FileSource, length: int) -> DumpFile:
         raise CorruptDumpError(f"{source.path}: announces a nano header of {length} bytes in a file of {source.size}")
     fields = _Fields(source, source.read(8, length))
     _, version = fields.numbers("II")
-    described: dict[int, list[_Described]] = {_INPUTS: [], _OUTPUTS: []}
+    entries: dict[IO, list[tuple[DumpTensor, int]]] = {"input": [], "output": []}
     while fields:
         tag, inner = fields.tagged()
-        if tag in described:
+        if tag in _SIDES:
+            io = _SIDES[tag]
             (count,) = inner.numbers("I")
             # Every entry takes bytes of the header, so a false count ends at its end.
             for _ in range(count):
-                described[tag].append(_entry(inner, is_output=tag == _OUTPUTS))
-    end = 8 + length + sum(entry.size for entries in described.values() for entry in entries)
+                entries[io].append(_entry(inner, io, len(entries[io])))
+    end = 8 + length + sum(size for of_side in entries.values() for _, size in of_side)
     if end != source.size:
         raise WrongSizeError(f"{source.path}: holds {source.size} bytes, but its nano header announces {end}")
     position = 8 + length
 
-    def tensors(io: IO, entries: list[_Described]) -> tuple[DumpTensor, ...]:
+    def tensors(io: IO) -> tuple[DumpTensor, ...]:
         nonlocal position
         found = []
-        for slot, entry in enumerate(entries):
-            found.append(with_bounded_shapes(_tensor(io, slot, entry, source.part(position, entry.size))))
-            position += entry.size
+        for tensor, size in entries[io]:
+            found.append(with_bounded_shapes(replace(tensor, data=source.part(position, size))))
+            position += size
         return tuple(found)
 
     return DumpFile(
-        inputs=tensors("input", described[_INPUTS]),
-        outputs=tensors("output", described[_OUTPUTS]),
-        version=str(version),
-        variant="nano",
-        path=source.path,
+        inputs=tensors("input"), outputs=tensors("output"), version=str(version), variant="nano", path=source.path
     )
 
 
-def _entry(fields: _Fields, *, is_output: bool) -> _Described:
+def _entry(fields: _Fields, io: IO, slot: int) -> tuple[DumpTensor, int]:
+    """A tensor before its bytes are known, and how many they are."""
     kind, layout = fields.numbers("ii")
     fields.numbers("i")  # where the address lies
-    origin = fields.numbers("Iii") if is_output else (0, 0, 0)
+    origin = fields.numbers("Iii") if io == "output" else (0, 0, 0)
     address, offset, size = fields.numbers("QQQ")
     (length,) = fields.numbers("I")
     inner = _Fields(fields.source, fields.bytes(length))
@@ -132,33 +116,20 @@ def _entry(fields: _Fields, *, is_output: bool) -> _Described:
             shapes[tag] = value.numbers(f"{len(value.data) // 8}Q")
         elif tag == _ORIGIN_NAME:
             name = bytes(value.data).rstrip(b"\0").decode("utf-8", "surrogateescape")
-    original = OriginalOp(name, origin[0], _data_type(origin[1]), origin[2]) if is_output else None
-    return _Described(
-        _data_type(kind),
-        layout,
-        address,
-        offset,
-        size,
-        shapes.get(_SHAPE, ()),
-        shapes.get(_ORIGINAL_SHAPE, ()),
-        original,
+    tensor = DumpTensor(
+        io=io,
+        slot=slot,
+        data_type=_data_type(kind),
+        format=layout,
+        shape=shapes.get(_SHAPE, ()),
+        data=HeldBytes(b""),
+        original_shape=shapes.get(_ORIGINAL_SHAPE, ()),
+        address=address,
+        offset=offset,
+        original_op=OriginalOp(name, origin[0], _data_type(origin[1]), origin[2]) if io == "output" else None,
     )
+    return tensor, size
 
 
 def _data_type(number: int) -> int:
     return _DATA_TYPES.get(number, -abs(number))
-
-
-def _tensor(io: IO, slot: int, entry: _Described, data: Bytes) -> DumpTensor:
-    return DumpTensor(
-        io=io,
-        slot=slot,
-        data_type=entry.data_type,
-        format=entry.format,
-        shape=entry.shape,
-        data=data,
-        original_shape=entry.original_shape,
-        address=entry.address,
-        offset=entry.offset,
-        original_op=entry.original_op,
-    )

@@ -31,7 +31,7 @@ class FileSource:
         self.path = path
         self._small: memoryview | None = None
         self._mapping: Callable[[], mmap.mmap | None] = _nothing_mapped
-        descriptor, status = _opened(path)
+        descriptor, status = open_regular(path)
         try:
             self.size = status.st_size
             self._identity = _identity(status)
@@ -102,7 +102,7 @@ class FileSource:
         return mapping
 
     def _opened_again(self) -> int:
-        descriptor, status = _opened(self._absolute)
+        descriptor, status = open_regular(self._absolute)
         if _identity(status) != self._identity:
             os.close(descriptor)
             raise CorruptDumpError(f"{self.path}: was changed after its header was read; read it again")
@@ -117,19 +117,19 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _opened(path: Path) -> tuple[int, os.stat_result]:
-    """A descriptor of a regular file, and what is known of it."""
+def open_regular(path: Path, expected: str = "a dump file") -> tuple[int, os.stat_result]:
+    """A descriptor of a regular file, and what is known of it. Raises CorruptDumpError, which says what was `expected` there."""
     # O_NONBLOCK: opening a FIFO must not wait for its writer.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
-        raise CorruptDumpError(f"{path}: cannot be opened ({error.strerror}); a dump file was expected") from error
+        raise CorruptDumpError(f"{path}: cannot be opened ({error.strerror}); {expected} was expected") from error
     except ValueError as error:
-        raise CorruptDumpError(f"{path!r}: is no path ({error}); a dump file was expected") from error
+        raise CorruptDumpError(f"{path!r}: is no path ({error}); {expected} was expected") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise CorruptDumpError(f"{path}: is not a regular file; a dump file was expected")
+        raise CorruptDumpError(f"{path}: is not a regular file; {expected} was expected")
     return descriptor, status
 
 

@@ -73,14 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     convert = commands.add_parser("convert", help="dump files to npy, bin or pt files")
     _add_convert(convert)
     overflow = commands.add_parser("overflow", help="what overflowed, from the overflow files of a directory")
-    overflow.add_argument(
-        "-d", "--dump_path", dest="dump_path", required=True, type=_safe_path, help="the dump directory"
-    )
+    overflow.add_argument("-d", "--dump_path", required=True, type=_safe_path, help="the dump directory")
     overflow.add_argument(
         "-out", "--output", dest="output_path", required=True, type=_safe_path, help="where the results go"
     )
     overflow.add_argument(
-        "-n", "--top_n", dest="top_n", type=int, choices=range(1, 6), default=1, help="how many overflows, 1 without it"
+        "-n", "--top_n", type=int, choices=range(1, 6), default=1, help="how many overflows, 1 without it"
     )
     commands.add_parser("file_compare", help="comes with a later version", add_help=False)
     return parser
@@ -95,22 +93,12 @@ def _add_convert(convert: argparse.ArgumentParser) -> None:
         type=_safe_path,
         help="a dump file, a directory (its files, not those below it), or several files with commas between them",
     )
-    convert.add_argument("-f", "--format", dest="format", default=None, help="convert to this format, such as NCHW")
-    convert.add_argument(
-        "-s", "--shape", dest="shape", default=None, help="the shape in that format, such as 1,3,224,224"
-    )
+    convert.add_argument("-f", "--format", help="convert to this format, such as NCHW")
+    convert.add_argument("-s", "--shape", help="the shape in that format, such as 1,3,224,224")
     index = convert.add_mutually_exclusive_group()
-    index.add_argument(
-        "-o", "--output_tensor", dest="output", default=None, help="only the output of this index, with -f"
-    )
-    index.add_argument("-i", "--input_tensor", dest="input", default=None, help="only the input of this index, with -f")
-    convert.add_argument(
-        "-c",
-        "--custom_script_path",
-        dest="custom_script_path",
-        default=None,
-        help="directory of format_convert/*.py, with -f",
-    )
+    index.add_argument("-o", "--output_tensor", dest="output", help="only the output of this index, with -f")
+    index.add_argument("-i", "--input_tensor", dest="input", help="only the input of this index, with -f")
+    convert.add_argument("-c", "--custom_script_path", help="directory of format_convert/*.py, with -f")
     convert.add_argument("-out", "--output", dest="output_path", default="", help="where the results go, else here")
     convert.add_argument(
         "-v", "--version", dest="dump_version", type=int, choices=(1, 2), default=2, help="taken for 2 whatever it says"

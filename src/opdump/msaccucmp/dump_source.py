@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from opdump.dump_file import FORMAT_NUMBERS, DumpFile, DumpTensor, HeldBytes, read_dump_file
+from opdump.dump_file import DATA_TYPES, FORMAT_NUMBERS, DumpFile, DumpTensor, HeldBytes, read_dump_file
 from opdump.errors import CorruptDumpError, WrongSizeError
 from opdump.msaccucmp.exit_codes import CommandError, ExitCode
 from opdump.msaccucmp.journal import log
@@ -30,23 +30,9 @@ _WARNING_SIZE: Final = 1 << 30
 _NOT_IN_NANO: Final = frozenset({0, 33, 34, 35})
 """Types that are read from other dumps alone."""
 _NPY_TYPES: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "float32": 1,
-        "float16": 2,
-        "int8": 3,
-        "uint8": 4,
-        "int16": 5,
-        "uint16": 6,
-        "int32": 7,
-        "int64": 8,
-        "uint32": 9,
-        "uint64": 10,
-        "bool": 11,
-        "float64": 12,
-        "complex64": 16,
-        "complex128": 17,
-    }
+    {DATA_TYPES[number].dtype: number for number in (*range(1, 13), 16, 17)}
 )
+"""The types that numpy has."""
 
 
 def check_path(path: str) -> None:

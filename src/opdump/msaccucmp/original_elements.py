@@ -19,25 +19,9 @@ import numpy.typing as npt
 from opdump.dump_file import DumpTensor, data_type
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 
-_NATIVE: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        0: "i1",
-        1: "<f4",
-        2: "<f2",
-        3: "i1",
-        4: "u1",
-        5: "<i2",
-        6: "<u2",
-        7: "<i4",
-        8: "<i8",
-        9: "<u4",
-        10: "<u8",
-        11: "?",
-        12: "<f8",
-        16: "<c8",
-        17: "<c16",
-        23: "<i8",
-    }
+_NATIVE: Final[Mapping[int, np.dtype[Any]]] = MappingProxyType(
+    {0: np.dtype("i1"), 23: np.dtype("<i8")}
+    | {number: np.dtype(data_type(number).dtype).newbyteorder("<") for number in (*range(1, 13), 16, 17)}
 )
 _UNDEFINED, _BF16, _UINT1, _HIFLOAT8, _E5M2, _E4M3FN = 0, 27, 29, 33, 34, 35
 _EIGHT_BIT_FLOATS: Final = frozenset({_HIFLOAT8, _E5M2, _E4M3FN})
@@ -59,7 +43,7 @@ def dtype_in_name(number: int) -> str:
     """What the name of a bin file calls the type: that of the dump. Raises AbortError for 8-bit floats."""
     native = _NATIVE.get(number)
     if native is not None:
-        return str(np.dtype(native).name)
+        return str(native.name)
     if number in _OTHERS:
         return _OTHERS[number]
     raise AbortError(
@@ -90,7 +74,7 @@ def decode(tensor: DumpTensor) -> npt.NDArray[Any]:
     if number in _EIGHT_BIT_FLOATS:
         values: npt.NDArray[Any] = _values(number).take(np.frombuffer(raw[:count], np.uint8))
         return values
-    dtype = np.dtype("<u2" if number == _BF16 else _NATIVE[number])
+    dtype = np.dtype("<u2") if number == _BF16 else _NATIVE[number]
     part = raw[: count * dtype.itemsize]
     if len(part) % dtype.itemsize:
         raise AbortError(

@@ -35,23 +35,11 @@ _ENTRY = re.compile(
     r"(?:'(?P<descr>[^'\\]{1,16})'|(?P<order>True|False)|\((?P<shape>[0-9,\sL]*)\))\s*(?:,|(?=\}))"
 )
 _DESCR = re.compile(r"(?P<byteorder>[<>|=]?)(?P<kind>[biufcE])(?P<size>[0-9]{1,2})")
-_DTYPES = {
-    "b1": "bool",
-    "i1": "int8",
-    "i2": "int16",
-    "i4": "int32",
-    "i8": "int64",
-    "u1": "uint8",
-    "u2": "uint16",
-    "u4": "uint32",
-    "u8": "uint64",
-    "f2": "float16",
-    "f4": "float32",
-    "f8": "float64",
-    "c8": "complex64",
-    "c16": "complex128",
-    "E2": "bfloat16",
-}
+_HELD = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+_DTYPES = {np.dtype(name).str[1:]: name for name in _HELD} | {"E2": "bfloat16"}
 
 
 def encode_npy(array: npt.NDArray[Any]) -> tuple[bytes, npt.NDArray[np.uint8]]:
