@@ -1,6 +1,6 @@
 """Parts of opdump that installed packages add: frameworks, statistics, checks.
 
-    CHECKS = Registry("opdump.checks", {"nan": "opdump.checks.nan:nan"})
+    CHECKS = Registry("opdump.checks", {"nan": "opdump.checks.tensor_checks:nan"})
     CHECKS.load("nan")          what stands at the target, imported now
     CHECKS.loaded()             all of them; what cannot be loaded is left out, and told once
 

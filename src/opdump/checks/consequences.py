@@ -13,11 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from opdump.checks.extreme import LARGEST
 from opdump.checks.finding import Thresholds
 from opdump.checks.inspected_tensor import INTEGERS
 from opdump.checks.operator_classes import class_of
 from opdump.checks.overflow import has_only_finite_arguments
+from opdump.checks.tensor_checks import LARGEST
 from opdump.checks.tensor_stats import TensorStats
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord

@@ -26,10 +26,10 @@ Check = Callable[[TensorStats, str, Thresholds], str]
 CHECKS: Final[Registry[Check]] = Registry(
     "opdump.checks",
     {
-        "nan": "opdump.checks.nan:nan",
-        "inf": "opdump.checks.inf:inf",
-        "all zero": "opdump.checks.all_zero:all_zero",
-        "extreme": "opdump.checks.extreme:extreme",
+        "nan": "opdump.checks.tensor_checks:nan",
+        "inf": "opdump.checks.tensor_checks:inf",
+        "all zero": "opdump.checks.tensor_checks:all_zero",
+        "extreme": "opdump.checks.tensor_checks:extreme",
     },
 )
 _NOT_FINITE: Final = ("nan", "inf")
