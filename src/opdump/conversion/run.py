@@ -290,16 +290,14 @@ def _write_mapping(output: OutputDirectory, done: Conversion) -> None:
             line = f"{stored},{''.join(' ' if letter in chr(10) + chr(13) else letter for letter in name)}"
             rows.setdefault(directory, []).append(os.fsencode(line))
     for directory, lines in rows.items():
-        with _told(done, directory):
-            known = output.read(directory, MAPPING_NAME, _LARGEST_MAPPING).splitlines()
-            text = b"\n".join(dict.fromkeys([*known, *lines])) + b"\n"
-            with output.new_file(directory, MAPPING_NAME) as descriptor:
-                write_all(descriptor, (text,))
+        _add_rows(output, done, directory, lines)
 
 
-@contextmanager
-def _told(done: Conversion, directory: str) -> Iterator[None]:
+def _add_rows(output: OutputDirectory, done: Conversion, directory: str, lines: list[bytes]) -> None:
     try:
-        yield
+        known = output.read(directory, MAPPING_NAME, _LARGEST_MAPPING).splitlines()
+        text = b"\n".join(dict.fromkeys([*known, *lines])) + b"\n"
+        with output.new_file(directory, MAPPING_NAME) as descriptor:
+            write_all(descriptor, (text,))
     except OpdumpError as error:
         done.failures.append(failure(str(done.output / directory / MAPPING_NAME), error))

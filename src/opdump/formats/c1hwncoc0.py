@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import Blocks
-from opdump.formats.device_format import DeviceFormat, ceil_div, require_rank, require_same, text
+from opdump.formats.device_format import DeviceFormat, ceil_div, require_rank, require_same
 from opdump.formats.reading import Array, Shape
 
 
@@ -19,7 +19,7 @@ def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
     require_rank(array, "C1HWNCoC0", "C1 H W N Co C0")
     c1, h, w, n, co, c0 = array.shape
     if co != c0:
-        raise FormatShapeError(f"the last two dimensions of C1HWNCoC0 are equal; found {text(array.shape)}")
+        raise FormatShapeError(f"the last two dimensions of C1HWNCoC0 are equal; found {array.shape}")
     if shape is None:
         shape = (n, c1 * c0, h, w)
     require_same(array.shape, _device_shape(shape, c0), "C1HWNCoC0", "NCHW", shape)

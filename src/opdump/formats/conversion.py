@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opdump.errors import FormatShapeError, UnknownFormatError
-from opdump.formats.device_format import require_plain_shape, require_possible, text
+from opdump.formats.device_format import require_plain_shape, require_possible
 from opdump.formats.placement import move_elements, read_elements, write_elements
 from opdump.formats.reading import Array, Reading, Shape
 from opdump.formats.registry import DEVICE_FORMATS, FORMATS
@@ -73,8 +73,7 @@ def convert_format(
     there = tuple(here[axis] for axis in order)
     if wanted is not None and there != wanted:
         raise FormatShapeError(
-            f"the tensor of the shape {text(array.shape)} in {source} has the shape {text(there)} in {plain_target}, "
-            f"not {text(wanted)}"
+            f"the tensor of the shape {array.shape} in {source} has the shape {there} in {plain_target}, not {wanted}"
         )
     from_device, to_device = DEVICE_FORMATS.get(source), DEVICE_FORMATS.get(target)
     if to_device is None:
@@ -100,7 +99,7 @@ def convert_format(
 
 def _require_writable(out: Array, array: Array) -> None:
     if not out.flags.c_contiguous:
-        raise ValueError(f"out is not C-contiguous: it has the shape {text(out.shape)} and the strides {out.strides}")
+        raise ValueError(f"out is not C-contiguous: it has the shape {out.shape} and the strides {out.strides}")
     if not out.flags.writeable:
         raise ValueError("out cannot be written")
     if out.dtype != array.dtype:
@@ -111,7 +110,7 @@ def _require_writable(out: Array, array: Array) -> None:
 
 def _require_shape(out: Array, shape: Shape) -> None:
     if out.shape != shape:
-        raise FormatShapeError(f"out has the shape {text(out.shape)}; the result has {text(shape)}")
+        raise FormatShapeError(f"out has the shape {out.shape}; the result has {shape}")
 
 
 def _filled(result: Array, out: Array | None) -> Array:
@@ -144,9 +143,7 @@ def _for_device(shape: Shape, of_plain: Shape, dtype: np.dtype[Any], out: Array 
 
 def _same(array: Array, name: str, wanted: Shape | None) -> Array:
     if wanted is not None and wanted != array.shape:
-        raise FormatShapeError(
-            f"the tensor is in {name} already and has the shape {text(array.shape)}, not {text(wanted)}"
-        )
+        raise FormatShapeError(f"the tensor is in {name} already and has the shape {array.shape}, not {wanted}")
     return array
 
 

@@ -53,22 +53,16 @@ def ceil_div(count: int, size: int) -> int:
     return -(-count // size)
 
 
-def text(shape: Shape) -> str:
-    """`(2, 3, 4)`."""
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-
-
 def require_rank(array: Array, name: str, axes: str) -> None:
     """FormatShapeError unless the array has the axes `N C1 H W C0`, of which blocks (the last) are not empty."""
     names = axes.split()
     if array.ndim != len(names):
         raise FormatShapeError(
-            f"a tensor in {name} has the shape ({', '.join(names)}); "
-            f"found {text(array.shape)}, of {array.ndim} dimensions"
+            f"a tensor in {name} has the shape ({', '.join(names)}); found {array.shape}, of {array.ndim} dimensions"
         )
     empty = [axis for axis, size in zip(names, array.shape, strict=True) if axis[-1:] == "0" and size == 0]
     if empty:
-        raise FormatShapeError(f"{name} has blocks of {empty[0]} elements; found {empty[0]} = 0 in {text(array.shape)}")
+        raise FormatShapeError(f"{name} has blocks of {empty[0]} elements; found {empty[0]} = 0 in {array.shape}")
 
 
 def require_same(found: Shape, expected: Shape, name: str, plain: str, shape: Shape, groups: int = 1) -> None:
@@ -76,20 +70,20 @@ def require_same(found: Shape, expected: Shape, name: str, plain: str, shape: Sh
     if found != expected:
         of_groups = f" with {groups} groups" if groups != 1 else ""
         raise FormatShapeError(
-            f"a tensor of the shape {text(shape)} in {plain}{of_groups} has the shape {text(expected)} in {name}; "
-            f"found {text(found)}. Give the tensor's original shape"
+            f"a tensor of the shape {shape} in {plain}{of_groups} has the shape {expected} in {name}; "
+            f"found {found}. Give the tensor's original shape"
         )
 
 
 def require_plain_shape(shape: Shape, plain: str) -> None:
     """FormatShapeError unless `shape` can be one of the plain format."""
     if plain != "ND" and len(shape) != len(plain):
-        raise FormatShapeError(f"a shape in {plain} has {len(plain)} dimensions; found {text(shape)}")
+        raise FormatShapeError(f"a shape in {plain} has {len(plain)} dimensions; found {shape}")
     if any(size < 0 for size in shape):
-        raise FormatShapeError(f"no dimension is negative; found {text(shape)}")
+        raise FormatShapeError(f"no dimension is negative; found {shape}")
 
 
 def require_possible(shape: Shape, dtype: np.dtype[Any]) -> None:
     """FormatShapeError for a shape that no array can have, though it may be without elements."""
     if math.prod(size for size in shape if size) * dtype.itemsize >= 2**63:
-        raise FormatShapeError(f"a tensor of the shape {text(shape)} is larger than any memory")
+        raise FormatShapeError(f"a tensor of the shape {shape} is larger than any memory")

@@ -10,7 +10,7 @@ import math
 
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import Blocks
-from opdump.formats.device_format import CUBE, DeviceFormat, ceil_div, require_same, text
+from opdump.formats.device_format import CUBE, DeviceFormat, ceil_div, require_same
 from opdump.formats.reading import Array, Shape
 
 
@@ -22,7 +22,7 @@ def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
     if array.ndim < 4 or 0 in array.shape[-2:]:
         raise FormatShapeError(
             f"a tensor in FRACTAL_NZ has the shape (..., N1, M1, M0, C0), blocks of at least one element; "
-            f"found {text(array.shape)}"
+            f"found {array.shape}"
         )
     *leading, n1, m1, m0, c0 = array.shape
     if shape is None:

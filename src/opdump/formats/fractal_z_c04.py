@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from opdump.errors import FormatShapeError
 from opdump.formats.blocks import Blocks
-from opdump.formats.device_format import CUBE, DeviceFormat, ceil_div, require_rank, require_same, text
+from opdump.formats.device_format import CUBE, DeviceFormat, ceil_div, require_rank, require_same
 from opdump.formats.reading import Array, Loop, Shape
 
 _CHANNELS = 4
@@ -72,7 +72,7 @@ def _device_shape(shape: Shape, c0: int, _groups: int) -> Shape:
 def _in_blocks(shape: Shape, n0: int, c0: int) -> Shape:
     n, c, h, w = shape
     if c > _CHANNELS:
-        raise FormatShapeError(f"FRACTAL_Z_C04 holds at most {_CHANNELS} channels; found {c} in {text(shape)}")
+        raise FormatShapeError(f"FRACTAL_Z_C04 holds at most {_CHANNELS} channels; found {c} in {shape}")
     if c0 % _CHANNELS:
         raise FormatShapeError(f"blocks of FRACTAL_Z_C04 hold whole places of {_CHANNELS} channels; found C0 = {c0}")
     return ceil_div(h * w * _CHANNELS, c0), ceil_div(n, n0), n0, c0

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.kernels import DTYPE_CODES, summarise
-from opdump.records import IO, Frame, HostPayload, Memory, OpRecord, Phase, SkipReason, StatisticValue, TensorRecord
+from opdump.records import IO, Frame, HostPayload, Memory, OpRecord, StatisticValue, TensorRecord
 from opdump.statistics import ElementStatistics, SummaryStatistics
 
 DTYPES = (*DTYPE_CODES, "complex64", "complex128", "float8_e4m3fn")
@@ -79,18 +79,7 @@ class _Sample:
         self.ops: list[OpRecord] = []
         self.tensors: list[TensorRecord] = []
 
-    def op(
-        self,
-        op_type: str,
-        op_name: str,
-        *,
-        phase: Phase = "forward",
-        kernel: str = "",
-        forward_op: str = "",
-        stack: tuple[Frame, ...] = (_CALLER,),
-        arguments: Mapping[str, Any] | None = None,
-        skip: SkipReason = "",
-    ) -> OpRecord:
+    def op(self, op_type: str, op_name: str, *, stack: tuple[Frame, ...] = (_CALLER,), **facts: Any) -> OpRecord:
         order = len(self.ops)
         op = OpRecord(
             op_type=op_type,
@@ -102,12 +91,8 @@ class _Sample:
             rank_id=self.rank_id,
             order=order,
             occurrence=sum(1 for earlier in self.ops if earlier.op_name == op_name),
-            phase=phase,
-            kernel=kernel,
-            forward_op=forward_op,
             stack=stack,
-            arguments=arguments or {},
-            skip=skip,
+            **facts,
         )
         self.ops.append(op)
         return op
@@ -121,10 +106,8 @@ class _Sample:
         *,
         dtype: str = "",
         shape: tuple[int, ...] = (2, 3),
-        argument: str = "",
-        source: str = "",
-        skip: SkipReason = "",
         sample_num: int = 0,
+        **facts: Any,
     ) -> None:
         name = dtype or ("float32" if array is None else array.dtype.name)
         statistics: Mapping[str, StatisticValue] = {}
@@ -139,12 +122,10 @@ class _Sample:
                 shape=shape if array is None else array.shape,
                 payload=None if array is None else HostPayload(array.reshape(-1)[:sample_num] if sample_num else array),
                 statistics=statistics,
-                argument=argument,
-                source=source,
                 data_size=0 if array is None else array.size * _bytes(name),
-                skip=skip,
                 sample=sample_num,
                 memory=None if array is None else _memory_of(array, len(self.tensors)),
+                **facts,
             )
         )
 
