@@ -14,7 +14,7 @@ from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.checks.not_finite import not_finite
 from opdump.checks.origins import PARAMETER, Origins
 from opdump.layouts.mindspore_sync.names import sanitise
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import OpRecord, TensorRecord, shown_shape
 from opdump.reports.computational_graph import GraphSearch, search_lines
 from opdump.reports.shown_part import file_of
 from opdump.reports.statistics_shown import SHOWN, added_statistics, shown_statistics, statistics_of
@@ -130,13 +130,6 @@ def print_details(printer: Printer, executions: Sequence[Execution], damaged: li
     _print_more(printer, executions, limit)
 
 
-def source_of(op: OpRecord) -> str:
-    """The innermost line of the program, as `train.py:175`."""
-    if not op.stack:
-        return ""
-    return f"{os.path.basename(op.stack[0].file)}:{op.stack[0].line}"
-
-
 def _print_more(printer: Printer, executions: Sequence[Execution], limit: int) -> None:
     if limit and len(executions) > limit:
         printer.text(f"... and more (--limit {limit * 5} shows more of them, --limit 0 all)")
@@ -209,7 +202,7 @@ def _operator_row(execution: Execution, damaged: list[str], added: Sequence[str]
     op = execution.op
     scope, _, name = op.op_name.rpartition("/")
     place = ["", "", ""] if one_place else [str(op.rank_id), str(op.step), str(op.graph_id)]
-    row = [*place, name, scope, op.phase, source_of(op)]
+    row = [*place, name, scope, op.phase, op.line]
     record = next(iter(execution.outputs.values()), None) or next(iter(execution.inputs.values()), None)
     if record is None:
         return [*row, *[""] * (4 + len(_STATISTICS) + len(added)), op.skip]
@@ -281,7 +274,7 @@ def _statistic_columns(added: Sequence[str]) -> list[Column]:
 
 
 def _shape(record: TensorRecord) -> str:
-    shape = f"({','.join(map(str, record.shape))})"
+    shape = shown_shape(record.shape)
     return f"{shape} first {record.sample:,}" if record.sample and not record.statistics else shape
 
 

@@ -24,8 +24,8 @@ from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
 from opdump.layouts.ascend.overflow_record import OverflowRecord
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
-from opdump.reports.damage import damage_of
 from opdump.reports.histories import print_histories
+from opdump.reports.statistics_shown import damage_of
 from opdump.reports.table import Column, Printer, printable
 from opdump.reports.watchpoints import hit_json, overflow_hits, print_hits, watch_step
 

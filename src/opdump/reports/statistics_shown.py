@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from opdump.checks.not_finite import MEASURES, not_finite
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
-from opdump.records import DamagedPayload, StatisticValue, TensorRecord
-from opdump.reports.damage import damage_of
+from opdump.records import DamagedPayload, StatisticValue, SupportsInspection, TensorRecord
 from opdump.statistics import OWN, SummaryStatistics, format_statistic
 
 SHOWN = MEASURES
@@ -32,6 +31,19 @@ def statistics_of(record: TensorRecord, damaged: list[str]) -> Mapping[str, Stat
         damaged.append(str(error))
         return {}
     return SummaryStatistics(summarise(array)) if array.dtype.name in DTYPE_CODES else {}
+
+
+def damage_of(record: TensorRecord) -> str:
+    """Why the elements of a tensor cannot be read, as far as its file's header and size tell: no element is read, and statistics of an index
+    are as good as ever where their file is not. Empty where they can be read, or are not there.
+    """
+    payload = record.payload
+    try:
+        if payload is not None and isinstance(payload, SupportsInspection):
+            payload.inspect()
+    except OpdumpError as error:
+        return str(error)
+    return ""
 
 
 def added_statistics(records: Iterable[TensorRecord]) -> tuple[str, ...]:

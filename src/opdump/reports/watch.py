@@ -18,7 +18,6 @@ from opdump import amounts
 from opdump.catalog.catalog import Execution
 from opdump.plan import WatchedLook
 from opdump.records import OpRecord, TensorRecord
-from opdump.reports.dump_tables import source_of
 from opdump.reports.table import Column, Printer
 
 
@@ -122,7 +121,7 @@ def watch_json(outputs: Sequence[WatchedOutput]) -> list[dict[str, object]]:
             "output": output.slot,
             "first_changed_after": output.writer_name or None,
             "kernel": output.writer.kernel if output.writer is not None else None,
-            "source": source_of(output.writer) if output.writer is not None else None,
+            "source": output.writer.line if output.writer is not None else None,
             "changes": output.changes,
             "looks": output.looks,
         }
@@ -140,7 +139,7 @@ def _row(output: WatchedOutput) -> list[str]:
         str(output.slot),
         output.writer_name,
         writer.kernel or writer.op_type,
-        source_of(writer),
+        writer.line,
         str(output.changes),
         str(output.looks),
     ]
