@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from opdump import amounts
 from opdump.amounts import repr_of
@@ -41,11 +41,24 @@ from opdump.records import IO, OpRecord, SkipReason, TensorRecord
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+    from typing_extensions import Unpack
 
 __all__ = ["Catalog", "Execution", "Run", "open_dump"]
 
 _PARAMETER = "Parameter"
 """op_type of what is recorded without an operator; such a name may be given with it in front."""
+
+
+class TensorKeywords(TypedDict, total=False):
+    """What `Catalog.tensors` is asked for by keyword."""
+
+    step: int | None
+    rank: int | None
+    graph: int | None
+    op_type: str | None
+    source: str | None
+    io: IO | None
+    include_skipped: bool
 
 
 def open_dump(path: str | os.PathLike[str], *, run: RunChoice = "latest") -> Catalog:
@@ -236,61 +249,17 @@ class Catalog:
         )
         return (record for execution in found for record in execution.tensors if io is None or record.io == io)
 
-    def to_pandas(
-        self,
-        name: str | None = None,
-        *,
-        step: int | None = None,
-        rank: int | None = None,
-        graph: int | None = None,
-        op_type: str | None = None,
-        source: str | None = None,
-        io: IO | None = None,
-        include_skipped: bool = False,
-    ) -> pd.DataFrame:
+    def to_pandas(self, name: str | None = None, **which: Unpack[TensorKeywords]) -> pd.DataFrame:
         """The tensors that `tensors` gives for these arguments, as a DataFrame of pandas: one row for each, with its operator, module,
         line, dtype, shape and every statistic. docs/python.md lists the columns. No elements are read.
 
         Raises PackageMissingError where pandas is not installed (`pip install 'opdump[pandas]'`), else as `ops` does.
         """
-        return pandas_frame(
-            self.tensors(
-                name,
-                step=step,
-                rank=rank,
-                graph=graph,
-                op_type=op_type,
-                source=source,
-                io=io,
-                include_skipped=include_skipped,
-            )
-        )
+        return pandas_frame(self.tensors(name, **which))
 
-    def to_polars(
-        self,
-        name: str | None = None,
-        *,
-        step: int | None = None,
-        rank: int | None = None,
-        graph: int | None = None,
-        op_type: str | None = None,
-        source: str | None = None,
-        io: IO | None = None,
-        include_skipped: bool = False,
-    ) -> pl.DataFrame:
+    def to_polars(self, name: str | None = None, **which: Unpack[TensorKeywords]) -> pl.DataFrame:
         """The same as a DataFrame of polars."""
-        return polars_frame(
-            self.tensors(
-                name,
-                step=step,
-                rank=rank,
-                graph=graph,
-                op_type=op_type,
-                source=source,
-                io=io,
-                include_skipped=include_skipped,
-            )
-        )
+        return polars_frame(self.tensors(name, **which))
 
     def find(
         self,

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar, cast
 
 from opdump.amounts import repr_of
 from opdump.html_table import html_table
-from opdump.records import Frame, OpRecord, Phase, SkipReason, TensorRecord, format_statistic, shown_shape
+from opdump.records import OpRecord, TensorRecord, format_statistic, shown_shape
 
 _SHOWN: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
+
+
+Value = TypeVar("Value")
+
+
+def _of_op(read: Callable[[OpRecord], Value]) -> Value:
+    """A property of an execution that its operator has."""
+    return cast(Value, property(lambda execution: read(execution.op)))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -30,81 +38,25 @@ class Execution:
         """Outputs by slot."""
         return {record.slot: record for record in self.tensors if record.io == "output"}
 
-    @property
-    def op_type(self) -> str:
-        return self.op.op_type
-
-    @property
-    def op_name(self) -> str:
-        return self.op.op_name
-
-    @property
-    def timestamp(self) -> int:
-        return self.op.timestamp
-
-    @property
-    def step(self) -> int:
-        return self.op.step
-
-    @property
-    def net_name(self) -> str:
-        return self.op.net_name
-
-    @property
-    def graph_id(self) -> int:
-        return self.op.graph_id
-
-    @property
-    def rank_id(self) -> int:
-        return self.op.rank_id
-
-    @property
-    def device_id(self) -> int:
-        return self.op.device_id
-
-    @property
-    def task_id(self) -> int:
-        return self.op.task_id
-
-    @property
-    def stream_id(self) -> int:
-        return self.op.stream_id
-
-    @property
-    def order(self) -> int:
-        return self.op.order
-
-    @property
-    def occurrence(self) -> int:
-        return self.op.occurrence
-
-    @property
-    def phase(self) -> Phase:
-        return self.op.phase
-
-    @property
-    def kernel(self) -> str:
-        return self.op.kernel
-
-    @property
-    def forward_op(self) -> str:
-        return self.op.forward_op
-
-    @property
-    def stack(self) -> tuple[Frame, ...]:
-        return self.op.stack
-
-    @property
-    def arguments(self) -> Mapping[str, Any]:
-        return self.op.arguments
-
-    @property
-    def skip(self) -> SkipReason:
-        return self.op.skip
-
-    @property
-    def line(self) -> str:
-        return self.op.line
+    op_type = _of_op(lambda op: op.op_type)
+    op_name = _of_op(lambda op: op.op_name)
+    timestamp = _of_op(lambda op: op.timestamp)
+    step = _of_op(lambda op: op.step)
+    net_name = _of_op(lambda op: op.net_name)
+    graph_id = _of_op(lambda op: op.graph_id)
+    rank_id = _of_op(lambda op: op.rank_id)
+    device_id = _of_op(lambda op: op.device_id)
+    task_id = _of_op(lambda op: op.task_id)
+    stream_id = _of_op(lambda op: op.stream_id)
+    order = _of_op(lambda op: op.order)
+    occurrence = _of_op(lambda op: op.occurrence)
+    phase = _of_op(lambda op: op.phase)
+    kernel = _of_op(lambda op: op.kernel)
+    forward_op = _of_op(lambda op: op.forward_op)
+    stack = _of_op(lambda op: op.stack)
+    arguments = _of_op(lambda op: op.arguments)
+    skip = _of_op(lambda op: op.skip)
+    line = _of_op(lambda op: op.line)
 
     def __repr__(self) -> str:
         tensors = f"{len(self.inputs)} in, {len(self.outputs)} out"
