@@ -13,8 +13,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from opdump.index.writer import RunFacts
 from opdump.kernels import Summary
-from opdump.layouts.mindspore_sync.writer import StepRecords, SyncWriter
+from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
@@ -27,14 +28,8 @@ ARGUMENTS = {"stride": [1, 1], "padding": [0, 0], "groups": 1}
 def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="opdump-end-step-"))
     try:
-        writer = SyncWriter(
-            DumpPlan(path=root, saved_data="statistic"),
-            rank_id=0,
-            device_target="CPU",
-            framework="none",
-            framework_version="0",
-            command=("benchmark",),
-        )
+        plan = DumpPlan(path=root, saved_data="statistic")
+        writer = SyncWriter(plan, RunFacts(0, "CPU", "none", "0", "0", ("benchmark",), plan.to_json()))
         stacks = [
             (Frame("train.py", line, "step", "loss = model(x)"), Frame("main.py", 3, "main", "run()"))
             for line in range(80)
@@ -43,7 +38,7 @@ def main() -> None:
         for step in range(STEPS):
             records = step_records(step, stacks)
             begin = time.perf_counter()
-            writer.end_step(records)
+            writer.write_step(*records)
             times.append(1e3 * (time.perf_counter() - begin))
         writer.close({"executed": OPERATORS * STEPS})
     finally:
@@ -52,7 +47,9 @@ def main() -> None:
     print(f"first step {times[0]:.1f} ms; then median {statistics.median(rest):.1f} ms, best {min(rest):.1f} ms")
 
 
-def step_records(step: int, stacks: list[tuple[Frame, ...]]) -> StepRecords:
+def step_records(
+    step: int, stacks: list[tuple[Frame, ...]]
+) -> tuple[int, list[OpRecord], list[TensorRecord], list[None]]:
     ops = [
         OpRecord(
             op_type="convolution",
@@ -76,7 +73,7 @@ def step_records(step: int, stacks: list[tuple[Frame, ...]]) -> StepRecords:
             replace(blank, op=ops[owner], slot=slot, argument="input", statistics=SummaryStatistics(summary))
         )
     tensors.sort(key=lambda record: record.op.order)
-    return StepRecords(step, ops, tensors, [None] * TENSORS)
+    return step, ops, tensors, [None] * TENSORS
 
 
 if __name__ == "__main__":

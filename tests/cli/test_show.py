@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from opdump.adapters.base import Settings
+from opdump.index.writer import RunFacts, own_version
 from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
@@ -27,14 +28,8 @@ def write_dump(root: Path, *, ranks: int = 1, **settings: Any) -> Path:
     plan = DumpPlan(path=root, **{"net_name": "Fake", "saved_data": "full", **settings})
     for rank in range(ranks):
         fake = FakeAdapter()
-        writer = SyncWriter(
-            plan,
-            rank_id=rank,
-            device_target="CPU",
-            framework="fake",
-            framework_version="1",
-            command=("fake.py", "--lr"),
-        )
+        facts = ("CPU", "fake", "1", own_version(), ("fake.py", "--lr"), plan.to_json())
+        writer = SyncWriter(plan, RunFacts(rank, *facts))
         recorder = Recorder(plan, writer, fake.reader(plan))
         with fake.attach(recorder, Settings(rank_id=rank)) as clock:
             for step in range(2):

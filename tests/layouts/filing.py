@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opdump.index.writer import RunFacts
-from opdump.layouts.mindspore_sync.writer import StepRecords, SyncWriter
+from opdump.index.writer import RunFacts, own_version
+from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.testing import SampleStep, layout_tests
 
 
 def new_writer(plan: DumpPlan, *, rank_id: int = 0) -> SyncWriter:
-    return SyncWriter(
-        plan,
-        rank_id=rank_id,
-        device_target="CPU",
-        framework="fake",
-        framework_version="1.2",
-        command=("train.py", "--x"),
-    )
+    facts = ("CPU", "fake", "1.2", own_version(), ("train.py", "--x"), plan.to_json())
+    return SyncWriter(plan, RunFacts(rank_id, *facts))
 
 
 def file_step(writer: SyncWriter, step: SampleStep) -> None:
     saves = writer.plan.saves_tensors
     files = [writer.write_payload(record) if saves and record.payload else None for record in step.tensors]
-    writer.end_step(StepRecords(step.step, step.ops, step.tensors, files))
+    writer.write_step(step.step, step.ops, step.tensors, files)
 
 
 def file_steps(plan: DumpPlan, steps: Sequence[SampleStep], *, rank_id: int = 0) -> None:

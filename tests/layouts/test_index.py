@@ -23,7 +23,6 @@ from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
 from opdump.index.payload import FilePayload
 from opdump.kernels import summarise
-from opdump.layouts.mindspore_sync.writer import StepRecords
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, SkipReason, StatisticValue
 from opdump.statistics import SummaryStatistics
@@ -224,9 +223,9 @@ def test_what_is_only_counted_comes_back_as_numbers(tmp_path: Path) -> None:
     steps = [sample_step(number) for number in range(3)]
     counts: list[Mapping[SkipReason, int]] = [{}, {"view": 3, "allocation": 1}, {"view": 2}]
     for step, counted in zip(steps, counts, strict=True):
-        writer.end_step(StepRecords(step.step, step.ops, step.tensors, [None] * len(step.tensors), counted))
+        writer.write_step(step.step, step.ops, step.tensors, [None] * len(step.tensors), counted)
     # A part of a step that has nothing to list.
-    writer.end_step(StepRecords(2, [], [], [], {"view": 5, "metadata": 1}))
+    writer.write_step(2, [], [], [], {"view": 5, "metadata": 1})
     writer.close({})
     catalog = open_dump(tmp_path)
     assert [dict(catalog.counted(step)) for step in catalog.steps] == [
@@ -273,7 +272,7 @@ def test_what_a_failed_step_would_have_stored_is_stored_by_the_next(tmp_path: Pa
     with closing(sqlite3.connect(index_file(tmp_path), isolation_level=None)) as database:
         database.execute("CREATE TRIGGER full BEFORE INSERT ON batches BEGIN SELECT RAISE(ABORT, 'full'); END")
         with pytest.raises(DumpPathError, match="full"):
-            writer.end_step(StepRecords(0, step.ops, [unknown], [None]))
+            writer.write_step(0, step.ops, [unknown], [None])
         database.execute("DROP TRIGGER full")
     file_step(writer, sample_step(1))
     catalog = open_dump(tmp_path)
@@ -295,10 +294,8 @@ def test_a_tensor_without_summary_stands_among_others(tmp_path: Path) -> None:
         for record, statistics in zip([r for r in step.tensors if not r.skip], kinds, strict=False)
     ]
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
-    writer.end_step(StepRecords(0, step.ops, tensors, [None, "Net/0/0/a.npy", None, None, None]))
-    writer.end_step(
-        StepRecords(1, [], [replace(r, statistics={}, op=replace(r.op, step=1)) for r in tensors], [None] * 5)
-    )
+    writer.write_step(0, step.ops, tensors, [None, "Net/0/0/a.npy", None, None, None])
+    writer.write_step(1, [], [replace(r, statistics={}, op=replace(r.op, step=1)) for r in tensors], [None] * 5)
     writer.close({})
     found = {record.name: record.statistics for record in open_dump(tmp_path).tensors(step=0)}
     assert [found[record.name] for record in tensors] == kinds

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from opdump.catalog.catalog import open_dump
+from opdump.index.writer import RunFacts
 from opdump.layouts.base import Layout
 from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.layouts.registry import LAYOUTS
@@ -30,9 +31,7 @@ del LayoutTests  # a contract is no test by itself
 @pytest.mark.parametrize("layout", ["mindspore-2.3", "mindspore-2.10"])
 def test_a_writer_that_wrote_nothing_leaves_a_dump_that_opens(tmp_path: Path, layout: str) -> None:
     plan = DumpPlan(path=tmp_path, layout=layout)
-    writer = SyncWriter(
-        plan, rank_id=3, device_target="CPU", framework="fake", framework_version="1", command=("train.py",)
-    )
+    writer = SyncWriter(plan, RunFacts(3, "CPU", "fake", "1", "0", ("train.py",), plan.to_json()))
     writer.close({"executed": 0})
     catalog = open_dump(tmp_path)
     assert catalog.ranks == (3,)

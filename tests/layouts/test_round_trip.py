@@ -17,7 +17,6 @@ from opdump.catalog.catalog import open_dump
 from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
 from opdump.layouts.ascend.writer import AscendWriter
-from opdump.layouts.mindspore_sync.writer import StepRecords
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.records import Frame, HostPayload, Memory, OpRecord, TensorRecord
@@ -95,7 +94,7 @@ def test_whatever_an_adapter_makes_comes_back(layout: str, step: tuple[list[OpRe
         root = Path(directory)
         writer = new_writer(DumpPlan(path=root, saved_data="full", layout=layout))
         files = [writer.write_payload(record) for record in tensors]
-        writer.end_step(StepRecords(0, ops, tensors, list(files)))
+        writer.write_step(0, ops, tensors, list(files))
         writer.close({})
         catalog = open_dump(root)
         assert [each.op for each in catalog.ops()] == ops
@@ -149,7 +148,7 @@ def test_text_that_is_no_unicode_is_kept_readable() -> None:
     op = OpRecord(op_type="A", op_name="Default/A-op0", timestamp=1, stack=(Frame("/home/\udce4/train.py", 1),))
     with tempfile.TemporaryDirectory() as directory:
         writer = new_writer(DumpPlan(path=Path(directory)))
-        writer.end_step(StepRecords(0, [op], [], []))
+        writer.write_step(0, [op], [], [])
         writer.close({})
         (found,) = open_dump(directory).ops()
     assert found.op == replace(op, stack=(Frame("/home/\\udce4/train.py", 1),))
@@ -163,7 +162,7 @@ def test_one_argument_value_is_not_taken_for_another() -> None:
     ]
     with tempfile.TemporaryDirectory() as directory:
         writer = new_writer(DumpPlan(path=Path(directory)))
-        writer.end_step(StepRecords(0, ops, [], []))
+        writer.write_step(0, ops, [], [])
         writer.close({})
         found = [op.arguments["x"] for op in open_dump(directory).ops()]
     assert [repr(value) for value in found] == [repr(list(v) if isinstance(v, tuple) else v) for v in values]

@@ -21,7 +21,6 @@ from opdump.graph import Graph, GraphNode, GraphOutput
 from opdump.layouts.mindspore_sync.files import read_mapping
 from opdump.layouts.mindspore_sync.names import parse_file_name
 from opdump.layouts.mindspore_sync.statistic_csv import decode_statistic_csv
-from opdump.layouts.mindspore_sync.writer import StepRecords
 from opdump.plan import DumpPlan, StepSet
 from opdump.records import HostPayload, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
@@ -54,7 +53,7 @@ def test_the_tree_of_the_seed(tmp_path: Path) -> None:
     writer.write_constant(3, record)
     writer.write_kernel_args(op)
     writer.write_graph(_graph(_OP.op_name))
-    writer.end_step(StepRecords(4, [op], [record], [file]))
+    writer.write_step(4, [op], [record], [file])
     writer.close({})
     assert _tree(tmp_path / "rank_0") == {
         ".dump_metadata/config.json",
@@ -83,7 +82,7 @@ def test_the_names_of_mindspore_2_10(tmp_path: Path) -> None:
     record = replace(_TENSOR, dtype="bfloat16", statistics={"max": 1.0, "min": 1.0, "l2norm": 2.0**0.5})
     file = writer.write_payload(record)
     constant = writer.write_constant(0, record)
-    writer.end_step(StepRecords(4, [_OP], [record], [file]))
+    writer.write_step(4, [_OP], [record], [file])
     writer.close({})
     stem = "0.0.1795247154245448.output.0.DefaultFormat.BFloat16.npy"
     assert file == f"Net/0/4/MatMul.Default_fc-Dense_MatMul-op7.{stem}"
@@ -133,7 +132,7 @@ def test_a_name_over_255_bytes_goes_to_mapping_csv(tmp_path: Path) -> None:
     writer = new_writer(DumpPlan(path=tmp_path, save_kernel_args=True))
     files = [writer.write_payload(replace(record, slot=slot)) for slot in range(3)]
     writer.write_kernel_args(record.op)
-    writer.end_step(StepRecords(4, [record.op], [replace(record, slot=slot) for slot in range(3)], list(files)))
+    writer.write_step(4, [record.op], [replace(record, slot=slot) for slot in range(3)], list(files))
     writer.close({})
     mapping = read_mapping(tmp_path / "rank_0/Net/0/4/mapping.csv")
     for slot, file in enumerate(files):
@@ -338,7 +337,7 @@ def test_a_forked_process_leaves_the_dump_alone(tmp_path: Path) -> None:
 def test_summaries_and_plain_statistics_are_both_kept(tmp_path: Path) -> None:
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
     plain = replace(_TENSOR, payload=None, statistics={"max": float("nan"), "count": 2, "md5": "ab"})
-    writer.end_step(StepRecords(4, [_OP], [plain], [None]))
+    writer.write_step(4, [_OP], [plain], [None])
     writer.close({})
     (found,) = open_dump(tmp_path)
     assert not isinstance(found.statistics, SummaryStatistics)

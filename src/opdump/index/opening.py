@@ -193,9 +193,15 @@ def _check_journal_end(journal: Path) -> None:
             )
 
 
-def _open(path: Path, mode: str) -> sqlite3.Connection:
+def address_of(path: Path, mode: str) -> str:
+    """A file's address as SQLite takes it; `mode` is "ro", "rw" or "rwc"."""
     quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    database = sqlite3.connect(f"file:{quoted}?mode={mode}", uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None)
+    return f"file:{quoted}?mode={mode}"
+
+
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    address = address_of(path, mode)
+    database = sqlite3.connect(address, uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None)
     try:
         _restrict(database, path.stat().st_size)
         database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()  # touches the file for the first time

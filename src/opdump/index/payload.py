@@ -26,16 +26,11 @@ _ITEM_BITS: Final = {"bool": 8, "bfloat16": 16, "complex32": 32, "complex64": 64
 
 
 @dataclass(frozen=True, slots=True)
-class FilePayload:
-    """The elements in `root`/`relative`, read when they are asked for.
-
-    `dtype` is the original element type and `shape` what the dump promises; a shape of None takes that of the file.
-    """
+class InFile:
+    """What elements in the file `root`/`relative` of a dump have alike, whatever the file is."""
 
     root: Path
     relative: str
-    dtype: str
-    shape: tuple[int, ...] | None = None
 
     @property
     def path(self) -> Path:
@@ -46,6 +41,17 @@ class FilePayload:
     def file(self) -> str:
         """The path as the dump was opened."""
         return os.path.join(self.root, self.relative)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePayload(InFile):
+    """Elements in a npy file, read when they are asked for.
+
+    `dtype` is the original element type and `shape` what the dump promises; a shape of None takes that of the file.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None = None
 
     def inspect(self) -> None:
         """Raises CorruptDumpError as `to_host` does; no element is read."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
 
@@ -32,7 +31,7 @@ from opdump.index.values import (
     whole_numbers,
 )
 from opdump.kernels import Summary
-from opdump.records import IO, Frame, Memory, OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
+from opdump.records import Frame, OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
 _MOST_CACHED_PATTERNS = 16  # a regular training has a few; where every step is another, none is used again
@@ -66,21 +65,6 @@ class _Pattern(NamedTuple):
     tensors: list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    io: IO
-    slot: int
-    dtype: str
-    shape: tuple[int, ...]
-    format: str
-    data_size: int
-    argument: str
-    source: str
-    skip: SkipReason
-    sample: int
-    memory: Memory | None
-
-
 class IndexReader:
     """The index at `path`, whose files are below `root`. A connection lives as long as one call: a capture that is still
     going on is not held up.
@@ -96,7 +80,8 @@ class IndexReader:
         self._root = root
         self._open_payload = open_payload
         self._operators: dict[int, tuple[Any, ...]] = {}
-        self._signatures: dict[int, _Signature] = {}
+        self._signatures: dict[int, dict[str, Any]] = {}
+        """Of each row the fields of its records."""
         self._arguments: dict[int, dict[str, Any]] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
         self._last_row = {"operators": 0, "signatures": 0, "arguments": 0, "frames": 0}
@@ -104,7 +89,7 @@ class IndexReader:
         self._read_before: set[FiledBatch] = set()
         with self._named():
             check_index(self._file)
-            with self._database() as database:
+            with self._file.connect() as database:
                 self._names_budget, self._batches_budget = self._budget(), self._budget()
                 runs = [_run(row) for row in self._rows(database, "SELECT * FROM runs ORDER BY id")]
                 totals: dict[int, dict[str, int]] = {run.id: {} for run in runs}
@@ -129,12 +114,12 @@ class IndexReader:
 
     def read(self, batch: FiledBatch) -> BatchRecords:
         """The records of a batch, in the order in which they were filed."""
-        with self._named(), self._database() as database:
+        with self._named(), self._file.connect() as database:
             return self._read(database, batch)
 
     def newest_timestamp(self) -> int:
         """The latest time stamp of an operator; -1 where no batch has one."""
-        with self._named(), self._database() as database:
+        with self._named(), self._file.connect() as database:
             rows = self._rows(database, "SELECT id, timestamps FROM batches ORDER BY id")
             return max((max(whole_numbers(stamps), default=-1) for _, stamps in rows), default=-1)
 
@@ -171,7 +156,7 @@ class IndexReader:
     def constants(self) -> list[tuple[int, TensorRecord]]:
         """The constants of every run, in the order in which they were filed: (run, record)."""
         found: list[tuple[int, TensorRecord]] = []
-        with self._named(), self._database() as database:
+        with self._named(), self._file.connect() as database:
             self._load_what_is_new(database)
             for _, run, step, operator, time, signature, blob, others, file in self._rows(
                 database,
@@ -184,7 +169,7 @@ class IndexReader:
 
     def op_names(self, graph_id: int) -> tuple[tuple[str, str], ...]:
         """(op_type, true name) of the operators of a graph, of all runs."""
-        with self._named(), self._database() as database:
+        with self._named(), self._file.connect() as database:
             self._load_what_is_new(database)
         return tuple(dict.fromkeys((row[0], row[1]) for row in self._operators.values() if row[3] == graph_id))
 
@@ -214,30 +199,15 @@ class IndexReader:
         )
 
     def _tensor(self, op: OpRecord, number: Any, summary: Summary | None, others: Any, file: Any) -> TensorRecord:
-        signature: _Signature = known(self._signatures, number, "signature")
+        signature: dict[str, Any] = known(self._signatures, number, "signature")
         values: Mapping[str, StatisticValue] = statistics(others) if others is not None else {}
         if summary is not None:
             values = SummaryStatistics(summary, values)
         payload = None
         if file is not None:
-            filed = (signature.sample,) if signature.sample else signature.shape
-            payload = self._open_payload(self._root, text(file), signature.dtype, filed)
-        return TensorRecord(
-            op=op,
-            io=signature.io,
-            slot=signature.slot,
-            dtype=signature.dtype,
-            shape=signature.shape,
-            format=signature.format,
-            payload=payload,
-            statistics=values,
-            argument=signature.argument,
-            source=signature.source,
-            data_size=signature.data_size,
-            skip=signature.skip,
-            sample=signature.sample,
-            memory=signature.memory,
-        )
+            filed = (signature["sample"],) if signature["sample"] else signature["shape"]
+            payload = self._open_payload(self._root, text(file), signature["dtype"], filed)
+        return TensorRecord(op=op, payload=payload, statistics=values, **signature)
 
     def _pattern(self, database: sqlite3.Connection, number: int) -> _Pattern:
         pattern = self._patterns.get(number)
@@ -328,11 +298,6 @@ class IndexReader:
             reason = str(error) or type(error).__name__
             raise CorruptDumpError(f"{self._file.path}: the index cannot be read ({reason})") from error
 
-    @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        with self._file.connect() as database:
-            yield database
-
 
 def _run(row: tuple[Any, ...]) -> Run:
     number, started, ended, rank, target, framework, framework_version, opdump_version, process, command, plan = row
@@ -360,25 +325,25 @@ def _operator(row: list[Any]) -> tuple[Any, ...]:
     return checked
 
 
-def _signature(row: list[Any]) -> _Signature:
+def _signature(row: list[Any]) -> dict[str, Any]:
     io, slot, dtype, dimensions, layout, data_size, argument, source, skip, *later = row
     sample, place = [*later, *_LATER_COLUMNS[len(later) :]]
     if io not in ("input", "output"):
         raise CorruptDumpError(f"the index describes a tensor as {shown(io)}; expected 'input' or 'output'")
     sizes = shape(dimensions)
-    return _Signature(
-        io=io,
-        slot=count(slot),
-        dtype=name(dtype),
-        shape=sizes,
-        format=name(layout),
-        data_size=count(data_size),
-        argument=name(argument),
-        source=name(source),
-        skip=_reason(skip),
-        sample=count(sample),
-        memory=memory(place, len(sizes)),
-    )
+    return {
+        "io": io,
+        "slot": count(slot),
+        "dtype": name(dtype),
+        "shape": sizes,
+        "format": name(layout),
+        "data_size": count(data_size),
+        "argument": name(argument),
+        "source": name(source),
+        "skip": _reason(skip),
+        "sample": count(sample),
+        "memory": memory(place, len(sizes)),
+    }
 
 
 def _counted(value: Any) -> dict[SkipReason, int]:

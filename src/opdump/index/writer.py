@@ -34,7 +34,7 @@ from opdump.index.batch import (
     signature_keys,
     statistics_of,
 )
-from opdump.index.opening import check_files, check_schema
+from opdump.index.opening import address_of, check_files, check_schema
 from opdump.index.schema import (
     APPLICATION_ID,
     INDEX_NAME,
@@ -62,7 +62,7 @@ _HIGHEST = (
     "SELECT (SELECT MAX(id) FROM operators), (SELECT MAX(stack) FROM frames), (SELECT MAX(id) FROM arguments),"
     " (SELECT MAX(id) FROM signatures), (SELECT MAX(id) FROM patterns)"
 )
-_NOTHING: Mapping[SkipReason, int] = {}
+NOTHING_COUNTED: Mapping[SkipReason, int] = {}
 _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 
 
@@ -132,7 +132,7 @@ class IndexWriter:
         batch: Batch,
         files: Sequence[str | None],
         constants: Sequence[Constant] = (),
-        counted: Mapping[SkipReason, int] = _NOTHING,
+        counted: Mapping[SkipReason, int] = NOTHING_COUNTED,
     ) -> None:
         """File the records of (a part of) a step; `files` runs parallel to the tensors.
 
@@ -252,7 +252,12 @@ class IndexWriter:
                     f"into a new directory, {remedy}"
                 )
             if version == SCHEMA_VERSION:
-                _check_schema(database, self._path)
+                try:  # what an index computes is computed by whoever writes into it: triggers, checks
+                    check_schema(database, self._path)
+                except CorruptDumpError as error:
+                    raise DumpPathError(
+                        f"{error}: dump into a new directory, or remove the dump that is there"
+                    ) from error
             if version == 0:
                 for statement in (*TABLES, *VIEWS):
                     database.execute(statement)
@@ -426,24 +431,14 @@ class _NewRows:
         return number
 
 
-def _check_schema(database: sqlite3.Connection, path: Path) -> None:
-    """What an index computes is computed by whoever writes into it: triggers, checks."""
-    try:
-        check_schema(database, path)
-    except CorruptDumpError as error:
-        raise DumpPathError(f"{error}: dump into a new directory, or remove the dump that is there") from error
-
-
 def _blob(summaries: NDArray[np.float64]) -> bytes:
     """Little-endian, as `index_schema.SUMMARY` reads it."""
     return summaries.astype("<f8", copy=False).tobytes()
 
 
 def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
-    mode = "rwc" if create else "rw"
-    database = sqlite3.connect(
-        f"file:{_quoted(path)}?mode={mode}", uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None
-    )
+    address = address_of(path, "rwc" if create else "rw")
+    database = sqlite3.connect(address, uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None)
     # Not to wait for the disk: what a killed process wrote is in the system's cache and arrives all the same.
     try:
         database.execute("PRAGMA synchronous = OFF")
@@ -460,10 +455,6 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
 def _storable(value: object) -> object:

@@ -5,12 +5,12 @@ A rank that was found gives its records to a catalog, of whichever layout it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from opdump.errors import CorruptDumpError
+from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.index.runs import Run, RunChoice
 from opdump.plan import DumpPlan, LayoutFacts
@@ -66,6 +66,13 @@ class Rank(Protocol):
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
         """The full names of the operators of a graph, in the order in which they run."""
         return ()
+
+
+def require_run(path: Path, run: RunChoice, ranks: Iterable[Rank]) -> None:
+    """Raises NotInDumpError where none of the ranks at `path` has the run of that number."""
+    held = sorted({known.id for rank in ranks for known in rank.runs})
+    if isinstance(run, int) and run not in held:
+        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, held)) or 'none'}")
 
 
 class RankWriter(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 from opdump.dump_file.names import (
     MAPPING_NAME,
@@ -20,9 +19,8 @@ from opdump.dump_file.names import (
 from opdump.errors import CorruptDumpError
 from opdump.index.payload import inside
 from opdump.layouts.ascend.places import Place, list_directory
+from opdump.layouts.mindspore_sync.files import STATISTIC_NAME
 from opdump.records import IO
-
-STATISTIC_NAME: Final = "statistic.csv"
 
 
 @dataclass(slots=True)

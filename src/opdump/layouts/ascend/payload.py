@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opdump.errors import CorruptDumpError
-from opdump.index.payload import inside
+from opdump.index.payload import InFile
 from opdump.records import IO
 
 if TYPE_CHECKING:
@@ -18,26 +16,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class DumpPayload:
-    """One tensor of the dump file `root`/`relative`, in the device's format.
+class DumpPayload(InFile):
+    """One tensor of a dump file, in the device's format.
 
     The file is opened when the elements are asked for and not before: a dump may have more files than a process can hold open.
     """
 
-    root: Path
-    relative: str
     io: IO
     slot: int
-
-    @property
-    def path(self) -> Path:
-        """Where the file is. Raises CorruptDumpError where that is outside the dump."""
-        return inside(self.root, self.relative)
-
-    @property
-    def file(self) -> str:
-        """The path as the dump was opened."""
-        return os.path.join(self.root, self.relative)
 
     def inspect(self) -> None:
         """Raises as `tensor` does; no element is read."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from opdump.dump_file.names import DumpName
-from opdump.errors import CorruptDumpError, NotInDumpError
+from opdump.errors import CorruptDumpError
 from opdump.graph import Graph
 from opdump.index.lost_files import cut_off, left_out
 from opdump.index.payload import inside
@@ -19,7 +19,7 @@ from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles, list_place
 from opdump.layouts.ascend.indexed import Indexes
 from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started
 from opdump.layouts.ascend.records import Executed, PlaceReader
-from opdump.layouts.base import ModelDirectories, StepContent
+from opdump.layouts.base import ModelDirectories, StepContent, require_run
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import OpRecord, TensorRecord
@@ -234,9 +234,7 @@ def read_devices(path: Path, found: Found, *, run: RunChoice = "latest") -> tupl
         DeviceTree(device, run=run, problems=found.problems if number == 0 else ())
         for number, device in enumerate(found.devices)
     )
-    held = sorted({known.id for tree in trees for known in tree.runs})
-    if isinstance(run, int) and run not in held:
-        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, held)) or 'none'}")
+    require_run(path, run, trees)
     return trees
 
 
@@ -309,5 +307,5 @@ def _content(executed: Sequence[Executed]) -> StepContent:
         counts[key] = occurrence = counts.get(key, -1) + 1
         op = replace(op, order=order, occurrence=occurrence)
         ops.append(op)
-        tensors.extend(tensor.of(op) for tensor in execution.tensors)
+        tensors.extend(replace(tensor, op=op) for tensor in execution.tensors)
     return StepContent(tuple(ops), tuple(tensors))

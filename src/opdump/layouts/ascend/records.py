@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from opdump.dump_file import DumpFile, DumpTensor, data_type, read_dump_file
-from opdump.dump_file.names import UNKNOWN_ID, DumpName, ExceptionName, sanitise
+from opdump.dump_file.names import UNKNOWN_ID, ConvertedName, DumpName, ExceptionName, sanitise
 from opdump.dump_file.samples import samples_of
 from opdump.errors import CorruptDumpError, UndecodableTensorError
 from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
@@ -29,36 +30,7 @@ _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
 # Where a converter had to bring a tensor into a format, it wrote the shape and not the format in its name.
 _SHAPE_IN_NAME = re.compile(r"[0-9]+(?:x[0-9]+)*", re.ASCII)
 _ORDER_OF_IO = {"input": 0, "output": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of an execution whose operator is not made into a record yet."""
-
-    io: IO
-    slot: int
-    dtype: str
-    shape: tuple[int, ...]
-    format: str
-    payload: Payload | None = None
-    statistics: Mapping[str, StatisticValue] = field(default_factory=dict)
-    data_size: int = 0
-    sample: int = 0
-
-    def of(self, op: OpRecord) -> TensorRecord:
-        """The record of it."""
-        return TensorRecord(
-            op=op,
-            io=self.io,
-            slot=self.slot,
-            dtype=self.dtype,
-            shape=self.shape,
-            format=self.format,
-            payload=self.payload,
-            statistics=self.statistics,
-            data_size=self.data_size,
-            sample=self.sample,
-        )
+_Row = TypeVar("_Row", StatisticRow, OperatorRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +38,7 @@ class Executed:
     """One execution of an operator, before its order and occurrence in the step are known."""
 
     op: OpRecord
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorRecord, ...]
 
 
 class PlaceReader:
@@ -79,7 +51,7 @@ class PlaceReader:
 
     def read(self, place: Place, files: PlaceFiles, names: TrueNames) -> list[Executed]:
         """The executions of a place, in the order of their names."""
-        rows = _Rows(self._statistic_rows(files.statistics))
+        rows = _Rows(self._rows(files.statistics, decode_statistic_csv))
         executed = [self._execution(place, files_of, names, rows) for files_of in files.executions]
         executed.extend(self._from_rows(place, group, names) for group in rows.left())
         return executed
@@ -106,28 +78,28 @@ class PlaceReader:
         op = self._op(place, names, op_type, true_name or str(files.dump), timestamp, task_id, stream_id)
         if is_overflow:
             return Executed(OverflowRecord.of(op, files.overflows if files.dump is None else [files.dump]), ())
-        tensors: dict[tuple[IO, int], Tensor] = {}
+        tensors: dict[tuple[IO, int], TensorRecord] = {}
         samples = samples_of(header) if header is not None else {}
         for tensor in header.tensors if header is not None and files.dump is not None else ():
-            found = self._from_dump(str(files.dump), tensor)
+            found = self._from_dump(op, str(files.dump), tensor)
             whole = samples.get(tensor.name)
             tensors[tensor.io, tensor.slot] = found if whole is None else _sample_of(found, whole)
         for key, (converted, relative) in files.tensors.items():
             if key not in tensors:
                 row = known.get(key)
-                tensors[key] = self._from_npy(relative, key, converted.format, converted.dtype, row)
-        for operator_row in self._operator_rows(files.statistics):
+                tensors[key] = self._from_npy(op, relative, key, converted, row)
+        for operator_row in self._rows(files.statistics, decode_operator_csv):
             key = (operator_row.io, operator_row.slot)
-            tensors[key] = _with_statistics(tensors.get(key), operator_row, operator_row.format)
+            tensors[key] = _with_statistics(op, tensors.get(key), operator_row, operator_row.format)
         for key, row in known.items():
-            tensors[key] = _with_statistics(tensors.get(key), row, "DefaultFormat")
+            tensors[key] = _with_statistics(op, tensors.get(key), row, "DefaultFormat")
         return Executed(op, _in_order(tensors.values()))
 
     def _from_rows(self, place: Place, group: Sequence[StatisticRow], names: TrueNames) -> Executed:
         first = group[0]
         true_name = first.op_name if "/" in first.op_name else names.true_name(first.op_type, first.op_name)
         op = self._op(place, names, first.op_type, true_name, first.timestamp, first.task_id, first.stream_id)
-        return Executed(op, _in_order(_with_statistics(None, row, "DefaultFormat") for row in group))
+        return Executed(op, _in_order(_with_statistics(op, None, row, "DefaultFormat") for row in group))
 
     def _op(
         self,
@@ -164,7 +136,7 @@ class PlaceReader:
             self._problems.append(error)
             return None
 
-    def _from_dump(self, relative: str, tensor: DumpTensor) -> Tensor:
+    def _from_dump(self, op: OpRecord, relative: str, tensor: DumpTensor) -> TensorRecord:
         bits = data_type(tensor.data_type).bits
         available = tensor.size * 8 // bits if bits else tensor.size
         shape = tensor.shape
@@ -182,7 +154,8 @@ class PlaceReader:
         elif count > available:
             # No bytes under a shape: the device could not copy the tensor, or the writer left the size out.
             payload = None
-        return Tensor(
+        return TensorRecord(
+            op=op,
             io=tensor.io,
             slot=tensor.slot,
             dtype=tensor.dtype,
@@ -193,9 +166,9 @@ class PlaceReader:
         )
 
     def _from_npy(
-        self, relative: str, key: tuple[IO, int], format_: str, token: str, row: StatisticRow | None
-    ) -> Tensor:
-        dtype = row.dtype if row is not None else dtype_of_token(token)
+        self, op: OpRecord, relative: str, key: tuple[IO, int], name: ConvertedName, row: StatisticRow | None
+    ) -> TensorRecord:
+        dtype = row.dtype if row is not None else dtype_of_token(name.dtype)
         shape = row.shape if row is not None else ()
         sample = 0
         payload: Payload
@@ -211,33 +184,24 @@ class PlaceReader:
             payload = FilePayload(self._root, relative, dtype)
         if row is not None and is_sample(shape, row.shape):
             sample, shape = shape[0], row.shape
-        return Tensor(
+        return TensorRecord(
+            op=op,
             io=key[0],
             slot=key[1],
             dtype=dtype or "unknown",
             shape=shape,
             sample=sample,
-            format="DefaultFormat" if not format_ or _SHAPE_IN_NAME.fullmatch(format_) else format_,
+            format="DefaultFormat" if not name.format or _SHAPE_IN_NAME.fullmatch(name.format) else name.format,
             payload=payload,
             data_size=bytes_of(dtype, math.prod(shape)),
         )
 
-    def _operator_rows(self, relative: str | None) -> list[OperatorRow]:
+    def _rows(self, relative: str | None, decode: Callable[..., list[_Row]]) -> list[_Row]:
         if relative is None:
             return []
         try:
             path = inside(self._root, relative)
-            return decode_operator_csv(read_table(path), where=str(path))
-        except CorruptDumpError as error:
-            self._problems.append(error)
-            return []
-
-    def _statistic_rows(self, relative: str | None) -> list[StatisticRow]:
-        if relative is None:
-            return []
-        try:
-            path = inside(self._root, relative)
-            return decode_statistic_csv(read_table(path), where=str(path))
+            return decode(read_table(path), where=str(path))
         except CorruptDumpError as error:
             self._problems.append(error)
             return []
@@ -271,15 +235,19 @@ class _Rows:
         return [rows for named in self._by_execution.values() for rows in named.values()]
 
 
-def _sample_of(tensor: Tensor, whole: tuple[int, ...]) -> Tensor:
+def _sample_of(tensor: TensorRecord, whole: tuple[int, ...]) -> TensorRecord:
     return replace(tensor, shape=whole, sample=tensor.shape[0], data_size=bytes_of(tensor.dtype, math.prod(whole)))
 
 
-def _with_statistics(tensor: Tensor | None, row: StatisticRow | OperatorRow, format_: str) -> Tensor:
+def _with_statistics(
+    op: OpRecord, tensor: TensorRecord | None, row: StatisticRow | OperatorRow, format_: str
+) -> TensorRecord:
     # One NaN for all, so that reading twice gives equal records.
     statistics = {name: math.nan if _is_nan(value) else value for name, value in row.statistics.items()}
     if tensor is None:
-        return Tensor(row.io, row.slot, row.dtype, row.shape, format_ or "ND", None, statistics, row.data_size)
+        return TensorRecord(
+            op, row.io, row.slot, row.dtype, row.shape, format_ or "ND", None, statistics, data_size=row.data_size
+        )
     return replace(tensor, statistics={**tensor.statistics, **statistics})
 
 
@@ -287,7 +255,7 @@ def _is_nan(value: StatisticValue) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _in_order(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+def _in_order(tensors: Iterable[TensorRecord]) -> tuple[TensorRecord, ...]:
     return tuple(sorted(tensors, key=lambda tensor: (_ORDER_OF_IO[tensor.io], tensor.slot)))
 
 

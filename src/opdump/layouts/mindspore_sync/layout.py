@@ -27,14 +27,7 @@ class SyncLayout:
         """The writer of `{path}/rank_{rank}/`."""
         from opdump.layouts.mindspore_sync.writer import SyncWriter
 
-        return SyncWriter(
-            plan,
-            rank_id=run.rank_id,
-            device_target=run.device_target,
-            framework=run.framework,
-            framework_version=run.framework_version,
-            command=run.command,
-        )
+        return SyncWriter(plan, run)
 
     def detect(self, path: Path) -> ReadRanks | None:
         """The ranks at `path`, one of them, a net, or an iteration. Raises CorruptDumpError for a rank that is a link out of the dump."""

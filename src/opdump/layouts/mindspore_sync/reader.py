@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from opdump.errors import CorruptDumpError, NotInDumpError
+from opdump.errors import CorruptDumpError
 from opdump.graph import Graph
 from opdump.index.lost_files import LostFiles, cut_off
 from opdump.index.metadata import ENVIRONMENT_NAME, METADATA, read_json_object
@@ -19,7 +19,7 @@ from opdump.index.payload import FilePayload, inside
 from opdump.index.reader import BatchRecords, IndexReader
 from opdump.index.runs import Run, RunChoice
 from opdump.index.schema import INDEX_NAME
-from opdump.layouts.base import StepContent
+from opdump.layouts.base import StepContent, require_run
 from opdump.layouts.graph_files.mindspore import decode_execution_history, decode_execution_order, decode_ir, decode_pb
 from opdump.layouts.mindspore_sync.files import Place, PlaceFiles, find_places, list_files, read_table
 from opdump.layouts.mindspore_sync.from_files import (
@@ -296,9 +296,7 @@ class RankTree:
 def read_places(path: Path, places: Sequence[RankPlace], run: RunChoice = "latest") -> tuple[RankTree, ...]:
     """The ranks that `path` means. Raises NotInDumpError where none has the run of that number."""
     trees = tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in places)
-    runs = sorted({known.id for tree in trees for known in tree.runs})
-    if isinstance(run, int) and run not in runs:
-        raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, runs)) or 'none'}")
+    require_run(path, run, trees)
     return trees
 
 

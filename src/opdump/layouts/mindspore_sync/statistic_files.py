@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 from opdump.index.batch import Batch, Pattern
+from opdump.layouts.mindspore_sync.files import STATISTIC_NAME
 from opdump.layouts.mindspore_sync.repeated_rows import RepeatedRows, repeated_rows
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, merge_statistic_csv
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord
-
-STATISTIC_NAME = "statistic.csv"
 
 
 class SupportsTables(Protocol):

@@ -19,7 +19,6 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from opdump.errors import DumpPathError
 from opdump.graph import Graph
@@ -31,9 +30,10 @@ from opdump.index.metadata import (
     environment_text,
 )
 from opdump.index.schema import INDEX_NAME
-from opdump.index.writer import Constant, IndexWriter, RunFacts, own_version
+from opdump.index.writer import NOTHING_COUNTED, Constant, IndexWriter, RunFacts
 from opdump.layouts.dump_root import prepare
 from opdump.layouts.graph_files.mindspore import encode_execution_history, encode_execution_order, encode_ir, encode_pb
+from opdump.layouts.mindspore_sync.files import CONSTANTS, MAPPING_NAME
 from opdump.layouts.mindspore_sync.names import (
     LONGEST_NAME,
     PARAMETER,
@@ -47,20 +47,6 @@ from opdump.plan import DumpPlan, SyncLayoutName
 from opdump.records import WITHOUT_KERNEL, FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink, make_directory
 
-CONSTANTS = "constants"
-MAPPING_NAME = "mapping.csv"
-
-
-class StepRecords(NamedTuple):
-    """The records of a step, or of a part of it. `files` runs parallel to `tensors`: what `write_payload` returned."""
-
-    step: int
-    ops: Sequence[OpRecord]
-    tensors: Sequence[FiledTensor]
-    files: Sequence[str | None]
-    counted: Mapping[SkipReason, int] = {}
-    """How many operators left no data that an earlier step listed, by reason."""
-
 
 class SyncWriter:
     """Files the records of one rank. Not for use by several threads at once, `write_payload` apart.
@@ -69,34 +55,28 @@ class SyncWriter:
     process forked from the one that made the writer, every call does nothing.
     """
 
-    def __init__(
-        self,
-        plan: DumpPlan,
-        *,
-        rank_id: int,
-        device_target: str,
-        framework: str,
-        framework_version: str,
-        command: Sequence[str],
-    ) -> None:
+    def __init__(self, plan: DumpPlan, run: RunFacts) -> None:
         self.plan = plan
         self._layout: SyncLayoutName = "mindspore-2.10" if plan.layout == "mindspore-2.10" else "mindspore-2.3"
-        self.root = Path(plan.path) / f"rank_{rank_id}"
+        self.root = Path(plan.path) / f"rank_{run.rank_id}"
         self._process = os.getpid()
         prepare(self.root)
         make_directory(self.root)
-        _refuse_unwritable(self.root)
+        if not os.access(self.root, os.W_OK | os.X_OK):
+            raise DumpPathError(f"{self.root}: is not writable for this user: dump into a directory that is")
         self.sink = DirectorySink(self.root)
         self.sink.make_directory(METADATA)
-        opdump_version = own_version()
-        self._index = IndexWriter(
-            self.root / METADATA,
-            RunFacts(
-                rank_id, device_target, framework, framework_version, opdump_version, tuple(command), plan.to_json()
-            ),
-        )
+        self._index = IndexWriter(self.root / METADATA, run)
         self.run_id = self._index.run_id
-        self._write_metadata(device_target, framework, framework_version, opdump_version)
+        self.sink.write_bytes(f"{METADATA}/{CONFIG_NAME}", config_text(plan).encode("utf-8", "backslashreplace"))
+        environment = environment_text(
+            device_target=run.device_target,
+            framework=run.framework,
+            framework_version=run.framework_version,
+            opdump_version=run.opdump_version,
+            layout=self._layout,
+        )
+        self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
         self._statistics = StatisticFiles(plan, self.sink)
         self._full_names_in_csv = self._layout == "mindspore-2.10"
         self._names: dict[tuple[str, str], str] = {}
@@ -117,7 +97,17 @@ class SyncWriter:
 
         Constants have no row in statistic.csv: that file describes its own directory.
         """
-        op = _constant_op(data_id, record.op)
+        reader = record.op
+        op = OpRecord(
+            op_type=PARAMETER,
+            op_name=f"data-{data_id}",
+            timestamp=reader.timestamp,
+            step=reader.step,
+            net_name=reader.net_name,
+            graph_id=reader.graph_id,
+            rank_id=reader.rank_id,
+            device_id=reader.device_id,
+        )
         name = FileName(
             op_type=op.op_type,
             op_name=op.op_name,
@@ -144,22 +134,18 @@ class SyncWriter:
         name = self._mapped(directory, f"{self._op_type(op)}.{self._op_name(op)}.json")
         self.sink.write_bytes(f"{directory}/{name}", text.encode())
 
-    def end_step(self, records: StepRecords) -> None:
-        """File statistic.csv of each graph, the execution history, and one transaction of the index.
-
-        A second call for the same step adds to the first.
-        """
-        self.write_step(*records)
-
     def write_step(
         self,
         step: int,
         ops: Sequence[OpRecord],
         tensors: Sequence[FiledTensor],
         files: Sequence[str | None],
-        counted: Mapping[SkipReason, int],
+        counted: Mapping[SkipReason, int] = NOTHING_COUNTED,
     ) -> None:
-        """`end_step` with the fields of StepRecords one by one."""
+        """File statistic.csv of each graph, the execution history, and one transaction of the index.
+
+        A second call for the same step adds to the first.
+        """
         if self._is_elsewhere():
             return
         batch = self._index.batch_of(ops, tensors)
@@ -216,17 +202,6 @@ class SyncWriter:
         self.sink.close()
         if self._index.forget_run() == 0 and {path.name for path in self.root.iterdir()} == {METADATA}:
             shutil.rmtree(self.root, ignore_errors=True)
-
-    def _write_metadata(self, device_target: str, framework: str, framework_version: str, opdump_version: str) -> None:
-        self.sink.write_bytes(f"{METADATA}/{CONFIG_NAME}", config_text(self.plan).encode("utf-8", "backslashreplace"))
-        environment = environment_text(
-            device_target=device_target,
-            framework=framework,
-            framework_version=framework_version,
-            opdump_version=opdump_version,
-            layout=self._layout,
-        )
-        self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
 
     def _in_statistics(self, op: OpRecord) -> tuple[OpRecord, str]:
         return op, op.op_name if self._full_names_in_csv else self._op_name(op)
@@ -306,22 +281,3 @@ class SyncWriter:
 
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self._process
-
-
-def _constant_op(data_id: int, reader: OpRecord) -> OpRecord:
-    """The operator that a constant's file names, made from the operator that reads it."""
-    return OpRecord(
-        op_type=PARAMETER,
-        op_name=f"data-{data_id}",
-        timestamp=reader.timestamp,
-        step=reader.step,
-        net_name=reader.net_name,
-        graph_id=reader.graph_id,
-        rank_id=reader.rank_id,
-        device_id=reader.device_id,
-    )
-
-
-def _refuse_unwritable(root: Path) -> None:
-    if not os.access(root, os.W_OK | os.X_OK):
-        raise DumpPathError(f"{root}: is not writable for this user: dump into a directory that is")
