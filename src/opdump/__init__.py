@@ -30,33 +30,21 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = {
-    "Catalog": ("catalog.catalog", "Catalog"),
-    "CaptureReport": ("capturing.report", "CaptureReport"),
-    "Dump": ("capturing.dump", "Dump"),
-    "DumpComplete": ("adapters.base", "DumpComplete"),
-    "DumpFile": ("dump_file", "DumpFile"),
-    "DumpPlan": ("plan", "DumpPlan"),
-    "DumpTensor": ("dump_file", "DumpTensor"),
-    "Execution": ("catalog.catalog", "Execution"),
-    "OpRecord": ("records", "OpRecord"),
-    "OpdumpError": ("errors", "OpdumpError"),
-    "Run": ("catalog.catalog", "Run"),
-    "TensorRecord": ("records", "TensorRecord"),
-    "capture": ("capturing.capture", "capture"),
-    "compare": ("comparison.compare", "compare"),
-    "name_model": ("capturing.capture", "name_model"),
-    "open": ("catalog.catalog", "open_dump"),
-    "read_dump_file": ("dump_file", "read_dump_file"),
-    "set_dump": ("capturing.capture", "set_dump"),
-    "start": ("capturing.capture", "start"),
-    "stop": ("capturing.capture", "stop"),
-    "watch": ("capturing.capture", "watch"),
-    "write_dump_file": ("dump_file", "write_dump_file"),
+_NAMES = {
+    "adapters.base": ("DumpComplete",),
+    "capturing.capture": ("capture", "name_model", "set_dump", "start", "stop", "watch"),
+    "capturing.dump": ("Dump",),
+    "capturing.report": ("CaptureReport",),
+    "catalog.catalog": ("Catalog", "Execution", "Run"),
+    "commands.notebook": ("load_ipython_extension",),  # IPython looks for it; nobody else needs the name
+    "comparison.compare": ("compare",),
+    "dump_file": ("DumpFile", "DumpTensor", "read_dump_file", "write_dump_file"),
+    "errors": ("OpdumpError",),
+    "plan": ("DumpPlan",),
+    "records": ("OpRecord", "TensorRecord"),
 }
-
-_IPYTHON = {"load_ipython_extension": ("commands.notebook", "load_ipython_extension")}
-"""What IPython looks for; nobody else needs the name."""
+_HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
+_HOMES["open"] = ("catalog.catalog", "open_dump")
 
 _MODULES = ("acl", "onnx", "tensorflow")
 
@@ -105,9 +93,9 @@ def __getattr__(name: str) -> Any:
         return _version()
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
-    if name not in _HOMES and name not in _IPYTHON:
+    if name not in _HOMES:
         raise AttributeError(f"module 'opdump' has no attribute {name!r}")
-    module, attribute = _HOMES.get(name) or _IPYTHON[name]
+    module, attribute = _HOMES[name]
     value = getattr(importlib.import_module(f".{module}", __name__), attribute)
     globals()[name] = value
     return value

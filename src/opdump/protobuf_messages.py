@@ -38,17 +38,7 @@ def _file_descriptor(
     messages: Mapping[str, Fields], package: str, file: str, syntax: str, enums: Enums
 ) -> descriptor_pb2.FileDescriptorProto:
     scalar = descriptor_pb2.FieldDescriptorProto
-    types = {
-        "int32": scalar.TYPE_INT32,
-        "int64": scalar.TYPE_INT64,
-        "uint32": scalar.TYPE_UINT32,
-        "uint64": scalar.TYPE_UINT64,
-        "float": scalar.TYPE_FLOAT,
-        "double": scalar.TYPE_DOUBLE,
-        "bool": scalar.TYPE_BOOL,
-        "bytes": scalar.TYPE_BYTES,
-        "string": scalar.TYPE_STRING,
-    }
+    types = {name.removeprefix("TYPE_").lower(): number for name, number in scalar.Type.items()}
     described = descriptor_pb2.FileDescriptorProto(name=file, package=package, syntax=syntax)
     for enum_name, values in enums.items():
         enum = described.enum_type.add(name=enum_name)

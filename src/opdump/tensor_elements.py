@@ -48,9 +48,8 @@ def torch_tensor(array: npt.NDArray[Any], dtype: str) -> Tensor:
     if not isinstance(kind, torch.dtype):
         return made
     if dtype == "bfloat16" and own.dtype == np.float32:
-        halves = (
-            own.reshape(-1).view(np.uint16)[_HIGH::2].copy()
-        )  # PyTorch's rounding would give every NaN the same bits
+        # PyTorch's rounding would give every NaN the same bits.
+        halves = own.reshape(-1).view(np.uint16)[_HIGH::2].copy()
         return torch.from_numpy(halves.view(np.int16)).view(kind).reshape(own.shape)
     if dtype == "complex32":
         parts = own.reshape(-1).view(np.float32).astype(np.float16)

@@ -23,6 +23,7 @@ from opdump.records import OpRecord, TensorRecord
 from opdump.testing.layout_tests import LayoutTests, assert_same_bits
 from opdump.testing.sample_records import SampleStep, sample_step
 from tests.layouts.ascend_dumps import STAMP, TIME, add_dump_file, add_npy, tensor
+from tests.layouts.statistic_rows import rows_of
 
 
 class TestDumpFiles:
@@ -357,7 +358,7 @@ class TestAscendLayout(LayoutTests):
                     if stored != name:
                         with (directory / "mapping.csv").open("a") as mapping:
                             mapping.write(f"{stored},{name}\n")
-                rows.extend(encoder.rows(op, op.op_name, its))
+                rows.extend(rows_of(encoder, op, op.op_name, its))
                 (directory / "statistic.csv").write_text("".join(rows))
 
     def layout(self) -> Layout:

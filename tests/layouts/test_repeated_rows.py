@@ -23,6 +23,7 @@ from opdump.records import Frame, OpRecord, SkipReason, StatisticValue, TensorRe
 from opdump.statistics import OWN, SummaryStatistics
 from tests.layouts.filing import new_writer
 from tests.layouts.memory_sink import MemorySink
+from tests.layouts.statistic_rows import rows_of
 
 _TEXTS = st.text(st.sampled_from('aB/%,"\n\r ö%dsg'), max_size=8)
 _COUNTS = st.integers(0, 2**53).map(float)
@@ -105,7 +106,7 @@ def _one_by_one(encoder: StatisticEncoder, tensors: Sequence[TensorRecord]) -> d
     for tensor in tensors:
         if not tensor.op.skip:
             path = f"{_directory(tensor.op)}/statistic.csv"
-            files[path] = files.get(path, encoder.header) + "".join(encoder.rows(*_written_as(tensor.op), [tensor]))
+            files[path] = files.get(path, encoder.header) + "".join(rows_of(encoder, *_written_as(tensor.op), [tensor]))
     return {path: text.encode() for path, text in files.items() if text != encoder.header}
 
 
@@ -249,7 +250,7 @@ def test_repeated_steps_are_all_in_statistic_csv_and_the_index(tmp_path: Path) -
         tensors = _step(step)
         writer.write_step(step, [tensors[0].op], tensors, [None, None], {})
         text = (tmp_path / f"rank_0/Net/0/{step}/statistic.csv").read_text()
-        assert text == encoder.header + "".join(encoder.rows(tensors[0].op, "Add-op0", tensors))
+        assert text == encoder.header + "".join(rows_of(encoder, tensors[0].op, "Add-op0", tensors))
     writer.close({"executed": 4})
     found = list(open_dump(tmp_path).tensors())
     expected = [tensor for step in range(4) for tensor in _step(step)]

@@ -20,6 +20,7 @@ from opdump.layouts.mindspore_sync.statistic_csv import (
 )
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics import OWN, ElementStatistics, SummaryStatistics, format_statistic
+from tests.layouts.statistic_rows import rows_of
 
 _START = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape"
 _OP = OpRecord(op_type="MatMul", op_name="Default/fc/MatMul-op0", timestamp=1795247154245448)
@@ -50,7 +51,7 @@ _TWELVE = (
 
 
 def _file(encoder: StatisticEncoder, *records: TensorRecord) -> str:
-    return encoder.header + "".join(encoder.rows(_OP, "MatMul-op0", records))
+    return encoder.header + "".join(rows_of(encoder, _OP, "MatMul-op0", records))
 
 
 def test_the_default_categories() -> None:
@@ -98,7 +99,7 @@ def test_the_trailing_comma_is_in_rows_alone() -> None:
 
 def test_complex_and_skipped_tensors_have_no_row() -> None:
     encoder = StatisticEncoder(("max",))
-    assert encoder.rows(_OP, "MatMul-op0", [replace(_RECORD, statistics={}), replace(_RECORD, skip="empty")]) == []
+    assert rows_of(encoder, _OP, "MatMul-op0", [replace(_RECORD, statistics={}), replace(_RECORD, skip="empty")]) == []
 
 
 def test_a_statistic_that_was_not_taken_is_null() -> None:
@@ -108,7 +109,7 @@ def test_a_statistic_that_was_not_taken_is_null() -> None:
 
 
 def test_a_name_with_a_comma_is_quoted() -> None:
-    text = StatisticEncoder(("max",)).header + "".join(StatisticEncoder(("max",)).rows(_OP, 'a,"b"', [_RECORD]))
+    text = StatisticEncoder(("max",)).header + "".join(rows_of(StatisticEncoder(("max",)), _OP, 'a,"b"', [_RECORD]))
     assert decode_statistic_csv(text.encode())[0].op_name == 'a,"b"'
 
 
@@ -124,7 +125,7 @@ def test_a_name_with_a_comma_is_quoted() -> None:
 def test_the_fast_way_prints_what_the_statistics_say(summary: Summary, categories: list[str]) -> None:
     encoder = StatisticEncoder(categories)
     statistics = SummaryStatistics(summary, {"md5": "0" * 32, "hash": "1" * 40})
-    row = "".join(encoder.rows(_OP, "x", [replace(_RECORD, statistics=statistics)]))
+    row = "".join(rows_of(encoder, _OP, "x", [replace(_RECORD, statistics=statistics)]))
     expected = ",".join(format_statistic(statistics[name]) for name in encoder.categories)
     assert row == f'MatMul,x,0,0,1795247154245448,input,1,24,float32,"(2,3)",{expected}\n'
 
@@ -151,7 +152,7 @@ def test_headings_in_any_case_and_nulls_are_read() -> None:
 def test_rows_are_appended_under_the_same_header() -> None:
     encoder = StatisticEncoder(("max",))
     first = _file(encoder, _RECORD).encode()
-    rows = "".join(encoder.rows(_OP, "again", [_RECORD]))
+    rows = "".join(rows_of(encoder, _OP, "again", [_RECORD]))
     merged = merge_statistic_csv(first, encoder.header, rows, where="statistic.csv")
     assert merged == first + rows.encode()
 
@@ -160,7 +161,7 @@ def test_rows_of_a_run_with_other_categories_keep_their_own_columns() -> None:
     old = _file(StatisticEncoder(("max", "min"), trailing_comma=True), _RECORD).encode()
     encoder = StatisticEncoder(("l2norm", "max"))
     merged = merge_statistic_csv(
-        old, encoder.header, "".join(encoder.rows(_OP, "new", [_RECORD])), where="statistic.csv"
+        old, encoder.header, "".join(rows_of(encoder, _OP, "new", [_RECORD])), where="statistic.csv"
     )
     assert merged.decode().splitlines()[0] == f"{_START},L2Norm Value,Max Value,Min Value"
     first, second = decode_statistic_csv(merged)

@@ -33,25 +33,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 _FACTS: Final = (
-    "rank",
-    "step",
-    "order",
-    "occurrence",
-    "operator",
-    "type",
-    "kernel",
-    "phase",
-    "module",
-    "file",
-    "line",
-    "code",
-    "io",
-    "slot",
-    "argument",
-    "dtype",
-    "shape",
-    "elements",
-    "made_by",
+    *("rank", "step", "order", "occurrence", "operator", "type", "kernel", "phase", "module", "file", "line", "code"),
+    *("io", "slot", "argument", "dtype", "shape", "elements", "made_by"),
 )
 _LARGEST: Final = 2**63 - 1
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from opdump.checks.finding import Thresholds
 from opdump.checks.inspected_tensor import INTEGERS
-from opdump.checks.operator_classes import class_of
+from opdump.checks.operator_classes import class_of, words
 from opdump.checks.overflow import has_only_finite_arguments
 from opdump.checks.tensor_checks import LARGEST
 from opdump.checks.tensor_stats import TensorStats
@@ -28,10 +28,6 @@ PARAMETER: Final = "Parameter"
 PROGRAMS_OWN: Final = ("Parameter.", "data-")
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _ROOT_INPUT: Final = re.compile(r"(Parameter\.)?inputs\d+")
 _ITEM: Final = re.compile(r"\[(\d+)\]$")
 _ADDED: Final = frozenset(
@@ -40,7 +36,7 @@ _ADDED: Final = frozenset(
 """Arguments that are added, by the names of PyTorch and ONNX: zeros there make no zeros."""
 _ADDED_FIRST: Final = ("addmm", "addmv", "addbmm", "baddbmm", "addr", "addcmul", "addcdiv")
 """These add their first argument to a product."""
-_FILLS: Final = _words(
+_FILLS: Final = words(
     """
     full full_like new_full zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor fill zero eye arange range linspace
     constant constantofshape eyelike zeroslike oneslike tril_indices triu_indices

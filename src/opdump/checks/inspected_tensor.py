@@ -18,9 +18,8 @@ INTEGERS: Final = SIGNED | UNSIGNED
 _EXACT: Final = INTEGERS | {"bool"}
 
 
-class InspectedTensor(
-    NamedTuple
-):  # made for every tensor of every operator: a frozen dataclass takes four times as long
+# Made for every tensor of every operator: a frozen dataclass takes four times as long.
+class InspectedTensor(NamedTuple):
     """One tensor: its type and shape, its summary, and a way to its elements for the few checks that need them.
 
     `dtype` is the name of a record (`float16`, `bfloat16`, `int8`). Of a type that has no summary (complex numbers, floats of 8 bits)

@@ -72,7 +72,8 @@ def integer_status(
         return 0
     try:
         low, high = rule.interval(operands, arguments, output)
-        if _is_inside(low, high, output) or any(operand.read is None for operand in operands):
+        least, most = _SAFE[output.dtype]
+        if (least <= low and high <= most) or any(operand.read is None for operand in operands):
             return 0
         arrays = [operand.read() for operand in operands if operand.read is not None]
         given = _with_axes(key, arguments, inputs)
@@ -84,11 +85,6 @@ def integer_status(
 
 class _UnknownAxesError(Exception):
     """The axes that the operator worked along are unknown."""
-
-
-def _is_inside(low: float, high: float, output: InspectedTensor) -> bool:
-    least, most = _SAFE[output.dtype]
-    return least <= low and high <= most
 
 
 def _with_axes(key: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor]) -> Mapping[str, Any]:
@@ -165,9 +161,6 @@ def _operand(value: InspectedTensor | float) -> _Operand | None:
     return _Operand(value.shape, interval, value.elements)
 
 
-# Intervals.
-
-
 def _plus(one: Interval, other: Interval) -> Interval:
     return one[0] + other[0], one[1] + other[1]
 
@@ -194,9 +187,6 @@ def _power(one: Interval, exponent: float) -> Interval:
 def _number(arguments: Mapping[str, Any], name: str, default: int = 1) -> int:
     value = arguments.get(name, default)
     return int(value) if isinstance(value, (int, float)) and float(value).is_integer() else default
-
-
-# Rules.
 
 
 def _add(sign: int, *, swapped: bool = False) -> _Rule:
@@ -244,6 +234,11 @@ _POWER: Final = _Rule(
     ),
     lambda arrays, _, __: np.asarray(np.power(arrays[0], arrays[1])),
 )
+_OUTER: Final = _Rule(
+    ("self", "vec2"),
+    lambda operands, _, __: _times(operands[0].interval, operands[1].interval),
+    lambda arrays, _, __: np.asarray(np.multiply.outer(arrays[0], arrays[1])),
+)
 _ADD_PRODUCTS: Final = _Rule(
     ("self", "tensor1", "tensor2"),
     lambda operands, arguments, _: _plus(
@@ -275,16 +270,12 @@ def _axes(arguments: Mapping[str, Any], source: tuple[int, ...], output: Inspect
     return tuple(axis for axis in range(len(source)) if output.shape[axis] != source[axis])
 
 
-def _terms(operands: Sequence[_Operand], output: InspectedTensor) -> float:
-    return math.prod(operands[0].shape) / max(math.prod(output.shape), 1)
-
-
 def _reduction(step: Literal["sum", "product"], *, of: Callable[[Array], Array] = np.asarray, degree: int = 1) -> _Rule:
     reduce: Callable[..., Any] = np.sum if step == "sum" else np.prod
 
     def interval(operands: Sequence[_Operand], _: Mapping[str, Any], output: InspectedTensor) -> Interval:
         one = operands[0].interval if degree == 1 and of is np.asarray else _power(operands[0].interval, degree)
-        terms = _terms(operands, output)
+        terms = math.prod(operands[0].shape) / max(math.prod(output.shape), 1)
         return _summed(terms, one) if step == "sum" else _power(one, terms)
 
     def compute(arrays: Sequence[Array], arguments: Mapping[str, Any], output: InspectedTensor) -> Array:
@@ -338,51 +329,28 @@ def _product(operands: tuple[str, ...], *, plus: bool = False) -> _Rule:
     return _Rule(operands, interval, compute)
 
 
-def _outer() -> _Rule:
-    return _Rule(
-        ("self", "vec2"),
-        lambda operands, _, __: _times(operands[0].interval, operands[1].interval),
-        lambda arrays, _, __: np.asarray(np.multiply.outer(arrays[0], arrays[1])),
-    )
-
-
 # The spelling tells some apart: `sum` of PyTorch reduces, `Sum` of ONNX adds its inputs.
 _RULES: Final[Mapping[str, _Rule]] = {
-    "add": _add(1),
-    "Add": _add(1),
-    "sub": _add(-1),
-    "subtract": _add(-1),
-    "Sub": _add(-1),
+    **dict.fromkeys(("add", "Add"), _add(1)),
+    **dict.fromkeys(("sub", "subtract", "Sub"), _add(-1)),
     "rsub": _add(-1, swapped=True),
     "Sum": _all_added(),
-    "mul": _MULTIPLY,
-    "multiply": _MULTIPLY,
-    "Mul": _MULTIPLY,
+    **dict.fromkeys(("mul", "multiply", "Mul"), _MULTIPLY),
     "square": _SQUARE,
-    "pow": _POWER,
-    "Pow": _POWER,
+    **dict.fromkeys(("pow", "Pow"), _POWER),
     "addcmul": _ADD_PRODUCTS,
-    "sum": _reduction("sum"),
-    "ReduceSum": _reduction("sum"),
+    **dict.fromkeys(("sum", "ReduceSum"), _reduction("sum")),
     "ReduceSumSquare": _reduction("sum", of=np.square, degree=2),
     "ReduceL1": _reduction("sum", of=np.abs),
-    "prod": _reduction("product"),
-    "ReduceProd": _reduction("product"),
-    "cumsum": _running("sum"),
-    "CumSum": _running("sum"),
-    "cumprod": _running("product"),
-    "CumProd": _running("product"),
-    "mm": _product(("self", "mat2")),
-    "bmm": _product(("self", "mat2")),
+    **dict.fromkeys(("prod", "ReduceProd"), _reduction("product")),
+    **dict.fromkeys(("cumsum", "CumSum"), _running("sum")),
+    **dict.fromkeys(("cumprod", "CumProd"), _running("product")),
+    **dict.fromkeys(("mm", "bmm", "_int_mm"), _product(("self", "mat2"))),
     "mv": _product(("self", "vec")),
     "dot": _product(("self", "tensor")),
-    "vdot": _product(("self", "other")),
-    "matmul": _product(("self", "other")),
-    "MatMul": _product(("self", "other")),
-    "_int_mm": _product(("self", "mat2")),
+    **dict.fromkeys(("vdot", "matmul", "MatMul"), _product(("self", "other"))),
     "addmm": _product(("self", "mat1", "mat2"), plus=True),
     "addmv": _product(("self", "mat", "vec"), plus=True),
     "baddbmm": _product(("self", "batch1", "batch2"), plus=True),
-    "ger": _outer(),
-    "outer": _outer(),
+    **dict.fromkeys(("ger", "outer"), _OUTER),
 }

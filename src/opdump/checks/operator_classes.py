@@ -19,11 +19,12 @@ from opdump.op_types import bare_name, rows_of
 OperatorClass = Literal["moves", "casts", "cube", "computes"]
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
     return frozenset(text.split())
 
 
-_CUBE_CONCEPTS: Final = _words(
+_CUBE_CONCEPTS: Final = words(
     """
     Conv1D Conv2D Conv3D DepthwiseConv2dNative Conv2DTranspose Conv3DTranspose Conv2DBackpropInput Conv2DBackpropFilter
     Conv3DBackpropInput Conv3DBackpropFilter DepthwiseConv2dNativeBackpropFilter DeformableConv2d MatMul BatchMatMul Dense Gemm
@@ -31,7 +32,7 @@ _CUBE_CONCEPTS: Final = _words(
     """
 )
 # Further names of the same, in lower case.
-_CUBE_NAMES: Final = _words(
+_CUBE_NAMES: Final = words(
     """
     _conv_depthwise2d_backward _convolution_double_backward _int_mm _native_multi_head_attention _scaled_dot_product_attention
     _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_fused_attention_overrideable_backward
@@ -49,7 +50,7 @@ _CUBE_NAMES: Final = _words(
 )
 _CASTS: Final = frozenset({"_to_copy", "to", "cast", "castlike", "copy", "type", "float", "half", "bfloat16", "double"})
 
-_MOVE_CONCEPTS: Final = _words(
+_MOVE_CONCEPTS: Final = words(
     """
     TensorMove Concat Stack Unstack Split StridedSlice Transpose Reshape Flatten ExpandDims Squeeze BroadcastTo Tile Pad
     ReflectionPad2D ReplicationPad2D Roll ReverseV2 Tril Triu Diag Meshgrid PixelShuffle PixelUnshuffle Im2Col Fill ZerosLike
@@ -58,7 +59,7 @@ _MOVE_CONCEPTS: Final = _words(
     Broadcast AlltoAll
     """
 )
-_MOVE_NAMES: Final = _words(
+_MOVE_NAMES: Final = words(
     """
     _adaptive_max_pool3d _copy_from _copy_from_and_resize _efficientzerotensor _empty_affine_quantized
     _empty_per_channel_affine_quantized _local_scalar_dense _reshape_copy _resize_output _to_dense adaptive_max_pool1d
@@ -81,7 +82,7 @@ _MOVE_NAMES: Final = _words(
     """
 )
 # TensorFlow's, in lower case and with their versions: they hand on what variables, data sets, lists, arrays, queues and tables hold.
-_MOVES_OF_TENSORFLOW: Final = _words(
+_MOVES_OF_TENSORFLOW: Final = words(
     """
     readvariableop resourcegather resourcegathernd variable variablev2 destroytemporaryvariable assign assignvariableop restorev2 restore
     iteratorgetnext iteratorgetnextsync iteratorgetnextasoptional optionalgetvalue optionalfromvalue lookuptablefind lookuptablefindv2
@@ -99,17 +100,17 @@ _MOVES_OF_TENSORFLOW: Final = _words(
     """
 )
 # Operators that add where several elements meet; on a device these are atomic additions.
-_ATOMIC: Final = _words(
+_ATOMIC: Final = words(
     """
     scatter_add index_add embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward scatter_reduce
     index_reduce segment_reduce
     """
 )
 # Moves as they stand, additions where an argument says so.
-_ATOMIC_WHEN_ASKED: Final = _words(
+_ATOMIC_WHEN_ASKED: Final = words(
     "index_put put _unsafe_index_put _index_put_impl scatter scatterelements scatternd tensorscatter"
 )
-_READS_VARIABLE: Final = _words("readvariableop resourcegather resourcegathernd variable variablev2")
+_READS_VARIABLE: Final = words("readvariableop resourcegather resourcegathernd variable variablev2")
 _WRITES_VARIABLE: Final = ("resourceapply", "resourcesparseapply", "sparseapply", "assign", "resourcescatter", "apply")
 
 

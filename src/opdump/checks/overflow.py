@@ -44,15 +44,8 @@ CUBE: Final = 0x400
 
 # Whose operators are known by name. Further ones of PyTorch are written by users.
 _NAMESPACES: Final = (
-    "aten",
-    "prims",
-    "c10d",
-    "_c10d",
-    "ai.onnx",
-    "onnx",
-    "com.microsoft",
-    "com.ms.internal",
-    "higher_order",
+    *("aten", "prims", "c10d", "_c10d", "ai.onnx", "onnx"),
+    *("com.microsoft", "com.ms.internal", "higher_order"),
 )
 _FOREACH: Final = "_foreach_"
 # Buffers that are written and not read.
@@ -110,7 +103,7 @@ def _status(
         return _cast_status(name, inputs, outputs)
     if operator == "moves" and not adds_atomically(name, arguments):
         return 0
-    if _all_finite(outputs):
+    if all(output.dtype in FLOATS and output.is_finite for output in outputs):
         return 0  # nearly always
     status = 0
     for output in outputs[:1] if name in _LOGARITHMS_OF_ZERO else outputs:
@@ -118,20 +111,10 @@ def _status(
             if output.dtype in INTEGERS and not status & 0x18:
                 status |= integer_status(name, arguments, inputs, output)
         elif output.is_finite is False and _are_finite(name, arguments, inputs):
-            status |= _float_bit(operator == "cube", name, inputs, outputs)
+            if not _may_be_masked_out(name, inputs, outputs):
+                status |= CUBE if operator == "cube" else FLOAT
             break
     return status
-
-
-def _all_finite(outputs: Sequence[InspectedTensor]) -> bool:
-    """Whether every output is of floats, and finite."""
-    return all(output.dtype in FLOATS and output.is_finite for output in outputs)
-
-
-def _float_bit(is_cube: bool, name: str, inputs: Sequence[InspectedTensor], outputs: Sequence[InspectedTensor]) -> int:
-    if _may_be_masked_out(name, inputs, outputs):
-        return 0
-    return CUBE if is_cube else FLOAT
 
 
 def _are_finite(name: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor]) -> bool:

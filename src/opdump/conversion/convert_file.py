@@ -22,11 +22,7 @@ from opdump.dump_file.samples import samples_of
 from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
 
 _OVERFLOW = "opdebug.node_opdebug."
-
-
-def is_overflow_name(name: str) -> bool:
-    """Whether it is the name of what an overflow left, in any case of letters (the documents spell it in two ways)."""
-    return name[: len(_OVERFLOW)].lower() == _OVERFLOW
+"""What the name of an overflow file begins with, in any case of letters: the documents spell it in two ways."""
 
 
 def convert_file(source: SourceFile, plan: ConversionPlan, output: OutputDirectory) -> FileResult:
@@ -34,7 +30,7 @@ def convert_file(source: SourceFile, plan: ConversionPlan, output: OutputDirecto
     result = FileResult(source.path)
     try:
         file = read_dump_file(source.path)
-        if is_overflow_name(source.name):
+        if source.name.lower().startswith(_OVERFLOW):
             _convert_overflow(file, source, output, result)
         else:
             _convert_tensors(file, source, plan, output, result)

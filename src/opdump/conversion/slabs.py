@@ -100,7 +100,9 @@ def slabs_of(array: _Array, source: str, target: str, shape: _Shape | None, most
     order = _order(source, target)
     if source == target or order is None:
         return None
-    rank = len(order) if order != "ND" else len(shape) if shape is not None else _rank_in_matrices(array, source)
+    rank = (
+        len(order) if order != "ND" else len(shape) if shape is not None else array.ndim - 2 * (source == "FRACTAL_NZ")
+    )
     reading, writing = _memory(source, order, rank), _memory(target, order, rank)
     if reading is None or writing is None or array.ndim < reading.inner + 1 or 0 in array.shape:
         return None
@@ -133,10 +135,6 @@ def _order(source: str, target: str) -> str | None:
     if "ND" in (plain, wanted):
         return plain if wanted == "ND" else wanted
     return wanted if sorted(plain) == sorted(wanted) else None
-
-
-def _rank_in_matrices(array: _Array, source: str) -> int:
-    return array.ndim - 2 if source == "FRACTAL_NZ" else array.ndim
 
 
 def _memory(name: str, order: str, rank: int) -> _Memory | None:

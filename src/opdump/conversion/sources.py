@@ -19,20 +19,8 @@ from opdump.errors import CorruptDumpError, DumpPathError, OpdumpError
 
 _DEEPEST = 64
 _NO_DUMPS = (
-    ".csv",
-    ".json",
-    ".npy",
-    ".part",
-    ".txt",
-    ".pb",
-    ".pbtxt",
-    ".ir",
-    ".dot",
-    ".sqlite",
-    ".log",
-    ".onnx",
-    ".om",
-    ".py",
+    *(".csv", ".json", ".npy", ".part", ".txt", ".log", ".sqlite"),
+    *(".pb", ".pbtxt", ".ir", ".dot", ".onnx", ".om", ".py"),
 )
 _METADATA = ".dump_metadata"
 # How files begin that lie beside dumps: no dump file does, for its first byte is the tag of a field.

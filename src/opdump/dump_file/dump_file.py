@@ -124,7 +124,7 @@ class DumpTensor:
         """
         from opdump.dump_file.elements import decode_elements
 
-        return decode_elements(self)
+        return decode_elements(self.data, self.data_type, self.shape, self.name)
 
 
 def with_bounded_shapes(tensor: DumpTensor) -> DumpTensor:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -59,52 +59,35 @@ _ML_DTYPES: Final[Mapping[str, str]] = MappingProxyType(
 _GROUPS_AT_ONCE: Final = 1 << 14
 
 
-class EncodedTensor(Protocol):
-    """The fields of a `DumpTensor` that decoding needs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def data_type(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def data(self) -> Bytes: ...
-
-
-def decode_elements(tensor: EncodedTensor) -> npt.NDArray[Any]:
-    """Decodes the elements of a tensor, as `DumpTensor.to_host` returns them."""
-    kind = data_type(tensor.data_type)
-    raw = np.frombuffer(tensor.data.read(), np.uint8)
+def decode_elements(data: Bytes, number: int, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
+    """The elements of a tensor of that type and shape, as `DumpTensor.to_host` returns them; `name` is that of errors."""
+    kind = data_type(number)
+    raw = np.frombuffer(data.read(), np.uint8)
     if kind.bits == 0:
         return raw
-    shape = tensor.shape
     available = len(raw) * 8 // kind.bits
+    where = f"{data.path}: {name}" if data.path else name
     if kind.name == "UNDEFINED":
         shape = (len(raw),)
     elif not shape and len(raw) != (kind.bits + 7) // 8:
         shape = (available,)
     if len(shape) > MOST_DIMENSIONS:
         raise UndecodableTensorError(
-            f"{_where(tensor)}: its shape has {len(shape)} dimensions; no more than {MOST_DIMENSIONS} make sense"
+            f"{where}: its shape has {len(shape)} dimensions; no more than {MOST_DIMENSIONS} make sense"
         )
     count = math.prod(shape)
     if count > available:
         raise UndecodableTensorError(
-            f"{_where(tensor)}: {len(raw)} bytes of {kind.name} hold {available} elements; its shape {shape} needs {count}: "
+            f"{where}: {len(raw)} bytes of {kind.name} hold {available} elements; its shape {shape} needs {count}: "
             "the header is wrong, or the tensor was not copied whole"
         )
     elements = _decoder(kind.name)(raw[: (count * kind.bits + 7) // 8], count)
     try:
         result = elements.reshape(shape)
     except (ValueError, OverflowError) as error:
-        raise UndecodableTensorError(f"{_where(tensor)}: numpy has no array of its shape {shape} ({error})") from error
+        raise UndecodableTensorError(f"{where}: numpy has no array of its shape {shape} ({error})") from error
     result.flags.writeable = False
     return result
-
-
-def _where(tensor: EncodedTensor) -> str:
-    return f"{tensor.data.path}: {tensor.name}" if tensor.data.path else tensor.name
 
 
 def encode_elements(array: npt.NDArray[Any], number: int) -> bytes:

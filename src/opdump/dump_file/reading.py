@@ -199,8 +199,7 @@ def _assembled(
     *,
     legacy: bool = False,
 ) -> DumpFile:
-    unknown = _unknown_of if _knows_less(message) else _nothing_unknown
-
+    unknown = _unknown_of if _knows_less(message) else lambda _: b""
     return DumpFile(
         inputs=tuple(
             [_tensor("input", slot, entry, inputs[slot], unknown(entry)) for slot, entry in enumerate(message.input)]
@@ -275,10 +274,6 @@ def _unknown_of(message: Any) -> bytes:
     for field, _ in rest.ListFields():
         rest.ClearField(field.name)
     return bytes(rest.SerializeToString())
-
-
-def _nothing_unknown(_: Any) -> bytes:
-    return b""
 
 
 def _text(field: bytes) -> str:

@@ -19,7 +19,8 @@ def can_convert(source: str, target: str) -> bool:
     """Whether `convert_format` knows the way from one format to the other."""
     if source not in FORMATS or target not in FORMATS:
         return False
-    return source == target or _can_transpose(_plain_of(source), _plain_of(target))
+    plain, wanted = _plain_of(source), _plain_of(target)
+    return source == target or "ND" in (plain, wanted) or sorted(plain) == sorted(wanted)
 
 
 def convert_format(
@@ -162,10 +163,6 @@ def _plain_shape(array: Array, source: str, plain: str, target: str, wanted: Sha
 
 def _plain_of(name: str) -> str:
     return DEVICE_FORMATS[name].plain if name in DEVICE_FORMATS else name
-
-
-def _can_transpose(plain: str, target: str) -> bool:
-    return "ND" in (plain, target) or sorted(plain) == sorted(target)
 
 
 def _require_known(source: str, target: str) -> None:

@@ -15,7 +15,6 @@ import sqlite3
 import stat
 import sys
 import weakref
-from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -233,12 +232,8 @@ def _restrict(database: sqlite3.Connection, size: int) -> None:
         database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         database.setlimit(sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 1)
     calls = iter(range(max(_LEAST_INSTRUCTIONS, size * _INSTRUCTIONS_A_BYTE) // _INSTRUCTIONS_A_CALL))
-    database.set_progress_handler(lambda: _is_used_up(calls), _INSTRUCTIONS_A_CALL)
+    database.set_progress_handler(lambda: int(next(calls, None) is None), _INSTRUCTIONS_A_CALL)
     database.set_authorizer(_authorise)
-
-
-def _is_used_up(calls: Iterator[int]) -> int:
-    return int(next(calls, None) is None)
 
 
 def _authorise(action: int, first: Any, second: Any, _schema: Any, _trigger: Any) -> int:

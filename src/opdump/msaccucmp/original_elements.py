@@ -135,9 +135,8 @@ def _hifloat8(code: int) -> float:
     if magnitude < 16:
         return sign * (1 + magnitude % 32 / 32)  # five bits of mantissa where the type has three
     if magnitude < 32:
-        return (
-            sign * 0.5 * (1 + magnitude % 16 / 16)
-        )  # four bits, and the last bit of the prefix as sign of the exponent
+        # Four bits, and the last bit of the prefix as sign of the exponent.
+        return sign * 0.5 * (1 + magnitude % 16 / 16)
     exponent_bits = 4 if magnitude >= 0x60 else 3 if magnitude >= 0x40 else 2
     mantissa_bits = 5 - exponent_bits
     field = magnitude >> mantissa_bits & ((1 << exponent_bits) - 1)

@@ -18,8 +18,6 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
-FRAMEWORKS: Final = ("torch", "mindspore", "tensorflow", "onnx", "ascend")
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorNames:

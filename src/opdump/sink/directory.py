@@ -75,12 +75,12 @@ class DirectorySink:
     def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
         """Queue `array` as npy. The sink owns the array from here on: the caller must not change it."""
         if self._state.is_ready():
-            self._state.put(relative, encode_npy(array))
+            self._state.put([(relative, encode_npy(array))])
 
     def write_parts(self, relative: str, parts: Sequence[Buffer]) -> None:
         """Queue a file that consists of these bytes, one after the other; nobody may change them afterwards."""
         if self._state.is_ready():
-            self._state.put(relative, parts)
+            self._state.put([(relative, parts)])
 
     def write_small(self, files: Sequence[tuple[str, bytes]]) -> None:
         """Queue many small files, each (relative, its bytes); one thread writes them in this order.
@@ -89,7 +89,7 @@ class DirectorySink:
         them: threads that make files in one directory wait for each other.
         """
         if self._state.is_ready() and files:
-            self._state.put_all([(relative, (data,)) for relative, data in files])
+            self._state.put([(relative, (data,)) for relative, data in files])
 
     def write_bytes(self, relative: str, data: bytes) -> None:
         """Write a file at once, in place of what had the name before."""
@@ -218,10 +218,7 @@ class _State:
         with self._lock:
             self.handed += count
 
-    def put(self, path: str, buffers: Sequence[Buffer]) -> None:
-        self.put_all([(path, buffers)])
-
-    def put_all(self, files: Sequence[_File]) -> None:
+    def put(self, files: Sequence[_File]) -> None:
         size = sum(
             buffer.nbytes if isinstance(buffer, np.ndarray) else len(buffer)
             for _, buffers in files
@@ -310,7 +307,7 @@ class _State:
 
     def _write_all(self, files: Sequence[_File]) -> None:
         """Write files of one job, up to the first that fails."""
-        for directory, neighbours in groupby(files, key=_directory_of):
+        for directory, neighbours in groupby(files, key=lambda file: file[0].rpartition("/")[0]):
             group = list(neighbours)
             path = directory
             try:
@@ -362,10 +359,6 @@ class _State:
     def _temporary_name(self) -> str:
         self._serial += 1  # a lost update would give two threads one name, hence the thread in it
         return f"{self._token}-{threading.get_ident():x}-{self._serial:x}{SUFFIX}"
-
-
-def _directory_of(file: _File) -> str:
-    return file[0].rpartition("/")[0]
 
 
 def _write_file(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:

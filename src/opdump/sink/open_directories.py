@@ -35,9 +35,8 @@ class OpenDirectory:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def __del__(
-        self, close: Callable[[int], None] = os.close
-    ) -> None:  # `os` may be gone at the end of the interpreter
+    # `os` may be gone at the end of the interpreter.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         close(self._descriptor)
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:

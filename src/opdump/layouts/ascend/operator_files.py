@@ -6,6 +6,7 @@ A tensor without elements that can be filed (text, an unreadable one) is left ou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,38 +66,34 @@ def is_filed(record: TensorRecord) -> bool:
 
 def _entry(record: TensorRecord, slot: int) -> DumpTensor:
     format_name = record.format if record.format in FORMAT_NUMBERS else _DEFAULT_FORMAT
-    if record.payload is None:
-        return DumpTensor(
-            io=record.io,
-            slot=slot,
-            data_type=BY_NAME[record.dtype].number if record.dtype in BY_NAME else 0,
-            format=FORMAT_NUMBERS[format_name],
-            shape=record.shape,
-            data=HeldBytes(b""),
-            original_shape=record.shape,
-        )
-    array = record.payload.to_host()
     kind = BY_NAME.get(record.dtype)
-    # A sample, or the values of a quantised tensor: what is there, in its own type.
-    if kind is None or (array.dtype.name != record.dtype and not _widens(record.dtype, array)):
-        kind = BY_NAME[array.dtype.name]
-    if array.dtype.name == kind.dtype:
+    if record.payload is None:
+        number, shape, data = kind.number if kind is not None else 0, record.shape, HeldBytes(b"")
+    else:
+        array = record.payload.to_host()
+        # A sample, or the values of a quantised tensor: what is there, in its own type.
+        if kind is None or (array.dtype.name != record.dtype and not _widens(record.dtype, array)):
+            kind = BY_NAME[array.dtype.name]
+        if array.dtype.name != kind.dtype:
+            encode = partial(DumpTensor.of, record.io, slot, array, format=format_name, original_shape=array.shape)
+            try:
+                return encode(data_type=kind.name)
+            except (
+                UndecodableTensorError
+            ):  # values between those of the type, which some program computed: kept as they are
+                return encode()
         contiguous = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        return DumpTensor(
-            io=record.io,
-            slot=slot,
-            data_type=kind.number,
-            format=FORMAT_NUMBERS[format_name],
-            shape=array.shape,
-            data=HeldBytes(contiguous.reshape(-1).view(np.uint8).data if contiguous.size else b""),
-            original_shape=array.shape,
-        )
-    try:
-        return DumpTensor.of(
-            record.io, slot, array, data_type=kind.name, format=format_name, original_shape=array.shape
-        )
-    except UndecodableTensorError:  # values between those of the type, which some program computed: kept as they are
-        return DumpTensor.of(record.io, slot, array, format=format_name, original_shape=array.shape)
+        elements = contiguous.reshape(-1).view(np.uint8).data if contiguous.size else b""
+        number, shape, data = kind.number, array.shape, HeldBytes(elements)
+    return DumpTensor(
+        io=record.io,
+        slot=slot,
+        data_type=number,
+        format=FORMAT_NUMBERS[format_name],
+        shape=shape,
+        data=data,
+        original_shape=shape,
+    )
 
 
 def _widens(dtype: str, array: npt.NDArray[Any]) -> bool:

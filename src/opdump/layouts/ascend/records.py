@@ -24,7 +24,7 @@ from opdump.layouts.mindspore_sync.files import read_table
 from opdump.layouts.mindspore_sync.names import dtype_of_token
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
-from opdump.records import IO, DamagedPayload, OpRecord, Payload, StatisticValue, TensorRecord
+from opdump.records import IO, DamagedPayload, OpRecord, Payload, TensorRecord
 
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
 # Where a converter had to bring a tensor into a format, it wrote the shape and not the format in its name.
@@ -243,16 +243,12 @@ def _with_statistics(
     op: OpRecord, tensor: TensorRecord | None, row: StatisticRow | OperatorRow, format_: str
 ) -> TensorRecord:
     # One NaN for all, so that reading twice gives equal records.
-    statistics = {name: math.nan if _is_nan(value) else value for name, value in row.statistics.items()}
+    statistics = {name: math.nan if value != value else value for name, value in row.statistics.items()}  # noqa: PLR0124
     if tensor is None:
         return TensorRecord(
             op, row.io, row.slot, row.dtype, row.shape, format_ or "ND", None, statistics, data_size=row.data_size
         )
     return replace(tensor, statistics={**tensor.statistics, **statistics})
-
-
-def _is_nan(value: StatisticValue) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 def _in_order(tensors: Iterable[TensorRecord]) -> tuple[TensorRecord, ...]:

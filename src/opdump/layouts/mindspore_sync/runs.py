@@ -23,7 +23,8 @@ def run_starts(stamps: Iterable[tuple[int, int]], history: Mapping[int, int]) ->
         previous = step
     for step, executed in sorted(history.items()):
         times = [time for time, its_step in ordered if its_step == step]
-        seen = _groups(times, sorted(starts))
+        known = sorted(starts)
+        seen = len({run_of(time, known) for time in times})
         missing = executed - seen
         if missing > 0 and len(times) > 1:
             pauses = sorted(
@@ -50,7 +51,3 @@ def most_executions(histories: Iterable[Sequence[int]]) -> dict[int, int]:
         for step, count in Counter(history).items():
             most[step] = max(most.get(step, 0), count)
     return most
-
-
-def _groups(times: Sequence[int], starts: Sequence[int]) -> int:
-    return len({run_of(time, starts) for time in times})

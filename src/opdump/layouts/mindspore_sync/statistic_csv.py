@@ -85,12 +85,6 @@ class StatisticEncoder:
         self._conversions = "".join("," + each for each in conversions) + self._end
         self._templates: dict[tuple[object, ...], str] = {}
 
-    def rows(self, op: OpRecord, op_name: str, tensors: Iterable[FiledTensor]) -> list[str]:
-        """The rows of the tensors of one operator, which the file calls `op_name`; none for those without statistics."""
-        start = self.start(op, op_name)
-        texts = (self.text([start], [tensor]) for tensor in tensors if not tensor.skip)
-        return [text for text in texts if text]
-
     def start(self, op: OpRecord, op_name: str, timestamp: str | None = None) -> str:
         """What all rows of an operator begin with, as `text` takes it: a template.
 

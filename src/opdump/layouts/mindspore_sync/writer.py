@@ -18,6 +18,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from opdump.errors import DumpPathError
@@ -78,11 +79,12 @@ class SyncWriter:
         )
         self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
         self._statistics = StatisticFiles(plan, self.sink)
-        self._full_names_in_csv = self._layout == "mindspore-2.10"
-        self._names: dict[tuple[str, str], str] = {}
-        self._types: dict[str, str] = {}
-        self._directories: dict[tuple[str, int], str] = {}
-        self._tokens: dict[str, str] = {}
+        is_newer = self._layout == "mindspore-2.10"
+        self._full_names_in_csv = is_newer
+        # A step names thousands of tensors, and the next one the same.
+        self._sanitised = cache(sanitise)
+        self._op_name = cache(partial(op_name_in_files, naming=self._layout))
+        self._token = cache(dtype_token if is_newer else _no_token)
         self._constants: list[Constant] = []
         self._history: set[tuple[int, int]] = set()
         self._closed = False
@@ -131,7 +133,7 @@ class SyncWriter:
             return
         text = json.dumps({str(key): str(value) for key, value in op.arguments.items()}, indent=4, sort_keys=True)
         directory = self._step_directory(op)
-        name = self._mapped(directory, f"{self._op_type(op)}.{self._op_name(op)}.json")
+        name = self._mapped(directory, f"{self._sanitised(op.op_type)}.{self._op_name(op.op_type, op.op_name)}.json")
         self.sink.write_bytes(f"{directory}/{name}", text.encode())
 
     def write_step(
@@ -204,7 +206,7 @@ class SyncWriter:
             shutil.rmtree(self.root, ignore_errors=True)
 
     def _in_statistics(self, op: OpRecord) -> tuple[OpRecord, str]:
-        return op, op.op_name if self._full_names_in_csv else self._op_name(op)
+        return op, op.op_name if self._full_names_in_csv else self._op_name(op.op_type, op.op_name)
 
     def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
         """These graphs executed something in a step that is dumped, whether or not something of it is filed."""
@@ -244,40 +246,20 @@ class SyncWriter:
         op = record.op
         token = self._token(record.dtype)
         return (
-            f"{self._op_type(op)}.{self._op_name(op)}.{op.task_id}.{op.stream_id}.{op.timestamp}.{record.io}.{record.slot}."
-            f"{sanitise(record.format)}{'.' if token else ''}{token}.npy"
+            f"{self._sanitised(op.op_type)}.{self._op_name(op.op_type, op.op_name)}.{op.task_id}.{op.stream_id}.{op.timestamp}.{record.io}.{record.slot}."
+            f"{self._sanitised(record.format)}{'.' if token else ''}{token}.npy"
         )
 
     def _step_directory(self, op: OpRecord) -> str:
         return f"{self._graph_directory(op)}/{op.step}"
 
     def _graph_directory(self, op: OpRecord) -> str:
-        key = (op.net_name, op.graph_id)
-        directory = self._directories.get(key)
-        if directory is None:
-            directory = self._directories[key] = f"{sanitise(op.net_name or self.plan.net_name)}/{op.graph_id}"
-        return directory
-
-    def _op_name(self, op: OpRecord) -> str:
-        key = (op.op_type, op.op_name)
-        name = self._names.get(key)
-        if name is None:
-            name = self._names[key] = op_name_in_files(op.op_type, op.op_name, self._layout)
-        return name
-
-    def _op_type(self, op: OpRecord) -> str:
-        name = self._types.get(op.op_type)
-        if name is None:
-            name = self._types[op.op_type] = sanitise(op.op_type)
-        return name
-
-    def _token(self, dtype: str) -> str:
-        if self._layout != "mindspore-2.10":
-            return ""
-        token = self._tokens.get(dtype)
-        if token is None:
-            token = self._tokens[dtype] = dtype_token(dtype)
-        return token
+        return f"{self._sanitised(op.net_name or self.plan.net_name)}/{op.graph_id}"
 
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self._process
+
+
+def _no_token(_dtype: str) -> str:
+    """Before 2.7 file names had no element type."""
+    return ""

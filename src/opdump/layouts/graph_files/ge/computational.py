@@ -18,8 +18,6 @@ _OF_THE_DOCUMENT: Final = ("IteratorV2", "Iterator", "GetNext")
 _OF_TENSORFLOW: Final = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "OneShotIterator")
 _READERS: Final = ("GetNext", "IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 _STARTERS: Final = ("MakeIterator", "IteratorFromStringHandle", "IteratorFromStringHandleV2")
-
-
 _UPDATE: Final = re.compile(r"Apply[A-Z]|AssignSub")  # the latter: optimizers of Keras 3
 
 

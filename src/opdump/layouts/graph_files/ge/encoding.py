@@ -47,9 +47,8 @@ def encode_text(model: Any) -> str:
 
 def encode_json(model: Any) -> str:
     """The message as JSON: numbers as numbers, names of enumerations, entries of a map as `{"key": ..., "value": ...}`."""
-    return (
-        json.dumps(_as_json(model), ensure_ascii=False) + "\n"
-    )  # without indentation, which the compiled encoder of json lacks
+    # Without indentation, which the compiled encoder of json lacks.
+    return json.dumps(_as_json(model), ensure_ascii=False) + "\n"
 
 
 def _readers(graph: GeGraph) -> Mapping[str, list[tuple[str, int]]]:

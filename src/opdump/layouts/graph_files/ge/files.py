@@ -89,14 +89,17 @@ def _claimed(directory: Path, first: int, naming: Naming, graph_id: int) -> Path
 def _write(path: Path, graphs: Sequence[GeGraph]) -> None:
     """Both files, each whole or not at all."""
     model = model_of(graphs)
-    for file, text in ((path, encode_text(model)), (path.with_name(f"{path.name}.json"), encode_json(model))):
-        unfinished = file.with_name(temporary_name())
-        try:
-            with open(
-                os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8"
-            ) as stream:
-                stream.write(text)
-            unfinished.replace(file)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+    write_whole(path, encode_text(model))
+    write_whole(path.with_name(f"{path.name}.json"), encode_json(model))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that appears whole or not at all. Raises OSError."""
+    unfinished = path.with_name(temporary_name())
+    try:
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8") as stream:
+            stream.write(text)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

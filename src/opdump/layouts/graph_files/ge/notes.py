@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from opdump.errors import CorruptDumpError, DumpPathError
-from opdump.interpreter.leftovers import temporary_name
+from opdump.layouts.graph_files.ge.files import write_whole
 from opdump.layouts.graph_files.ge.reading import is_graph_name
 from opdump.sink import make_directory
 
 NOTES_NAME: Final = "ge_graphs.json"
 _LARGEST: Final = 1 << 24
-_MODE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +48,9 @@ def note_graph(
     make_directory(metadata_dir)
     notes = [*read_notes(metadata_dir), GraphNote(str(file.absolute()), model_name, model_id, rule or "", update)]
     path = metadata_dir / NOTES_NAME
-    unfinished = path.with_name(temporary_name())
     try:
-        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8") as stream:
-            json.dump({"graphs": [asdict(note) for note in notes]}, stream, indent=1)
-        unfinished.replace(path)
+        write_whole(path, json.dumps({"graphs": [asdict(note) for note in notes]}, indent=1))
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise DumpPathError(
             f"{path}: cannot be written ({error.strerror}): free space, or dump into another directory"
         ) from error

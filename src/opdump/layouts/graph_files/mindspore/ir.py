@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, Literal, cast, get_args
 
 from opdump.errors import CorruptDumpError
@@ -36,8 +36,8 @@ from opdump.layouts.graph_files.mindspore.ir_text import (
     parse_type,
     split,
 )
-from opdump.layouts.graph_files.mindspore.source_lines import FrameLines, one_line, parse_frames, printable
-from opdump.records import Phase
+from opdump.layouts.graph_files.mindspore.source_lines import format_frame, one_line, parse_frames
+from opdump.records import Phase, escaped
 
 IrLayout = Literal["mindspore-2.3", "mindspore-2.10"]
 
@@ -54,9 +54,6 @@ _PARAMETER_REFERENCE: Final = re.compile(r"%para(\d+)_(.*)$", re.DOTALL)
 _PRIMITIVE_PREFIX: Final = "PrimFunc_"
 _BATCH: Final = re.compile(r"inputs\d+$")
 _NOT_PLAIN: Final = re.compile(r"[^\w.]")
-
-
-# ---------------------------------------------------------------------------------------------------------------- writing
 
 
 def encode_ir(graph: Graph, *, layout: IrLayout = "mindspore-2.3") -> bytes:
@@ -76,7 +73,7 @@ def _header(graph: Graph) -> Iterator[str]:
         if _BATCH.match(parameter.name):
             yield f"{label}: {format_type(parameter.dtype, parameter.shape)}  :  IsWeight: false"
             continue
-        key = json.dumps(printable(parameter.name))
+        key = json.dumps(escaped(parameter.name))
         yield f"{label}: <Ref[Tensor[{ir_name(parameter.dtype)}]], {shape}, ref_key={key}>  :  IsWeight: true"
     if graph.constants:
         yield ""
@@ -107,7 +104,7 @@ def _body(graph: Graph, layout: IrLayout) -> Iterator[str]:
     for index, node in enumerate(graph.nodes):
         for slot in range(max(len(node.outputs), 1)):
             references[f"{node.op_name}:{slot}"] = f"%{index}[{slot}]" if slot else f"%{index}"
-    quoted = FrameLines("parenthesis" if layout == "mindspore-2.3" else "colon")
+    quoted = cache(partial(format_frame, form="parenthesis" if layout == "mindspore-2.3" else "colon"))
     for index, node in enumerate(graph.nodes):
         yield from _node_lines(index, node, references, layout)
         yield from map(quoted, reversed(node.stack))
@@ -137,7 +134,7 @@ def _argument(graph_input: GraphInput, references: Mapping[str, str]) -> str:
     if graph_input.source in references:
         return references[graph_input.source]
     if graph_input.source:
-        return "@" + json.dumps(printable(graph_input.source))
+        return "@" + json.dumps(escaped(graph_input.source))
     shape = ", ".join(map(str, graph_input.shape))
     return f"Tensor(shape=[{shape}], dtype={ir_name(graph_input.dtype)})"
 
@@ -145,9 +142,6 @@ def _argument(graph_input: GraphInput, references: Mapping[str, str]) -> str:
 def _device_type(dtype: str, shape: tuple[int, ...], layout: IrLayout) -> str:
     start, end = "[]" if layout == "mindspore-2.3" else "{}"
     return f"<{ir_name(dtype)}xDefaultFormat[const vector]{start}{', '.join(map(str, shape))}{end}>"
-
-
-# ---------------------------------------------------------------------------------------------------------------- reading
 
 
 def decode_ir(data: bytes, *, where: str = ".ir file") -> Graph:

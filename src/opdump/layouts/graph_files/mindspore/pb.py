@@ -11,7 +11,8 @@ Not in the file: the functions' names of the stack; the type of a parameter or c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, Final, NamedTuple, cast, get_args
 
 from google.protobuf.message import DecodeError
@@ -21,8 +22,8 @@ from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, Graph, GraphInput, G
 from opdump.layouts.graph_files.mindspore import dtypes
 from opdump.layouts.graph_files.mindspore.pb_schema import from_text, model_proto, to_text
 from opdump.layouts.graph_files.mindspore.pb_values import fill_value, is_plain, read_value
-from opdump.layouts.graph_files.mindspore.source_lines import FrameLines, parse_frames
-from opdump.records import Phase
+from opdump.layouts.graph_files.mindspore.source_lines import format_frame, parse_frames
+from opdump.records import Frame, Phase
 
 RECORD_ATTRIBUTE: Final = "opdump.record"
 GRAPH_NAME: Final = "kernel_graph"
@@ -42,9 +43,6 @@ class _Edge(NamedTuple):
     shape: tuple[int, ...]
 
 
-# ---------------------------------------------------------------------------------------------------------------- writing
-
-
 def encode_pb(graph: Graph) -> bytes:
     """The file of the graph. Every graph has one: names that are no UTF-8 lose the bytes that are not."""
     model = model_proto()()
@@ -53,7 +51,8 @@ def encode_pb(graph: Graph) -> bytes:
     proto.name = to_text(f"{GRAPH_NAME}{graph.graph_id}")
     proto.root_name = to_text(graph.root_name or str(graph.graph_id))
     edges = _edges(graph)
-    quoted = FrameLines("colon")
+    # Each frame once: the operators of a graph share most lines of their stacks.
+    quoted = cache(partial(format_frame, form="colon"))
     for index, node in enumerate(graph.nodes, start=1):
         _fill_node(proto.node.add(), node, str(index), edges, quoted)
     for parameter in graph.parameters:
@@ -95,7 +94,9 @@ def _parameter_name(name: str) -> str:
     return PARAMETER_PREFIX + plain if taken else plain
 
 
-def _fill_node(proto: Any, node: GraphNode, name: str, edges: Mapping[str, _Edge], quoted: FrameLines) -> None:
+def _fill_node(
+    proto: Any, node: GraphNode, name: str, edges: Mapping[str, _Edge], quoted: Callable[[Frame], str]
+) -> None:
     proto.name = to_text(name)
     proto.op_type = to_text(node.op_type)
     proto.full_name = to_text(node.op_name)
@@ -144,9 +145,6 @@ def _fill_type(proto: Any, output: GraphOutput) -> None:
     proto.tensor_type.elem_type = dtypes.pb_number(output.dtype)
     for size in output.shape:
         proto.tensor_type.shape.dim.add(size=size)
-
-
-# ---------------------------------------------------------------------------------------------------------------- reading
 
 
 def decode_pb(data: bytes, *, where: str = ".pb file") -> Graph:

@@ -83,7 +83,7 @@ def _classes() -> Mapping[str, Any]:
 
 
 def to_text(text: str) -> bytes:
-    """Text for a field; the half characters that stand for undecodable bytes of a file name become `?`."""
+    """Text for a field; half characters, which stand for undecodable bytes of a file name, as escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 

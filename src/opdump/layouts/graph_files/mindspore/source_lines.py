@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from opdump.records import Frame
+from opdump.records import Frame, escaped
 
 SourceForm = Literal["parenthesis", "colon"]
 
@@ -29,36 +29,15 @@ _SOURCE_LINE: Final = re.compile(
 _LINE_BREAKS: Final = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
-def printable(text: str) -> str:
-    """The text as valid UTF-8: the half characters that stand for undecodable bytes of a file name become `?`."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def one_line(text: str) -> str:
     """The text as valid UTF-8 without line breaks."""
-    return _LINE_BREAKS.sub(" ", printable(text))
+    return _LINE_BREAKS.sub(" ", escaped(text))
 
 
 def format_frame(frame: Frame, form: SourceForm) -> str:
     """One line for one frame, indented as upstream does it; the function's name has no place in it."""
     place = f"({frame.line})" if form == "parenthesis" else f":{frame.line}"
     return f"{_INDENT}# In file {one_line(frame.file)}{place}/        {one_line(frame.code).strip()}/"
-
-
-class FrameLines:
-    """`format_frame` in one form, each frame once: the operators of a graph share most lines of their stacks."""
-
-    __slots__ = ("_form", "_lines")
-
-    def __init__(self, form: SourceForm) -> None:
-        self._form = form
-        self._lines: dict[Frame, str] = {}
-
-    def __call__(self, frame: Frame) -> str:
-        line = self._lines.get(frame)
-        if line is None:
-            line = self._lines[frame] = format_frame(frame, self._form)
-        return line
 
 
 def parse_frame(line: str) -> Frame | None:
