@@ -22,7 +22,7 @@ from opdump.errors import DumpPathError
 from opdump.index.metadata import METADATA
 from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
-from opdump.layouts.ascend.long_names import hashed_name
+from opdump.layouts.ascend.device_names import hashed_name
 from opdump.layouts.ascend.writer import AscendWriter
 from opdump.layouts.base import Layout
 from opdump.layouts.registry import LAYOUTS, open_writer

@@ -116,12 +116,12 @@ def test_repeated_rows_are_those_made_one_by_one(
 ) -> None:
     plan = DumpPlan(path=Path("/nowhere"), statistic_category=tuple(categories[:many]), trailing_comma=trailing_comma)
     sink = MemorySink()
-    files = StatisticFiles(plan, sink)
+    files = StatisticFiles(plan, sink, directory_of=_directory, written_as=_written_as)
     batches = Batches()
     expected: dict[str, bytes] = {}
     for tensors in steps:
         ops = list({id(tensor.op): tensor.op for tensor in tensors}.values())
-        files.write_batch(batches.of(ops, tensors), directory_of=_directory, written_as=_written_as)
+        files.write_batch(batches.of(ops, tensors))
         encoder = StatisticEncoder(categories[:many], trailing_comma=trailing_comma)
         expected.update(_one_by_one(encoder, tensors))
     assert sink.files == expected
@@ -232,11 +232,12 @@ def test_another_owner_of_a_tensor_is_another_pattern() -> None:
 
 def test_operators_of_two_steps_in_one_batch_keep_their_directories() -> None:
     sink = MemorySink()
-    files, batches = StatisticFiles(DumpPlan(path=Path("/nowhere")), sink), Batches()
+    files = StatisticFiles(DumpPlan(path=Path("/nowhere")), sink, directory_of=_directory, written_as=_written_as)
+    batches = Batches()
     for first, second in ((0, 0), (1, 1), (2, 3), (4, 4), (5, 6)):
         tensors = [_step(first)[0], _step(second)[1]]
         ops = [tensor.op for tensor in tensors]
-        files.write_batch(batches.of(ops, tensors), directory_of=_directory, written_as=_written_as)
+        files.write_batch(batches.of(ops, tensors))
     assert {path: data.count(b"Add-op0") for path, data in sink.files.items()} == {
         f"0/{step}/statistic.csv": 2 if step in (0, 1, 4) else 1 for step in range(7)
     }

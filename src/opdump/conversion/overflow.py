@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -166,22 +166,15 @@ def _paired(
         values = tuple(_values_of_npy(part, path) for part, path in nearest.parts)
         first = nearest.parts[0][1]
         name = name.in_true_order()
-        return Overflow(alone.path, alone.microseconds, report, first, name.op_name, name.op_type, values)
+        return replace(alone, dump=first, operator=name.op_name, op_type=name.op_type, tensors=values)
     try:
         dumped = read_dump_file(nearest.path)
     except OpdumpError as error:
         search.failures.append(failure(nearest.path, error))
-        return Overflow(alone.path, alone.microseconds, report, nearest.path, name.op_name, name.op_type)
+        return replace(alone, dump=nearest.path, operator=name.op_name, op_type=name.op_type)
     name = name.in_true_order(dumped.op_name)
-    return Overflow(
-        alone.path,
-        alone.microseconds,
-        report,
-        nearest.path,
-        dumped.op_name or name.op_name,
-        name.op_type,
-        tuple(_values(tensor) for tensor in dumped.tensors),
-    )
+    operator, values = dumped.op_name or name.op_name, tuple(_values(tensor) for tensor in dumped.tensors)
+    return replace(alone, dump=nearest.path, operator=operator, op_type=name.op_type, tensors=values)
 
 
 def _belongs(name: DumpName, report: AcceleratorReport) -> bool:

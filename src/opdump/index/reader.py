@@ -12,7 +12,7 @@ from opdump.errors import CorruptDumpError
 from opdump.index.opening import IndexFile, check_index
 from opdump.index.payload import FilePayload
 from opdump.index.runs import Run
-from opdump.index.schema import may_lack_summaries
+from opdump.index.schema import OPERATOR_FIELDS, may_lack_summaries
 from opdump.index.values import (
     Budget,
     count,
@@ -79,7 +79,7 @@ class IndexReader:
         self._file = IndexFile(path)
         self._root = root
         self._open_payload = open_payload
-        self._operators: dict[int, tuple[Any, ...]] = {}
+        self._operators: dict[int, tuple[dict[str, Any], int, int]] = {}
         self._signatures: dict[int, dict[str, Any]] = {}
         """Of each row the fields of its records."""
         self._arguments: dict[int, dict[str, Any]] = {}
@@ -171,31 +171,17 @@ class IndexReader:
         """(op_type, true name) of the operators of a graph, of all runs."""
         with self._named(), self._file.connect() as database:
             self._load_what_is_new(database)
-        return tuple(dict.fromkeys((row[0], row[1]) for row in self._operators.values() if row[3] == graph_id))
+        of_graph = (fields for fields, _, _ in self._operators.values() if fields["graph_id"] == graph_id)
+        return tuple(dict.fromkeys((fields["op_type"], fields["op_name"]) for fields in of_graph))
 
     def _op(self, operator: Any, time: int, step: int) -> OpRecord:
-        row = known(self._operators, operator, "operator")
-        (op_type, op_name, net_name, graph, rank, device, task, stream, phase, kernel, forward_op) = row[:11]
-        position, occurrence, skip, stack, arguments = row[11:]
+        fields, stack, arguments = known(self._operators, operator, "operator")
         return OpRecord(
-            op_type=op_type,
-            op_name=op_name,
             timestamp=time,
             step=step,
-            net_name=net_name,
-            graph_id=graph,
-            rank_id=rank,
-            device_id=device,
-            task_id=task,
-            stream_id=stream,
-            order=position,
-            occurrence=occurrence,
-            phase=phase,
-            kernel=kernel,
-            forward_op=forward_op,
             stack=known(self._stacks, stack, "stack"),
             arguments=known(self._arguments, arguments, "arguments") if arguments else {},
-            skip=_reason(skip),
+            **fields,
         )
 
     def _tensor(self, op: OpRecord, number: Any, summary: Summary | None, others: Any, file: Any) -> TensorRecord:
@@ -317,12 +303,17 @@ def _run(row: tuple[Any, ...]) -> Run:
     )
 
 
-def _operator(row: list[Any]) -> tuple[Any, ...]:
-    texts = {0, 1, 2, 8, 9, 10, 13}
-    checked = tuple([name(value) if place in texts else whole(value) for place, value in enumerate(row)])
-    if checked[8] not in _PHASES:
-        raise CorruptDumpError(f"the index describes an operator of the phase {shown(checked[8])}")
-    return checked
+def _operator(row: list[Any]) -> tuple[dict[str, Any], int, int]:
+    """The fields of the operator's records; the rows of its stack and its arguments."""
+    texts = {"op_type", "op_name", "phase", "kernel", "forward_op", "skip"}
+    *values, stack, arguments = row
+    fields = {
+        field: name(value) if field in texts else whole(value)
+        for field, value in zip(OPERATOR_FIELDS, values, strict=True)
+    }
+    if fields["phase"] not in _PHASES:
+        raise CorruptDumpError(f"the index describes an operator of the phase {shown(fields['phase'])}")
+    return fields | {"skip": _reason(fields["skip"])}, whole(stack), whole(arguments)
 
 
 def _signature(row: list[Any]) -> dict[str, Any]:

@@ -33,6 +33,17 @@ SUMMARY: Final = struct.Struct("<11d")
 NO_SUMMARY: Final = (math.nan,) + (0.0,) * 10
 """Stands in `batches.summaries` for a tensor without a summary: a summary's count is a number."""
 
+OPERATOR_FIELDS: Final = (
+    *("op_type", "op_name", "net_name", "graph_id", "rank_id", "device_id", "task_id", "stream_id"),
+    *("phase", "kernel", "forward_op", "order", "occurrence", "skip"),
+)
+"""The fields of an operator's record in the columns of `operators`, in their order; behind them come its stack and its arguments."""
+SIGNATURE_FIELDS: Final = (
+    *("io", "slot", "dtype", "shape", "format"),
+    *("data_size", "argument", "source", "skip", "sample"),
+)
+"""The fields of a tensor's record in the columns of `signatures`."""
+
 TABLES: Final = (
     """CREATE TABLE runs(
         id INTEGER PRIMARY KEY, started INTEGER NOT NULL, ended INTEGER, rank_id INTEGER NOT NULL,

@@ -122,16 +122,7 @@ def _overflow_json(each: Overflow) -> dict[str, Any]:
         "status": list(report.statuses),
         "words": list(report.words),
         "tensors": [
-            {
-                "name": tensor.name,
-                "dtype": tensor.dtype,
-                "shape": list(tensor.shape),
-                "min": _json_number(tensor.min),
-                "max": _json_number(tensor.max),
-                "nan": tensor.nan,
-                "inf": tensor.inf,
-                "problem": tensor.problem,
-            }
+            {**asdict(tensor), "min": _json_number(tensor.min), "max": _json_number(tensor.max)}
             for tensor in each.tensors
         ],
     }

@@ -32,8 +32,7 @@ from opdump.graph import Graph
 from opdump.index.metadata import METADATA
 from opdump.index.schema import INDEX_NAME
 from opdump.index.writer import IndexWriter, RunFacts
-from opdump.layouts.ascend.api_names import api_name
-from opdump.layouts.ascend.long_names import hashed_name
+from opdump.layouts.ascend.device_names import api_name, hashed_name
 from opdump.layouts.ascend.operator_csv import encode_operator_csv
 from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
 from opdump.layouts.ascend.overflow_files import overflow_file_of

@@ -42,7 +42,9 @@ class AsyncWriter(AscendWriter):
 
     def __init__(self, plan: DumpPlan, run: RunFacts, *, device_id: int = 0, started: float | None = None) -> None:
         super().__init__(plan, run, device_id=device_id, started=started)
-        self._statistics = StatisticFiles(plan, self.sink)
+        self._statistics = StatisticFiles(
+            plan, self.sink, directory_of=self._directory, written_as=lambda op: (_with_ids(op), op.op_name)
+        )
         if plan.step_level:
             self._write_acl_json(f"{self.root}")
 
@@ -90,7 +92,7 @@ class AsyncWriter(AscendWriter):
         return stored
 
     def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
-        self._statistics.write(tensors, directory_of=self._directory, written_as=lambda op: (_with_ids(op), op.op_name))
+        self._statistics.write(tensors)
 
     def _dump_name(self, op: OpRecord) -> DumpName:
         told = _with_ids(op)

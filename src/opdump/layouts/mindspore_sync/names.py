@@ -36,13 +36,7 @@ _GRAMMAR = re.compile(
     r"\.(?P<io>input|output)\.(?P<slot>[0-9]{1,9})\.(?P<format>[^./]+)(?:\.(?P<dtype>[^./]+))?\.npy",
     re.ASCII,
 )
-_SPELLINGS = {
-    "bfloat16": "BFloat16",
-    "uint8": "UInt8",
-    "uint16": "UInt16",
-    "uint32": "UInt32",
-    "uint64": "UInt64",
-}
+_SPELLINGS = {"bfloat16": "BFloat16", **{f"uint{bits}": f"UInt{bits}" for bits in (8, 16, 32, 64)}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,21 +149,21 @@ class RankTree:
         """The graph of that number from its .pb, or its .ir where that cannot be read; None where there is neither."""
         if graph_id not in self._graphs:
             name = f"{_GRAPH_STEM}{graph_id}"
-            graph = self._decoded(f"{_GRAPHS}/{name}.pb", lambda data, where: decode_pb(data, where=where))
+            graph = self._decoded(f"{_GRAPHS}/{name}.pb", decode_pb)
             if graph is None:
-                graph = self._decoded(f"{_GRAPHS}/{name}.ir", lambda data, where: decode_ir(data, where=where))
+                graph = self._decoded(f"{_GRAPHS}/{name}.ir", decode_ir)
             self._graphs[graph_id] = graph
         return self._graphs[graph_id]
 
     def history(self, graph_id: int) -> tuple[int, ...]:
         """The steps that the execution history of a graph lists; a second run repeats them."""
         name = f"{_ORDERS}/{_HISTORY_STEM}{graph_id}.csv"
-        return self._decoded(name, lambda data, where: decode_execution_history(data, where=where)) or ()
+        return self._decoded(name, decode_execution_history) or ()
 
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
         """The operators of a graph, in the order that was known when the graph was filed."""
         name = f"{_ORDERS}/{_ORDER_STEM}{graph_id}.csv"
-        return self._decoded(name, lambda data, where: decode_execution_order(data, where=where)) or ()
+        return self._decoded(name, decode_execution_order) or ()
 
     def _open_index(self) -> IndexReader | None:
         relative = f"{METADATA}/{INDEX_NAME}"
@@ -276,10 +276,10 @@ class RankTree:
             for number, start in enumerate(starts, start=1)
         )
 
-    def _decoded(self, relative: str, decode: Callable[[bytes, str], _Decoded]) -> _Decoded | None:
+    def _decoded(self, relative: str, decode: Callable[..., _Decoded]) -> _Decoded | None:
         path = inside(self.root, relative)
         try:
-            return decode(read_table(path), str(path)) if path.exists() else None
+            return decode(read_table(path), where=str(path)) if path.exists() else None
         except CorruptDumpError as error:
             self._note(error)
         except OSError as error:

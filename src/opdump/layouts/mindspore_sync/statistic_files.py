@@ -27,55 +27,52 @@ class SupportsTables(Protocol):
 
 
 class StatisticFiles:
-    """Writes them through `sink`, with the columns of the plan."""
+    """Writes them through `sink`, with the columns of the plan.
 
-    def __init__(self, plan: DumpPlan, sink: SupportsTables) -> None:
+    `written_as` gives the numbers and the name that the rows of an operator show. It and `directory_of` may look at nothing of an operator
+    but what a pattern compares, and at its step.
+    """
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        sink: SupportsTables,
+        *,
+        directory_of: Callable[[OpRecord], str],
+        written_as: Callable[[OpRecord], tuple[OpRecord, str]],
+    ) -> None:
         self._sink = sink
+        self._directory_of = directory_of
+        self._written_as = written_as
         self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
         self._written: dict[str, bytes] = {}
         self._last: tuple[Pattern, Sequence[int]] | None = None
         self._repeated: list[RepeatedRows] | None = None
         """What fills the files of a batch that repeats the last; made when one does."""
 
-    def write_batch(
-        self,
-        batch: Batch,
-        *,
-        directory_of: Callable[[OpRecord], str],
-        written_as: Callable[[OpRecord], tuple[OpRecord, str]],
-    ) -> None:
-        """`write` for a batch. One that repeats the last takes a third of the time.
-
-        Both functions may look at nothing of an operator but what a pattern compares, and at its step.
-        """
+    def write_batch(self, batch: Batch) -> None:
+        """`write` for a batch. One that repeats the last takes a third of the time."""
         last, self._last = self._last, _form(batch)
         if self._last is None or self._last != last:
             self._repeated = None
-            self.write(batch.tensors, directory_of=directory_of, written_as=written_as)
+            self.write(batch.tensors)
             return
         if self._repeated is None:
-            self._repeated = repeated_rows(batch, self._encoder, directory_of=directory_of, written_as=written_as)
-        self._append({directory_of(batch.ops[rows.op]): rows.text(batch) for rows in self._repeated})
+            self._repeated = repeated_rows(
+                batch, self._encoder, directory_of=self._directory_of, written_as=self._written_as
+            )
+        self._append({self._directory_of(batch.ops[rows.op]): rows.text(batch) for rows in self._repeated})
 
-    def write(
-        self,
-        tensors: Sequence[FiledTensor],
-        *,
-        directory_of: Callable[[OpRecord], str],
-        written_as: Callable[[OpRecord], tuple[OpRecord, str]],
-    ) -> None:
-        """Append the rows of tensors, those of an operator side by side; none for those without statistics.
-
-        `written_as` gives the numbers and the name that the rows of an operator show.
-        """
+    def write(self, tensors: Sequence[FiledTensor]) -> None:
+        """Append the rows of tensors, those of an operator side by side; none for those without statistics."""
         tables: dict[str, tuple[list[str], list[FiledTensor]]] = {}
         start = self._encoder.start
         op = None
         for tensor in tensors:
             if tensor.op is not op:
                 op = tensor.op
-                begin = start(*written_as(op))
-                starts, kept = tables.setdefault(directory_of(op), ([], []))
+                begin = start(*self._written_as(op))
+                starts, kept = tables.setdefault(self._directory_of(op), ([], []))
             if not (tensor.skip or op.skip):
                 starts.append(begin)
                 kept.append(tensor)

@@ -78,7 +78,9 @@ class SyncWriter:
             layout=self._layout,
         )
         self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
-        self._statistics = StatisticFiles(plan, self.sink)
+        self._statistics = StatisticFiles(
+            plan, self.sink, directory_of=self._step_directory, written_as=self._in_statistics
+        )
         is_newer = self._layout == "mindspore-2.10"
         self._full_names_in_csv = is_newer
         # A step names thousands of tensors, and the next one the same.
@@ -152,7 +154,7 @@ class SyncWriter:
             return
         batch = self._index.batch_of(ops, tensors)
         if self.plan.saves_statistics:
-            self._statistics.write_batch(batch, directory_of=self._step_directory, written_as=self._in_statistics)
+            self._statistics.write_batch(batch)
         # A step in which nothing of a graph was selected is one that the graph has executed.
         self._write_history(step, {op.graph_id for op in ops if op.skip not in WITHOUT_KERNEL})
         # Taken only when they are filed: another thread may add a constant meanwhile.
