@@ -237,28 +237,12 @@ def atomic_status(accelerator: str) -> int:
     return 0x9 << 8 if accelerator.startswith("DHA") else 0x1 << 16
 
 
-def overflow_dump_file(
-    *,
-    status: int,
-    accelerator: str = "AI Core",
-    model_id: int = 0,
-    stream_id: int = 0,
-    task_id: int = 0,
-    task_type: int = 0,
-    dump_time: int = 0,
-) -> DumpFile:
-    """The overflow file: one output of 2048 bytes, which are `overflow_record`.
+def overflow_dump_file(*, dump_time: int = 0, **report: Any) -> DumpFile:
+    """The overflow file: one output of 2048 bytes, which are `overflow_record`; `report` are that function's arguments.
 
     `dump_time` counts microseconds since the epoch. Raises ValueError as `overflow_record` and `encode_opdebug`.
     """
-    record = overflow_record(
-        status,
-        accelerator=accelerator,
-        model_id=model_id,
-        stream_id=stream_id,
-        task_id=task_id,
-        task_type=task_type,
-    )
+    record = overflow_record(**report)
     output = DumpTensor(
         io="output",
         slot=0,

@@ -305,7 +305,7 @@ def _run(row: tuple[Any, ...]) -> Run:
 
 def _operator(row: list[Any]) -> tuple[dict[str, Any], int, int]:
     """The fields of the operator's records; the rows of its stack and its arguments."""
-    texts = {"op_type", "op_name", "phase", "kernel", "forward_op", "skip"}
+    texts = {"op_type", "op_name", "net_name", "phase", "kernel", "forward_op", "skip"}
     *values, stack, arguments = row
     fields = {
         field: name(value) if field in texts else whole(value)

@@ -25,7 +25,7 @@ from opdump.msaccucmp.original_formats import (
     format_of,
     slice_to,
 )
-from opdump.msaccucmp.output_folder import OutputFolder, npy_parts, raw_parts
+from opdump.msaccucmp.output_folder import OutputFolder, npy_parts, pt_parts, raw_parts
 
 OutputType = Literal["npy", "bin", "msnpy", "pt"]
 _L1: Final = 0
@@ -119,8 +119,6 @@ def _save_plainly(name: str, file: DumpFile, tensor: DumpTensor, array: _Array, 
             log("INFO", f"{tensor.name} has been converted to {os.path.join(settings.output.path, target)}")
             return
     if settings.kind == "pt":
-        from opdump.msaccucmp.torch_files import pt_parts
-
         _save(settings.output, target, pt_parts(array), tensor.name)
     else:
         _save(settings.output, target, raw_parts(array) if settings.kind == "bin" else npy_parts(array), tensor.name)

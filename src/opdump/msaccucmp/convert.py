@@ -16,7 +16,7 @@ from opdump.msaccucmp.dump_source import check_path
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import Progress, log
 from opdump.msaccucmp.original_formats import FORMATS
-from opdump.msaccucmp.output_folder import MAPPING_FILE, OutputFolder, make_output_folder
+from opdump.msaccucmp.output_folder import MAPPING_FILE, OutputFolder, check_torch, make_output_folder
 
 FAILED_LIST: Final = "convert_failed_file_list.txt"
 _SHAPE: Final = re.compile(r"([0-9]+,)+[0-9]+")
@@ -95,8 +95,6 @@ def _settings(options: argparse.Namespace, *, single: bool) -> Settings:
     if folder:
         _check_folder(folder)
     if options.output_file_type == "pt" and not target:
-        from opdump.msaccucmp.torch_files import check_torch
-
         check_torch()
     return Settings(
         output=OutputFolder(os.path.realpath(options.output_path or ".")),

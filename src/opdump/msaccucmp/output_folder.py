@@ -5,12 +5,14 @@ Files get mode 0600, an existing file or link of the name is replaced, and nothi
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -99,6 +101,24 @@ def npy_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
 def raw_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
     """The elements in C order."""
     yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def check_torch() -> None:
+    """Raise CommandError where PyTorch is not installed."""
+    try:
+        import_module("torch")
+    except ImportError as error:
+        raise CommandError(
+            ExitCode.BAD_PARAMETER, "-t pt needs PyTorch, which is not installed: pip install torch, or use -t npy"
+        ) from error
+
+
+def pt_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
+    """The array as torch saves it (`-t pt`)."""
+    torch: Any = import_module("torch")
+    buffer = io.BytesIO()
+    torch.save(torch.from_numpy(np.array(array, order="C")), buffer)
+    yield buffer.getvalue()
 
 
 def make_output_folder(path: str) -> None:

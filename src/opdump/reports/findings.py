@@ -22,7 +22,7 @@ from opdump.checks.watchpoints import Watchpoint, WatchpointChecker, in_order_of
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
-from opdump.layouts.ascend.overflow_record import OverflowRecord
+from opdump.layouts.ascend.overflow_files import OverflowRecord
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.histories import print_histories
 from opdump.reports.statistics_shown import damage_of

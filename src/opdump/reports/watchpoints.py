@@ -17,7 +17,7 @@ from opdump import amounts
 from opdump.checks import Finding
 from opdump.checks.watchpoints import Measured, WatchHit, Watchpoint, WatchpointChecker
 from opdump.errors import OpdumpError
-from opdump.layouts.ascend.overflow_record import OverflowRecord
+from opdump.layouts.ascend.overflow_files import OverflowRecord
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.dump_json import finite_json
 from opdump.reports.table import Column, Printer, printable

@@ -1,10 +1,12 @@
-"""Makes the overflow file of an operator.
+"""The overflow file of an operator, as it is made, and its record in a dump that is read.
 
 Atomic additions have an accelerator and a status of their own (docs/overflow.md#atomic-additions).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from opdump.checks.overflow import OverflowStatus
@@ -13,6 +15,20 @@ from opdump.dump_file.opdebug import OpdebugRecord, atomic_status, overflow_dump
 from opdump.records import OpRecord
 
 _ATOMIC = "DHA Atomic Add"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OverflowRecord(OpRecord):
+    """Stands among the operators of a step, without tensors. `files` are below the directory of the device."""
+
+    files: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, op: OpRecord, files: Sequence[str]) -> OverflowRecord:
+        """The same operator as such a record; its arguments name the files to who reads them."""
+        named: Mapping[str, Any] = {"file": files[0]} | ({"files": list(files)} if files[1:] else {})
+        kept = {item.name: getattr(op, item.name) for item in fields(OpRecord)}
+        return cls(**{**kept, "arguments": named}, files=tuple(files))
 
 
 def overflow_of(op: OpRecord, status: OverflowStatus) -> OpdebugRecord:

@@ -17,7 +17,7 @@ from opdump.errors import CorruptDumpError, UndecodableTensorError
 from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles
 from opdump.layouts.ascend.operator_csv import OperatorRow, decode_operator_csv
-from opdump.layouts.ascend.overflow_record import OverflowRecord
+from opdump.layouts.ascend.overflow_files import OverflowRecord
 from opdump.layouts.ascend.payload import DumpPayload
 from opdump.layouts.ascend.places import Place
 from opdump.layouts.mindspore_sync.files import read_table

@@ -8,22 +8,26 @@ where it holds npy files alone.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from opdump.errors import CorruptDumpError
-from opdump.layouts.ascend.places import Found, find_devices, find_loose, is_time
-from opdump.layouts.ascend.rank_places import find_in_ranks
-from opdump.layouts.mindspore_sync.files import find_places
+from opdump.dump_file.names import parse_dump_name
+from opdump.errors import CorruptDumpError, UnknownLayoutError
+from opdump.layouts.ascend.places import DevicePlaces, Found, find_devices, find_loose, is_time
+from opdump.layouts.ascend.places import Place as DevicePlace
+from opdump.layouts.mindspore_sync.files import Place, find_places
 from opdump.layouts.mindspore_sync.layout import MINDSPORE_2_3
+from opdump.layouts.mindspore_sync.locate import RankPlace, locate
 
 if TYPE_CHECKING:
     from opdump.layouts.ascend.files import ExecutionFiles
 
 _MOST_LOOKED_AT: Final = 100
+_LOOKED_AT: Final = 64
 _NOTHING: Final = Found((), ())
 
 
@@ -32,7 +36,7 @@ def find_dump(path: Path) -> Found | None:
     if not path.is_dir():
         return None
     real = path.resolve()
-    found, in_ranks = _anchored(real), find_in_ranks(real)
+    found, in_ranks = _anchored(real), _in_ranks(real)
     if in_ranks.devices or (found.devices and not _ranks_hold_tensors(real)):
         return _together(found, in_ranks)
     loose = _NOTHING if _names_ranks(real) else find_loose(real)
@@ -54,6 +58,41 @@ def hint(path: Path) -> str:
         if readable and any(is_time(name) for name in os.listdir(child)) and find_devices(child).devices:
             return f". Did you mean {child}?"
     return ""
+
+
+def _in_ranks(path: Path) -> Found:
+    """Older versions of MindSpore: the ranks at `path`, or above it, one of whose iterations holds a dump file; none where npy files or nothing is there."""
+    try:
+        ranks = locate(path)
+    except (UnknownLayoutError, CorruptDumpError):
+        return _NOTHING
+    devices = []
+    for rank in ranks:
+        places = find_places(rank.root) if rank.places is None else rank.places
+        if rank.root.name.startswith("rank_") and any(_holds_dump_file(rank.root, place) for place in places):
+            devices.append(_device(path, rank, places))
+    return Found(tuple(devices), ())
+
+
+def _device(path: Path, rank: RankPlace, places: Sequence[Place]) -> DevicePlaces:
+    below = os.path.relpath(rank.root, path)
+    is_below = not below.startswith("..")
+    prefix = f"{below}/" if is_below and below != "." else ""
+    root = path if is_below else rank.root
+    found = tuple(
+        DevicePlace(prefix + place.relative, net_name=place.net_name, graph_id=place.graph_id, data_index=place.step)
+        for place in places
+        if place.step is not None
+    )
+    return DevicePlaces(root, path if prefix else rank.root.parent, rank.rank_id, found)
+
+
+def _holds_dump_file(root: Path, place: Place) -> bool:
+    try:
+        with os.scandir(root / place.relative) as entries:
+            return any(parse_dump_name(entry.name) is not None for entry in itertools.islice(entries, _LOOKED_AT))
+    except OSError:
+        return False  # listing it tells what is wrong
 
 
 def _anchored(path: Path) -> Found:

@@ -38,7 +38,6 @@ from opdump.layouts.mindspore_sync.files import CONSTANTS, MAPPING_NAME
 from opdump.layouts.mindspore_sync.names import (
     LONGEST_NAME,
     PARAMETER,
-    FileName,
     dtype_token,
     op_name_in_files,
     sanitise,
@@ -112,20 +111,9 @@ class SyncWriter:
             rank_id=reader.rank_id,
             device_id=reader.device_id,
         )
-        name = FileName(
-            op_type=op.op_type,
-            op_name=op.op_name,
-            task_id=0,
-            stream_id=0,
-            timestamp=op.timestamp,
-            io="output",
-            slot=0,
-            format="DefaultFormat",
-            dtype=self._token(record.dtype),
-        )
-        file = self._write_npy(f"{self._graph_directory(op)}/{CONSTANTS}", str(name), record)
-        # Without the payload, which the sink owns now.
-        listed = replace(record, op=op, io="output", slot=0, format="DefaultFormat", payload=None)
+        filed = replace(record, op=op, io="output", slot=0, format="DefaultFormat")
+        file = self._write_npy(f"{self._graph_directory(op)}/{CONSTANTS}", self._file_name(filed), filed)
+        listed = replace(filed, payload=None)  # which the sink owns now
         self._constants.append(Constant(data_id, listed, file))
         return file
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph
-from opdump.layouts.graph_files.mindspore.source_lines import one_line
+from opdump.layouts.graph_files.mindspore.source_lines import one_line, utf8_text
 
 EXECUTION_ORDER_HEADER: Final = "NodeExecutionOrder-FullNameWithScope"
 
@@ -30,7 +30,7 @@ def encode_execution_order(graph: Graph) -> bytes:
 
 def decode_execution_order(data: bytes, *, where: str = "execution order") -> tuple[str, ...]:
     """Full names in execution order. CorruptDumpError where the header is missing or the text is no UTF-8."""
-    lines = _text(data, where).splitlines()
+    lines = utf8_text(data, where).splitlines()
     if not lines or lines[0].strip() != EXECUTION_ORDER_HEADER:
         found = repr(lines[0][:80]) if lines else "an empty file"
         raise CorruptDumpError(f"{where}: expected the header '{EXECUTION_ORDER_HEADER}' on line 1, found {found}")
@@ -45,7 +45,7 @@ def encode_execution_history(steps: Iterable[int]) -> bytes:
 def decode_execution_history(data: bytes, *, where: str = "execution history") -> tuple[int, ...]:
     """Executed steps, repeated where a second run appended to the file. CorruptDumpError where a line is no number."""
     steps = []
-    for number, line in enumerate(_text(data, where).splitlines(), start=1):
+    for number, line in enumerate(utf8_text(data, where).splitlines(), start=1):
         field = line.split(",", 1)[0].strip()
         if not field:
             continue
@@ -53,12 +53,3 @@ def decode_execution_history(data: bytes, *, where: str = "execution history") -
             raise CorruptDumpError(f"{where}: expected a step number on line {number}, found {field[:80]!r}")
         steps.append(int(field))
     return tuple(steps)
-
-
-def _text(data: bytes, where: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorruptDumpError(
-            f"{where}: expected UTF-8 text, found byte {data[error.start]:#04x} at {error.start}"
-        ) from error

@@ -36,7 +36,7 @@ from opdump.layouts.graph_files.mindspore.ir_text import (
     parse_type,
     split,
 )
-from opdump.layouts.graph_files.mindspore.source_lines import format_frame, one_line, parse_frames
+from opdump.layouts.graph_files.mindspore.source_lines import format_frame, one_line, parse_frames, utf8_text
 from opdump.records import Phase, escaped
 
 IrLayout = Literal["mindspore-2.3", "mindspore-2.10"]
@@ -150,13 +150,7 @@ def decode_ir(data: bytes, *, where: str = ".ir file") -> Graph:
     Of a MindSpore file: constants in the argument lists have no name and become inputs of unknown source; `Return` is not
     a node. CorruptDumpError where the text has no subgraph, ends inside of one, or has a node without a full name.
     """
-    try:
-        lines = data.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise CorruptDumpError(
-            f"{where}: expected UTF-8 text, found byte {data[error.start]:#04x} at {error.start}"
-        ) from error
-    header, blocks = _sections(lines, where)
+    header, blocks = _sections(utf8_text(data, where).split("\n"), where)
     entry = next(filter(None, map(_ENTRY.match, header)), None)
     graph_id = int(entry[1]) if entry else 0
     labels = dict(_USED_PARAMETER.findall("\n".join(line for _, block in blocks for line in block)))

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
+from opdump.errors import CorruptDumpError
 from opdump.records import Frame, escaped
 
 SourceForm = Literal["parenthesis", "colon"]
@@ -27,6 +28,16 @@ _SOURCE_LINE: Final = re.compile(
     r"/(?P<code>.*?)/?\s*(?:<~~.*)?$"
 )
 _LINE_BREAKS: Final = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def utf8_text(data: bytes, where: str) -> str:
+    """The text of a file. Raises CorruptDumpError where it is no UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptDumpError(
+            f"{where}: expected UTF-8 text, found byte {data[error.start]:#04x} at {error.start}"
+        ) from error
 
 
 def one_line(text: str) -> str:
