@@ -38,11 +38,6 @@ OPERATOR_FIELDS: Final = (
     *("phase", "kernel", "forward_op", "order", "occurrence", "skip"),
 )
 """The fields of an operator's record in the columns of `operators`, in their order; behind them come its stack and its arguments."""
-SIGNATURE_FIELDS: Final = (
-    *("io", "slot", "dtype", "shape", "format"),
-    *("data_size", "argument", "source", "skip", "sample"),
-)
-"""The fields of a tensor's record in the columns of `signatures`."""
 
 TABLES: Final = (
     """CREATE TABLE runs(
