@@ -16,8 +16,8 @@ from opdump.interpreter.lasting_imports import imported_for_good
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
 
+_ALGORITHM_OPTIONS: Final = ("-alg", "--algorithm")
 _SAFE: Final = re.compile(r"[_A-Za-z0-9/.,-]*")
-_LATER: Final = ("compare", "file_compare")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -26,10 +26,7 @@ def run(arguments: Sequence[str]) -> int:
     if os.geteuid() == 0:
         log("WARNING", "running as root; an ordinary user is safer")
     parser = _parser()
-    if arguments and arguments[0] in _LATER:
-        log("ERROR", f"{arguments[0]} comes with a later version of opdump; convert and overflow are here")
-        return int(ExitCode.NOT_SUPPORTED_YET)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(_joined(arguments))
     try:
         code = _dispatch(parser, options)
     except CommandError as error:
@@ -54,8 +51,30 @@ def _dispatch(parser: argparse.ArgumentParser, options: argparse.Namespace) -> E
         from opdump.msaccucmp.overflow import run_overflow
 
         return run_overflow(options)
+    if options.command == "compare":
+        from opdump.msaccucmp.comparison.command import run_compare
+
+        return run_compare(options)
+    if options.command == "file_compare":
+        from opdump.msaccucmp.comparison.numpy_files import run_file_compare
+
+        return run_file_compare(options)
     parser.print_help()
     return ExitCode.BAD_PARAMETER
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """The arguments with several numbers after `-alg` as one: `-alg 3 1` is `-alg 3,1`."""
+    result: list[str] = []
+    listing = False
+    for argument in arguments:
+        number = argument.isdecimal()
+        if listing and number and result[-1].replace(",", "").isdecimal():
+            result[-1] += f",{argument}"
+            continue
+        listing = argument in _ALGORITHM_OPTIONS or (listing and number)
+        result.append(argument)
+    return result
 
 
 def _safe_path(text: str) -> str:
@@ -69,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="msaccucmp", description="Converts dump files of Ascend devices, as msaccucmp.py of CANN does."
     )
     commands = parser.add_subparsers(dest="command")
-    commands.add_parser("compare", help="comes with a later version", add_help=False)
+    _add_compare(commands.add_parser("compare", help="dumps with dumps, or with what the framework computed"))
     convert = commands.add_parser("convert", help="dump files to npy, bin or pt files")
     _add_convert(convert)
     overflow = commands.add_parser("overflow", help="what overflowed, from the overflow files of a directory")
@@ -80,8 +99,78 @@ def _parser() -> argparse.ArgumentParser:
     overflow.add_argument(
         "-n", "--top_n", type=int, choices=range(1, 6), default=1, help="how many overflows, 1 without it"
     )
-    commands.add_parser("file_compare", help="comes with a later version", add_help=False)
+    files = commands.add_parser("file_compare", help="two npy files")
+    _add_sides(files)
+    files.add_argument(
+        "-out", "--output", dest="output_path", required=True, type=_safe_path, help="where the result goes"
+    )
     return parser
+
+
+def _add_sides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-m", "--my_dump_path", dest="my_dump_path", required=True, type=_safe_path, help="what is to be judged"
+    )
+    parser.add_argument(
+        "-g", "--golden_dump_path", dest="golden_dump_path", required=True, type=_safe_path, help="what is right"
+    )
+
+
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    _add_sides(compare)
+    add = compare.add_argument
+    add("-f", "--fusion_rule_file", dest="fusion_rule_file", default="", type=_safe_path, help="fusion rules of -m")
+    add(
+        "-q",
+        "--quant_fusion_rule_file",
+        dest="quant_fusion_rule_file",
+        default="",
+        type=_safe_path,
+        help="fusion rules of a quantised model",
+    )
+    add(
+        "-cf",
+        "--close_fusion_rule_file",
+        dest="close_fusion_rule_file",
+        default="",
+        type=_safe_path,
+        help="rules of -g, where that was compiled without fusion",
+    )
+    add("-out", "--output", dest="output_path", default="", type=_safe_path, help="where the results go, else here")
+    add(
+        "-c",
+        "--custom_script_path",
+        dest="custom_script_path",
+        default="",
+        help="directory of algorithm/*.py and format_convert/*.py",
+    )
+    add("-a", "--algorithm_options", dest="algorithm_options", default="", help="algorithm:name=value,name=value;...")
+    add(
+        "-alg",
+        "--algorithm",
+        dest="algorithm",
+        default="all",
+        type=_safe_path,
+        help="algorithms by number or name, with commas between them; all without it",
+    )
+    add("-map", "--mapping", dest="mapping", action="store_true", help="only write which file belongs to which")
+    add("-overflow_detection", dest="overflow_detection", action="store_true", help="look for overflows of float16")
+    add("-r", "--range", dest="range", default="", help="start,end,step of the operators, which count from 1; with -f")
+    add("-s", "--select", dest="select", default="", help="index,index of the operators; with -f")
+    add("-p", "--post_process", dest="post_process", type=int, choices=(0, 1), help="for dumps of PyTorch alone")
+    add("-max", "--max_cmp_size", dest="max_cmp_size", type=int, default=0, help="so many elements of a tensor count")
+    add("-advisor", dest="advisor", action="store_true", help="say what to look at first")
+    add(
+        "-v", "--version", dest="dump_version", type=int, choices=(1, 2), default=2, help="taken for 2 whatever it says"
+    )
+    add("-op", "--op_name", dest="op_name", default="", help="only this operator, element by element")
+    index = compare.add_mutually_exclusive_group()
+    index.add_argument("-o", "--output_tensor", dest="output", default=None, help="the output of -op, 0 without it")
+    index.add_argument("-i", "--input_tensor", dest="input", default=None, help="the input of -op")
+    add("--ignore_single_op_result", dest="ignore_result", action="store_true", help="no list of all elements of -op")
+    add("-n", "--topn", dest="topn", type=int, default=None, help="so many of the largest errors of -op, 20 without it")
+    add("-ml", "--max_line", dest="max_line", type=int, default=None, help="so many lines in a file of -op")
+    add("-ffts", dest="ffts", action="store_true", help="threads of FFTS+ are not put together")
 
 
 def _add_convert(convert: argparse.ArgumentParser) -> None:

@@ -52,7 +52,8 @@ def load_scripts(folder: str) -> Scripts:
     return scripts
 
 
-def _convert_function(path: str) -> Callable[..., Any] | None:
+def run_file(path: str) -> ModuleType:
+    """The module that the file is. Raises AbortError where it cannot be run."""
     size = os.stat(path).st_size
     if size > _LARGEST:
         raise AbortError(f"{path} holds {size} bytes; a script may have {_LARGEST}")
@@ -69,6 +70,11 @@ def _convert_function(path: str) -> Callable[..., Any] | None:
     finally:
         if folder in sys.path:  # the script may have changed it
             sys.path.remove(folder)
+    return module
+
+
+def _convert_function(path: str) -> Callable[..., Any] | None:
+    module = run_file(path)
     convert: object = getattr(module, "convert", None)
     if not callable(convert):
         log("WARNING", f"{path} has no function convert and is left out")

@@ -13,23 +13,30 @@ from opdump.errors import OpdumpError
 class ExitCode(IntEnum):
     OK = 0
     UNEXPECTED = 1
+    NO_DUMP = 2
     BAD_PATH = 3
     BAD_DEBUG_FILE = 4
     BAD_PARAMETER = 6
+    CANNOT_OPEN = 7
     BAD_DUMP = 11
     BAD_INDEX = 12
+    BAD_JSON = 13
     SEVERAL_RECORDS = 17
+    BAD_FILE_NAME = 18
     CANNOT_WRITE = 19
+    BAD_COMBINATION = 20
     BAD_DATA_TYPE = 21
     BAD_FORMAT_PAIR = 22
     BAD_SHAPE = 23
+    BAD_TYPE = 24
     SCRIPT_FAILED = 26
+    BAD_ALGORITHM = 31
+    BAD_NZ_SHAPE = 34
     BAD_ACCELERATOR = 35
     NO_STATUS = 36
+    BAD_TASK_TYPE = 37
     BAD_SIZE = 39
     BAD_SLICES = 42
-    NOT_SUPPORTED_YET = 100
-    """Ours: the original has no such code. It is what `compare` and `file_compare` end with."""
 
 
 class CommandError(OpdumpError):

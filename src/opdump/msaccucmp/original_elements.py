@@ -26,6 +26,9 @@ _NATIVE: Final[Mapping[int, np.dtype[Any]]] = MappingProxyType(
 _UNDEFINED, _BF16, _UINT1, _HIFLOAT8, _E5M2, _E4M3FN = 0, 27, 29, 33, 34, 35
 _EIGHT_BIT_FLOATS: Final = frozenset({_HIFLOAT8, _E5M2, _E4M3FN})
 _OTHERS: Final[Mapping[int, str]] = MappingProxyType({_BF16: "bfloat16", _UINT1: "uint8"})
+_TABLE_NAMES: Final[Mapping[int, str]] = MappingProxyType(
+    {_BF16: "bfloat16", _UINT1: "uint1", _HIFLOAT8: "hifloat8", _E5M2: "float8_e5m2", _E4M3FN: "float8_e4m3fn"}
+)
 
 
 def check_data_type(tensor: DumpTensor) -> None:
@@ -37,6 +40,12 @@ def check_data_type(tensor: DumpTensor) -> None:
             f"{tensor.name} has elements of type {data_type(number).name} ({number}), which this command does not read; "
             "`opdump convert` does",
         )
+
+
+def dtype_name(number: int) -> str:
+    """What the tables of comparisons call the type."""
+    native = _NATIVE.get(number)
+    return str(np.dtype(native).name) if native is not None else _TABLE_NAMES[number]
 
 
 def dtype_in_name(number: int) -> str:

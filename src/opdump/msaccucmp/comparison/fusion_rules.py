@@ -1,0 +1,204 @@
+"""Reads a fusion rule file: which operators of the device stand for which of the framework.
+
+The file is the JSON text that ATC makes of an offline model (`{"graph": [{"op": [...]}]}`); see docs/msaccucmp.md#fusion-rules.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
+
+_ORIGINAL_NAMES: Final = "_datadump_original_op_names"
+_L1_NUMBER: Final = "_L1_fusion_sub_graph_no"
+_ORIGIN_NAME: Final = "_datadump_origin_name"
+_ORIGIN_INDEX: Final = "_datadump_origin_output_index"
+_ORIGIN_FORMATS: Final = ("_datadump_origin_format", "origin_format")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRule:
+    """What an output of an operator stands for: an output of an operator of the framework, and its format there."""
+
+    name: str
+    index: int | None
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOperator:
+    """An operator of the device.
+
+    `originals`: the operators of the framework that it stands for, without empty names. `key`: operators with the same one belong
+    together. `is_l1`: they were fused in the L1 buffer, where only the first and the last leave meaningful data.
+    """
+
+    name: str
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[OutputRule, ...]
+    originals: tuple[str, ...]
+    key: str
+    is_l1: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RuleGroup:
+    """Operators of the device that stand together for the same operators of the framework. `index`: its place in the table."""
+
+    index: int
+    operators: tuple[RuleOperator, ...]
+
+    @property
+    def is_l1(self) -> bool:
+        return len(self.operators) > 1 and self.operators[0].is_l1
+
+    @property
+    def key(self) -> str:
+        return self.operators[0].key
+
+    @property
+    def names(self) -> str:
+        return ",".join(operator.name for operator in self.operators)
+
+    @property
+    def originals(self) -> tuple[str, ...]:
+        if self.is_l1:
+            return tuple(name for operator in self.operators for name in operator.originals)
+        return self.operators[0].originals
+
+    @property
+    def is_one_to_one(self) -> bool:
+        return len(self.operators) == 1 and len(self.operators[0].originals) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class FusionRules:
+    """All operators of a rule file, in groups."""
+
+    groups: tuple[RuleGroup, ...]
+    operators: Mapping[str, RuleOperator]
+    group_of: Mapping[str, RuleGroup]
+
+
+def read_rules(path: str) -> FusionRules:
+    """The rules in the file. Raises CommandError where it is no rule file, AbortError where the original ends unexpectedly."""
+    document = _load(path)
+    if document is None or isinstance(document, (bool, int, float)):
+        raise AbortError(f"{path} holds {document!r}; an object was expected")
+    reader = _Reader(path)
+    members: dict[str, list[RuleOperator]] = {}
+    for graph in reader.list(document, "graph"):
+        for entry in reader.list(graph, "op"):
+            operator = reader.operator(entry)
+            members.setdefault(operator.key, []).append(operator)
+    groups = tuple(RuleGroup(index, _without_doubles(found)) for index, found in enumerate(members.values()))
+    return FusionRules(
+        groups,
+        {operator.name: operator for group in groups for operator in group.operators},
+        {operator.name: group for group in groups for operator in group.operators},
+    )
+
+
+def _without_doubles(operators: Sequence[RuleOperator]) -> tuple[RuleOperator, ...]:
+    return tuple({operator.name: operator for operator in operators}.values())
+
+
+def _load(path: str) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as error:
+        raise CommandError(ExitCode.CANNOT_OPEN, f"{path} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise CommandError(ExitCode.BAD_JSON, f"{path} is no JSON text: {error}") from error
+
+
+class _Reader:
+    """Takes the document apart and says what is missing."""
+
+    def __init__(self, path: str) -> None:
+        self._name = os.path.basename(path)
+
+    def _member(self, value: Any, name: str) -> Any:
+        try:
+            present = name in value
+        except TypeError as error:
+            raise AbortError(f"{self._name}: {value!r} stands where an object was expected") from error
+        if not present:
+            raise CommandError(ExitCode.BAD_JSON, f"{self._name}: there is no {name!r} where one was expected")
+        try:
+            return value[name]
+        except (TypeError, LookupError) as error:
+            raise AbortError(f"{self._name}: {value!r} stands where an object was expected") from error
+
+    def _typed(self, value: Any, name: str, kind: type, what: str) -> Any:
+        found = self._member(value, name)
+        if not isinstance(found, kind):
+            raise CommandError(ExitCode.BAD_JSON, f"{self._name}: {name!r} is {found!r} and no {what}")
+        return found
+
+    def list(self, value: Any, name: str) -> Sequence[Any]:
+        found: Sequence[Any] = self._typed(value, name, list, "array")
+        return found
+
+    def _optional(self, value: Any, name: str) -> Any:
+        return self._typed(value, name, list, "array") if name in value else ()
+
+    def operator(self, entry: Any) -> RuleOperator:
+        name: str = self._typed(entry, "name", str, "string")
+        op_type: str = self._typed(entry, "type", str, "string")
+        if "id" in entry:
+            self._typed(entry, "id", int, "integer")
+        attributes = self._attributes(entry)
+        originals = [name]
+        if _ORIGINAL_NAMES in attributes:
+            listed = self._member(attributes[_ORIGINAL_NAMES], "list")
+            originals = list(self.list(listed, "s")) if "s" in listed else []
+        l1_number = attributes[_L1_NUMBER].get("s", "") if _L1_NUMBER in attributes else ""
+        named = tuple(str(original) for original in originals if original)
+        return RuleOperator(
+            name,
+            op_type,
+            self._inputs(entry.get("input", ())),
+            tuple(self._output(each) for each in self._optional(entry, "output_desc")),
+            named,
+            _key(name, named, l1_number),
+            bool(l1_number),
+        )
+
+    def _inputs(self, listed: Any) -> tuple[str, ...]:
+        """Where the inputs come from (`operator:output`), without those that come from nowhere."""
+        if not isinstance(listed, Iterable) or not all(isinstance(item, str) for item in listed):
+            raise AbortError(f"{self._name}: an input is {listed!r}, which is no list of texts")
+        return tuple(item for item in listed if item and not item.endswith(":-1"))
+
+    def _attributes(self, value: Any) -> dict[str, Any]:
+        return {
+            self._member(attribute, "key"): self._member(attribute, "value")
+            for attribute in self._optional(value, "attr")
+        }
+
+    def _output(self, entry: Any) -> OutputRule:
+        attributes = self._attributes(entry)
+        formats = [attributes[key].get("s", "") for key in _ORIGIN_FORMATS if key in attributes]
+        return OutputRule(
+            attributes.get(_ORIGIN_NAME, {}).get("s", ""),
+            attributes.get(_ORIGIN_INDEX, {}).get("i"),
+            next(iter(formats), ""),
+        )
+
+
+def _key(name: str, originals: tuple[str, ...], l1_number: str) -> str:
+    if l1_number:
+        return f"L1 {l1_number}"
+    if len(originals) == 1:
+        return originals[0]
+    if originals:
+        return str(uuid.uuid3(uuid.NAMESPACE_DNS, "".join(originals)))
+    return name

@@ -1,0 +1,214 @@
+"""Compares all operators of a model with what the framework computed, by fusion rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from opdump.dump_file import DumpFile, DumpTensor
+from opdump.msaccucmp.comparison.algorithm_choice import ChosenAlgorithms
+from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER
+from opdump.msaccucmp.comparison.alignment import FormatScripts, StoredTensor, align
+from opdump.msaccucmp.comparison.dump_directory import DumpSide, FoundDump
+from opdump.msaccucmp.comparison.fusion_rules import FusionRules, RuleGroup, RuleOperator
+from opdump.msaccucmp.comparison.golden_tensors import GroundTruth, file_key
+from opdump.msaccucmp.comparison.incomparable import IncomparableError
+from opdump.msaccucmp.comparison.measured_pair import measure, overflow_cell
+from opdump.msaccucmp.comparison.origins import Origin, origin_of_input, origin_of_output
+from opdump.msaccucmp.comparison.result_table import MISSING, Row, shape_cell
+from opdump.msaccucmp.conversion import read_converted
+from opdump.msaccucmp.exit_codes import CommandError, ExitCode
+from opdump.msaccucmp.journal import log
+from opdump.msaccucmp.original_elements import decode, original_shape_of
+from opdump.msaccucmp.original_formats import Stored, format_of
+
+_ONLY_OUTPUTS = "AscendDequant"
+_ONLY_INPUTS = "AscendQuant"
+_NO_OPERATORS = "The fusion operator list is empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What is compared with what. `most` is the number of elements that count, 0 for all."""
+
+    mine: DumpSide
+    truth: GroundTruth
+    rules: FusionRules
+    algorithms: ChosenAlgorithms
+    scripts: FormatScripts = field(default_factory=dict)
+    most: int = 0
+    with_overflow: bool = False
+
+    def dump_of(self, operator: RuleOperator) -> FoundDump | None:
+        return self.mine.newest(file_key(operator.name))
+
+    def known_groups(self) -> Sequence[RuleGroup]:
+        """The groups that the ground truth has something for."""
+        return [group for group in self.rules.groups if self.truth.knows(group)]
+
+    def golden_names(self, group: RuleGroup) -> tuple[str, ...]:
+        """What the table calls the operators that a group stands for."""
+        return self.truth.names_of(group)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOutput:
+    """A tensor of an operator of the device, with what it stands for once that is asked."""
+
+    operator: RuleOperator
+    tensor: DumpTensor
+    path: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.operator.name}:{self.tensor.io}:{self.tensor.slot}"
+
+
+@dataclass(slots=True)
+class NetworkOutcome:
+    """The rows, and the exit code that they give."""
+
+    rows: list[Row] = field(default_factory=list)
+    code: ExitCode = ExitCode.OK
+    matched: bool = False
+
+
+def compare_network(network: Network, groups: Iterable[RuleGroup]) -> NetworkOutcome:
+    """Compare the groups. Raises AbortError where the original ends the whole run."""
+    outcome = NetworkOutcome()
+    for group in groups:
+        _compare_group(network, group, outcome)
+    outcome.rows.sort(key=lambda row: row.index)
+    return outcome
+
+
+def _compare_group(network: Network, group: RuleGroup, outcome: NetworkOutcome) -> None:
+    reasons: list[str] = []
+    rows: list[Row] = []
+    operators = running_operators(network, group)
+    if not operators:
+        reasons.append(_NO_OPERATORS)
+    for operator in operators:
+        dump = network.dump_of(operator)
+        file = None if dump is None else _read(dump.path)
+        if dump is not None and file is not None:
+            log("INFO", f"[{operator.name}] {dump.path} is compared")
+            rows += [
+                _row(network, group, DeviceOutput(operator, tensor, dump.path))
+                for tensor in compared_tensors(operator, file)
+            ]
+            continue
+        reason = (
+            f'[{operator.name}] There is no dump file for my output operator "{operator.name}". '
+            f"The type is {operator.op_type}."
+        )
+        log("WARNING", reason)
+        if group.is_l1:  # it was there to be chosen, so it cannot be read
+            rows.append(_empty_row(network, group, ()))
+            outcome.code = outcome.code or ExitCode.BAD_DUMP
+        else:
+            reasons.append(reason)
+    outcome.matched = outcome.matched or bool(rows)
+    if reasons:
+        outcome.code = outcome.code or ExitCode.NO_DUMP
+    outcome.rows += rows or [_empty_row(network, group, tuple(reasons))]
+
+
+def _empty_row(network: Network, group: RuleGroup, reasons: tuple[str, ...]) -> Row:
+    golden = ",".join(network.golden_names(group)) or MISSING
+    return Row(group.index, group.operators[0].op_type, group.names, golden, reasons=reasons)
+
+
+def running_operators(network: Network, group: RuleGroup) -> Sequence[RuleOperator]:
+    """The operators that a dump is asked of: of those that were fused in the L1 buffer, the first and the last to run."""
+    if not group.is_l1:
+        return group.operators
+    found = [(operator, network.dump_of(operator)) for operator in group.operators]
+    there = sorted(
+        ((operator, dump) for operator, dump in found if dump is not None), key=lambda pair: pair[1].timestamp
+    )
+    return [operator for operator, _ in (there if len(there) < 2 else (there[0], there[-1]))]
+
+
+def _read(path: str) -> DumpFile | None:
+    try:
+        return read_converted(path)
+    except CommandError as error:
+        log("ERROR", str(error))
+        return None
+
+
+def compared_tensors(operator: RuleOperator, file: DumpFile) -> Iterator[DumpTensor]:
+    """The tensors of an operator that mean something: what is quantised does not."""
+    if operator.op_type != _ONLY_OUTPUTS:
+        yield from file.inputs
+    if operator.op_type != _ONLY_INPUTS:
+        yield from file.outputs
+
+
+def origin_of(rules: FusionRules, output: DeviceOutput) -> Origin | None:
+    find = origin_of_input if output.tensor.io == "input" else origin_of_output
+    return find(rules, output.operator, output.tensor.slot)
+
+
+def truth_path(network: Network, output: DeviceOutput) -> tuple[Origin, str]:
+    """What the tensor stands for, and the file that has it. Raises IncomparableError."""
+    origin = origin_of(network.rules, output)
+    path = None if origin is None else network.truth.path_of(origin)
+    if origin is None or path is None:
+        raise IncomparableError(
+            ExitCode.NO_DUMP,
+            f"[{output.operator.name}] There is no the ground truth dump file for {output.name}.",
+        )
+    log("INFO", f"[{output.operator.name}] {output.name} is compared with {path}")
+    return origin, path
+
+
+def stored_tensor(output: DeviceOutput) -> StoredTensor:
+    """The elements of a tensor as the device left them. Raises IncomparableError, and AbortError where they cannot be read."""
+    tensor = output.tensor
+    array = decode(tensor)
+    try:
+        name = format_of(tensor.format)
+    except CommandError as error:
+        raise IncomparableError(error.code, f"The format({tensor.format}) does not support.") from error
+    return StoredTensor(
+        output.operator.name, name, array, Stored(original_shape_of(tensor), tensor.original_shape, tensor.sub_format)
+    )
+
+
+def _row(network: Network, group: RuleGroup, output: DeviceOutput) -> Row:
+    tensor = output.tensor
+    golden = ",".join(network.golden_names(group)) or MISSING
+    overflow = overflow_cell(decode(tensor)) if network.with_overflow else NOT_A_NUMBER
+
+    def row(shape: tuple[int, ...], types: tuple[str, str], results: tuple[str, ...], reasons: tuple[str, ...]) -> Row:
+        return Row(
+            group.index,
+            output.operator.op_type,
+            group.names,
+            golden,
+            my_type=types[0],
+            my_address=str(tensor.address),
+            golden_type=types[1],
+            tensor=output.name,
+            shape=shape_cell(shape),
+            overflow=overflow,
+            results=results,
+            reasons=reasons,
+        )
+
+    try:
+        origin, path = truth_path(network, output)
+        truth = network.truth.read(origin, path)
+        mine, right = align(stored_tensor(output), truth.array, origin.format, network.scripts)
+    except CommandError as error:
+        log("WARNING", str(error))
+        reason = error.reason if isinstance(error, IncomparableError) else ""
+        return row(original_shape_of(tensor), (NOT_A_NUMBER, NOT_A_NUMBER), (), (reason,))
+    shape, types = mine.shape, (mine.dtype.name, right.dtype.name)
+    most = network.most or None
+    measured = measure(
+        mine.reshape(-1)[:most], right.reshape(-1)[:most], shape, (output.path, path), network.algorithms
+    )
+    return row(shape, types, measured.results, measured.reasons)
