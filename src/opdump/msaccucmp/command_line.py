@@ -155,15 +155,17 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     )
     add("-map", "--mapping", dest="mapping", action="store_true", help="only write which file belongs to which")
     add("-overflow_detection", dest="overflow_detection", action="store_true", help="look for overflows of float16")
-    add("-r", "--range", dest="range", default="", help="start,end,step of the operators, which count from 1; with -f")
-    add("-s", "--select", dest="select", default="", help="index,index of the operators; with -f")
+    add(
+        "-r", "--range", dest="range", default=None, help="start,end,step of the operators, which count from 1; with -f"
+    )
+    add("-s", "--select", dest="select", default=None, help="index,index of the operators; with -f")
     add("-p", "--post_process", dest="post_process", type=int, choices=(0, 1), help="for dumps of PyTorch alone")
     add("-max", "--max_cmp_size", dest="max_cmp_size", type=int, default=0, help="so many elements of a tensor count")
     add("-advisor", dest="advisor", action="store_true", help="say what to look at first")
     add(
         "-v", "--version", dest="dump_version", type=int, choices=(1, 2), default=2, help="taken for 2 whatever it says"
     )
-    add("-op", "--op_name", dest="op_name", default="", help="only this operator, element by element")
+    add("-op", "--op_name", dest="op_name", default=None, help="only this operator, element by element")
     index = compare.add_mutually_exclusive_group()
     index.add_argument("-o", "--output_tensor", dest="output", default=None, help="the output of -op, 0 without it")
     index.add_argument("-i", "--input_tensor", dest="input", default=None, help="the input of -op")

@@ -31,10 +31,15 @@ _TABLE_NAMES: Final[Mapping[int, str]] = MappingProxyType(
 )
 
 
+def is_known_type(number: int) -> bool:
+    """Whether the original reads elements of the type."""
+    return number in _NATIVE or number in _OTHERS or number in _EIGHT_BIT_FLOATS
+
+
 def check_data_type(tensor: DumpTensor) -> None:
     """Raise the error that ends the whole file where the original does not know the type."""
     number = tensor.data_type
-    if number not in _NATIVE and number not in _OTHERS and number not in _EIGHT_BIT_FLOATS:
+    if not is_known_type(number):
         raise CommandError(
             ExitCode.BAD_DATA_TYPE,
             f"{tensor.name} has elements of type {data_type(number).name} ({number}), which this command does not read; "

@@ -48,7 +48,7 @@ def choose_algorithms(text: str, arguments: str, folder: str) -> ChosenAlgorithm
         if not part:
             continue
         name = builtin[int(part)] if part.isdecimal() and int(part) < len(builtin) else part
-        function = ALGORITHMS.get(name, custom.get(name))
+        function = custom.get(name) or ALGORITHMS.get(name)
         if function is None:
             log("WARNING", f"-alg {part} is no algorithm and is left out")
             continue

@@ -80,7 +80,7 @@ def _relative_euclidean_distance(pair: Compared) -> Result:
 
 
 def _density(values: _Array) -> _Array:
-    smallest, largest = np.min(values), np.max(values)
+    largest, smallest = np.max(values), np.min(values)
     if largest != smallest:
         values = (values - smallest) / (largest - smallest)
     values = np.maximum(values, _SMALLEST_DENSITY)

@@ -50,9 +50,14 @@ def align(
     if target == "ND" and not can_convert(tensor.format, "ND"):
         if flatten:
             mine = tensor.array if tensor.array.size else tensor.array.reshape(tensor.stored.shape)
+            if not mine.size and not golden.size:
+                return mine, golden
             return _cut(tensor.name, mine, golden.reshape(-1) if golden.size else golden)
         target = "NCHW"
-    return _cut(tensor.name, _converted(tensor, target, golden.shape, scripts), golden)
+    mine = _converted(tensor, target, golden.shape, scripts)
+    if tensor.format == "ND" and mine.size == golden.size:
+        return mine, golden
+    return _cut(tensor.name, mine, golden)
 
 
 def _converted(tensor: StoredTensor, target: str, wanted: tuple[int, ...], scripts: FormatScripts) -> _Array:
@@ -87,8 +92,7 @@ def _reshaped(tensor: StoredTensor) -> _Array:
         return tensor.array.reshape(tensor.stored.shape)
     except (ValueError, OverflowError) as error:
         raise IncomparableError(
-            ExitCode.BAD_DUMP,
-            f"The length({tensor.array.size}) is not match with the shape {shape_text(tensor.stored.shape)}.",
+            ExitCode.BAD_DUMP, "", f"{tensor.array.size} elements do not have the shape {tensor.stored.shape}"
         ) from error
 
 
@@ -118,11 +122,10 @@ def _is_nz_shape(name: str, stored: Stored) -> bool:
 
 def _cut(name: str, mine: _Array, golden: _Array) -> tuple[_Array, _Array]:
     """The corner of `mine` that has the shape of `golden`, or `mine` where the shapes say the same."""
-    if mine.shape == golden.shape or (mine.size == golden.size and sum(size != 1 for size in mine.shape) <= 1):
-        return mine, golden
-    if mine.ndim < golden.ndim:
-        if [size for size in mine.shape if size != 1] != [size for size in golden.shape if size != 1]:
-            raise _different(name, mine.shape, golden.shape)
+    sizes, wanted_sizes = ([size for size in shape if size != 1] for shape in (mine.shape, golden.shape))
+    if mine.ndim < golden.ndim and sizes != wanted_sizes:
+        raise _different(name, mine.shape, golden.shape)
+    if mine.ndim < golden.ndim or mine.shape == golden.shape or (mine.size == golden.size and len(sizes) <= 1):
         return mine, golden
     dimensions = max(mine.ndim, _FEWEST_DIMENSIONS)
     have = (*mine.shape, *(1,) * (dimensions - mine.ndim))
@@ -136,6 +139,20 @@ def _cut(name: str, mine: _Array, golden: _Array) -> tuple[_Array, _Array]:
     if result.size != golden.size:
         raise _different(name, (result.size,), (golden.size,))
     return result, golden
+
+
+def same_shape(tensor: StoredTensor, golden: _Array, paths: tuple[str, str]) -> tuple[_Array, _Array]:
+    """Both sides, where their shapes are equal: that is how quantised models are compared. Raises IncomparableError."""
+    shape = tensor.stored.shape
+    if shape != golden.shape:
+        raise _different(tensor.name, shape, golden.shape)
+    if tensor.array.size != golden.size:
+        raise IncomparableError(
+            ExitCode.BAD_SHAPE,
+            f"The my output dump data size ({tensor.array.size}) in ''{paths[0]}'' does not match the ground truth dump data "
+            f"size ({golden.size}) in ''{paths[1]}''.",
+        )
+    return tensor.array.reshape(shape), golden
 
 
 def _different(name: str, mine: tuple[int, ...], golden: tuple[int, ...]) -> IncomparableError:

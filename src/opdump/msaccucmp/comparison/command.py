@@ -137,7 +137,7 @@ def _network(
 
 
 def _has_sequence(options: argparse.Namespace) -> bool:
-    return bool(options.range or options.select)
+    return options.range is not None or options.select is not None
 
 
 def _compare_network(
@@ -158,7 +158,7 @@ def _compare_network(
     if not outcome.matched:
         log("ERROR", "no dump belongs to the rules: the model and the dumps do not match")
         return ExitCode.NO_DUMP
-    _advise(options, output, outcome.rows, columns, with_rules=True)
+    _advise(options, output, outcome.rows, columns, with_rules=not columns.with_golden_address)
     return outcome.code
 
 

@@ -10,6 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
 from opdump.msaccucmp.output_folder import MAPPING_FILE
@@ -18,7 +19,7 @@ _DEVICE: Final = re.compile(
     r"(?P<type>[A-Za-z0-9_-]+)\.(?P<name>[A-Za-z0-9_-]+)\.[0-9]+(\.[0-9]+)?\.(?P<time>[0-9]{1,255})"
     r"(\.[0-9]+\.[0-9]+\.[0-9]+)?(\.[0-9]+)?"
 )
-_FRAMEWORK: Final = r"(?P<name>[A-Za-z0-9_-]+)\.(?P<index>[0-9]+)\.(?P<time>[0-9]{{1,255}})\.{}$"
+_FRAMEWORK: Final = r"(?P<name>[A-Za-z0-9_.-]+)\.(?P<index>[0-9]+)\.(?P<time>[0-9]{{1,255}})\.{}$"
 _TASK_TYPES: Final = frozenset({"0", "1", "2", "3", "4"})
 _FFTS_TASK: Final = "4"
 _LONGEST_PLAIN_NAME: Final = 6
@@ -99,6 +100,7 @@ def read_side(path: str) -> DumpSide:
             log("WARNING", f"{place} is left out: {name} is no name of a dump (op_type.op_name.task_id.stream_id.time)")
             continue
         suffix, key, op_type, time = read
+        op_type = op_type if name == entry else NOT_A_NUMBER  # the type is read from the true file name alone
         suffixes.add(suffix)
         if len(suffixes) > 1:
             raise CommandError(ExitCode.BAD_FILE_NAME, f"{path} holds dumps of several kinds: {entry} is another one")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
 
 from opdump.dump_file import DumpFile, DumpTensor
 from opdump.msaccucmp.comparison.algorithm_choice import ChosenAlgorithms
@@ -18,8 +21,10 @@ from opdump.msaccucmp.conversion import read_converted
 from opdump.msaccucmp.dump_source import read_source
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
-from opdump.msaccucmp.original_elements import check_data_type, decode, dtype_name, original_shape_of
+from opdump.msaccucmp.original_elements import decode, dtype_name, is_known_type, original_shape_of
 from opdump.msaccucmp.original_formats import Stored, format_of
+
+_Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +94,25 @@ class _Pair:
             return [self._empty_row((_reading_failure(self.mine.path, error),))], error.code
         golden = read_converted(self.golden.path)
         reasons: list[str] = []
+        arrays = _decoded(mine), _decoded(golden)
         rows = [
-            self._row(left, right)
+            self._row(left, right, (arrays[0][left.name], arrays[1][right.name]))
             for io in ("input", "output")
             for left, right in self._tensors(io, mine, golden, reasons)
         ]
-        failed = ExitCode.BAD_DUMP if any("does not match" in reason for reason in reasons) or not rows else ExitCode.OK
-        return rows or [self._empty_row(tuple(reasons))], failed
+        return (rows, ExitCode.OK) if rows else ([self._empty_row(tuple(reasons))], ExitCode.BAD_DUMP)
 
     def _tensors(
         self, io: str, mine: DumpFile, golden: DumpFile, reasons: list[str]
-    ) -> Iterator[tuple[DumpTensor, DumpTensor]]:
-        """The tensors of one side of the operator that have the same shape."""
+    ) -> Sequence[tuple[DumpTensor, DumpTensor]]:
+        """The tensors of one side of the operator: all of them, or none where one has another shape."""
         left, right = (file.inputs if io == "input" else file.outputs for file in (mine, golden))
         if not left and not right:
             reasons.append(f"[{self.name}] There is no {io}. Skip the {self.name}:{io}.")
-            return
+            return ()
         if len(left) != len(right):
             reasons.append(f"[{self.name}] The number of {io} does not match ({len(left)} vs {len(right)}).")
-            return
+            return ()
         for one, other in zip(left, right, strict=True):
             shapes = original_shape_of(one), original_shape_of(other)
             if shapes[0] != shapes[1]:
@@ -115,11 +120,13 @@ class _Pair:
                     f"[{self.name}] The shape does not match ({shape_text(shapes[0])} vs {shape_text(shapes[1])}) for "
                     f"{self.name}:{io}:{one.slot}."
                 )
-                continue
-            yield one, other
+                return ()
+        return tuple(zip(left, right, strict=True))
 
-    def _row(self, mine: DumpTensor, golden: DumpTensor) -> Row:
-        left, right = (restore(restorable(self.name, tensor)) for tensor in (mine, golden))
+    def _row(self, mine: DumpTensor, golden: DumpTensor, arrays: tuple[_Array, _Array]) -> Row:
+        left, right = (
+            restore(restorable(self.name, tensor, array)) for tensor, array in zip((mine, golden), arrays, strict=True)
+        )
         if left.size != right.size:
             raise CommandError(
                 ExitCode.BAD_SHAPE,
@@ -139,7 +146,7 @@ class _Pair:
             golden_address=str(golden.address),
             tensor=f"{self.name}:{mine.io}:{mine.slot}",
             shape=shape_cell(shape),
-            overflow=overflow_cell(decode(mine)) if self.pairs.with_overflow else NOT_A_NUMBER,
+            overflow=overflow_cell(mine, arrays[0]) if self.pairs.with_overflow else NOT_A_NUMBER,
             results=measured.results,
             reasons=measured.reasons,
         )
@@ -150,12 +157,16 @@ class _Pair:
         return Row(self.index, NOT_A_NUMBER, self.name, self.name, reasons=reasons)
 
 
-def restorable(name: str, tensor: DumpTensor) -> StoredTensor:
+def _decoded(file: DumpFile) -> dict[str, _Array]:
+    return {tensor.name: decode(tensor) for tensor in file.tensors}
+
+
+def restorable(name: str, tensor: DumpTensor, array: _Array) -> StoredTensor:
     """The tensor with what is known of its shape in the framework. Raises CommandError where its format has no name."""
     return StoredTensor(
         name,
         format_of(tensor.format),
-        decode(tensor),
+        array,
         Stored(original_shape_of(tensor), tensor.original_shape, tensor.sub_format),
     )
 
@@ -166,9 +177,6 @@ def _reading_failure(path: str, error: CommandError) -> str:
         return f"Failed to parse dump file '{path}'. The file size is zero. Please check the dump file."
     if error.code == ExitCode.BAD_DATA_TYPE:
         file = read_source(path)
-        for tensor in (*file.outputs, *file.inputs):
-            try:
-                check_data_type(tensor)
-            except CommandError:
-                return f"The {tensor.io} data type ({tensor.data_type}) does not support."
+        unknown = next(tensor for tensor in (*file.outputs, *file.inputs) if not is_known_type(tensor.data_type))
+        return f"The {unknown.io} data type ({unknown.data_type}) does not support."
     return ""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from opdump.dump_file import DumpTensor
 from opdump.msaccucmp.comparison.dump_directory import DumpSide
 from opdump.msaccucmp.comparison.fusion_rules import FusionRules, RuleGroup
 from opdump.msaccucmp.comparison.origins import Origin
 from opdump.msaccucmp.conversion import read_converted
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.original_elements import decode, original_shape_of
+from opdump.msaccucmp.original_formats import format_of
 
 _REPLACED: Final = re.compile(r"[/.]")
 
@@ -31,6 +35,7 @@ class GoldenTensor:
 
     path: str
     array: npt.NDArray[Any]
+    format: str
 
 
 class GroundTruth(Protocol):
@@ -40,8 +45,8 @@ class GroundTruth(Protocol):
     def has_addresses(self) -> bool:
         """Whether the table has a column for addresses of this side."""
 
-    def knows(self, group: RuleGroup) -> bool:
-        """Whether the group has a partner on this side at all; without one it has no row."""
+    def known(self, groups: Sequence[RuleGroup]) -> Sequence[RuleGroup]:
+        """The groups that have a partner on this side at all; the others have no row."""
 
     def names_of(self, group: RuleGroup) -> tuple[str, ...]:
         """The operators that the group stands for."""
@@ -63,9 +68,8 @@ class FrameworkTruth:
     def has_addresses(self) -> bool:
         return not self.side.is_npy
 
-    def knows(self, group: RuleGroup) -> bool:
-        del group
-        return True
+    def known(self, groups: Sequence[RuleGroup]) -> Sequence[RuleGroup]:
+        return groups
 
     def names_of(self, group: RuleGroup) -> tuple[str, ...]:
         return group.originals
@@ -75,9 +79,15 @@ class FrameworkTruth:
         return None if found is None else found.path
 
     def read(self, origin: Origin, path: str) -> GoldenTensor:
-        if self.side.is_npy:
-            return GoldenTensor(path, read_array(path))
-        return GoldenTensor(path, _output(path, 0))
+        if not self.side.is_npy:
+            outputs = read_converted(path).outputs
+            if not outputs:
+                raise AbortError(f"{path} has no output, and the first was wanted")
+            return GoldenTensor(path, _shaped(outputs[0]), origin.format)
+        array = read_array(path)
+        if np.iscomplexobj(array):
+            raise AbortError(f"{path} holds complex numbers, which the ground truth of a model may not")
+        return GoldenTensor(path, array if array.size else np.zeros(array.shape), origin.format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,37 +101,49 @@ class UnfusedTruth:
     def has_addresses(self) -> bool:
         return True
 
-    def knows(self, group: RuleGroup) -> bool:
-        return group.key in self.groups
+    def known(self, groups: Sequence[RuleGroup]) -> Sequence[RuleGroup]:
+        left = set(self._operators)
+        found = []
+        for group in reversed(groups):
+            originals = set(group.originals)
+            if originals and originals <= left:
+                left -= originals
+                found.append(group)
+        return found[::-1]
 
     def names_of(self, group: RuleGroup) -> tuple[str, ...]:
-        return tuple(operator.name for operator in self.groups[group.key].operators)
-
-    @property
-    def groups(self) -> dict[str, RuleGroup]:
-        return {group.key: group for group in self.rules.groups}
+        return tuple(dict.fromkeys(self._operators[original] for original in group.originals))
 
     def _place(self, origin: Origin) -> tuple[str, int]:
         for operator in self.rules.operators.values():
             for index, output in enumerate(operator.outputs):
                 if output.name == origin.operator and (output.index or 0) == origin.index:
                     return operator.name, index
-        return origin.operator, origin.index
+        return self._operators.get(origin.operator, origin.operator), origin.index
+
+    @property
+    def _operators(self) -> dict[str, str]:
+        """The operator that stands for each of the framework; the last of several."""
+        return {
+            original: operator.name for operator in self.rules.operators.values() for original in operator.originals
+        }
 
     def path_of(self, origin: Origin) -> str | None:
         found = self.side.newest(file_key(self._place(origin)[0]))
         return None if found is None else found.path
 
     def read(self, origin: Origin, path: str) -> GoldenTensor:
-        return GoldenTensor(path, _output(path, self._place(origin)[1]))
+        outputs = read_converted(path).outputs
+        index = self._place(origin)[1]
+        if index >= len(outputs):
+            raise CommandError(ExitCode.BAD_INDEX, f"{path} has {len(outputs)} outputs; {index} is none of them")
+        return GoldenTensor(path, _shaped(outputs[index]), format_of(outputs[index].format))
 
 
-def _output(path: str, index: int) -> npt.NDArray[Any]:
-    outputs = read_converted(path).outputs
-    if index >= len(outputs):
-        raise AbortError(f"{path} has {len(outputs)} outputs; {index} is none of them")
-    tensor = outputs[index]
-    return decode(tensor).reshape(original_shape_of(tensor))
+def _shaped(tensor: DumpTensor) -> npt.NDArray[Any]:
+    array = decode(tensor)
+    shape = original_shape_of(tensor)
+    return array.reshape(shape) if array.size == math.prod(shape) else array
 
 
 def read_array(path: str) -> npt.NDArray[Any]:

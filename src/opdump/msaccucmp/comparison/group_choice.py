@@ -13,7 +13,7 @@ _NUMBER: Final = re.compile(r"\s*[0-9]+\s*")
 _LAST: Final = -1
 
 
-def choose_groups(groups: Sequence[RuleGroup], count: int, text: str, listed: str) -> Sequence[RuleGroup]:
+def choose_groups(groups: Sequence[RuleGroup], count: int, text: str | None, listed: str | None) -> Sequence[RuleGroup]:
     """The groups that the options leave, of `count` that there are. Raises CommandError."""
     if text:
         start, end, step = _range(text, count)
@@ -25,7 +25,7 @@ def choose_groups(groups: Sequence[RuleGroup], count: int, text: str, listed: st
     return [group for group in groups if group.index + 1 in chosen]
 
 
-def check_choice(text: str, listed: str) -> None:
+def check_choice(text: str | None, listed: str | None) -> None:
     """Raise CommandError where an option is not of its form."""
     if text:
         _numbers(text)

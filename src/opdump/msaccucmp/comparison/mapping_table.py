@@ -7,7 +7,7 @@ from typing import Final
 
 from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER
 from opdump.msaccucmp.comparison.fusion_rules import RuleGroup, RuleOperator
-from opdump.msaccucmp.comparison.network import DeviceOutput, Network, compared_tensors, running_operators, truth_path
+from opdump.msaccucmp.comparison.network import Network, device_outputs, running_operators, truth_path
 from opdump.msaccucmp.comparison.result_table import MISSING
 from opdump.msaccucmp.conversion import read_converted
 from opdump.msaccucmp.exit_codes import CommandError
@@ -43,8 +43,7 @@ def _tensor_cells(network: Network, operator: RuleOperator) -> Iterator[tuple[st
         log("ERROR", str(error))
         yield NOT_A_NUMBER, dump.path, NOT_A_NUMBER
         return
-    for tensor in compared_tensors(operator, file):
-        output = DeviceOutput(operator, tensor, dump.path)
+    for output in device_outputs(operator, file, dump.path):
         try:
             path = truth_path(network, output)[1]
         except CommandError as error:

@@ -8,10 +8,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from opdump.dump_file import DumpTensor
 from opdump.msaccucmp.comparison.algorithm_choice import ChosenAlgorithms
 from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER, Compared, run_algorithm
+from opdump.msaccucmp.exit_codes import AbortError
 from opdump.msaccucmp.journal import log
 
+_HALF: Final = 2
+"""The number of float16 in dump files."""
 _LARGEST_HALF: Final = 65504
 _Array = npt.NDArray[Any]
 
@@ -46,13 +50,15 @@ def as_floats(array: _Array) -> _Array:
         return (array.real if np.iscomplexobj(array) else array).astype(np.float32)
 
 
-def overflow_cell(array: _Array) -> str:
+def overflow_cell(tensor: DumpTensor, array: _Array) -> str:
     """YES where a float16 reaches its largest number (which is none too many); other types are not looked at.
 
-    Raises ValueError where there are no elements.
+    Raises AbortError where there are no elements.
     """
-    if array.dtype != np.float16:
+    if tensor.data_type != _HALF:
         return NOT_A_NUMBER
+    if not array.size:
+        raise AbortError(f"{tensor.name} has no elements, so it has no largest one")
     with np.errstate(all="ignore"):
         largest = np.max(np.abs(array))
     return "YES" if largest >= _LARGEST_HALF else "NO"

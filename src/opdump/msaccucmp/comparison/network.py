@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy.typing as npt
 
 from opdump.dump_file import DumpFile, DumpTensor
 from opdump.msaccucmp.comparison.algorithm_choice import ChosenAlgorithms
 from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER
-from opdump.msaccucmp.comparison.alignment import FormatScripts, StoredTensor, align
-from opdump.msaccucmp.comparison.dump_directory import DumpSide, FoundDump
+from opdump.msaccucmp.comparison.alignment import FormatScripts, StoredTensor, align, same_shape
+from opdump.msaccucmp.comparison.dump_directory import DumpKind, DumpSide, FoundDump
 from opdump.msaccucmp.comparison.fusion_rules import FusionRules, RuleGroup, RuleOperator
-from opdump.msaccucmp.comparison.golden_tensors import GroundTruth, file_key
+from opdump.msaccucmp.comparison.golden_tensors import GoldenTensor, GroundTruth, file_key
 from opdump.msaccucmp.comparison.incomparable import IncomparableError
 from opdump.msaccucmp.comparison.measured_pair import measure, overflow_cell
 from opdump.msaccucmp.comparison.origins import Origin, origin_of_input, origin_of_output
@@ -22,9 +25,11 @@ from opdump.msaccucmp.journal import log
 from opdump.msaccucmp.original_elements import decode, original_shape_of
 from opdump.msaccucmp.original_formats import Stored, format_of
 
-_ONLY_OUTPUTS = "AscendDequant"
-_ONLY_INPUTS = "AscendQuant"
-_NO_OPERATORS = "The fusion operator list is empty"
+_Array = npt.NDArray[Any]
+_ONLY_OUTPUTS: Final = "AscendDequant"
+_ONLY_OUTPUTS_NAMES: Final = ("_dequant", "_dequant_layer")
+_ONLY_INPUTS: Final = "AscendQuant"
+_NO_OPERATORS: Final = "The fusion operator list is empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,24 @@ class Network:
     with_overflow: bool = False
 
     def dump_of(self, operator: RuleOperator) -> FoundDump | None:
-        return self.mine.newest(file_key(operator.name))
+        key = file_key(operator.name)
+        return self.mine.newest(f"{key}.0" if self.is_quantised else key)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether a quantised model of a framework is compared: there is one file for all outputs, the one of output 0."""
+        return self.mine.kind == DumpKind.QUANTISED
+
+    def aligned(self, output: DeviceOutput, truth: GoldenTensor) -> tuple[_Array, _Array]:
+        """Both sides in one shape. Raises IncomparableError."""
+        tensor = stored_tensor(output)
+        if self.is_quantised:
+            return same_shape(tensor, truth.array, (output.path, truth.path))
+        return align(tensor, truth.array, truth.format, self.scripts)
 
     def known_groups(self) -> Sequence[RuleGroup]:
         """The groups that the ground truth has something for."""
-        return [group for group in self.rules.groups if self.truth.knows(group)]
+        return self.truth.known(self.rules.groups)
 
     def golden_names(self, group: RuleGroup) -> tuple[str, ...]:
         """What the table calls the operators that a group stands for."""
@@ -53,10 +71,11 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOutput:
-    """A tensor of an operator of the device, with what it stands for once that is asked."""
+    """A tensor of an operator of the device, and the file that it is in."""
 
     operator: RuleOperator
     tensor: DumpTensor
+    array: _Array
     path: str
 
     @property
@@ -93,11 +112,10 @@ def _compare_group(network: Network, group: RuleGroup, outcome: NetworkOutcome) 
         file = None if dump is None else _read(dump.path)
         if dump is not None and file is not None:
             log("INFO", f"[{operator.name}] {dump.path} is compared")
-            rows += [
-                _row(network, group, DeviceOutput(operator, tensor, dump.path))
-                for tensor in compared_tensors(operator, file)
-            ]
+            rows += [_row(network, group, output) for output in device_outputs(operator, file, dump.path)]
             continue
+        if dump is not None and network.is_quantised:
+            outcome.code = outcome.code or ExitCode.BAD_DUMP
         reason = (
             f'[{operator.name}] There is no dump file for my output operator "{operator.name}". '
             f"The type is {operator.op_type}."
@@ -138,12 +156,17 @@ def _read(path: str) -> DumpFile | None:
         return None
 
 
-def compared_tensors(operator: RuleOperator, file: DumpFile) -> Iterator[DumpTensor]:
-    """The tensors of an operator that mean something: what is quantised does not."""
-    if operator.op_type != _ONLY_OUTPUTS:
-        yield from file.inputs
-    if operator.op_type != _ONLY_INPUTS:
-        yield from file.outputs
+def device_outputs(operator: RuleOperator, file: DumpFile, path: str) -> Sequence[DeviceOutput]:
+    """The tensors of an operator that mean something: what is quantised does not.
+
+    Raises AbortError where any tensor of the file cannot be decoded.
+    """
+    found = [DeviceOutput(operator, tensor, decode(tensor), path) for tensor in file.tensors]
+    if operator.op_type == _ONLY_OUTPUTS or operator.name.endswith(_ONLY_OUTPUTS_NAMES):
+        return [output for output in found if output.tensor.io == "output"]
+    if operator.op_type == _ONLY_INPUTS:
+        return [output for output in found if output.tensor.io == "input"]
+    return found
 
 
 def origin_of(rules: FusionRules, output: DeviceOutput) -> Origin | None:
@@ -167,20 +190,22 @@ def truth_path(network: Network, output: DeviceOutput) -> tuple[Origin, str]:
 def stored_tensor(output: DeviceOutput) -> StoredTensor:
     """The elements of a tensor as the device left them. Raises IncomparableError, and AbortError where they cannot be read."""
     tensor = output.tensor
-    array = decode(tensor)
     try:
         name = format_of(tensor.format)
     except CommandError as error:
         raise IncomparableError(error.code, f"The format({tensor.format}) does not support.") from error
     return StoredTensor(
-        output.operator.name, name, array, Stored(original_shape_of(tensor), tensor.original_shape, tensor.sub_format)
+        output.operator.name,
+        name,
+        output.array,
+        Stored(original_shape_of(tensor), tensor.original_shape, tensor.sub_format),
     )
 
 
 def _row(network: Network, group: RuleGroup, output: DeviceOutput) -> Row:
     tensor = output.tensor
     golden = ",".join(network.golden_names(group)) or MISSING
-    overflow = overflow_cell(decode(tensor)) if network.with_overflow else NOT_A_NUMBER
+    overflow = overflow_cell(tensor, output.array) if network.with_overflow else NOT_A_NUMBER
 
     def row(shape: tuple[int, ...], types: tuple[str, str], results: tuple[str, ...], reasons: tuple[str, ...]) -> Row:
         return Row(
@@ -201,7 +226,7 @@ def _row(network: Network, group: RuleGroup, output: DeviceOutput) -> Row:
     try:
         origin, path = truth_path(network, output)
         truth = network.truth.read(origin, path)
-        mine, right = align(stored_tensor(output), truth.array, origin.format, network.scripts)
+        mine, right = network.aligned(output, truth)
     except CommandError as error:
         log("WARNING", str(error))
         reason = error.reason if isinstance(error, IncomparableError) else ""

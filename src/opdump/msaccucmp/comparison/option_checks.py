@@ -64,7 +64,7 @@ def _check_choice(options: argparse.Namespace) -> None:
 
 
 def _check_detail(options: argparse.Namespace) -> None:
-    if not options.op_name:
+    if options.op_name is None:
         for option, value in (
             ("-o", options.output),
             ("-i", options.input),
