@@ -84,7 +84,8 @@ def _density(values: _Array) -> _Array:
     if largest != smallest:
         values = (values - smallest) / (largest - smallest)
     values = np.maximum(values, _SMALLEST_DENSITY)
-    return values / np.sum(values)
+    density: _Array = values / np.sum(values)
+    return density
 
 
 def _kullback_leibler_divergence(pair: Compared) -> Result:

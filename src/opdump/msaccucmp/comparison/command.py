@@ -33,20 +33,34 @@ def run_compare(options: argparse.Namespace) -> ExitCode:
         check_path(path)
         if not os.path.exists(path):
             raise CommandError(ExitCode.BAD_PATH, f"{path} does not exist")
-    if all(path.endswith(".h5") for path in paths):
-        raise AbortError(
-            "dumps of PyTorch (.h5) are not compared by this command; `opdump compare` reads dumps of PyTorch"
-        )
     scripts = _script_folder(options.custom_script_path)
     chosen = choose_algorithms(options.algorithm, options.algorithm_options, scripts)
+    if all(path.endswith(".h5") for path in paths):
+        return _refuse_h5(options, chosen)
     if all(os.path.isfile(path) for path in paths):
         compare_files((existing_file(paths[0]), existing_file(paths[1])), chosen)
         return ExitCode.OK
     if options.fusion_rule_file and os.path.isdir(options.fusion_rule_file):
-        from opdump.msaccucmp.comparison.batch import run_batch
-
-        return run_batch(options, paths)
+        raise CommandError(
+            ExitCode.BAD_PATH,
+            f"-f {options.fusion_rule_file} is a directory: several models at once are not compared by this command; "
+            "call it once for each",
+        )
     return compare_directories(options, paths, chosen, scripts)
+
+
+def _refuse_h5(options: argparse.Namespace, chosen: ChosenAlgorithms) -> ExitCode:
+    """End as the original does where h5py is missing: a table without rows, and exit code 1."""
+    header = ["Index", "NPUDump", "NPUDumpPath", "GroundTruthPath", "DataType", "Shape", *chosen.names]
+    write_table(_output(options), "result", [*header, "CompareFailReason"], ())
+    raise AbortError("dumps of PyTorch in .h5 files are not compared by this command, nor by others of opdump")
+
+
+def _output(options: argparse.Namespace) -> OutputFolder:
+    path = os.path.realpath(options.output_path or ".")
+    if not os.path.exists(path):
+        make_output_folder(path)
+    return OutputFolder(path)
 
 
 def compare_directories(
@@ -54,9 +68,7 @@ def compare_directories(
 ) -> ExitCode:
     """Compare the dumps of two directories. Raises CommandError and AbortError."""
     mine, golden = (read_side(path) for path in paths)
-    output = OutputFolder(os.path.realpath(options.output_path or "."))
-    if not os.path.exists(output.path):
-        make_output_folder(output.path)
+    output = _output(options)
     network = _network(options, mine, golden, chosen, scripts)
     if network is None:
         return _compare_dumps(options, output, mine, golden, chosen)
@@ -99,24 +111,23 @@ def _network(
     fused, quantised, unfused = options.fusion_rule_file, options.quant_fusion_rule_file, options.close_fusion_rule_file
     code = ExitCode.BAD_PARAMETER
     kinds = (mine.kind, golden.kind)
+    given = {"-f": fused, "-q": quantised, "-cf": unfused}
     if kinds == (DumpKind.DEVICE, DumpKind.DEVICE):
-        needed, others = (("-f", fused), ("-cf", unfused)), (("-q", quantised),)
-        if not fused and not unfused:
-            needed = ()
+        needed, others = ({"-f", "-cf"} if fused or unfused else set()), {"-q"}
     elif kinds == (DumpKind.DEVICE, DumpKind.FRAMEWORK):
-        needed, others = (("-f", fused),), (("-q", quantised), ("-cf", unfused))
+        needed, others = {"-f"}, {"-q", "-cf"}
     elif kinds == (DumpKind.QUANTISED, DumpKind.FRAMEWORK):
-        needed, others = (("-q", quantised),), (("-f", fused), ("-cf", unfused))
+        needed, others = {"-q"}, {"-f", "-cf"}
         code = ExitCode.BAD_COMBINATION
     else:
         raise CommandError(
             ExitCode.BAD_COMBINATION, f"-m has {mine.kind.value} and -g {golden.kind.value}, which cannot be compared"
         )
-    for option, value in needed:
-        if not value:
+    for option in sorted(needed):
+        if not given[option]:
             raise CommandError(code, f"{mine.kind.value} against {golden.kind.value} need {option}")
-    for option, value in others:
-        if value:
+    for option in sorted(others):
+        if given[option]:
             raise CommandError(
                 ExitCode.BAD_PARAMETER, f"{option} has no meaning for {mine.kind.value} against {golden.kind.value}"
             )

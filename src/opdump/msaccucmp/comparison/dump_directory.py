@@ -85,12 +85,12 @@ def read_side(path: str) -> DumpSide:
         place = os.path.join(path, entry)
         if entry == MAPPING_FILE or not os.path.isfile(place):
             continue
-        name: str | None = entry
+        name = entry
         if entry.isdigit():
             if names is None:
                 names = _mapping(path)
-            name = names.get(entry)
-            if name is None:
+            name = names.get(entry, "")
+            if not name:
                 if os.path.exists(os.path.join(path, MAPPING_FILE)):
                     raise AbortError(f"{place} has no true name in {MAPPING_FILE}")
                 log("WARNING", f"{place} has no true name: there is no {MAPPING_FILE}; it is left out")

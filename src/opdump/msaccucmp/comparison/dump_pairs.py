@@ -154,7 +154,7 @@ class _Pair:
     def _empty_row(self, reasons: tuple[str, ...]) -> Row:
         for reason in reasons:
             log("WARNING", reason)
-        return Row(self.index, NOT_A_NUMBER, self.name, self.name, reasons=reasons)
+        return Row(self.index, NOT_A_NUMBER, self.name, self.name, overflow=None, reasons=reasons)
 
 
 def _decoded(file: DumpFile) -> dict[str, _Array]:

@@ -75,10 +75,10 @@ def write_element_table(
     summary = [f"TotalCount:{count}\n", f"NPUDump:{names.mine}\n", f"GroundTruth:{names.golden}\n"]
     summary.append(f"Format:{names.axes}\n")
     for kind, errors in (("Absolute", table.absolute), ("Relative", table.relative)):
-        finite = errors[np.isfinite(errors)]
-        ends = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-        for end, value in zip(("Min", "Max"), ends, strict=True):
-            summary.append(f"{end}{kind}Error:{_NONE if table.are_booleans else f'{value:.6f}'}\n")
+        numbers = np.where(np.isfinite(errors), errors, 0)
+        ends = (numbers.min(), numbers.max()) if numbers.size else (0.0, 0.0)
+        for name, value in zip(("Min", "Max"), ends, strict=True):
+            summary.append(f"{name}{kind}Error:{_NONE if table.are_booleans else f'{value:.6f}'}\n")
     output.write(f"{base}_summary.txt", _encoded(summary))
 
 
@@ -115,12 +115,17 @@ def _value(value: Any, *, detail: bool) -> str:
 
 
 def largest(errors: _Array, top: int, *, are_booleans: bool) -> Sequence[int]:
-    """The places of the largest errors, the largest first.
+    """The places of the largest errors, the largest first. Errors that are no numbers count as 0 and still come first.
 
-    Where more are asked for than there are, the smallest is left out.
+    Where more are asked for than there are, the smallest is left out. Which of equal errors are taken is up to numpy.
     """
     top = top if top <= errors.size else max(errors.size - 1, 1)
     if are_booleans:
         return range(top)
-    order = np.argsort(np.where(np.isnan(errors), -1.0, errors), kind="stable")
-    return [int(index) for index in order[::-1][:top]]
+    known = np.isfinite(errors)
+    chosen = np.sort(np.argpartition(np.where(known, errors, 0), -top)[-top:]) if errors.size else np.zeros(0, np.intp)
+    there = known[chosen]
+    if not there.all() and not errors[chosen][there].any():
+        return [int(index) for index in chosen]  # there is nothing to sort by
+    ordered = chosen[there][np.argsort(errors[chosen][there], kind="stable")[::-1]]
+    return [int(index) for index in (*chosen[~there], *ordered)]

@@ -23,11 +23,15 @@ _ORIGIN_FORMATS: Final = ("_datadump_origin_format", "origin_format")
 
 @dataclass(frozen=True, slots=True)
 class OutputRule:
-    """What an output of an operator stands for: an output of an operator of the framework, and its format there."""
+    """What an output of an operator stands for: an output of an operator of the framework, and its format there.
+
+    `dtype` is the type of its elements on the device, such as DT_INT8.
+    """
 
     name: str
     index: int | None
     format: str
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,7 @@ class _Reader:
             attributes.get(_ORIGIN_NAME, {}).get("s", ""),
             attributes.get(_ORIGIN_INDEX, {}).get("i"),
             next(iter(formats), ""),
+            str(entry.get("dtype", "")),
         )
 
 

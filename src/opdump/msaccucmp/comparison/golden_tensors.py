@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -101,18 +101,25 @@ class UnfusedTruth:
     def has_addresses(self) -> bool:
         return True
 
+    @property
+    def _operators(self) -> dict[str, str]:
+        """The operator that stands for each of the framework; the last of several."""
+        return {
+            original: operator.name for operator in self.rules.operators.values() for original in operator.originals
+        }
+
     def known(self, groups: Sequence[RuleGroup]) -> Sequence[RuleGroup]:
-        left = set(self._operators)
-        found = []
-        for group in reversed(groups):
-            originals = set(group.originals)
-            if originals and originals <= left:
-                left -= originals
-                found.append(group)
-        return found[::-1]
+        """One operator of each group; of groups that stand for the same operator, the last."""
+        chosen: dict[str, RuleGroup] = {}
+        for group in groups:
+            partner = next(iter(self.names_of(group)), None)
+            key = f"own {group.index}" if partner is None else partner
+            chosen[key] = group if group.is_l1 else replace(group, operators=group.operators[:1])
+        return sorted(chosen.values(), key=lambda group: group.index)
 
     def names_of(self, group: RuleGroup) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._operators[original] for original in group.originals))
+        there = self._operators
+        return tuple(dict.fromkeys(there[original] for original in group.originals if original in there))
 
     def _place(self, origin: Origin) -> tuple[str, int]:
         for operator in self.rules.operators.values():
@@ -120,13 +127,6 @@ class UnfusedTruth:
                 if output.name == origin.operator and (output.index or 0) == origin.index:
                     return operator.name, index
         return self._operators.get(origin.operator, origin.operator), origin.index
-
-    @property
-    def _operators(self) -> dict[str, str]:
-        """The operator that stands for each of the framework; the last of several."""
-        return {
-            original: operator.name for operator in self.rules.operators.values() for original in operator.originals
-        }
 
     def path_of(self, origin: Origin) -> str | None:
         found = self.side.newest(file_key(self._place(origin)[0]))

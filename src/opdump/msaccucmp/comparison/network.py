@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from opdump.msaccucmp.comparison.golden_tensors import GoldenTensor, GroundTruth
 from opdump.msaccucmp.comparison.incomparable import IncomparableError
 from opdump.msaccucmp.comparison.measured_pair import measure, overflow_cell
 from opdump.msaccucmp.comparison.origins import Origin, origin_of_input, origin_of_output
+from opdump.msaccucmp.comparison.quantised_parts import quantised_operators
 from opdump.msaccucmp.comparison.result_table import MISSING, Row, shape_cell
 from opdump.msaccucmp.conversion import read_converted
 from opdump.msaccucmp.exit_codes import CommandError, ExitCode
@@ -61,8 +62,13 @@ class Network:
         return align(tensor, truth.array, truth.format, self.scripts)
 
     def known_groups(self) -> Sequence[RuleGroup]:
-        """The groups that the ground truth has something for."""
-        return self.truth.known(self.rules.groups)
+        """The groups that the ground truth has something for, without the operators that compute with quantised numbers."""
+        skipped = quantised_operators(self.rules)
+        groups = [
+            replace(group, operators=tuple(each for each in group.operators if each.name not in skipped))
+            for group in self.truth.known(self.rules.groups)
+        ]
+        return [group for group in groups if group.operators]
 
     def golden_names(self, group: RuleGroup) -> tuple[str, ...]:
         """What the table calls the operators that a group stands for."""

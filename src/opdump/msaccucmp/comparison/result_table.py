@@ -48,7 +48,10 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One tensor, or an operator that has none to compare: all that is not known is NaN."""
+    """One tensor, or an operator that has none to compare: all that is not known is NaN.
+
+    `overflow` is None where the original leaves the cell out, and all behind it stand one to the left.
+    """
 
     index: int
     op_type: str
@@ -60,7 +63,7 @@ class Row:
     golden_address: str = NOT_A_NUMBER
     tensor: str = NOT_A_NUMBER
     shape: str = NOT_A_NUMBER
-    overflow: str = NOT_A_NUMBER
+    overflow: str | None = NOT_A_NUMBER
     results: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
@@ -72,7 +75,7 @@ class Row:
             *(self.op_type, self.mine, self.my_type, self.my_address, self.golden, self.golden_type),
             *([self.golden_address] if columns.with_golden_address else []),
             *(self.tensor, self.shape),
-            *([self.overflow] if columns.with_overflow else []),
+            *([self.overflow] if columns.with_overflow and self.overflow is not None else []),
             *results,
             ",".join(reason for reason in self.reasons if reason),
         ]
