@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from opdump.msaccucmp import convert
@@ -86,11 +88,30 @@ def test_an_error_keeps_its_code_on_the_way_from_a_worker() -> None:
     assert (error.code, str(error)) == (ExitCode.BAD_SHAPE, "why")
 
 
-@pytest.mark.parametrize("command", ["compare", "file_compare"])
-def test_comparison_is_said_to_come_later(command: str, tmp_path: Path) -> None:
-    ended = run_in(tmp_path / "out", [command, "-m", "a", "-g", "b"])
-    assert ended.code == 100
-    assert f"{command} comes with a later version" in ended.log
+def test_several_models_at_once_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    ended = run_in(
+        tmp_path / "out",
+        ["compare", "-m", str(tmp_path), "-g", str(tmp_path), "-f", str(tmp_path / "rules")],
+    )
+    assert ended.code == ExitCode.BAD_PATH
+    assert "call it once for each" in ended.log
+
+
+def test_operators_that_read_one_another_end_and_do_not_hang(tmp_path: Path) -> None:
+    described = [{"name": "a", "type": "Add", "input": ["t:0"]}]
+    described += [{"name": name, "type": "Cast", "input": [f"{other}:0"]} for name, other in ("tu", "ut")]
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"graph": [{"op": described}]}))
+    values = np.ones(2, "<f4")
+    for side in ("my", "gold"):
+        (tmp_path / side).mkdir()
+    (tmp_path / "my" / "Add.a.1.2.1700000000000001").write_bytes(dump(tensor("input", 1, (2,), values.tobytes())))
+    np.save(tmp_path / "gold" / "x.0.1700000000000001.npy", values)
+    sides = ["-m", str(tmp_path / "my"), "-g", str(tmp_path / "gold"), "-f", str(rules)]
+    ended = run_in(tmp_path / "out", ["compare", *sides])
+    assert ended.code == ExitCode.NO_DUMP, ended.log
+    assert "reads what it gives" in ended.log
 
 
 def test_pt_without_torch_is_an_error_that_says_what_to_install(

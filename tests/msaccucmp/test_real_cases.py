@@ -34,7 +34,7 @@ def stable(files: dict[str, bytes], case: str) -> dict[str, bytes]:
         text = re.sub(rb"\(([^()\s]+j)\)", lambda found: repr(complex(found[1].decode())).encode(), text)
         if name.endswith("list.txt"):
             text = b"\n".join(sorted(text.split(b"\n")))
-        result[re.sub(r"_\d{14}\.txt$", "_<time>.txt", name)] = text
+        result[re.sub(r"_\d{14}\.(txt|csv)$", r"_<time>.\1", name)] = text
     return result
 
 
@@ -58,4 +58,4 @@ def test_the_command_does_what_the_real_tool_did(name: str, real_cases: Path, tm
 
 
 def test_there_are_as_many_cases_as_were_made() -> None:
-    assert len(names_of_cases()) == 997
+    assert len(names_of_cases()) == 2033

@@ -6,6 +6,7 @@ relative errors. See docs/msaccucmp.md#algorithms.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -141,7 +142,8 @@ def run_algorithm(name: str, algorithm: Algorithm, pair: Compared) -> Result:
     if pair.mine.dtype == np.bool_ and pair.golden.dtype == np.bool_ and name in _WITHOUT_BOOLEANS:
         return NOT_A_NUMBER, f"Algorithm {name} does not support Boolean types."
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy warns of means of nothing
             return algorithm(pair)
     except Exception as error:  # noqa: BLE001  # a custom algorithm may raise anything
         return NOT_A_NUMBER, f"Failed to execute 'compare' in '{name}'. {error}"
