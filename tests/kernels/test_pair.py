@@ -111,6 +111,15 @@ def test_the_number_of_threads_changes_no_bit(
     assert_same(compare_pair(a, b), twin(a, b))
 
 
+@pytest.mark.parametrize(("shape", "axes"), [((3, 140_001), [0, 1]), ((2, (1 << 20) + 1), [0])])
+def test_a_long_axis_has_fewer_sums_or_none(shape: tuple[int, ...], axes: list[int]) -> None:
+    a = ordinary("int8", math.prod(shape)).reshape(shape)
+    b = changed(a, "int8")
+    found = compare_pair(a, b)
+    assert_same(found, twin(a, b))
+    assert [each.axis for each in found.worst_channels] == axes
+
+
 def expected(a: NDArray[np.float64], b: NDArray[np.float64], atol: float, rtol: float) -> dict[str, Any]:
     """What numpy says of two finite arrays."""
     difference = np.abs(a - b)
