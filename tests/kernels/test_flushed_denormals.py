@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from tests.kernels.tensors import make
 def test_flushed_denormals_of_the_caller_change_nothing(instruction_set: str, dtype: str) -> None:
     if instruction_set == "numpy":
         return  # numpy's own passes follow the caller's mode
-    array = make(dtype, "denormal", 1000)
+    array: Any = make(dtype, "denormal", 1000)
     before, pair = kernels.summarise(array), kernels.compare_pair(array, -array)
     assert before.positive > 0
     assert pair.max_absolute > 0
