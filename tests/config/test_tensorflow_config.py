@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdump.configs.tensorflow.error import TensorflowConfigError
-from opdump.configs.tensorflow.keys import DUMP_KEYS
+from opdump.configs.tensorflow.keys import DUMP_KEYS, parameter_values
 from opdump.configs.tensorflow.plan import ParameterValue, TrainingDump, training_dump_of, training_dump_of_options
-from opdump.configs.tensorflow.values import parameter_values
 from opdump.plan import ModelSelection, StepSet
 
 

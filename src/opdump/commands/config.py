@@ -19,7 +19,7 @@ import click
 
 from opdump.commands.ending import print_warnings
 from opdump.configs.dialects import load_plan
-from opdump.configs.shared.dump_directory import make_writable
+from opdump.configs.shared.directories import make_writable
 from opdump.errors import ConfigError
 from opdump.plan.dialects import DIALECTS
 

@@ -17,9 +17,9 @@ from opdump.configs.acl.path import exception_directory
 from opdump.configs.acl.plan import plan_from_acl_keywords, plan_from_environment
 from opdump.configs.dialects import load_plan
 from opdump.configs.mindspore.plan import CONFIG_VARIABLE, plan_from_keywords
+from opdump.configs.shared.directories import program_directory
 from opdump.configs.shared.modes import plan_in_mode, plan_on_error
 from opdump.configs.shared.plan_fields import with_fields
-from opdump.configs.shared.program_directory import program_directory
 from opdump.plan import DumpPlan, Mode, OnError
 
 

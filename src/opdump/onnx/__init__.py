@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from opdump.onnx.recording import ModelRecording
-from opdump.onnx.sessions import ModelDump, session
-from opdump.onnx.settings import plan_of
+from opdump.onnx.sessions import ModelDump, plan_of, session
 
 __all__ = ["ModelDump", "ModelRecording", "plan_of", "session"]

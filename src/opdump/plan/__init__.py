@@ -26,9 +26,8 @@ from opdump.plan.dump_plan import (
 from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.layouts import LayoutFacts
 from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
-from opdump.plan.modes import DATA, EXCEPTION, MODES, OVERFLOW, WATCH, Captures, Mode
+from opdump.plan.modes import DATA, EXCEPTION, MODES, OVERFLOW, WATCH, Captures, Mode, WatchedLook
 from opdump.plan.step_set import StepSet
-from opdump.plan.watched_look import WatchedLook
 
 __all__ = [
     "DATA",

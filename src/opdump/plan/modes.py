@@ -11,10 +11,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from opdump.records import SkipReason
 from opdump.verdict import VerdictKind
+
+_TO: Final = "_To_"
+
+
+class WatchedLook(NamedTuple):
+    """A look of watch mode at the outputs of `node`, when `after` had run.
+
+    >>> str(WatchedLook("conv1", "relu_To_fc"))
+    'conv1_To_relu_To_fc'
+    >>> [look.node for look in WatchedLook.readings("conv1_To_relu_To_fc")]
+    ['relu_To_fc', 'fc']
+    """
+
+    after: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"{self.after}{_TO}{self.node}"
+
+    @classmethod
+    def readings(cls, op_name: str) -> list[WatchedLook]:
+        """What a name may mean, the longest `node` first; empty where it is no such name."""
+        parts = op_name.split(_TO)
+        return [cls(_TO.join(parts[:place]), _TO.join(parts[place:])) for place in range(1, len(parts))]
+
 
 Captures = Literal["data", "overflow", "exception", "watch"]
 

@@ -111,7 +111,7 @@ class _PlainCommand:
             return
         import click
 
-        from opdump.configs.shared.dump_directory import made_later
+        from opdump.configs.shared.directories import made_later
         from opdump.errors import OpdumpError
 
         try:
@@ -162,7 +162,7 @@ class _PlainCommand:
     def _read(self) -> None:
         from opdump.commands.run import run
         from opdump.commands.run_options import RunOptions
-        from opdump.configs.shared.program_directory import program_directory
+        from opdump.configs.shared.directories import program_directory
         from opdump.tensorflow.scripts import facts_of_script
 
         words = [] if self._asked == "1" else shlex.split(self._asked)

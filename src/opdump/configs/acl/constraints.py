@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from opdump.configs.acl.dump_list import check_entries
 from opdump.configs.acl.error import AclConfigError
-from opdump.configs.acl.values import EXCEPTION_SCENES, WATCHER
+from opdump.configs.acl.keys import EXCEPTION_SCENES, WATCHER
 from opdump.configs.shared.json_text import kind_of
 from opdump.errors import ConfigError
 from opdump.plan import StepSet

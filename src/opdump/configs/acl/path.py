@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from opdump.configs.acl.error import AclConfigError
-from opdump.configs.shared.dump_directory import make_writable
+from opdump.configs.shared.directories import make_writable
 from opdump.errors import DumpPathError
 
 EXCEPTION_VARIABLES: Final = ("ASCEND_DUMP_PATH", "ASCEND_WORK_PATH")

@@ -19,10 +19,17 @@ from opdump.configs.acl.constraints import Settled, check_constraints
 from opdump.configs.acl.dump_list import model_selections
 from opdump.configs.acl.error import AclConfigError
 from opdump.configs.acl.file import dump_section, read_acl_file
-from opdump.configs.acl.keys import DUMP, check_types, nearest_acl_key, unknown_acl_keys
+from opdump.configs.acl.keys import (
+    DUMP,
+    EXCEPTION_SCENES,
+    WATCHER,
+    check_types,
+    check_values,
+    nearest_acl_key,
+    unknown_acl_keys,
+)
 from opdump.configs.acl.path import EXCEPTION_VARIABLES, exception_directory, resolve_dump_path
-from opdump.configs.acl.values import EXCEPTION_SCENES, WATCHER, check_values
-from opdump.configs.shared.dump_directory import make_writable
+from opdump.configs.shared.directories import make_writable
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, ExceptionDetail, KernelPattern, ModelSelection, StepSet
 from opdump.statistics import DEVICE_DEFAULT, dump_stats

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast, get_args
 
+from opdump.configs.shared.json_text import Section
 from opdump.configs.shared.known_keys import E2E
-from opdump.configs.shared.section import Section
 from opdump.plan import FileFormat, SavedData, StepSet
 
 LAYOUT: Final = "mindspore-async"

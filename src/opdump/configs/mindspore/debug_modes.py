@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from opdump.configs.shared.section import Section
+from opdump.configs.shared.json_text import Section
 from opdump.plan import Captures, OverflowKind, StepSet
 
 _MEANING: Final = "0 to dump as selected, 3 for operators that overflow (1 of the AI Core, 2 of atomic additions), 4 for the one that fails"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from opdump.configs.mindspore.settings import resolve
-from opdump.configs.shared.dump_directory import make_writable
+from opdump.configs.shared.directories import make_writable
 from opdump.configs.shared.json_text import read_json
 from opdump.configs.shared.known_keys import COMMON, E2E, KEYS, nearest_key, obsolete_sections, section_of, unknown_keys
 from opdump.configs.shared.plan_fields import field_value

@@ -10,8 +10,8 @@ from typing import Any, TypedDict, cast, get_args
 
 from opdump.configs.mindspore import asynchronous as async_dump
 from opdump.configs.mindspore.debug_modes import Debug, debug_settings
+from opdump.configs.shared.json_text import Section
 from opdump.configs.shared.known_keys import COMMON, E2E, OWN
-from opdump.configs.shared.section import Section
 from opdump.errors import ConfigError
 from opdump.plan import (
     DumpPlan,

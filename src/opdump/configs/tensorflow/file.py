@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from opdump.configs.acl.file import LARGEST_FILE
-from opdump.configs.shared.dump_directory import make_writable
+from opdump.configs.shared.directories import make_writable
 from opdump.configs.shared.json_text import kind_of, read_json
 from opdump.configs.tensorflow.error import TensorflowConfigError
-from opdump.configs.tensorflow.keys import DUMP_KEYS, nearest_tensorflow_key, unknown_tensorflow_keys
+from opdump.configs.tensorflow.keys import (
+    DUMP_KEYS,
+    Kind,
+    ParameterValue,
+    nearest_tensorflow_key,
+    unknown_tensorflow_keys,
+)
 from opdump.configs.tensorflow.plan import TrainingDump, training_dump_of
-from opdump.configs.tensorflow.values import Kind, ParameterValue
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 

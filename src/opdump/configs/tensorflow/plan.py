@@ -9,6 +9,7 @@ Keys, defaults, checks and their words are those of the TensorFlow adapter; docs
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +18,57 @@ from types import MappingProxyType
 from typing import Final, Literal, cast
 
 from opdump.configs.tensorflow.error import TensorflowConfigError
-from opdump.configs.tensorflow.keys import DUMP_KEYS, unknown_tensorflow_keys
-from opdump.configs.tensorflow.path import resolve_dump_path
+from opdump.configs.tensorflow.keys import (
+    DUMP_KEYS,
+    ParameterValue,
+    parameter_values,
+    read_flag,
+    read_number,
+    read_text,
+    unknown_tensorflow_keys,
+)
 from opdump.configs.tensorflow.step import parse_dump_step
-from opdump.configs.tensorflow.values import ParameterValue, parameter_values, read_flag, read_number, read_text
 from opdump.plan import DumpPlan, ModelSelection, OverflowKind
 from opdump.statistics import DEVICE_DEFAULT
+
+
+def resolve_dump_path(text: str | None, where: str, directory: Path | None = None) -> Path:
+    """The real path of `text`, which is relative to `directory`, or to the current directory where that is None.
+
+    Raises TensorflowConfigError for a missing path, for what is no directory, and for one that cannot be read and written.
+    """
+    if text is None:
+        raise TensorflowConfigError(
+            f"{where}: dump_path: if use dump function, dump_path must be set. It is missing, expected a directory that "
+            f'exists; write "dump_path": "/tmp/dump" beside enable_dump or enable_dump_debug',
+            "E10058",
+        )
+    # nothing is joined for the current directory: it may be gone, which realpath tells
+    path = text if directory is None else os.path.join(directory, text)
+    if not text or not os.path.isdir(path):
+        there = bool(text) and os.path.lexists(path)
+        advice = "name a directory" if there or not text else f"make it: mkdir -p '{path}'"
+        if text.startswith(("~", "$")):
+            advice = f"{text.split('/', 1)[0]!r} stands for itself there: write the path out"
+        raise _bad_path(where, f"the path {text} is not directory.", f"expected a directory that exists; {advice}")
+    try:
+        real = os.path.realpath(path, strict=True)
+    except OSError as error:
+        raise _bad_path(
+            where, f"the path {text} is invalid.", f"it cannot be resolved ({error.strerror}); write an absolute path"
+        ) from error
+    if not os.access(real, os.R_OK | os.W_OK):
+        raise _bad_path(
+            where,
+            f"the path {text} does't have read, write permissions.",
+            f"expected both; chmod u+rw '{real}', or name another",
+        )
+    return Path(real)
+
+
+def _bad_path(where: str, words: str, advice: str) -> TensorflowConfigError:
+    return TensorflowConfigError(f"{where}: dump_path: {words} ({advice})")
+
 
 __all__ = [
     "ExceptionDump",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from opdump.configs.tensorflow.values import ParameterValue
+from opdump.configs.tensorflow.keys import ParameterValue
 
 # Settings that are texts, by the attributes of an NPURunConfig; each is written where it is not None.
 _TEXTS: Final = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,18 +16,18 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import function_def_to_graph, ops
 
-from opdump.adapters.graph_runtime import GraphRun
+from opdump.adapters.graph_runtime import GraphRun, NamedOperator
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import folds_callbacks
-from opdump.adapters.tensorflow.functions.compiled import emit_compiled
 from opdump.adapters.tensorflow.functions.eager import is_own
 from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, instrument, without_suffix
 from opdump.adapters.tensorflow.functions.library import Definition, draws_seeded_numbers, reached
-from opdump.adapters.tensorflow.functions.probe import DumpedCall
+from opdump.adapters.tensorflow.functions.probe import DumpedCall, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.model_names import function_names
 from opdump.adapters.tensorflow.operator_kinds import is_update
 from opdump.adapters.tensorflow.xla import (
+    LAUNCH,
     OF_CLUSTERS,
     OF_FUNCTION,
     clusters_functions,
@@ -35,6 +35,39 @@ from opdump.adapters.tensorflow.xla import (
     is_compiled,
     shown_name,
 )
+from opdump.records import IO
+
+
+def emit_compiled(
+    capture: Capture, model: Model, run: GraphRun, definition: Definition, inputs: Sequence[Any], outputs: Sequence[Any]
+) -> None:
+    """Hands a call that has ended to the recorder."""
+    eager_context.async_wait()
+    signature = definition.signature
+    op_name = shown_name(signature.name)
+    selection = capture.selection(capture.filter_of(model), [op_name])
+    skip = selection.skip_of(LAUNCH, op_name)
+    capture.recorder.matched_kernels |= selection.matched_kernels
+    reads, gives = selection.wants_inputs and has_data(inputs), selection.wants_outputs and has_data(outputs)
+    if not skip and not (reads or gives):
+        skip = "not observed"  # what it does, it does to variables
+    operator = NamedOperator(LAUNCH, op_name, arguments={"function": signature.name}, skip=skip)
+
+    def live(io: IO, tensors: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        names = [each.name for each in arguments] if len(arguments) == len(tensors) else ()
+        excluded: Collection[int] = selection.excluded(op_name, LAUNCH, io)
+        return live_tensors(tensors, names, excluded, lambda _: "")
+
+    with capture.lock:
+        if skip:
+            run.skip(operator)
+            return
+        run.emit(
+            operator,
+            live("input", inputs, signature.input_arg) if reads else (),
+            live("output", outputs, signature.output_arg) if gives else (),
+        )
+
 
 CallFunction = Callable[[Any, bytes, list[Any], int], Any]
 

@@ -1,7 +1,8 @@
-"""Makes sure, before the first step, that a dump can be written."""
+"""Directories: the dump's, which must be writable before the first step, and the program's, where relative paths start."""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from opdump.errors import DumpPathError
+
+
+def program_directory() -> Path | None:
+    """The directory of the running script, behind every symbolic link, as Python's `sys.path[0]` is; None without a script."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).resolve().parent if file else None
+
 
 _LATER: Final = ContextVar("_LATER", default=False)
 
