@@ -317,6 +317,16 @@ def test_a_small_gradient_is_found_in_its_statistics_with_the_bound_that_they_gi
         ),
         ({"max": 1.0, "min": 0.0}, f"tensor_range {RANGE} range_percentage_gt=50", "range_percentage 100 > 50"),
         ({"max": 9.0, "min": 8.0}, f"tensor_range {RANGE} range_percentage_lt=50", "range_percentage 0 < 50"),
+        (
+            {"max": 9.0, "min": -0.5, "positive zero count": 1},
+            "tensor_range range_start_inclusive=-1 range_end_inclusive=0 range_percentage_gt=70",
+            "range_percentage 75 > 70",
+        ),
+        (
+            {"max": 9.0, "min": -2.0, "positive zero count": 1},
+            "tensor_range range_start_inclusive=-1 range_end_inclusive=0 range_percentage_gt=75",
+            "",
+        ),
         ({"md5": "00"}, "tensor_overflow", "not checked: needs elements, dump with --full"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from opdump.checks.finding import Finding
@@ -23,6 +24,8 @@ class Checked:
     watchpoints: tuple[Watchpoint, ...] = ()
     hits: list[WatchHit] = field(default_factory=list)
     """What the watchpoints say, in the order of time."""
+    looked: Counter[str] = field(default_factory=Counter)
+    """How many tensors each watchpoint, by its text, was held against."""
     histories: list[History] = field(default_factory=list)
 
     @property

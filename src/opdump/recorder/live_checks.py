@@ -175,6 +175,7 @@ class LiveChecks:
             with self._beside_the_program():
                 self._close()
         self._step = None
+        self._checked.looked = self._checker.looked
         self._checked.hits = in_order_of_time(self._checker.hits)
         self._checked.findings.sort(key=lambda each: (each.step or 0, each.order))
         return self._checked

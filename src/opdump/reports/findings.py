@@ -27,7 +27,7 @@ from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.histories import print_histories
 from opdump.reports.statistics_shown import damage_of
 from opdump.reports.table import Column, Printer, printable
-from opdump.reports.watchpoints import hit_json, overflow_hits, print_hits, watch_step
+from opdump.reports.watchpoints import add_overflow, hit_json, print_hits, watch_step
 
 
 def check_dump(
@@ -45,6 +45,7 @@ def check_dump(
     """
     checked = Checked(watchpoints=tuple(watchpoints))
     overflows: list[OverflowRecord] = []
+    overflowed = _overflow_dumps(catalog)
     for number in catalog.ranks if rank is None else (rank,):
         is_poisoned = False
         histories = Histories()
@@ -52,7 +53,13 @@ def check_dump(
         for place, one in enumerate(catalog.steps_of(number)):
             if step not in (None, one):
                 if step == one + 1 and watch.has_history:
-                    watch_step(watch, catalog.executions(step=one, rank=number), one, checked.problems)
+                    watch_step(
+                        watch,
+                        catalog.executions(step=one, rank=number),
+                        one,
+                        checked.problems,
+                        overflowed=number in overflowed,
+                    )
                     watch.hits.clear()
                 continue
             checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned, histories=histories)
@@ -64,8 +71,15 @@ def check_dump(
             checked.findings += checks.end_step()
             is_poisoned = checks.poisons
             if watchpoints:
-                watch_step(watch, catalog.executions(step=one, rank=number), one, checked.problems)
+                watch_step(
+                    watch,
+                    catalog.executions(step=one, rank=number),
+                    one,
+                    checked.problems,
+                    overflowed=number in overflowed,
+                )
         checked.hits += watch.hits
+        checked.looked += watch.looked
         checked.histories += histories.found
     _add_overflows(catalog, checked, overflows, is_whole=rank is None and step is None)
     checked.hits = in_order_of_time(checked.hits)
@@ -106,6 +120,21 @@ def _stats_of(record: TensorRecord) -> TensorStats | None:
     return stats_of_summary(summarise(array), count if record.sample else None)
 
 
+def _overflow_dumps(catalog: Catalog) -> set[int]:
+    """The ranks that opdump recorded in overflow mode and in a layout without overflow files: each operator there overflowed."""
+    plans: dict[int, list[Any]] = {}
+    for run in catalog.runs:
+        plans.setdefault(run.rank_id, []).append(run.plan or {})
+    return {
+        rank
+        for rank, of_rank in plans.items()
+        if all(
+            plan.get("captures") == "overflow" and str(plan.get("layout", "")).startswith("mindspore-2")
+            for plan in of_rank
+        )
+    }
+
+
 def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OverflowRecord], *, is_whole: bool) -> None:
     """The overflow files below the dump. The catalog knows rank and step of those that it lists; others count for the whole dump."""
     search = find_overflows([str(catalog.path)])
@@ -121,7 +150,7 @@ def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OverflowRec
             listed = max(ending, key=lambda each: len(each[0]))[1] if ending else None
             finding = _overflow_finding(overflow, listed)
             checked.findings.append(finding)
-            checked.hits += overflow_hits(checked.watchpoints, finding, overflow.microseconds)
+            add_overflow(checked, finding, overflow.microseconds)
 
 
 def _overflow_finding(overflow: Overflow, op: OpRecord | None) -> Finding:
@@ -179,7 +208,7 @@ def print_findings(
         printer.text()
     print_histories(printer, checked.histories, limit=limit, shows_all=shows_all)
     printer.text(_summary(checked))
-    print_hits(printer, checked.watchpoints, checked.hits, limit=limit, shows_all=shows_all)
+    print_hits(printer, checked, limit=limit, shows_all=shows_all)
 
 
 def _summary(checked: Checked) -> str:
@@ -225,7 +254,7 @@ def checked_json(checked: Checked) -> dict[str, Any]:
         "sampled": checked.sampled,
         "findings": [asdict(finding) for finding in checked.findings],
         "histories": [asdict(history) for history in checked.histories],
-        "watchpoints": [watchpoint.text for watchpoint in checked.watchpoints],
+        "watchpoints": [{"text": each.text, "tensors": checked.looked[each.text]} for each in checked.watchpoints],
         "hits": [hit_json(hit) for hit in checked.hits],
         "problems": checked.problems,
     }

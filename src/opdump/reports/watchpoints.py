@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opdump import amounts
 from opdump.checks import Finding
+from opdump.checks.origins import PARAMETER
 from opdump.checks.watchpoints import Measured, WatchHit, Watchpoint, WatchpointChecker
 from opdump.errors import OpdumpError
 from opdump.layouts.ascend.overflow_files import OverflowRecord
@@ -24,13 +25,26 @@ from opdump.reports.table import Column, Printer, printable
 
 if TYPE_CHECKING:
     from opdump.catalog.execution import Execution
+    from opdump.checks.checked import Checked
+
+_WHAT: Final = {
+    "weight": "no weight is known",
+    "gradient": "no output of a backward operator",
+    "activation": "no output of an activation function",
+    "tensor": "no such tensor",
+}
 
 
-def watch_step(checker: WatchpointChecker, executions: Iterable[Execution], step: int, problems: list[str]) -> None:
-    """Looks at the tensors of a step. What cannot be read is told among `problems`."""
+def watch_step(
+    checker: WatchpointChecker, executions: Iterable[Execution], step: int, problems: list[str], *, overflowed: bool
+) -> None:
+    """Looks at the tensors of a step. What cannot be read is told among `problems`; `overflowed`: all its operators did."""
     for execution in executions:
-        if not isinstance(execution.op, OverflowRecord):
-            checker.observe(execution.op, [(record, _measured(record, problems)) for record in execution.tensors])
+        if isinstance(execution.op, OverflowRecord):
+            continue
+        if overflowed and execution.op.op_type != PARAMETER:
+            checker.overflowed(execution.op, "overflow")
+        checker.observe(execution.op, [(record, _measured(record, problems)) for record in execution.tensors])
     checker.end_step(step)
 
 
@@ -50,9 +64,9 @@ def _measured(record: TensorRecord, problems: list[str]) -> Measured:
     return Measured(math.prod(record.shape), record.statistics, load)
 
 
-def overflow_hits(watchpoints: Sequence[Watchpoint], finding: Finding, microseconds: int) -> list[WatchHit]:
-    """What the watchpoints of overflows say of an overflow file."""
-    checker = WatchpointChecker(watchpoints)
+def add_overflow(checked: Checked, finding: Finding, microseconds: int) -> None:
+    """Adds what the watchpoints of overflows say of an overflow file."""
+    checker = WatchpointChecker(checked.watchpoints)
     op = OpRecord(
         op_type=finding.op_type,
         op_name=finding.op_name,
@@ -63,13 +77,13 @@ def overflow_hits(watchpoints: Sequence[Watchpoint], finding: Finding, microseco
         order=finding.order,
     )
     checker.overflowed(op, f"0x{finding.status:x} {finding.text}")
-    return checker.hits
+    checked.hits += checker.hits
+    checked.looked += checker.looked
 
 
-def print_hits(
-    printer: Printer, watchpoints: Sequence[Watchpoint], hits: Sequence[WatchHit], *, limit: int, shows_all: str
-) -> None:
+def print_hits(printer: Printer, checked: Checked, *, limit: int, shows_all: str) -> None:
     """One row for each hit, `limit` at most (0 for all), how many there are of each, and what could not be checked."""
+    watchpoints, hits = checked.watchpoints, checked.hits
     if not watchpoints:
         return
     met = [hit for hit in hits if not hit.error_code]
@@ -97,6 +111,9 @@ def print_hits(
     listed = ": " + ", ".join(f"{number:,} {name}" for name, number in counts.items()) if met else ""
     told = amounts.count(len(met), "hit") if met else "no hits"
     printer.text(f"{told} of {amounts.count(len(watchpoints), 'watchpoint')}{listed}")
+    for watchpoint in watchpoints:
+        if watchpoint.is_asked and not checked.looked[watchpoint.text]:
+            printer.text(f"{watchpoint.text}: there was nothing to look at ({_missing(watchpoint)})")
     unchecked: dict[tuple[str, str], list[int]] = {}
     for hit in hits:
         if hit.error_code:
@@ -124,3 +141,12 @@ def _row(hit: WatchHit) -> tuple[str, ...]:
         "" if hit.io is None else "x".join(map(str, hit.shape)) or "()",
         hit.text,
     )
+
+
+def _missing(watchpoint: Watchpoint) -> str:
+    condition = watchpoint.condition
+    if condition.kind == "device overflow":
+        return "no overflow was recorded; op_debug_mode 3 records them"
+    what = _WHAT[condition.target]
+    what += f" of {watchpoint.operators}" if watchpoint.operators else ""
+    return f"{what} in step 0" if condition.first_step_only else what

@@ -8,6 +8,7 @@ checker.hits
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -26,6 +27,8 @@ class WatchpointChecker:
     def __init__(self, watchpoints: Sequence[Watchpoint]) -> None:
         self._watchpoints: Final = watchpoints
         self.hits: list[WatchHit] = []
+        self.looked: Counter[str] = Counter()
+        """Tensors that each watchpoint, by its text, was held against; of one of overflows, the overflows."""
         self._targets = Targets()
         self._read: dict[str, _Weight] = {}
         self._ended: dict[str, _Weight] = {}
@@ -48,6 +51,7 @@ class WatchpointChecker:
         """An operator overflowed, as a device or a dump of overflows says."""
         for watchpoint in self._watchpoints:
             if watchpoint.condition.kind == "device overflow" and watchpoint.is_for(op, op.op_name):
+                self.looked[watchpoint.text] += 1
                 self.hits.append(_hit(watchpoint, op, None, Outcome(text=text)))
 
     def end_step(self, step: int) -> None:
@@ -92,6 +96,7 @@ class WatchpointChecker:
             initial[2].release()
 
     def _add(self, watchpoint: Watchpoint, op: OpRecord, tensor: SeenTensor, outcome: Outcome) -> None:
+        self.looked[watchpoint.text] += 1
         if outcome:
             self.hits.append(_hit(watchpoint, op, tensor, outcome))
 

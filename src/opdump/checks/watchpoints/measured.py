@@ -141,9 +141,20 @@ class Measured:
             return exactly(100.0)
         if low.low > end or high.high < start:
             return exactly(0.0)
-        inside = sum(start <= each.low <= end for each in (low, high) if each.is_exact)
-        outside = 1 if low.high < start or high.low > end else 0
-        return Interval(100.0 * min(inside, 1) / self.count, 100.0 * (self.count - outside) / self.count)
+        inside = any(start <= each.low <= end for each in (low, high) if each.is_exact)
+        below = self._beyond(-low.high > -start, low.low >= start, "negative zero count", at_zero=start == 0)
+        above = self._beyond(high.low > end, high.high <= end, "positive zero count", at_zero=end == 0)
+        least = max(self.count - below.high - above.high, float(inside))
+        return Interval(100.0 * least / self.count, 100.0 * (self.count - below.low - above.low) / self.count)
+
+    def _beyond(self, some: bool, none: bool, counted: str, *, at_zero: bool) -> Interval:
+        """How many elements are beyond an end of a range: those of one sign were counted, which tells where the end is zero."""
+        if none:
+            return exactly(0.0)
+        count = self._statistics.get(counted)
+        if at_zero and isinstance(count, (int, float)):
+            return exactly(float(count))
+        return Interval(float(some), float(self.count))
 
     def max_min(self) -> Interval:
         low, high = self.min(), self.max()

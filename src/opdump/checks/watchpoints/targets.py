@@ -22,74 +22,38 @@ Moment = Literal["", "read", "end"]
 """Of a weight: as it was first read in the step, or as the step left it."""
 
 _PREFIX: Final = f"{PARAMETER}."
-_ACTIVATIONS: Final = frozenset(
-    [
-        "ReLU",
-        "ReLU6",
-        "LeakyReLU",
-        "PReLU",
-        "Elu",
-        "SeLU",
-        "CeLU",
-        "GeLU",
-        "SiLU",
-        "Mish",
-        "HSwish",
-        "HSigmoid",
-        "HShrink",
-        "SoftShrink",
-        "Sigmoid",
-        "LogSigmoid",
-        "Tanh",
-        "Softplus",
-        "Softsign",
-        "GLU",
-        "Threshold",
-        "Softmax",
-        "MaskedSoftmax",
-        "LogSoftmax",
-    ]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ACTIVATIONS: Final = _words(
+    """
+    ReLU ReLU6 LeakyReLU PReLU Elu SeLU CeLU GeLU SiLU Mish HSwish HSigmoid HShrink SoftShrink Sigmoid LogSigmoid Tanh Softplus
+    Softsign GLU Threshold Softmax MaskedSoftmax LogSoftmax
+    """
 )
 _GRADIENT_SCOPES: Final = ("gradients", "gradient_tape")
-_OPTIMIZER_SCOPES: Final = frozenset(
-    [
-        "adam",
-        "adamw",
-        "adamax",
-        "nadam",
-        "sgd",
-        "rmsprop",
-        "adagrad",
-        "adadelta",
-        "ftrl",
-        "lion",
-        "lamb",
-        "muon",
-        "momentum",
-        "gradientdescent",
-        "adafactor",
-        "optimizer",
-        "lossscaleoptimizer",
-    ]
+_OPTIMIZER_SCOPES: Final = _words(
+    """
+    adam adamw adamax nadam sgd rmsprop adagrad adadelta ftrl lion lamb muon momentum gradientdescent adafactor optimizer
+    lossscaleoptimizer
+    """
 )
-_STATE_SCOPES: Final = frozenset(
-    [
-        "moment1",
-        "moment2",
-        "moments",
-        "accum",
-        "exp_avg",
-        "exp_avg_sq",
-        "max_exp_avg_sq",
-        "momentum_buffer",
-        "step",
-        "square_avg",
-        "grad_avg",
-        "acc_delta",
-        "sum",
-    ]
+_STATE_SCOPES: Final = _words(
+    """
+    moment1 moment2 moments accum stat exp_avg exp_avg_sq max_exp_avg_sq momentum_buffer step square_avg grad_avg acc_delta sum
+    """
 )
 """First parts of the names of what optimizers keep of a parameter."""
+_NUMBERS_OF_TRAINING: Final = _words(
+    """
+    learning_rate momentum weight_decay global_step beta1_power beta2_power scale_sense current_iterator_step
+    last_overflow_iterator_step
+    """
+)
+"""Parameters of MindSpore that no layer has."""
 
 
 class SeenTensor(Protocol):
@@ -186,7 +150,7 @@ def _is_activation(op_type: str) -> bool:
 
 def _is_other(name: str) -> bool:
     """Whether a parameter is the state of an optimizer, or what the program gave its network."""
-    return is_root_input(name) or name.partition(".")[0] in _STATE_SCOPES
+    return is_root_input(name) or name in _NUMBERS_OF_TRAINING or name.partition(".")[0] in _STATE_SCOPES
 
 
 def _is_float(dtype: str) -> bool:

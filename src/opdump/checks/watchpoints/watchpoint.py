@@ -99,6 +99,8 @@ class Watchpoint:
     operators: str = ""
     """The operators, or weights, that it is for; empty for all. A type by any framework's name, a full name or its last part."""
     text: str = ""
+    is_asked: bool = True
+    """Whether somebody wrote it himself, and wants to know that it found nothing to look at."""
 
     @property
     def needs_elements(self) -> bool:

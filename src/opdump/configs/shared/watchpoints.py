@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from opdump.checks.watchpoints import WATCHPOINTS, Condition, Watchpoint
@@ -37,7 +38,7 @@ def watchpoints_of(texts: Iterable[str]) -> tuple[Watchpoint, ...]:
     found: dict[str, Watchpoint] = {}
     for text in texts:
         for each in _RECOMMENDED if text.strip() == RECOMMENDED else (text,):
-            watchpoint = _watchpoint(each)
+            watchpoint = replace(_watchpoint(each), is_asked=each is text)
             found.setdefault(watchpoint.text, watchpoint)
     return tuple(found.values())
 
