@@ -33,7 +33,7 @@ from opdump.index.runs import Run, RunChoice
 from opdump.index.writer import RunFacts
 from opdump.layouts.base import Rank, RankWriter, ReadRanks, StepContent
 from opdump.plan import DumpPlan, LayoutFacts
-from opdump.records import FiledTensor, Frame, OpRecord, SkipReason, TensorRecord, record_of
+from opdump.records import FiledTensor, Frame, Memory, OpRecord, SkipReason, TensorRecord, record_of
 from opdump.sink import DirectorySink
 
 _NAME = re.compile(r"rank_([0-9]{1,9})\.([0-9]{1,9})\.packed", re.ASCII)
@@ -271,7 +271,8 @@ def _elements(path: Path, begin: str, filed: Mapping[str, Any]) -> PackedElement
 
 def _facts(tensor: FiledTensor) -> dict[str, Any]:
     record = record_of(tensor)
-    return {name: getattr(record, name) for name in _TENSOR}
+    facts = {name: getattr(record, name) for name in _TENSOR}
+    return {**facts, "memory": record.memory and asdict(record.memory)}
 
 
 def _op(told: Mapping[str, Any]) -> OpRecord:
@@ -281,7 +282,13 @@ def _op(told: Mapping[str, Any]) -> OpRecord:
 def _tensor(
     op: OpRecord, told: Mapping[str, Any], elements: PackedElements | None, statistics: Mapping[str, Any]
 ) -> TensorRecord:
-    return TensorRecord(op=op, **{**told, "shape": tuple(told["shape"])}, payload=elements, statistics=statistics)
+    lay = told["memory"]
+    facts = {
+        **told,
+        "shape": tuple(told["shape"]),
+        "memory": lay and Memory(**{**lay, "strides": tuple(lay["strides"])}),
+    }
+    return TensorRecord(op=op, **facts, payload=elements, statistics=statistics)
 
 
 def _now() -> int:
