@@ -16,6 +16,8 @@ _ROWS: Final = 20
 
 def print_checked(checked: Checked, *, path: str, rank: int | None) -> None:
     """Print what was found; `rank` is named where several processes ran."""
+    if not checked.tensors and not checked.problems:
+        return  # why nothing was captured is said elsewhere
     where = "opdump" if rank is None else f"opdump rank {rank}"
     printer = Printer(sys.stderr)
     printer.text(f"{where}: what the checks found:")
