@@ -124,7 +124,7 @@ def _cut(name: str, mine: _Array, golden: _Array) -> tuple[_Array, _Array]:
     """The corner of `mine` that has the shape of `golden`, or `mine` where the shapes say the same."""
     sizes, wanted_sizes = ([size for size in shape if size != 1] for shape in (mine.shape, golden.shape))
     if mine.ndim < golden.ndim and sizes != wanted_sizes:
-        raise _different(name, mine.shape, golden.shape)
+        raise _different(name, tuple(sizes), tuple(wanted_sizes))
     if mine.ndim < golden.ndim or mine.shape == golden.shape or (mine.size == golden.size and len(sizes) <= 1):
         return mine, golden
     dimensions = max(mine.ndim, _FEWEST_DIMENSIONS)

@@ -72,7 +72,7 @@ def compare_directories(
     network = _network(options, mine, golden, chosen, scripts)
     if network is None:
         return _compare_dumps(options, output, mine, golden, chosen)
-    groups = choose_groups(network.known_groups(), len(network.rules.groups), options.range, options.select)
+    groups = choose_groups(network.known_groups(), len(network.rules.operators), options.range, options.select)
     if options.op_name:
         from opdump.msaccucmp.comparison.single_operator import detail_by_rules
 

@@ -36,7 +36,7 @@ class OutputRule:
 
 @dataclass(frozen=True, slots=True)
 class RuleOperator:
-    """An operator of the device.
+    """An operator of the device. `number` is its place in the model, which `-r` and `-s` choose by.
 
     `originals`: the operators of the framework that it stands for, without empty names. `key`: operators with the same one belong
     together. `is_l1`: they were fused in the L1 buffer, where only the first and the last leave meaningful data.
@@ -44,6 +44,7 @@ class RuleOperator:
 
     name: str
     op_type: str
+    number: int
     inputs: tuple[str, ...]
     outputs: tuple[OutputRule, ...]
     originals: tuple[str, ...]
@@ -75,6 +76,13 @@ class RuleGroup:
         if self.is_l1:
             return tuple(name for operator in self.operators for name in operator.originals)
         return self.operators[0].originals
+
+    @property
+    def original_names(self) -> str:
+        """The originals as the table names them; empty where there are none."""
+        if self.is_l1:
+            return ",".join(",".join(operator.originals) for operator in self.operators)
+        return ",".join(self.originals)
 
     @property
     def is_one_to_one(self) -> bool:
@@ -157,8 +165,7 @@ class _Reader:
     def operator(self, entry: Any) -> RuleOperator:
         name: str = self._typed(entry, "name", str, "string")
         op_type: str = self._typed(entry, "type", str, "string")
-        if "id" in entry:
-            self._typed(entry, "id", int, "integer")
+        number: int = self._typed(entry, "id", int, "integer") if "id" in entry else 0
         attributes = self._attributes(entry)
         originals = [name]
         if _ORIGINAL_NAMES in attributes:
@@ -169,6 +176,7 @@ class _Reader:
         return RuleOperator(
             name,
             op_type,
+            number,
             self._inputs(entry.get("input", ())),
             tuple(self._output(each) for each in self._optional(entry, "output_desc")),
             named,

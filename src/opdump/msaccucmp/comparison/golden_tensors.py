@@ -48,8 +48,8 @@ class GroundTruth(Protocol):
     def known(self, groups: Sequence[RuleGroup]) -> Sequence[RuleGroup]:
         """The groups that have a partner on this side at all; the others have no row."""
 
-    def names_of(self, group: RuleGroup) -> tuple[str, ...]:
-        """The operators that the group stands for."""
+    def names_of(self, group: RuleGroup) -> str:
+        """The operators that the group stands for, with commas between them."""
 
     def path_of(self, origin: Origin) -> str | None:
         """The file that has the output; None where there is none."""
@@ -71,8 +71,8 @@ class FrameworkTruth:
     def known(self, groups: Sequence[RuleGroup]) -> Sequence[RuleGroup]:
         return groups
 
-    def names_of(self, group: RuleGroup) -> tuple[str, ...]:
-        return group.originals
+    def names_of(self, group: RuleGroup) -> str:
+        return group.original_names
 
     def path_of(self, origin: Origin) -> str | None:
         found = self.side.newest(f"{file_key(origin.operator)}.{origin.index}")
@@ -112,12 +112,15 @@ class UnfusedTruth:
         """One operator of each group; of groups that stand for the same operator, the last."""
         chosen: dict[str, RuleGroup] = {}
         for group in groups:
-            partner = next(iter(self.names_of(group)), None)
+            partner = next(iter(self._partners(group)), None)
             key = f"own {group.index}" if partner is None else partner
             chosen[key] = group if group.is_l1 else replace(group, operators=group.operators[:1])
         return sorted(chosen.values(), key=lambda group: group.index)
 
-    def names_of(self, group: RuleGroup) -> tuple[str, ...]:
+    def names_of(self, group: RuleGroup) -> str:
+        return ",".join(self._partners(group))
+
+    def _partners(self, group: RuleGroup) -> tuple[str, ...]:
         there = self._operators
         return tuple(dict.fromkeys(there[original] for original in group.originals if original in there))
 

@@ -1,4 +1,4 @@
-"""Chooses operators of a model by their place: `-r start,end,step` and `-s index,index`, counted from 1."""
+"""Chooses operators of a model by the `id` that the rules give them: `-r start,end,step` and `-s index,index`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def choose_groups(groups: Sequence[RuleGroup], count: int, text: str | None, lis
         chosen = _select(listed, count)
     else:
         return groups
-    return [group for group in groups if group.index + 1 in chosen]
+    return [group for group in groups if any(operator.number in chosen for operator in group.operators)]
 
 
 def check_choice(text: str | None, listed: str | None) -> None:

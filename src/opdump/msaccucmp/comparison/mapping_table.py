@@ -23,9 +23,9 @@ def mapping_header(*, with_sequence: bool) -> list[str]:
 def mapping_rows(network: Network, groups: Iterable[RuleGroup], *, with_sequence: bool) -> Iterator[list[str]]:
     """The rows of the table. Raises AbortError where a dump cannot be read."""
     for group in groups:
-        number = [str(group.index), *([str(group.index + 1)] if with_sequence else [])]
-        golden = ",".join(network.golden_names(group)) or MISSING
+        golden = network.golden_names(group) or MISSING
         for operator in running_operators(network, group) or group.operators:
+            number = [str(group.index), *([str(operator.number)] if with_sequence else [])]
             for cells in _tensor_cells(network, operator):
                 yield [*number, operator.op_type, group.names, golden, *cells]
 

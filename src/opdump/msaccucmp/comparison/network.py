@@ -70,7 +70,7 @@ class Network:
         ]
         return [group for group in groups if group.operators]
 
-    def golden_names(self, group: RuleGroup) -> tuple[str, ...]:
+    def golden_names(self, group: RuleGroup) -> str:
         """What the table calls the operators that a group stands for."""
         return self.truth.names_of(group)
 
@@ -110,6 +110,7 @@ def compare_network(network: Network, groups: Iterable[RuleGroup]) -> NetworkOut
 def _compare_group(network: Network, group: RuleGroup, outcome: NetworkOutcome) -> None:
     reasons: list[str] = []
     rows: list[Row] = []
+    matched = False
     operators = running_operators(network, group)
     if not operators:
         reasons.append(_NO_OPERATORS)
@@ -118,7 +119,9 @@ def _compare_group(network: Network, group: RuleGroup, outcome: NetworkOutcome) 
         file = None if dump is None else _read(dump.path)
         if dump is not None and file is not None:
             log("INFO", f"[{operator.name}] {dump.path} is compared")
-            rows += [_row(network, group, output) for output in device_outputs(operator, file, dump.path)]
+            outputs = device_outputs(operator, file, dump.path)
+            matched = matched or bool(outputs)
+            rows += [_row(network, group, output) for output in outputs] or [_empty_row(network, group, operator, ())]
             continue
         if dump is not None and network.is_quantised:
             outcome.code = outcome.code or ExitCode.BAD_DUMP
@@ -128,19 +131,19 @@ def _compare_group(network: Network, group: RuleGroup, outcome: NetworkOutcome) 
         )
         log("WARNING", reason)
         if group.is_l1:  # it was there to be chosen, so it cannot be read
-            rows.append(_empty_row(network, group, ()))
+            rows.append(_empty_row(network, group, group.operators[0], ()))
             outcome.code = outcome.code or ExitCode.BAD_DUMP
         else:
             reasons.append(reason)
-    outcome.matched = outcome.matched or bool(rows)
+    outcome.matched = outcome.matched or matched
     if reasons:
         outcome.code = outcome.code or ExitCode.NO_DUMP
-    outcome.rows += rows or [_empty_row(network, group, tuple(reasons))]
+    outcome.rows += rows or [_empty_row(network, group, group.operators[0], tuple(reasons))]
 
 
-def _empty_row(network: Network, group: RuleGroup, reasons: tuple[str, ...]) -> Row:
-    golden = ",".join(network.golden_names(group)) or MISSING
-    return Row(group.index, group.operators[0].op_type, group.names, golden, reasons=reasons)
+def _empty_row(network: Network, group: RuleGroup, operator: RuleOperator, reasons: tuple[str, ...]) -> Row:
+    golden = network.golden_names(group) or MISSING
+    return Row(group.index, operator.op_type, group.names, golden, operator.number, reasons=reasons)
 
 
 def running_operators(network: Network, group: RuleGroup) -> Sequence[RuleOperator]:
@@ -210,7 +213,7 @@ def stored_tensor(output: DeviceOutput) -> StoredTensor:
 
 def _row(network: Network, group: RuleGroup, output: DeviceOutput) -> Row:
     tensor = output.tensor
-    golden = ",".join(network.golden_names(group)) or MISSING
+    golden = network.golden_names(group) or MISSING
     overflow = overflow_cell(tensor, output.array) if network.with_overflow else NOT_A_NUMBER
 
     def row(shape: tuple[int, ...], types: tuple[str, str], results: tuple[str, ...], reasons: tuple[str, ...]) -> Row:
@@ -219,6 +222,7 @@ def _row(network: Network, group: RuleGroup, output: DeviceOutput) -> Row:
             output.operator.op_type,
             group.names,
             golden,
+            output.operator.number,
             my_type=types[0],
             my_address=str(tensor.address),
             golden_type=types[1],

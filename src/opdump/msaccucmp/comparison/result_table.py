@@ -57,6 +57,7 @@ class Row:
     op_type: str
     mine: str
     golden: str
+    sequence: int = 0
     my_type: str = NOT_A_NUMBER
     my_address: str = NOT_A_NUMBER
     golden_type: str = NOT_A_NUMBER
@@ -71,7 +72,7 @@ class Row:
         results = self.results or (NOT_A_NUMBER,) * len(columns.algorithms)
         return [
             str(self.index),
-            *([str(self.index + 1)] if columns.with_sequence else []),
+            *([str(self.sequence)] if columns.with_sequence else []),
             *(self.op_type, self.mine, self.my_type, self.my_address, self.golden, self.golden_type),
             *([self.golden_address] if columns.with_golden_address else []),
             *(self.tensor, self.shape),

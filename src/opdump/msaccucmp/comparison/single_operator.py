@@ -42,8 +42,9 @@ def detail_by_rules(options: argparse.Namespace, output: OutputFolder, network: 
         raise CommandError(ExitCode.NO_DUMP, f"there is no dump of {name}")
     file = read_converted(dump.path)
     io, index = _chosen(options, file, name)
+    arrays = {tensor.name: decode(tensor) for tensor in file.tensors}
     tensor = (file.inputs if io == "input" else file.outputs)[index]
-    device = DeviceOutput(operator, tensor, decode(tensor), dump.path)
+    device = DeviceOutput(operator, tensor, arrays[tensor.name], dump.path)
     origin, path = truth_path(network, device)
     truth = network.truth.read(origin, path)
     stored = stored_tensor(device)
@@ -54,7 +55,7 @@ def detail_by_rules(options: argparse.Namespace, output: OutputFolder, network: 
         mine, golden = _in_nchw(mine, truth.format), _in_nchw(golden, truth.format)
     group = network.rules.group_of[name]
     axes = _SCALAR_AXES if not truth.array.shape else _AXES.get(truth.format, _DEFAULT_AXES)
-    names = (group.names.replace(",", " "), " ".join(network.golden_names(group)) or "*")
+    names = (group.names.replace(",", " "), network.golden_names(group).replace(",", " ") or "*")
     return _write(options, output, f"{file_key(name)}_{io}_{index}", mine, golden, ElementNames(*names, axes))
 
 
