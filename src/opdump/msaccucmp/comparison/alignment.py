@@ -18,7 +18,7 @@ from opdump.msaccucmp.comparison.incomparable import IncomparableError, shape_te
 from opdump.msaccucmp.custom_scripts import run_script
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 from opdump.msaccucmp.journal import log
-from opdump.msaccucmp.original_formats import FORMATS, Stored, can_convert, convert_format, effective_format
+from opdump.msaccucmp.original_formats import FORMATS, Stored, can_convert, convert_format, effective_format, slice_to
 
 _Array = npt.NDArray[Any]
 FormatScripts = Mapping[tuple[str, str], Callable[..., Any]]
@@ -184,13 +184,11 @@ def restore(tensor: StoredTensor) -> _Array:
 
 
 def _restored(source: str, array: _Array, stored: Stored) -> _Array:
+    if source == "ND":
+        return array
     target = "ND" if source == "FRACTAL_NZ" else "NCHW"
-    if source in {"ND", target}:
-        result = array
-    elif can_convert(source, target):
-        result = convert_format(source, target, array, stored)
-    else:
-        raise CommandError(ExitCode.BAD_FORMAT_PAIR, f"there is no conversion from {source} to {target}")
-    if result.ndim in _CUT_DIMENSIONS:
-        return result[tuple(slice(size) for size in stored.wanted)] if result.ndim == len(stored.wanted) else result
-    return result
+    if source != target:
+        if not can_convert(source, target):
+            raise CommandError(ExitCode.BAD_FORMAT_PAIR, f"there is no conversion from {source} to {target}")
+        array = convert_format(source, target, array, stored)
+    return slice_to(array, stored.wanted)

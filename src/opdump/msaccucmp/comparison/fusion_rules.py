@@ -81,12 +81,13 @@ class RuleGroup:
     def original_names(self) -> str:
         """The originals as the table names them; empty where there are none."""
         if self.is_l1:
-            return ",".join(",".join(operator.originals) for operator in self.operators)
+            return ",".join(dict.fromkeys(",".join(operator.originals) for operator in self.operators))
         return ",".join(self.originals)
 
     @property
     def is_one_to_one(self) -> bool:
-        return len(self.operators) == 1 and len(self.operators[0].originals) == 1
+        (operator, *others) = self.operators
+        return not others and len(operator.originals) == 1 and not operator.is_l1
 
 
 @dataclass(frozen=True, slots=True)

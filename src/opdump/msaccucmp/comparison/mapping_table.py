@@ -7,7 +7,7 @@ from typing import Final
 
 from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER
 from opdump.msaccucmp.comparison.fusion_rules import RuleGroup, RuleOperator
-from opdump.msaccucmp.comparison.network import Network, device_outputs, running_operators, truth_path
+from opdump.msaccucmp.comparison.network import Network, device_outputs, truth_path
 from opdump.msaccucmp.comparison.result_table import MISSING
 from opdump.msaccucmp.conversion import read_converted
 from opdump.msaccucmp.exit_codes import CommandError
@@ -24,7 +24,7 @@ def mapping_rows(network: Network, groups: Iterable[RuleGroup], *, with_sequence
     """The rows of the table. Raises AbortError where a dump cannot be read."""
     for group in groups:
         golden = network.golden_names(group) or MISSING
-        for operator in running_operators(network, group) or group.operators:
+        for operator in group.operators:
             number = [str(group.index), *([str(operator.number)] if with_sequence else [])]
             for cells in _tensor_cells(network, operator):
                 yield [*number, operator.op_type, group.names, golden, *cells]

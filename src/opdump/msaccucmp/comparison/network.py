@@ -154,6 +154,10 @@ def running_operators(network: Network, group: RuleGroup) -> Sequence[RuleOperat
     there = sorted(
         ((operator, dump) for operator, dump in found if dump is not None), key=lambda pair: pair[1].timestamp
     )
+    if (
+        len({operator.originals for operator in group.operators}) == 1
+    ):  # they are taken for one, which the last completes
+        there = there[-1:]
     return [operator for operator, _ in (there if len(there) < 2 else (there[0], there[-1]))]
 
 
