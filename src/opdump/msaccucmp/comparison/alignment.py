@@ -47,6 +47,8 @@ def align(
     target = golden_format or tensor.format
     if target not in FORMATS.values():
         raise IncomparableError(ExitCode.BAD_FORMAT_PAIR, f'The format " {target} " is not supported.')
+    if flatten and tensor.array.size == 1 and all(size == 1 for size in tensor.stored.shape):
+        return _scalar(tensor, golden, golden_format)
     if target == "ND" and not can_convert(tensor.format, "ND"):
         if flatten:
             mine = tensor.array if tensor.array.size else tensor.array.reshape(tensor.stored.shape)
@@ -58,6 +60,13 @@ def align(
     if tensor.format == "ND" and mine.size == golden.size:
         return mine, golden
     return _cut(tensor.name, mine, golden)
+
+
+def _scalar(tensor: StoredTensor, golden: _Array, golden_format: str) -> tuple[_Array, _Array]:
+    """A single element, whose format says nothing, with the ground truth, flat."""
+    if golden_format and golden.size != 1:
+        raise _different(tensor.name, (1,), (golden.size,))
+    return _cut(tensor.name, tensor.array, golden.reshape(-1))
 
 
 def _converted(tensor: StoredTensor, target: str, wanted: tuple[int, ...], scripts: FormatScripts) -> _Array:
