@@ -58,4 +58,4 @@ def test_the_command_does_what_the_real_tool_did(name: str, real_cases: Path, tm
 
 
 def test_there_are_as_many_cases_as_were_made() -> None:
-    assert len(names_of_cases()) == 2033
+    assert len(names_of_cases()) == 2123
