@@ -85,3 +85,11 @@ def test_an_earlier_run_is_told_of_and_can_be_seen(tmp_path: Path) -> None:
 
 def test_a_single_run_needs_no_word_of_others(several: Path) -> None:
     assert "wrote into this directory" not in CliRunner().invoke(main, ["show", str(several)]).output
+
+
+def test_a_comparison_has_its_shape(several: Path, tmp_path: Path) -> None:
+    found = printed("compare", several, several)
+    assert mistakes("compare", found) == []
+    assert found["verdict"] == "identical"
+    apart = printed("compare", several, several, "--step", "0:1")
+    assert mistakes("compare", apart) == []

@@ -56,7 +56,7 @@ prove less.""",
 @click.option(
     "--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Sources to show."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/compare.schema.json).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json/compare.json).")
 def compare(
     *,
     a: str,

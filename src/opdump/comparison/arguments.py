@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from opdump.comparison.trace import Node
+from opdump.comparison.trace import Node, has_elements
 
 _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}
@@ -59,7 +59,7 @@ def scalars_read(nodes: Collection[Node]) -> frozenset[float]:
     for node in nodes:
         if node.bare_type in ("_local_scalar_dense", "item"):
             for record in node.inputs.values():
-                if record.payload is not None:
+                if has_elements(record):
                     found.add(
                         float(
                             abs(record.numpy().reshape(-1)[0])

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.comparison.alignment import Alignment, align
+from opdump.comparison.by_statistics import judged_by_statistics, same_statistics
 from opdump.comparison.differences import difference, epsilon_of, same_bits
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.result import Result, Verdict, introduced
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
-from opdump.comparison.trace import Trace, read_trace
+from opdump.comparison.trace import Trace, has_elements, read_trace
 
 Array = NDArray[Any]
 Dump = str | os.PathLike[str] | Catalog
@@ -50,6 +51,7 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
     before: Comparison | None = None
     matched = unmatched = inherited = 0
     identical = True
+    alone = 0
     notes: list[str] = []
     suspects: Sequence[Suspect] = ()
     for here, there in steps:
@@ -57,8 +59,14 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
         alignment = align(trace_a, trace_b)
         matched += alignment.matched
         unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched
-        if not any(holds_elements(node.outputs) for node in trace_a.nodes):
-            notes.append(f"step {here}: statistics alone")
+        if not any(holds_elements(node.outputs) for node in trace_a.nodes) or not any(
+            holds_elements(node.outputs) for node in trace_b.nodes
+        ):
+            alone += 1
+            suspects = judged_by_statistics(trace_a, trace_b, alignment, is_first=here == steps[0][0])
+            identical = identical and not unmatched and same_statistics(trace_a, trace_b, alignment)
+            if suspects:
+                break
             continue
         before = Comparison(trace_a, trace_b, alignment, before)
         suspects = before.sweep()
@@ -69,6 +77,11 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
         notes += [f"step {here}: {name} holds the same elements in another order" for name in found.permuted]
         if suspects:
             break
+    if alone:
+        notes.append(
+            f"{alone:,} of {len(steps):,} steps have statistics alone: structure, arguments and wiring were judged, and nothing was "
+            "run again; dump both with --full to have elements"
+        )
     if not matched:
         return Result(verdict="incomparable", a=names[0], b=names[1], notes=("no operator of A was found in B",))
     verdict: Verdict = "divergent" if suspects else "identical" if identical else "benign"
@@ -116,5 +129,5 @@ def _pairs(a: Trace, b: Trace, here: int, there: int) -> Iterable[tuple[tuple[Ar
     outputs = b.nodes[there].outputs
     for slot, record in a.nodes[here].outputs.items():
         other = outputs.get(slot)
-        if other is not None and record.payload is not None and other.payload is not None:
+        if other is not None and has_elements(record) and has_elements(other):
             yield (record.numpy(), record.dtype), (other.numpy(), other.dtype)

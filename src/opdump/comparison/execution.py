@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from opdump.adapters.replay import Replayed, replayer_of
 from opdump.comparison.memory import Memory, Named, widened
-from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 def recorded(record: TensorRecord) -> Array | None:
     """The recorded elements, floats as float64; None where there are none."""
-    if record.payload is None and 0 not in record.shape:
+    if not has_elements(record) and 0 not in record.shape:
         return None
     return widened(record.numpy())
 

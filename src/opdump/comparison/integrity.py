@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from opdump.comparison.differences import equal_elements
 from opdump.comparison.memory import Memory, Named, in_storage_order
-from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -61,7 +61,7 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     named: dict[str, tuple[Node, int]] = {}
     for node in trace.nodes:
         for slot, record in node.inputs.items():
-            if record.payload is None or record.skip:
+            if not has_elements(record) or record.skip:
                 continue
             values = record.numpy()
             read = memory.read(node, slot)
@@ -89,23 +89,23 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                 if record.memory is not None:
                     memory.write(-1, slot, record, values)
         for slot, record in node.outputs.items():
-            if record.payload is not None:
+            if has_elements(record):
                 memory.write(node.index, slot, record, record.numpy())
     for record in trace.finals.values():
-        if record.payload is not None:
+        if has_elements(record):
             memory.write(-1, -1, record, record.numpy())
     for name, (node, slot) in named.items():
         record = node.inputs[slot]
         held = memory.named(record)
         if held is not None:
             found.state[name] = held
-        elif record.memory is None and record.payload is not None:
+        elif record.memory is None and has_elements(record):
             found.state[name] = Named(record.dtype, record.numpy(), None)
     for name, record in trace.finals.items():
         held = memory.named(record)
         if held is not None:
             found.state[f"Parameter.{name}"] = held
-        elif record.payload is not None:
+        elif has_elements(record):
             found.state[f"Parameter.{name}"] = Named(record.dtype, record.numpy(), None)
     found.left = {_digest(dtype, values): writers for dtype, values, writers in memory.contents()}
     return found
@@ -113,4 +113,4 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
 
 def holds_elements(records: Mapping[int, TensorRecord]) -> bool:
     """Whether any of the tensors has its elements in the dump."""
-    return any(record.payload is not None for record in records.values())
+    return any(has_elements(record) for record in records.values())

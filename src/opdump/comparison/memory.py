@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import same_bits
-from opdump.comparison.trace import Node
+from opdump.comparison.trace import Node, has_elements
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -151,10 +151,7 @@ class Memory:
 def _is_all_of(read: TensorRecord, made: TensorRecord) -> bool:
     """Whether an input is an output as it was made, and no view of it."""
     return (
-        read.shape == made.shape
-        and read.payload is not None
-        and made.payload is not None
-        and same_bits(read.numpy(), made.numpy())
+        read.shape == made.shape and has_elements(read) and has_elements(made) and same_bits(read.numpy(), made.numpy())
     )
 
 

@@ -1,4 +1,4 @@
-"""What a comparison found: for people, for programs (docs/compare.schema.json)."""
+"""What a comparison found: for people, for programs (docs/json/compare.json)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Result:
     steps: Sequence[int] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON values, after the schema in docs/compare.schema.json."""
+        """The result as JSON values, after the schema in docs/json/compare.json."""
         return {
             "verdict": self.verdict,
             "a": self.a,

@@ -128,6 +128,11 @@ def _without_doubtful_names(nodes: list[Node]) -> list[Node]:
     ]
 
 
+def has_elements(record: TensorRecord) -> bool:
+    """Whether the dump has all elements of the tensor, and not a sample of them."""
+    return record.payload is not None and not record.sample
+
+
 def leaf_name(record: TensorRecord) -> str:
     """What an input is called that no operator made: `Parameter.e.weight`; empty where it has no name."""
     return record.source if record.source and not record.source.rpartition(":")[2].isdigit() else ""
