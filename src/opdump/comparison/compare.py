@@ -6,8 +6,9 @@ result.verdict, [each.b.line for each in result.introduced]
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from opdump.comparison.integrity import holds_elements
 from opdump.comparison.result import Result, Verdict, introduced
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
-from opdump.comparison.trace import Trace, has_elements, read_trace
+from opdump.comparison.trace import Trace, has_elements, read_traces
 
 Array = NDArray[Any]
 Dump = str | os.PathLike[str] | Catalog
@@ -51,18 +52,17 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
     before: Comparison | None = None
     matched = unmatched = inherited = 0
     identical = True
-    alone = 0
+    alone: set[int] = set()
     notes: list[str] = []
     suspects: Sequence[Suspect] = ()
-    for here, there in steps:
-        trace_a, trace_b = read_trace(one, here, rank), read_trace(other, there, rank)
+    for here, trace_a, trace_b in _parts(one, other, steps, rank):
         alignment = align(trace_a, trace_b)
         matched += alignment.matched
         unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched
         if not any(holds_elements(node.outputs) for node in trace_a.nodes) or not any(
             holds_elements(node.outputs) for node in trace_b.nodes
         ):
-            alone += 1
+            alone.add(here)
             suspects = judged_by_statistics(trace_a, trace_b, alignment, is_first=here == steps[0][0])
             identical = identical and not unmatched and same_statistics(trace_a, trace_b, alignment)
             if suspects:
@@ -79,7 +79,7 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
             break
     if alone:
         notes.append(
-            f"{alone:,} of {len(steps):,} steps have statistics alone: structure, arguments and wiring were judged, and nothing was "
+            f"{len(alone):,} of {len(steps):,} steps have statistics alone: structure, arguments and wiring were judged, and nothing was "
             "run again; dump both with --full to have elements"
         )
     if not matched:
@@ -107,6 +107,16 @@ def _steps(a: Catalog, b: Catalog, step: int | None, step_b: int | None, rank: i
         return [(step, step if step_b is None else step_b)]
     held = set(b.steps if rank is None else b.steps_of(rank))
     return [(each, each) for each in (a.steps if rank is None else a.steps_of(rank)) if each in held]
+
+
+def _parts(
+    a: Catalog, b: Catalog, steps: Sequence[tuple[int, int]], rank: int | None
+) -> Iterator[tuple[int, Trace, Trace]]:
+    """The steps, in the parts that both dumps have of them."""
+    for here, there in steps:
+        parts_a, parts_b = read_traces(a, here, rank), read_traces(b, there, rank)
+        for part_a, part_b in itertools.zip_longest(parts_a, parts_b):
+            yield here, part_a or Trace(here, parts_a[0].rank, []), part_b or Trace(there, parts_b[0].rank, [])
 
 
 def _differing(a: Trace, b: Trace, alignment: Alignment) -> tuple[int, int]:

@@ -145,7 +145,7 @@ class Comparison:
             if value is None or expected is None:
                 continue
             found = unshaped_difference(expected, value)
-            if self._counts(found, record):
+            if self._counts(found, record, one.inputs.get(slot)):
                 odd[slot] = found
             elif not found:
                 self._other_name(one, other, slot)
@@ -178,7 +178,7 @@ class Comparison:
     def _leaf(self, one: Node, other: Node, slot: int, expected: Array, own: Array) -> None:
         record = other.inputs[slot]
         found = difference(expected, own)
-        if not self._counts(found, record):
+        if not self._counts(found, record, one.inputs[slot]):
             return
         name = leaf_name(record)
         if (one.index, slot) in self.whole_a.inherited and (other.index, slot) in self.whole_b.inherited:
@@ -229,8 +229,8 @@ class Comparison:
             )
             self.found.add(Suspect("memory", one, other, "input", slot, _score(found, record), what))
 
-    def _counts(self, found: Difference, record: TensorRecord, noise: float = 0.0) -> bool:
-        epsilon = epsilon_of(record.dtype)
+    def _counts(self, found: Difference, record: TensorRecord, other: TensorRecord | None, noise: float = 0.0) -> bool:
+        epsilon = _epsilon(record, other)
         return bool(found) and found.relative > _ROUNDING * epsilon and found.absolute > _SHARE_OF_NOISE * noise
 
     def _judge(
@@ -256,7 +256,7 @@ class Comparison:
             found = self._effect(one, reference.outputs, actual.outputs)
             self._argument(one, other, found, arguments)
             return
-        elif self._worst(one, reference.outputs, actual.outputs) is None:
+        elif self._worst(one, other, reference.outputs, actual.outputs) is None:
             return
         elif arguments and all(ours[slot].shape == theirs[slot].shape for slot in ours.keys() & theirs.keys()):
             alike = replay(other, ours)
@@ -290,7 +290,7 @@ class Comparison:
         return None
 
     def _worst(
-        self, one: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]
+        self, one: Node, other: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]
     ) -> tuple[int, Difference] | None:
         """The output that differs most; None where none does beyond rounding."""
         worst: tuple[int, Difference] | None = None
@@ -303,7 +303,9 @@ class Comparison:
                 0.0 if own is None or own.shape != reference[slot].shape else difference(reference[slot], own).absolute
             )
             noise = noise if math.isfinite(noise) else 0.0
-            if self._counts(found, record, noise) and (worst is None or found.relative > worst[1].relative):
+            if self._counts(found, record, other.outputs.get(slot), noise) and (
+                worst is None or found.relative > worst[1].relative
+            ):
                 worst = slot, found
         return worst
 
@@ -362,8 +364,13 @@ class Comparison:
             if first.values is None or second.values is None:
                 continue
             found = difference(first.values, second.values)
-            if self._counts(found, record):
+            if self._counts(found, record, before):
                 self.found.add(self.causes.of_final(end_a, end, first.writers, second.writers, found))
+
+
+def _epsilon(one: TensorRecord, other: TensorRecord | None) -> float:
+    """The rounding of the narrower type."""
+    return max(epsilon_of(one.dtype), 0.0 if other is None else epsilon_of(other.dtype))
 
 
 def _score(found: Difference, record: TensorRecord) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -78,8 +79,38 @@ class Trace:
         return found
 
 
+def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Trace]:
+    """The parts of a step, each with numbers of storages of its own: what ran after the end of a step was filed with it later, and its order
+    and storages are counted anew. The lowest rank unless one is named.
+    """
+    whole = read_trace(catalog, step, rank)
+    starts = [
+        index
+        for index, (before, after) in enumerate(itertools.pairwise(whole.nodes), 1)
+        if after.op.order < before.op.order
+    ]
+    parts = []
+    for start, end in itertools.pairwise([0, *starts, len(whole.nodes)]):
+        nodes = [
+            replace(
+                node,
+                index=node.index - start,
+                makers={
+                    slot: (maker - start, output)
+                    for slot, (maker, output) in node.makers.items()
+                    if start <= maker < end
+                },
+            )
+            for node in whole.nodes[start:end]
+        ]
+        parts.append(
+            Trace(step, whole.rank, _without_doubtful_names(nodes), whole.finals if end == len(whole.nodes) else {})
+        )
+    return parts
+
+
 def read_trace(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
-    """The trace of a step; the lowest rank unless one is named."""
+    """A step as one trace. Storages are those of its parts."""
     number = catalog.ranks[0] if rank is None else rank
     nodes: list[Node] = []
     finals: dict[str, TensorRecord] = {}
@@ -101,7 +132,7 @@ def read_trace(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
         node = Node(len(nodes), execution.op, inputs, outputs, makers)
         last[execution.op.op_name] = node.index
         nodes.append(node)
-    return Trace(step, number, _without_doubtful_names(nodes), finals)
+    return Trace(step, number, nodes, finals)
 
 
 def _without_doubtful_names(nodes: list[Node]) -> list[Node]:
