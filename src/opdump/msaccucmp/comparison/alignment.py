@@ -47,7 +47,7 @@ def align(
     target = golden_format or tensor.format
     if target not in FORMATS.values():
         raise IncomparableError(ExitCode.BAD_FORMAT_PAIR, f'The format " {target} " is not supported.')
-    if flatten and tensor.array.size == 1 and all(size == 1 for size in tensor.stored.shape):
+    if tensor.array.size == 1 and all(size == 1 for size in tensor.stored.shape):
         return _scalar(tensor, golden, golden_format)
     if target == "ND" and not can_convert(tensor.format, "ND"):
         if flatten:

@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opdump.msaccucmp.comparison.measured_pair import as_floats
 from opdump.msaccucmp.journal import log
 from opdump.msaccucmp.output_folder import OutputFolder
 
@@ -51,11 +50,12 @@ class ElementTable:
         if are_booleans:
             nothing = np.full(mine.shape, np.nan, np.float32)
             return cls(shape, mine, golden, nothing, nothing, are_booleans)
-        mine, golden = as_floats(mine), as_floats(golden)
+        mine, golden = np.real(mine), np.real(golden)
         with np.errstate(all="ignore"):
-            absolute = np.abs(mine - golden)
+            absolute = np.abs(mine - golden)  # in the type that numpy takes for both
             relative = np.abs(absolute / golden)
-        absolute[~np.isfinite(absolute)] = np.nan
+        if absolute.dtype.kind == "f":
+            absolute[~np.isfinite(absolute)] = np.nan
         return cls(shape, mine, golden, absolute, relative, are_booleans)
 
 
@@ -123,9 +123,12 @@ def largest(errors: _Array, top: int, *, are_booleans: bool) -> Sequence[int]:
     if are_booleans:
         return range(top)
     known = np.isfinite(errors)
-    chosen = np.sort(np.argpartition(np.where(known, errors, 0), -top)[-top:]) if errors.size else np.zeros(0, np.intp)
+    if not errors.size:
+        return ()
+    chosen = np.argpartition(np.where(known, errors, 0), -top)[-top:]
     there = known[chosen]
-    if not there.all() and not errors[chosen][there].any():
-        return [int(index) for index in chosen]  # there is nothing to sort by
-    ordered = chosen[there][np.argsort(errors[chosen][there], kind="stable")[::-1]]
+    if not there.all() and not errors[chosen][there].any():  # there is nothing to sort by
+        return [int(index) for index in np.sort(chosen)] if there.any() else [int(index) for index in chosen]
+    numbers = np.sort(chosen[there])
+    ordered = numbers[np.argsort(errors[numbers], kind="stable")[::-1]]
     return [int(index) for index in (*chosen[~there], *ordered)]
