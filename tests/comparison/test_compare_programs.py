@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import opdump
@@ -137,3 +138,15 @@ def test_another_way_to_the_same_is_benign(folder: Path, original: Path, name: s
 def test_same_program_is_identical(folder: Path, original: Path) -> None:
     result = opdump.compare(original, dumped(folder, "again", PROGRAM))
     assert (result.verdict, result.unmatched, list(result.introduced)) == ("identical", 0, [])
+
+
+def test_wrong_output_of_a_kernel_is_named(folder: Path, original: Path) -> None:
+    """One element of one file is another, as if the kernel had given it."""
+    flipped = dumped(folder, "kernel", PROGRAM)
+    execution = next(iter(opdump.open(flipped).ops(op_type="gelu", step=1)))
+    path = Path(getattr(execution.outputs[0].payload, "file", ""))
+    values = np.load(path)
+    values[1, 2] += 3.0
+    np.save(path, values)
+    found = opdump.compare(original, flipped).introduced
+    assert "gelu" in [each.b.op_type for each in found[:2] if each.b is not None and each.kind == "kernel"]

@@ -29,6 +29,7 @@ from opdump.comparison.differences import (
 )
 from opdump.comparison.execution import Execution, draws, input_of, recorded, replay, run_reference
 from opdump.comparison.integrity import Integrity, check_integrity
+from opdump.comparison.own_errors import in_roundings, kernel_suspect, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import ranked
 from opdump.comparison.suspects import Kind, Suspect
@@ -159,6 +160,10 @@ class Comparison:
             self._judge(one, other, ours, theirs, odd, arguments)
         elif draws(other):
             self._draw(one, other)
+        elif not self.found.suspects:
+            suspect = kernel_suspect(one, other)
+            if suspect is not None:
+                self.found.add(suspect)
         outputs = {slot: recorded(record) for slot, record in one.outputs.items()}
         self.run.write(other, {slot: value for slot, value in outputs.items() if value is not None})
 
@@ -192,7 +197,7 @@ class Comparison:
             return
         kind: Kind = "parameter" if name.startswith("Parameter.") else "data"
         what = f"{name or 'an input of the program'} differs where it is read first: {_apart(expected, own)}"
-        self.found.add(Suspect(kind, one, other, "input", slot, _score(found, record), what))
+        self.found.add(Suspect(kind, one, other, "input", slot, in_roundings(found, record), what))
 
     def _was_left(self, one: Node, other: Node, slot: int) -> bool:
         """Whether both are what operators of the step before left, and these are the same operators."""
@@ -227,10 +232,10 @@ class Comparison:
                 f"{violation.changed:,} of {violation.size:,} elements are not what {maker} left there, and no operator wrote them"
                 + ("" if there is not None else " (in A)")
             )
-            self.found.add(Suspect("memory", one, other, "input", slot, _score(found, record), what))
+            self.found.add(Suspect("memory", one, other, "input", slot, in_roundings(found, record), what))
 
     def _counts(self, found: Difference, record: TensorRecord, other: TensorRecord | None, noise: float = 0.0) -> bool:
-        epsilon = _epsilon(record, other)
+        epsilon = rounding_of(record, other)
         return bool(found) and found.relative > _ROUNDING * epsilon and found.absolute > _SHARE_OF_NOISE * noise
 
     def _judge(
@@ -336,7 +341,7 @@ class Comparison:
         if found is None:
             self.found.latent.append(Suspect("argument", one, other, "output", record.slot, 0.0, changes))
         else:
-            self.found.add(Suspect("argument", one, other, "output", record.slot, _score(found, record), changes))
+            self.found.add(Suspect("argument", one, other, "output", record.slot, in_roundings(found, record), changes))
 
     def _draw(self, one: Node, other: Node) -> None:
         """Random numbers: the same generator in the same state gives the same."""
@@ -366,16 +371,6 @@ class Comparison:
             found = difference(first.values, second.values)
             if self._counts(found, record, before):
                 self.found.add(self.causes.of_final(end_a, end, first.writers, second.writers, found))
-
-
-def _epsilon(one: TensorRecord, other: TensorRecord | None) -> float:
-    """The rounding of the narrower type."""
-    return max(epsilon_of(one.dtype), 0.0 if other is None else epsilon_of(other.dtype))
-
-
-def _score(found: Difference, record: TensorRecord) -> float:
-    epsilon = epsilon_of(record.dtype)
-    return found.relative / epsilon if epsilon else math.inf
 
 
 def _apart(one: Array, other: Array) -> str:

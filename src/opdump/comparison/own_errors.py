@@ -1,0 +1,68 @@
+"""How far a kernel is from what its own inputs give in float64: a wrong kernel, a bit that flipped in an output."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from opdump.comparison.differences import Difference, difference, epsilon_of, unshaped_difference
+from opdump.comparison.execution import recorded, replay
+from opdump.comparison.suspects import Suspect
+from opdump.comparison.trace import Node
+from opdump.op_types.unspecified import unspecified_outputs
+from opdump.records import TensorRecord
+
+Array = NDArray[Any]
+
+_ROUNDINGS: Final = 256.0
+_NARROW_ROUNDINGS: Final = 8.0
+_TIMES_THE_OTHER: Final = 64.0
+
+
+def kernel_suspect(one: Node, other: Node) -> Suspect | None:
+    """The same operator with the same arguments: whether each run's result is that of its own inputs."""
+    given = {slot: recorded(record) for slot, record in one.outputs.items()}
+    given_b = {slot: recorded(record) for slot, record in other.outputs.items()}
+    for slot, record in other.outputs.items():
+        first, second = given.get(slot), given_b[slot]
+        if first is None or second is None or slot in unspecified_outputs(other.op.kernel):
+            continue
+        allowed = _allowed(record, one.outputs[slot])
+        if not allowed or difference(first, second).peak <= allowed:
+            continue
+        own_a, own_b = _own_error(one, slot, first), _own_error(other, slot, second)
+        if own_a is None or own_b is None:
+            continue
+        for mine, its, is_b in ((own_b, own_a, True), (own_a, own_b, False)):
+            if mine.peak > allowed and mine.peak > _TIMES_THE_OTHER * its.peak:
+                what = (
+                    f"{'' if is_b else 'in A: '}off by {mine.peak:.2g} of its largest element from what its own inputs give in "
+                    f"float64, where the other run is off by {its.peak:.2g}"
+                )
+                return Suspect("kernel", one, other, "output", slot, in_roundings(mine, record), what)
+    return None
+
+
+def _allowed(record: TensorRecord, other: TensorRecord) -> float:
+    """How far from float64 a kernel may be, relative to the largest element: long sums and fast algorithms round more than once."""
+    epsilon = rounding_of(record, other)
+    return epsilon * (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS)
+
+
+def _own_error(node: Node, slot: int, given: Array) -> Difference | None:
+    inputs = {place: recorded(record) for place, record in node.inputs.items() if not record.skip}
+    done = replay(node, {place: value for place, value in inputs.items() if value is not None})
+    return None if done is None or slot not in done.outputs else unshaped_difference(done.outputs[slot], given)
+
+
+def rounding_of(one: TensorRecord, other: TensorRecord | None) -> float:
+    """The rounding of the narrower type."""
+    return max(epsilon_of(one.dtype), 0.0 if other is None else epsilon_of(other.dtype))
+
+
+def in_roundings(found: Difference, record: TensorRecord) -> float:
+    """A difference in units of the element type's rounding; infinite for types that are exact."""
+    epsilon = epsilon_of(record.dtype)
+    return found.relative / epsilon if epsilon else math.inf
