@@ -17,6 +17,7 @@ from opdump.comparison.causes import fingerprint
 from opdump.comparison.differences import is_permutation, unshaped_difference
 from opdump.comparison.execution import Execution, recorded, replay
 from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 
@@ -98,16 +99,19 @@ def _same_ends(first: Execution, second: Execution, alignment: Alignment) -> boo
 def _remaining(
     first: Execution, second: Execution, alignment: Alignment
 ) -> Iterator[tuple[Array | None, Array | None]]:
+    # By memory, since names may be others; by name where the memory is not known to be the same.
     for name, record in first.trace.finals.items():
-        other = second.trace.finals.get(name)
+        other = _final_of(second, name, record, alignment)
         if other is not None and record.memory is not None and other.memory is not None:
             yield _at_end(first, record), _at_end(second, other)
-    for name, held in first.leaves.items():
-        after = second.leaves.get(name)
-        if after is not None and held.place is not None and after.place is not None:
-            one, two = first.memory.named(held.place), second.memory.named(after.place)
-            if one is not None and two is not None and len(one.values) == len(two.values):
-                yield one.values, two.values
+    for held in first.leaves.values():
+        if held.place is None or held.place.memory is None:
+            continue
+        storage = alignment.storages.get(held.place.memory.storage)
+        one = first.memory.named(held.place)
+        two = second.memory.of_storage(storage) if storage is not None else None
+        if one is not None and two is not None and len(one.values) == len(two):
+            yield one.values, two
     for node in first.trace.nodes:
         there = alignment.b_of.get(node.index)
         if node.op.phase == "optimizer" and there is not None:
@@ -130,6 +134,14 @@ def _remaining(
             yield value, same[0] if same else None
 
 
+def _final_of(second: Execution, name: str, record: TensorRecord, alignment: Alignment) -> TensorRecord | None:
+    storage = None if record.memory is None else alignment.storages.get(record.memory.storage)
+    for other in second.trace.finals.values():
+        if storage is not None and other.memory is not None and other.memory.storage == storage:
+            return other
+    return second.trace.finals.get(name) if storage is None else None
+
+
 def _written_in_place(first: Execution, second: Execution, one: Node, other: Node) -> Iterator[tuple[Array, Array]]:
     read = {record.memory.storage for record in one.inputs.values() if record.memory is not None}
     for slot, record in one.outputs.items():
@@ -141,7 +153,7 @@ def _written_in_place(first: Execution, second: Execution, one: Node, other: Nod
             yield held.values, held_after.values
 
 
-def _at_end(run: Execution, record: Any) -> Array | None:
+def _at_end(run: Execution, record: TensorRecord) -> Array | None:
     return run.memory.read(Node(len(run.trace.nodes), record.op, {0: record}, {}), 0).values
 
 

@@ -81,12 +81,17 @@ class Execution:
         read = self.memory.read(node, slot)
         if read.writers - {-1}:
             self.writers[node.index, slot] = read.writers
-        if read.values is not None and read.unknown is None:
+        is_made = bool(read.writers - {-1})
+        if read.values is not None and read.unknown is None and (is_made or leaf is None):
             return read.values
-        if not read.writers - {-1}:
+        if not is_made:
             self.leaf_reads.add((node.index, slot))
         if leaf is None:
             return None
+        if not is_made:
+            # The program may have filled it anew since it was read.
+            self.fill(node, slot, leaf)
+            return leaf
         values = leaf if read.values is None or read.unknown is None else np.where(read.unknown, leaf, read.values)
         self.fill(node, slot, values)
         return values

@@ -59,6 +59,8 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     memory = Memory(wide=False)
     found = Integrity(state=dict(known))
     named: dict[str, tuple[Node, int]] = {}
+    first_read: dict[int, tuple[int, int]] = {}
+    """Which input read a storage first that no operator of the step wrote."""
     for node in trace.nodes:
         for slot, record in node.inputs.items():
             if not has_elements(record) or record.skip:
@@ -76,16 +78,26 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                         found.came_from[node.index, slot] = left_before[digest]
                 if left is not None:
                     unequal = int(np.count_nonzero(~equal_elements(left, values)))
-                    if unequal:
-                        found.violations[node.index, slot] = Violation(unequal, values.size, frozenset())
-                    else:
+                    if not unequal:
                         found.inherited.add((node.index, slot))
+                    elif name.removeprefix("Parameter.") in trace.finals:
+                        # Other names are those of data, which the program may fill anew.
+                        found.violations[node.index, slot] = Violation(unequal, values.size, frozenset())
                 if record.memory is not None:
                     memory.write(-1, slot, record, values)
+                    first_read.setdefault(record.memory.storage, (node.index, slot))
                 continue
             unequal = 0 if record.memory is None else int(np.count_nonzero(~equal_elements(read.values, values)))
+            if not unequal and not read.writers - {-1} and record.memory is not None:
+                # Read again, and still what it was: it comes from where it came from then.
+                before_it = first_read.get(record.memory.storage)
+                if before_it in found.inherited:
+                    found.inherited.add((node.index, slot))
+                if before_it in found.came_from:
+                    found.came_from[node.index, slot] = found.came_from[before_it]
             if unequal:
-                found.violations[node.index, slot] = Violation(unequal, values.size, read.writers)
+                if read.writers - {-1}:
+                    found.violations[node.index, slot] = Violation(unequal, values.size, read.writers)
                 if record.memory is not None:
                     memory.write(-1, slot, record, values)
         for slot, record in node.outputs.items():

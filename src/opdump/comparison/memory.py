@@ -123,6 +123,11 @@ class Memory:
             if buffer.known.all():
                 yield buffer.dtype, buffer.values, frozenset(np.unique(buffer.writer).tolist())
 
+    def of_storage(self, storage: int) -> Array | None:
+        """What a storage holds, from its first element that was seen on; None where nothing was."""
+        buffer = self._buffers.get(storage)
+        return None if buffer is None else buffer.values
+
     def named(self, record: TensorRecord) -> Named | None:
         """The whole storage that a record lies in; None where nothing of it is known."""
         buffer = None if record.memory is None else self._buffers.get(record.memory.storage)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import Difference, difference, epsilon_of, unshaped_difference
@@ -36,12 +37,12 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
         if own_a is None or own_b is None:
             continue
         for mine, its, is_b in ((own_b, own_a, True), (own_a, own_b, False)):
-            if mine.peak > allowed and mine.peak > _TIMES_THE_OTHER * its.peak:
+            if mine > allowed and mine > _TIMES_THE_OTHER * its:
                 what = (
-                    f"{'' if is_b else 'in A: '}off by {mine.peak:.2g} of its largest element from what its own inputs give in "
-                    f"float64, where the other run is off by {its.peak:.2g}"
+                    f"{'' if is_b else 'in A: '}off by {mine:.2g} of its largest element from what its own inputs give in "
+                    f"float64, where the other run is off by {its:.2g}"
                 )
-                return Suspect("kernel", one, other, "output", slot, in_roundings(mine, record), what)
+                return Suspect("kernel", one, other, "output", slot, mine / rounding_of(record, None), what)
     return None
 
 
@@ -51,10 +52,24 @@ def _allowed(record: TensorRecord, other: TensorRecord) -> float:
     return epsilon * (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS)
 
 
-def _own_error(node: Node, slot: int, given: Array) -> Difference | None:
+def _own_error(node: Node, slot: int, given: Array) -> float | None:
+    """The largest difference from float64, over the largest element or, where it is larger, the largest sum of absolute summands."""
     inputs = {place: recorded(record) for place, record in node.inputs.items() if not record.skip}
-    done = replay(node, {place: value for place, value in inputs.items() if value is not None})
-    return None if done is None or slot not in done.outputs else unshaped_difference(done.outputs[slot], given)
+    values = {place: value for place, value in inputs.items() if value is not None}
+    done = replay(node, values)
+    if done is None or slot not in done.outputs:
+        return None
+    reference = done.outputs[slot]
+    found = unshaped_difference(reference, given)
+    if not math.isfinite(found.peak) or found.peak == 0:
+        return found.peak
+    summands = replay(node, {place: np.abs(value) for place, value in values.items()})
+    top = float(np.abs(reference).max())
+    if summands is not None and slot in summands.outputs:
+        reach = float(np.abs(summands.outputs[slot]).max())
+        top_of_summands = reach if math.isfinite(reach) else top
+        return found.peak * top / max(top, top_of_summands)
+    return found.peak
 
 
 def rounding_of(one: TensorRecord, other: TensorRecord | None) -> float:

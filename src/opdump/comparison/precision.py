@@ -21,7 +21,8 @@ _MOST: Final = 0.5
 def narrowing_casts(trace: Trace, matched: Mapping[int, int]) -> Iterator[Node]:
     """Casts of the forward pass to a narrower float that the other run does not have."""
     for node in trace.nodes:
-        if node.index not in matched and node.op.phase == "forward" and _narrows(node):
+        # What no operator made is data, which programs cast as they like.
+        if node.index not in matched and node.op.phase == "forward" and node.makers and _narrows(node):
             yield node
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from opdump.catalog.catalog import Catalog
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord
 
+_INPUT: Final = re.compile(r"inputs\d+")
 _MOVERS: Final = frozenset(
     {"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"}
 )
@@ -121,7 +123,8 @@ def read_trace(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
             continue
         inputs, outputs = execution.inputs, execution.outputs
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
-            if 0 in outputs:
+            # Inputs of a network have such records too.
+            if 0 in outputs and not _INPUT.fullmatch(execution.op.op_name):
                 finals[execution.op.op_name] = outputs[0]
             continue
         makers = {}
