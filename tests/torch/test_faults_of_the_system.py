@@ -192,7 +192,7 @@ def test_a_clock_that_goes_backwards_changes_no_order(
         expected = _train(steps=3)
     started = time.time_ns()
     turned = iter(range(started, 0, -(10**9)))
-    monkeypatch.setattr(naming, "_nanoseconds", lambda: next(turned))
+    monkeypatch.setattr(naming, "time_ns", lambda: next(turned))
     monkeypatch.setattr(time, "time_ns", lambda: next(turned))
     monkeypatch.setattr(time, "time", lambda: next(turned) / 1e9)
     with opdump.capture(DumpPlan(path=tmp_path / "turned", **settings)) as dump:

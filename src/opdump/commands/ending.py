@@ -27,7 +27,6 @@ def print_warnings(texts: Iterable[str]) -> None:
 
 def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json: bool, told: str = "") -> None:
     """Print of each report its warnings, the verdict, the line of figures, and what kept its dump from being whole; `told` is an error that was printed before."""
-    from opdump.reports.checked import print_checked
     from opdump.reports.completeness import completeness_json, completeness_line, failure_line
     from opdump.reports.verdict_line import verdict_line
 
@@ -41,6 +40,9 @@ def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json
             click.echo(completeness_json(report, rank=rank), err=True)
             continue
         if report.checked is not None:
+            # Tables take as long to import as all else that is printed here, and most runs have none.
+            from opdump.reports.checked import print_checked
+
             print_checked(report.checked, path=str(report.path), rank=rank)
         verdict = verdict_line(report, rank=rank)
         if verdict:

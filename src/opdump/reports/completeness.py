@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opdump import amounts
-from opdump.reports.findings import checked_json
 
 if TYPE_CHECKING:
     from opdump.capturing.children import ChildReport
@@ -99,7 +98,15 @@ def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
             "failure": report.failure,
             "files_lost": report.files_lost,
             "verdict": report.verdict.as_json(),
-            "checked": None if report.checked is None else checked_json(report.checked),
+            "checked": _checked(report),
             "children": [child.as_json() for child in report.children],
         }
     )
+
+
+def _checked(report: CaptureReport) -> dict[str, Any] | None:
+    if report.checked is None:
+        return None
+    from opdump.reports.findings import checked_json  # it imports what prints tables, which most runs need not
+
+    return checked_json(report.checked)
