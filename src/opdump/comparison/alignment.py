@@ -201,17 +201,18 @@ def _readers_of_storages(trace: Trace) -> Mapping[int, list[int]]:
 def _common_storages(a: Trace, b: Trace, pairs: Mapping[int, int]) -> Mapping[int, int]:
     """Which storage of A is which of B: what most pairs of operators of the forward and backward pass say."""
     votes: Counter[tuple[int, int]] = Counter()
+    states: Counter[tuple[int, int]] = Counter()
     for here, there in pairs.items():
         one, other = a.nodes[here], b.nodes[there]
-        if one.op.phase == "optimizer":
-            continue
         for slot, record in one.inputs.items():
             after = other.inputs.get(slot)
             if after is not None and record.memory is not None and after.memory is not None:
-                votes[record.memory.storage, after.memory.storage] += 1
+                counted = states if one.op.phase == "optimizer" else votes
+                counted[record.memory.storage, after.memory.storage] += 1
     found: dict[int, int] = {}
     used: set[int] = set()
-    for (here, there), _ in votes.most_common():
+    # An optimizer does the same to every parameter: what it reads is looked at where nothing else tells.
+    for (here, there), _ in (*votes.most_common(), *states.most_common()):
         if here not in found and there not in used:
             found[here] = there
             used.add(there)

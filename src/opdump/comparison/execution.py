@@ -49,6 +49,8 @@ class Execution:
     memory: Memory = field(default_factory=Memory)
     leaves: dict[str, Named] = field(default_factory=dict)
     """What named inputs held when they were read first."""
+    leaf_storages: dict[int, Named] = field(default_factory=dict)
+    """The same by storage, with or without a name."""
     leaf_reads: set[tuple[int, int]] = field(default_factory=set)
     """Inputs that no operator of the step made, by node and slot."""
     writers: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
@@ -63,6 +65,10 @@ class Execution:
         name = leaf_name(record)
         if record.memory is not None:
             self.memory.write(-1, slot, record, values)
+            if record.memory.storage not in self.leaf_storages:
+                held = self.memory.named(record)
+                assert held is not None, "it was written just now"
+                self.leaf_storages[record.memory.storage] = held
         if name:
             held = self.memory.named(record)
             first = self.leaves.get(name)

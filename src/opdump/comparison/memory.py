@@ -123,10 +123,10 @@ class Memory:
             if buffer.known.all():
                 yield buffer.dtype, buffer.values, frozenset(np.unique(buffer.writer).tolist())
 
-    def of_storage(self, storage: int) -> Array | None:
-        """What a storage holds, from its first element that was seen on; None where nothing was."""
+    def written(self, storage: int) -> Array | None:
+        """What a storage holds that some node wrote, from its first element on; None where no node did."""
         buffer = self._buffers.get(storage)
-        return None if buffer is None else buffer.values
+        return None if buffer is None or not (buffer.writer >= 0).any() else buffer.values
 
     def named(self, record: TensorRecord) -> Named | None:
         """The whole storage that a record lies in; None where nothing of it is known."""
