@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -44,12 +45,12 @@ def original(folder: Path) -> Path:
     return dumped(folder, "original", PROGRAM)
 
 
-def dumped(folder: Path, name: str, program: str) -> Path:
+def dumped(folder: Path, name: str, program: str, saved_data: Literal["statistic", "full"] = "full") -> Path:
     """The dump of a program, which runs here."""
     path = folder / f"{name}.py"
     path.write_text(textwrap.dedent(program))
     code = compile(path.read_text(), str(path), "exec")
-    with opdump.capture(path=str(folder / name), saved_data="full"):
+    with opdump.capture(path=str(folder / name), saved_data=saved_data):
         exec(code, {"__name__": "__main__"})
     return folder / name
 
@@ -150,3 +151,32 @@ def test_wrong_output_of_a_kernel_is_named(folder: Path, original: Path) -> None
     np.save(path, values)
     found = opdump.compare(original, flipped).introduced
     assert "gelu" in [each.b.op_type for each in found[:2] if each.b is not None and each.kind == "kernel"]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        ("argument", "F.gelu(x)", "F.gelu(x, approximate='tanh')", ("divergent", "argument", 13)),
+        (
+            "eps",
+            "nn.LayerNorm(8), nn.LayerNorm(8)",
+            "nn.LayerNorm(8, eps=1e-3), nn.LayerNorm(8)",
+            ("divergent", "argument", 12),
+        ),
+        ("extra", "x = second(x)", "x = second(x * 1.01)", ("divergent", "extra", 15)),
+        ("foreach", "lr=0.01", "lr=0.01, foreach=True", ("benign", "", 0)),
+        ("same", "lr=0.01", "lr=0.010", ("identical", "", 0)),
+    ],
+)
+def test_statistics_alone_tell_structure_and_arguments(
+    folder: Path, name: str, old: str, new: str, expected: tuple[str, str, int]
+) -> None:
+    before = folder / "statistics"
+    if not before.exists():
+        dumped(folder, "statistics", PROGRAM, "statistic")
+    assert PROGRAM.count(old) == 1
+    result = opdump.compare(before, dumped(folder, f"statistics_{name}", PROGRAM.replace(old, new), "statistic"))
+    found = result.introduced[0] if result.introduced else None
+    line = found.b.stack[0].line if found is not None and found.b is not None else 0
+    assert (result.verdict, found.kind if found is not None else "", line) == expected
+    assert "statistics alone" in result.notes[-1]

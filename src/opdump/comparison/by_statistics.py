@@ -19,6 +19,8 @@ from opdump.records import TensorRecord
 _AGREES: Final = 1e-4
 """Statistics that are closer, relative to the root mean square of the elements, are those of the same tensor."""
 _DIFFERS: Final = 1e-3
+_OF_ARGUMENTS: Final = 1e-6
+"""Where arguments differ and the inputs have the same statistics to the bit, this much counts."""
 _CANCELS: Final = 1e-4
 """Outputs so much smaller than the inputs are what cancellation left."""
 _NAMES: Final = ("max", "min", "avg", "l2norm")
@@ -65,6 +67,7 @@ def judged_by_statistics(a: Trace, b: Trace, alignment: Alignment, *, is_first: 
 
 def _judge(a: Trace, b: Trace, one: Node, other: Node, alignment: Alignment, *, is_first: bool) -> Suspect | None:
     odd: list[tuple[int, int, int]] = []
+    same = True
     for slot, record in other.inputs.items():
         before = one.inputs.get(slot)
         if before is None or record.skip or before.skip:
@@ -72,11 +75,12 @@ def _judge(a: Trace, b: Trace, one: Node, other: Node, alignment: Alignment, *, 
         distance = apart(before, record)
         maker_a, maker_b = one.makers.get(slot), other.makers.get(slot)
         paired = maker_a is not None and maker_b is not None and alignment.b_of.get(maker_a[0]) == maker_b[0]
+        same = same and distance == 0
         if distance is None or distance <= _AGREES:
             continue
-        if paired:
+        if paired and not _is_another_part(before, record):
             return None  # it inherits a difference, and what it does with that cannot be told
-        if maker_a is None and maker_b is None:
+        if maker_a is None and maker_b is None and not _is_another_part(before, record):
             if is_first and distance > _DIFFERS:
                 kind: Kind = "parameter" if leaf_name(record).startswith("Parameter.") else "data"
                 what = f"{leaf_name(record) or 'an input of the program'} differs where it is read first, by its statistics"
@@ -85,9 +89,9 @@ def _judge(a: Trace, b: Trace, one: Node, other: Node, alignment: Alignment, *, 
         if distance > _DIFFERS:
             odd.append((slot, -1 if maker_a is None else maker_a[0], -1 if maker_b is None else maker_b[0]))
     worst = _outputs_apart(one, other)
-    if worst is None or worst <= _DIFFERS:
-        return None
     arguments = differing(one, other)
+    if worst is None or worst <= (_OF_ARGUMENTS if arguments and same else _DIFFERS):
+        return None
     if arguments and not odd:
         changes = ", ".join(f"{name}: {old} in A, {new} in B" for name, (old, new) in sorted(arguments.items()))
         return Suspect("argument", one, other, "output", 0, math.inf, changes)
@@ -112,6 +116,13 @@ def _cause(a: Trace, b: Trace, one: Node, other: Node, odd: tuple[int, int, int]
     before = a.nodes[maker_a].op.op_name if maker_a >= 0 else leaf_name(one.inputs[slot]) or "an input of the program"
     after = b.nodes[maker_b].op.op_name if maker_b >= 0 else leaf_name(other.inputs[slot]) or "an input of the program"
     return Suspect("input", one, other, "input", slot, math.inf, f"reads {after}; in A it reads {before}")
+
+
+def _is_another_part(one: TensorRecord, other: TensorRecord) -> bool:
+    """Whether they are other parts of what their makers wrote."""
+    if one.memory is None or other.memory is None or one.shape != other.shape:
+        return False
+    return (one.memory.offset, one.memory.strides) != (other.memory.offset, other.memory.strides)
 
 
 def _outputs_apart(one: Node, other: Node) -> float | None:
