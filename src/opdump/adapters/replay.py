@@ -50,6 +50,15 @@ REPLAYERS: Final[Registry[Replayer]] = Registry(
 """By the namespace of the kernel: what stands before `::`."""
 
 
+def can_replay(namespace: str = "aten") -> bool:
+    """Whether operators of that namespace can be run again: its framework is installed."""
+    try:
+        REPLAYERS.load(namespace)
+    except ImportError:
+        return False
+    return True
+
+
 def replayer_of(op: OpRecord) -> Replayer | None:
     """Who runs operators of that framework again; None where nobody does, or the framework is not installed."""
     namespace, found, _ = op.kernel.partition("::")

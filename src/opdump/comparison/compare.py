@@ -14,6 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from opdump import amounts
+from opdump.adapters.replay import can_replay
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.comparison.alignment import Alignment, align
 from opdump.comparison.by_statistics import judged_by_statistics, same_statistics
@@ -53,6 +55,7 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
     matched = unmatched = inherited = 0
     identical = True
     alone: set[int] = set()
+    not_run: set[str] = set()
     notes: list[str] = []
     suspects: Sequence[Suspect] = ()
     for here, trace_a, trace_b in _parts(one, other, steps, rank):
@@ -75,8 +78,15 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
         identical = identical and not unequal and not unmatched
         inherited += max(0, apart - len(suspects))
         notes += [f"step {here}: {name} holds the same elements in another order" for name in found.permuted]
+        not_run |= found.not_run
         if suspects:
             break
+    if not_run:
+        named = ", ".join(sorted(not_run)[:5]) + (", ..." if len(not_run) > 5 else "")
+        notes.append(
+            f"{amounts.count(len(not_run), 'kernel')} could not be run again, so what they recorded was compared, more loosely: {named}"
+            + ("" if can_replay() else "; PyTorch is not installed here, and runs operators again: pip install torch")
+        )
     if alone:
         notes.append(
             f"{len(alone):,} of {len(steps):,} steps have statistics alone: structure, arguments and wiring were judged, and nothing was "
