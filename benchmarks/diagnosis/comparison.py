@@ -8,7 +8,6 @@ Of a plain rule the first operator that differs is the answer, and the two that 
 
 from __future__ import annotations
 
-import itertools
 import time
 import traceback
 from collections.abc import Iterator
@@ -121,7 +120,7 @@ def _by_sequence(a: list[Execution], b: list[Execution]) -> Iterator[tuple[Execu
     for left, right in parts.values():
         matcher = SequenceMatcher(None, [one.op.op_type for one in left], [one.op.op_type for one in right], False)
         for block in matcher.get_matching_blocks():
-            matched += itertools.islice(zip(left[block.a :], right[block.b :]), block.size)  # noqa: B905
+            matched += zip(left[block.a : block.a + block.size], right[block.b : block.b + block.size], strict=True)
     return iter(sorted(matched, key=lambda pair: (pair[1].op.step, pair[1].op.order)))
 
 

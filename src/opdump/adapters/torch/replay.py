@@ -17,6 +17,8 @@ from opdump.records import OpRecord, TensorRecord
 _ELEMENT = re.compile(r"(\w+)\[(\d+)\]")
 _MISSING: Final = object()
 _REFUSALS: Final = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+"""What kernels of PyTorch raise for a type or for values that they do not take, after what a record says was filled in. Who asked is told that
+the operator could not be run again, and `opdump compare` says so of its kernel."""
 
 
 class _MissingArgumentError(Exception):
