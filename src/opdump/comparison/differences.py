@@ -9,6 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.kernels import compare_pair
+
 Array = NDArray[Any]
 
 _EPSILONS: Final = {
@@ -43,6 +45,9 @@ class Difference:
         return self.relative > 0
 
 
+_SQUARES_LEAST: Final = 1e-150
+_SQUARES_MOST: Final = 1e150
+"""Sums of squares of numbers in between are numbers of float64."""
 _NONE: Final = Difference(0.0, 0.0, 0.0)
 _WHOLLY: Final = Difference(math.inf, math.inf, math.inf)
 
@@ -51,26 +56,32 @@ def difference(one: Array, other: Array) -> Difference:
     """How far `other` is from `one`. NaN at the same place, and the same infinity, are no difference."""
     if one.shape != other.shape:
         return _WHOLLY
-    if one.size == 0:
+    one, other = comparable(one), comparable(other)
+    found = compare_pair(one, other)
+    if not found.different:
         return _NONE
     if one.dtype.kind in "biu" and other.dtype.kind in "biu":
-        unequal = int(np.count_nonzero(one != other))
-        share = unequal / one.size
-        return Difference(share, float(unequal > 0), share) if unequal else _NONE
-    kind = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
-    x, y = one.astype(kind, copy=False), other.astype(kind, copy=False)
-    with np.errstate(all="ignore"):
-        apart = np.abs(x - y)
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
-        apart = np.where(same, 0.0, apart)
-        if not np.all(np.isfinite(apart)):
-            return _WHOLLY
-        size = np.abs(np.where(np.isfinite(x), x, 0.0))
-        absolute, scale = _rms(apart), _rms(size)
-        if absolute == 0:
-            return _NONE
-        peak, top = float(apart.max()), float(size.max())
-    return Difference(absolute / scale if scale else math.inf, peak / top if top else math.inf, absolute)
+        share = found.different / one.size
+        return Difference(share, 1.0, share)
+    if found.nan_a or found.nan_b or found.inf_a or found.inf_b:
+        return _WHOLLY
+    top = max(found.peak_a, found.peak_b)
+    unit = 1.0
+    if not _SQUARES_LEAST < found.max_absolute <= top < _SQUARES_MOST:
+        # Squares leave the range of float64, or differences do: in units of the largest element they do not.
+        unit = top
+        found = compare_pair(one / unit, other / unit)
+    parts = 2 if "c" in (one.dtype.kind, other.dtype.kind) else 1
+    return Difference(
+        found.relative_l2 or math.ulp(0.0),  # of what lies too far below the largest element
+        found.max_absolute / found.peak_a if found.peak_a else math.inf,
+        found.rmse * unit * math.sqrt(parts),
+    )
+
+
+def comparable(array: Array) -> Array:
+    """The array in a type that the kernels read, which is its own for all types of numpy."""
+    return array if array.dtype.kind in "biufc" and array.dtype.name != "float128" else array.astype(np.float64)
 
 
 def unshaped_difference(one: Array, other: Array) -> Difference:
@@ -102,10 +113,3 @@ def same_bits(one: Array, other: Array) -> bool:
     if one.dtype.kind in "fc":
         return bool(np.array_equal(one, other, equal_nan=True))
     return bool(np.array_equal(one, other))
-
-
-def _rms(values: Array) -> float:
-    top = float(values.max()) if values.size else 0.0
-    if top == 0 or not math.isfinite(top):
-        return top
-    return top * math.sqrt(float(np.mean(np.square(values / top))))
