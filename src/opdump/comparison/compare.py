@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from opdump import amounts
 from opdump.adapters.replay import can_replay
 from opdump.catalog.catalog import Catalog, open_dump
+from opdump.comparison.across_frameworks import compare_across, of_different_frameworks
 from opdump.comparison.alignment import Alignment, align
 from opdump.comparison.by_statistics import judged_by_statistics, same_statistics
 from opdump.comparison.differences import difference, epsilon_of, same_bits
@@ -59,6 +60,18 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
     notes: list[str] = []
     suspects: Sequence[Suspect] = ()
     for here, trace_a, trace_b in _parts(one, other, steps, rank):
+        if of_different_frameworks(trace_a, trace_b):
+            outcome = compare_across(trace_a, trace_b)
+            matched += outcome.matched
+            unmatched += outcome.unmatched
+            inherited += outcome.inherited
+            not_run |= outcome.not_run
+            notes += outcome.notes
+            identical = False
+            suspects = outcome.suspects
+            if suspects:
+                break
+            continue
         alignment = align(trace_a, trace_b)
         matched += alignment.matched
         unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched

@@ -29,10 +29,12 @@ def recorded(record: TensorRecord) -> Array | None:
     return widened(record.numpy())
 
 
-def replay(node: Node, values: Mapping[int, Array]) -> Replayed | None:
+def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> Replayed | None:
     """The node, run again on these inputs; None where it cannot be run, or draws random numbers."""
     replayer = replayer_of(node.op)
-    return replayer.run(node.op, node.inputs, values) if replayer is not None and replayer.knows(node.op) else None
+    if replayer is None or not replayer.knows(node.op):
+        return None
+    return replayer.run(node.op, node.inputs, values, dtype=dtype)
 
 
 def draws(node: Node) -> bool:

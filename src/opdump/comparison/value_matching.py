@@ -1,0 +1,171 @@
+"""Finds which tensor of one run is which tensor of another by what they hold, whatever the operators are called that made them.
+
+Frameworks agree on few names and few operators: one folds a batch norm into a convolution, the other takes a GELU apart. What they cannot
+help is to come by the same values again and again, in another layout and to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.comparison.tensor_layouts import TensorLayout, find_layout
+from opdump.comparison.trace import Node, Trace, has_elements
+from opdump.op_types import rows_of
+from opdump.records import TensorRecord
+
+Array = NDArray[Any]
+Place = tuple[int, int]
+"""A node and a slot of its outputs."""
+
+WITHIN: Final = 1e-2
+"""Tensors that are further apart, relative to the root mean square, are not taken for each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An output of A and the one of B that holds the same."""
+
+    a: Place
+    b: Place
+    layout: TensorLayout | None
+    """None where there are statistics alone."""
+    distance: float
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What a tensor holds, whatever the order of its elements. Outputs of several operators hold the same where one of them moves it."""
+
+    places: list[Place]
+    record: TensorRecord
+    mean: float
+    rms: float
+    top: float
+
+    @cached_property
+    def array(self) -> Array:
+        return self.record.numpy()
+
+
+def match_values(a: Trace, b: Trace) -> Mapping[Place, Pair]:
+    """Pairs of outputs, by those of A. Each value of A has at most one of B, the nearest first."""
+    ours, theirs = _values(a), _values(b)
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for number, value in enumerate(theirs):
+        by_size[math.prod(value.record.shape)].append(number)
+    found = []
+    for number, value in enumerate(ours):
+        for other in by_size.get(math.prod(value.record.shape), ()):
+            distance = _distance(value, theirs[other])
+            if distance is not None:
+                found.append((distance, abs(number / len(ours) - other / len(theirs)), number, other))
+    taken_a: set[int] = set()
+    taken_b: set[int] = set()
+    pairs: dict[Place, Pair] = {}
+    for distance, _, number, other in sorted(found):
+        if number not in taken_a and other not in taken_b:
+            taken_a.add(number)
+            taken_b.add(other)
+            for pair in _paired(a, b, ours[number].places, theirs[other].places, distance):
+                pairs[pair.a] = pair
+    return pairs
+
+
+def _values(trace: Trace) -> list[_Value]:
+    """The distinct values of a trace, in the order in which they were made. Tensors of one repeated element say nothing."""
+    found: dict[object, _Value] = {}
+    for node in trace.nodes:
+        for slot, record in node.outputs.items():
+            if 0 in record.shape or record.skip:
+                continue
+            key: object
+            if has_elements(record):
+                array = record.numpy()
+                if array.dtype.kind == "c" or (array.size > 1 and (array == array.flat[0]).all()):
+                    continue
+                key = (array.size, array.dtype.str, _multiset_hash(array))
+            elif "max" in record.statistics and record.statistics["max"] != record.statistics.get("min"):
+                key = (record.shape, *(record.statistics.get(name) for name in ("max", "min", "avg", "l2norm")))
+            else:
+                continue
+            if key in found:
+                found[key].places.append((node.index, slot))
+            else:
+                found[key] = _Value([(node.index, slot)], record, *_moments(record))
+    return list(found.values())
+
+
+def _multiset_hash(array: Array) -> int:
+    """The same for every order of the same elements."""
+    elements = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}").astype(np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = (elements + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
+        return int((mixed ^ (mixed >> np.uint64(32))).sum())
+
+
+def _moments(record: TensorRecord) -> tuple[float, float, float]:
+    """Mean, root mean square and largest of the finite elements."""
+    if not has_elements(record):
+        size = math.prod(record.shape)
+        mean, norm, top = (float(record.statistics.get(name, math.nan)) for name in ("avg", "l2norm", "max"))
+        return mean, norm / math.sqrt(size), top
+    values = record.numpy().astype(np.float64)
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return 0.0, 0.0, 0.0
+    return float(values.mean()), float(np.sqrt(np.mean(np.square(values)))), float(values.max())
+
+
+def _distance(one: _Value, other: _Value) -> float | None:
+    """How far they are apart, in the layouts that fit best; None where that is too far."""
+    scale = max(one.rms, other.rms)
+    by_moments = max(
+        (abs(x - y) for x, y in ((one.mean, other.mean), (one.rms, other.rms)) if not math.isnan(x - y)), default=0.0
+    )
+    if by_moments > WITHIN * scale:
+        return None
+    if not has_elements(one.record) or not has_elements(other.record):
+        apart = max(by_moments, 0.0 if math.isnan(one.top - other.top) else abs(one.top - other.top))
+        return apart / scale if scale and apart <= WITHIN * scale else None
+    if (one.array.dtype.kind == "f") != (other.array.dtype.kind == "f"):
+        return None
+    layout = find_layout(one.array, other.array, within=WITHIN if one.array.dtype.kind == "f" else 0.0)
+    return None if layout is None else layout[1]
+
+
+def _paired(a: Trace, b: Trace, ours: Sequence[Place], theirs: Sequence[Place], distance: float) -> list[Pair]:
+    """The outputs of one value: those of the same kind of operator first, in order; what is left over shares the first of B."""
+    free = list(theirs)
+    found = []
+    for place in ours:
+        record = a.nodes[place[0]].outputs[place[1]]
+        likely = [each for each in free if same_kind(a.nodes[place[0]], b.nodes[each[0]])] or free
+        other = likely[0] if likely else theirs[0]
+        if other in free:
+            free.remove(other)
+        there = b.nodes[other[0]].outputs[other[1]]
+        layout = None
+        if has_elements(record) and has_elements(there):
+            best = find_layout(record.numpy(), there.numpy(), within=WITHIN)
+            if best is None:
+                continue
+            layout = best[0]
+        found.append(Pair(place, other, layout, distance))
+    return found
+
+
+def same_kind(one: Node, other: Node) -> bool:
+    """Whether the table of operator types has them in one row, or they have the same name."""
+    if one.bare_type.lower() == other.bare_type.lower():
+        return True
+    concepts = {row.concept for row in rows_of(one.op.op_type)}
+    return any(row.concept in concepts for row in rows_of(other.op.op_type))
