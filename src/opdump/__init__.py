@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from opdump.errors import OpdumpError
     from opdump.plan import DumpPlan
     from opdump.records import OpRecord, TensorRecord
+    from opdump.replaying.replay import replay
 
     __version__: str
 
@@ -42,6 +43,7 @@ _NAMES = {
     "errors": ("OpdumpError",),
     "plan": ("DumpPlan",),
     "records": ("OpRecord", "TensorRecord"),
+    "replaying.replay": ("replay",),
 }
 _HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
 _HOMES["open"] = ("catalog.catalog", "open_dump")
@@ -69,6 +71,7 @@ __all__ = [
     "onnx",
     "open",
     "read_dump_file",
+    "replay",
     "set_dump",
     "start",
     "stop",

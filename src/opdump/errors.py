@@ -51,6 +51,10 @@ class NoElementsError(OpdumpError):
     """The elements of a tensor were asked for, and the dump does not have them."""
 
 
+class CannotReplayError(OpdumpError):
+    """An operator of a dump cannot be run again."""
+
+
 class NativeCoreMissingError(OpdumpError):
     """OPDUMP_REQUIRE_NATIVE=1 is set and the compiled kernels cannot be imported."""
 

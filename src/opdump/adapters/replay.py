@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
+from opdump.errors import CannotReplayError
 from opdump.extensions import Registry
 from opdump.records import OpRecord, TensorRecord
 
 Array = NDArray[Any]
+AS_RECORDED: Final = "recorded"
+"""The `dtype` of a run in which every tensor has the type that it had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +27,47 @@ class Replayed:
     """The type of floats that it was run in."""
 
 
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A program that runs one operator again without opdump. `arrays` are what it reads from the npz file of its own name; it may be empty."""
+
+    text: str
+    arrays: Mapping[str, Array]
+
+
 class Replayer(Protocol):
     """Runs operators of one framework again, on the CPU."""
-
-    def knows(self, op: OpRecord) -> bool:
-        """Whether the operator can be run again: its kernel is known, it draws no random numbers, nothing of its arguments is missing."""
 
     def draws(self, op: OpRecord) -> bool:
         """Whether the operator draws random numbers."""
 
     def run(
         self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], *, dtype: str = "float64"
-    ) -> Replayed | None:
-        """The outputs for these input values by slot; None where the operator cannot run.
+    ) -> Replayed:
+        """The outputs for these input values by slot.
 
-        `inputs` say which argument each slot is. Floats are computed in `dtype` ("float64", "float32"), in a narrower one where the
-        kernel has no such; `values` are not changed.
+        `inputs` say which argument each slot is. Floats are computed in `dtype`, for "float64" in a narrower one where the kernel has no
+        such, for AS_RECORDED in the types that they had; `values` are not changed.
+
+        Raises CannotReplayError: the kernel is not known or does not take these inputs, it draws random numbers, an argument is missing.
+        """
+
+
+@runtime_checkable
+class SupportsScripts(Protocol):
+    """A replayer that also writes programs."""
+
+    def script(
+        self,
+        op: OpRecord,
+        inputs: Mapping[int, TensorRecord],
+        values: Mapping[int, Array],
+        outputs: Mapping[int, TensorRecord],
+        title: str,
+    ) -> Script:
+        """A program that runs the operator in the types that it had and in float64, and prints how far both and the recorded outputs are apart.
+
+        `title` is its first line. Raises what `run` raises.
         """
 
 
@@ -61,10 +89,28 @@ def can_replay(namespace: str = "aten") -> bool:
 
 def replayer_of(op: OpRecord) -> Replayer | None:
     """Who runs operators of that framework again; None where nobody does, or the framework is not installed."""
+    try:
+        return required_replayer(op)
+    except CannotReplayError:
+        return None
+
+
+def required_replayer(op: OpRecord) -> Replayer:
+    """The same; raises CannotReplayError, which says why, where there is none."""
     namespace, found, _ = op.kernel.partition("::")
     if not found or namespace not in REPLAYERS:
-        return None
+        raise CannotReplayError(_why_unknown(op, namespace if found else ""))
     try:
         return REPLAYERS.load(namespace)
-    except ImportError:
-        return None
+    except ImportError as error:
+        raise CannotReplayError(
+            f"{op.kernel} is run again by its framework, which cannot be imported here ({error}); type: pip install torch"
+        ) from error
+
+
+def _why_unknown(op: OpRecord, namespace: str) -> str:
+    if op.kernel.startswith("compiled"):
+        return f"{op.op_name} is a whole graph that torch.compile made; capture with `opdump run --eager`, and its operators are in the dump"
+    known = ", ".join(f"{name}::" for name in REPLAYERS.names())
+    what = f"operators of {namespace}:: are" if namespace else f"{op.kernel or op.op_type} is"
+    return f"{what} not run again here: replayers are there for {known}; a package adds others under opdump.replayers (docs/extensions.md)"

@@ -28,6 +28,7 @@ _VERBS = MappingProxyType(
         "show": "Show what a dump holds.",
         "check": "Say what in a dump looks wrong.",
         "compare": "Say which operator makes two runs differ.",
+        "replay": "Run one operator of a dump again.",
         "convert": "Convert dump files of Ascend devices.",
         "overflow": "Show what overflowed on Ascend devices.",
         "extensions": "List what installed packages add.",

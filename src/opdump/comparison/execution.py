@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from opdump.adapters.replay import Replayed, replayer_of
 from opdump.comparison.memory import Memory, Named, widened
 from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
+from opdump.errors import CannotReplayError
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -32,9 +33,12 @@ def recorded(record: TensorRecord) -> Array | None:
 def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> Replayed | None:
     """The node, run again on these inputs; None where it cannot be run, or draws random numbers."""
     replayer = replayer_of(node.op)
-    if replayer is None or not replayer.knows(node.op):
+    if replayer is None:
         return None
-    return replayer.run(node.op, node.inputs, values, dtype=dtype)
+    try:
+        return replayer.run(node.op, node.inputs, values, dtype=dtype)
+    except CannotReplayError:
+        return None
 
 
 def draws(node: Node) -> bool:

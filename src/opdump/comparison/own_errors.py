@@ -30,7 +30,7 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
         first, second = given.get(slot), given_b[slot]
         if first is None or second is None or slot in unspecified_outputs(other.op.kernel):
             continue
-        allowed = _allowed(record, one.outputs[slot])
+        allowed = allowed_error(record, one.outputs[slot])
         if not allowed or difference(first, second).peak <= allowed:
             continue
         own_a, own_b = _own_error(one, slot, first), _own_error(other, slot, second)
@@ -46,7 +46,7 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
     return None
 
 
-def _allowed(record: TensorRecord, other: TensorRecord) -> float:
+def allowed_error(record: TensorRecord, other: TensorRecord | None = None) -> float:
     """How far from float64 a kernel may be, relative to the largest element: long sums and fast algorithms round more than once."""
     epsilon = rounding_of(record, other)
     return epsilon * (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS)
@@ -59,17 +59,18 @@ def _own_error(node: Node, slot: int, given: Array) -> float | None:
     done = replay(node, values)
     if done is None or slot not in done.outputs:
         return None
-    reference = done.outputs[slot]
-    found = unshaped_difference(reference, given)
-    if not math.isfinite(found.peak) or found.peak == 0:
-        return found.peak
     summands = replay(node, {place: np.abs(value) for place, value in values.items()})
+    return error_of(done.outputs[slot], given, None if summands is None else summands.outputs.get(slot))
+
+
+def error_of(reference: Array, given: Array, summands: Array | None) -> float:
+    """How far an output is from float64, over the largest element; over the largest sum of absolute summands where that is larger."""
+    found = unshaped_difference(reference, given)
+    if not math.isfinite(found.peak) or found.peak == 0 or summands is None:
+        return found.peak
     top = float(np.abs(reference).max())
-    if summands is not None and slot in summands.outputs:
-        reach = float(np.abs(summands.outputs[slot]).max())
-        top_of_summands = reach if math.isfinite(reach) else top
-        return found.peak * top / max(top, top_of_summands)
-    return found.peak
+    reach = float(np.abs(summands).max())
+    return found.peak * top / max(top, reach if math.isfinite(reach) else top)
 
 
 def rounding_of(one: TensorRecord, other: TensorRecord | None) -> float:

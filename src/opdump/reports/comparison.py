@@ -27,6 +27,8 @@ _KINDS: Final = {
     "kernel": "other results for the same inputs",
     "precision": "a narrower type",
 }
+_OF_THE_KERNEL: Final = frozenset({"kernel", "precision", "argument"})
+"""Kinds where the operator's own result is the question: running it again shows it."""
 
 
 def comparison_lines(result: Result, *, limit: int) -> list[str]:
@@ -55,7 +57,8 @@ def comparison_lines(result: Result, *, limit: int) -> list[str]:
     op = first.b or first.a
     if op is not None:
         dump = result.b if first.b is not None else result.a
-        lines += ["", f"next: opdump show {dump} --step {op.step} --op {op.op_name}"]
+        verb = "replay" if first.kind in _OF_THE_KERNEL else "show"
+        lines += ["", f"next: opdump {verb} {dump} --step {op.step} --op {op.op_name}"]
     return lines
 
 

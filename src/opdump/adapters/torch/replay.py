@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numpy as np
 import torch
 
-from opdump.adapters.replay import Array, Replayed
-from opdump.adapters.torch.private_names import operator_schema
-from opdump.adapters.torch.schemas import schema_of, tensors_returned
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Script
+from opdump.adapters.torch.replay_arguments import call_of, has_unknown
+from opdump.adapters.torch.replay_script import script_of
+from opdump.adapters.torch.replay_tensors import array_of, empty_as, tensor_of
+from opdump.adapters.torch.schemas import Found, schema_of, tensors_returned
+from opdump.errors import CannotReplayError
+from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 
-_ELEMENT = re.compile(r"(\w+)\[(\d+)\]")
-_MISSING: Final = object()
 _REFUSALS: Final = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
-"""What kernels of PyTorch raise for a type or for values that they do not take, after what a record says was filled in. Who asked is told that
-the operator could not be run again, and `opdump compare` says so of its kernel."""
-
-
-class _MissingArgumentError(Exception):
-    """An argument that the record does not have."""
+"""What kernels of PyTorch raise for a type or for values that they do not take, after what a record says was filled in."""
 
 
 class TorchReplayer:
     """Runs operators of PyTorch's dispatcher on tensors of the CPU."""
-
-    def knows(self, op: OpRecord) -> bool:
-        func = _overload(op.kernel)
-        return func is not None and not draws_random(op) and not _has_unknown(op.arguments)
 
     def draws(self, op: OpRecord) -> bool:
         return draws_random(op)
 
     def run(
         self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], *, dtype: str = "float64"
-    ) -> Replayed | None:
-        func = _overload(op.kernel)
-        if func is None:
-            return None
+    ) -> Replayed:
+        func = _replayable(op)
         try:
-            outputs = _call(func, op, inputs, values, dtype)
-        except _MissingArgumentError:
-            return None
-        except _REFUSALS:
-            # Kernels that have no float64: recurrent networks of oneDNN.
-            return self.run(op, inputs, values, dtype="float32") if dtype == "float64" else None
+            outputs = {slot: array_of(tensor) for slot, _, tensor in _called(func, op, inputs, values, dtype)}
+        except _REFUSALS as error:
+            if dtype == "float64":
+                # Kernels that have no float64: recurrent networks of oneDNN.
+                return self.run(op, inputs, values, dtype="float32")
+            raise CannotReplayError(_refused(op, error)) from error
         return Replayed(outputs, dtype)
+
+    def script(
+        self,
+        op: OpRecord,
+        inputs: Mapping[int, TensorRecord],
+        values: Mapping[int, Array],
+        outputs: Mapping[int, TensorRecord],
+        title: str,
+    ) -> Script:
+        func = _replayable(op)
+        reference = self.run(op, inputs, values).dtype
+        every = _all_values(inputs, values)
+        try:
+            # Which outputs there are, and where in the result, is known once it has run.
+            found = _called(func, op, inputs, every, AS_RECORDED)
+            kept = [each for each in found if each[0] not in unspecified_outputs(op.kernel) and each[2].numel()]
+            return script_of(func, op, inputs, every, outputs, kept, title=title, reference=reference)
+        except _REFUSALS as error:
+            raise CannotReplayError(_refused(op, error)) from error
 
 
 def draws_random(op: OpRecord) -> bool:
@@ -69,97 +77,49 @@ def _overload(kernel: str) -> Any:
     return None if packet is None else getattr(packet, overload or "default", None)
 
 
-def _has_unknown(value: Any) -> bool:
-    """Whether an argument is one of which the record has the class alone: a generator, an object of a script."""
-    if isinstance(value, str):
-        return value.startswith("<")
-    if isinstance(value, Mapping):
-        return any(map(_has_unknown, value.values()))
-    return isinstance(value, (list, tuple)) and any(map(_has_unknown, value))
+def _replayable(op: OpRecord) -> Any:
+    """The operator of the dispatcher; raises CannotReplayError where it is not to be run again."""
+    func = _overload(op.kernel)
+    if func is None:
+        raise CannotReplayError(f"PyTorch {torch.__version__} has no operator {op.kernel}")
+    if draws_random(op):
+        raise CannotReplayError(f"{op.kernel} draws random numbers, and no dump has the state of the generator")
+    unknown = [name for name, value in op.arguments.items() if has_unknown(value)]
+    if unknown:
+        raise CannotReplayError(
+            f"the dump has the class alone of the argument {unknown[0]} of {op.kernel}: {op.arguments[unknown[0]]}"
+        )
+    return func
 
 
-def _call(
-    func: Any, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], width: str
-) -> dict[int, Array]:
-    floating: torch.dtype = getattr(torch, width)
-    schema = schema_of(func)
-    given: dict[str, Any] = {}
+def _refused(op: OpRecord, error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return f"PyTorch {torch.__version__} does not run {op.kernel} on these inputs on the CPU: {lines[0]}"
+
+
+def _all_values(inputs: Mapping[int, TensorRecord], values: Mapping[int, Array]) -> dict[int, Array]:
+    """The values, and zeros for memory that nobody wrote before the operator. Raises CannotReplayError where others are missing."""
+    found = {}
     for slot, record in inputs.items():
         if slot in values:
-            tensor = _tensor(values[slot], record, floating)
+            found[slot] = values[slot]
         elif record.skip == "allocation" or 0 in record.shape:
-            # Memory that nobody wrote yet: the operator writes it.
-            tensor = _tensor(np.zeros(record.shape, _numpy_type(record.dtype)), record, floating)
+            found[slot] = empty_as(record)
         else:
-            raise _MissingArgumentError(record.argument)
-        listed = _ELEMENT.fullmatch(record.argument)
-        if listed:
-            elements = given.setdefault(listed[1], [])
-            elements.extend([None] * (int(listed[2]) + 1 - len(elements)))
-            elements[int(listed[2])] = tensor
-        else:
-            given[record.argument] = tensor
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for argument in operator_schema(func).arguments:
-        value = given.get(argument.name, _MISSING)
-        if value is _MISSING and argument.name in op.arguments:
-            value = _decoded(op.arguments[argument.name], str(argument.type), floating)
-        if value is _MISSING:
-            if argument.has_default_value():
-                value = argument.default_value
-            elif "Optional" in str(argument.type):
-                value = None
-            elif "List[Tensor]" in str(argument.type):
-                value = []
-            else:
-                raise _MissingArgumentError(argument.name)
-        if argument.kwarg_only:
-            kwargs[argument.name] = value
-        else:
-            args.append(value)
+            raise CannotReplayError(f"the dump does not have the elements of {record.argument or record.name}")
+    return found
+
+
+def _called(
+    func: Any, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], width: str
+) -> list[Found]:
+    floating: torch.dtype | None = None if width == AS_RECORDED else getattr(torch, width)
+    every = _all_values(inputs, values)
+    tensors = {record.argument: tensor_of(every[slot], record, floating) for slot, record in inputs.items()}
+    args, kwargs = call_of(func, op, tensors, floating)
     with torch.no_grad():
         result = func(*args, **kwargs)
-    return {slot: tensor.detach().numpy() for slot, _, tensor in tensors_returned(schema, tuple(args), kwargs, result)}
-
-
-def _numpy_type(dtype: str) -> str:
-    return "float32" if dtype.startswith(("bfloat16", "float8")) else dtype
-
-
-def _tensor(array: Array, record: TensorRecord, floating: torch.dtype) -> torch.Tensor:
-    # A copy: operators write into their arguments, and numpy's views are of memory that is to stay as it is.
-    tensor = torch.from_numpy(np.array(array, copy=True))
-    if tensor.is_floating_point():
-        return tensor.to(floating)
-    if tensor.is_complex():
-        return tensor.to(torch.complex128 if floating is torch.float64 else torch.complex64)
-    kind = getattr(torch, record.dtype, None)
-    return (
-        tensor.to(kind)
-        if isinstance(kind, torch.dtype) and tensor.dtype != kind and not kind.is_floating_point
-        else tensor
-    )
-
-
-def _decoded(value: Any, kind: str, floating: torch.dtype) -> Any:
-    if isinstance(value, Mapping):
-        if "float" in value:
-            return float(value["float"])
-        if "complex" in value:
-            real, imaginary = (_decoded(part, kind, floating) for part in value["complex"])
-            return complex(real, imaginary)
-    if isinstance(value, list):
-        return [_decoded(element, kind, floating) for element in value]
-    if isinstance(value, str):
-        if value.startswith("torch."):
-            found = getattr(torch, value.removeprefix("torch."), None)
-            if isinstance(found, torch.dtype):
-                return floating if found.is_floating_point else found
-            return value if found is None else found
-        if "device" in kind.lower():
-            return torch.device("cpu")
-    return value
+    return tensors_returned(schema_of(func), tuple(args), kwargs, result)
 
 
 REPLAYER: Final = TorchReplayer()

@@ -1,0 +1,178 @@
+"""Writes a program of about twenty lines that runs one recorded operator again, with PyTorch and numpy and nothing else.
+
+Its inputs are in it, as bytes, where they are few, and else in an npz file of its name; types that numpy lacks as integers of their size.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from opdump.adapters.replay import Array, Script
+from opdump.adapters.torch.replay_arguments import call_of
+from opdump.adapters.torch.replay_tensors import layout_of
+from opdump.adapters.torch.schemas import Found
+from opdump.records import Memory, OpRecord, TensorRecord
+from opdump.tensor_elements import torch_tensor
+
+_INLINE: Final = 1024
+"""So many bytes of inputs and outputs stand in the program itself."""
+_TAKEN: Final = frozenset({"data", "np", "run", "tensor", "torch", "width", "result"})
+_INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CALL_WIDTH: Final = 100
+
+_HEADER: Final = "def tensor(name, dtype, shape, strides, offset=0, width=None):"
+_INLINE_ELEMENTS: Final = "    made = torch.frombuffer(bytearray.fromhex(data[name]), dtype=dtype).reshape(shape)"
+_FILED_ELEMENTS: Final = "    made = torch.from_numpy(data[name]).view(dtype)"
+_IN_MEMORY: Final = """\
+    if width and (made.is_floating_point() or made.is_complex()):
+        made = made.to(torch.complex128 if made.is_complex() else width)
+    extent = offset + 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+    return made.new_zeros(extent).as_strided(shape, strides, offset).copy_(made)"""
+_END: Final = """\
+with torch.no_grad():
+    now, exact = run(), run({reference})
+for slot, values in now.items():
+    for name, given in (("recorded", recorded.get(slot, values)), ("now", values)):
+        one, other = given + 0.0, exact[slot] + 0.0
+        apart = torch.where((one == other) | (one.isnan() & other.isnan()), 0, (one - other).abs()).max().item()
+        print(f"output.{{slot}} {{name}}, {{given.dtype}}: {{apart:.6g}} from {reference}, its largest element is {{other.abs().max().item():.6g}}")"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """An expression that stands for itself in the text of a call."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def script_of(
+    func: Any,
+    op: OpRecord,
+    inputs: Mapping[int, TensorRecord],
+    values: Mapping[int, Array],
+    outputs: Mapping[int, TensorRecord],
+    found: Sequence[Found],
+    *,
+    title: str,
+    reference: str,
+) -> Script:
+    """The program. `found` are the outputs that it compares, with their places in the result; `outputs` have what was recorded of them."""
+    names = {record.argument: _variable(record.argument) for record in inputs.values()}
+    tensors = {
+        names[record.argument]: _Stored(torch_tensor(values[slot], record.dtype), record.memory)
+        for slot, record in inputs.items()
+    }
+    recorded = {
+        slot: _Stored(torch_tensor(outputs[slot].numpy(), outputs[slot].dtype))
+        for slot, _, _ in found
+        if slot in outputs
+    }
+    stored = {**tensors, **{f"output_{slot}": tensor for slot, tensor in recorded.items()}}
+    is_inline = all(tensor.size for tensor in stored.values()) and sum(each.size for each in stored.values()) <= _INLINE
+    args, kwargs = call_of(func, op, {argument: _Code(name) for argument, name in names.items()}, None)
+    lines = [
+        f'"""{title}"""',
+        "",
+        *(() if is_inline else ("import numpy as np",)),
+        "import torch",
+        "",
+        *(_inline_data(stored) if is_inline else ('data = np.load(__file__.removesuffix(".py") + ".npz")',)),
+        "",
+        _HEADER,
+        _INLINE_ELEMENTS if is_inline else _FILED_ELEMENTS,
+        _IN_MEMORY,
+        "",
+        "def run(width=None):",
+        *(f"    {name} = {tensor.code(name, ', width=width')}" for name, tensor in tensors.items()),
+        *_call(f"torch.ops.{_path(op.kernel)}", args, kwargs),
+        f"    return {{{_results(found, names)}}}",
+        "",
+        f"recorded = {{{', '.join(f'{slot}: ' + tensor.code(f'output_{slot}') for slot, tensor in recorded.items())}}}",
+        _END.format(reference=f"torch.{reference}"),
+        "",
+    ]
+    return Script("\n".join(lines), {} if is_inline else {name: tensor.array for name, tensor in stored.items()})
+
+
+class _Stored:
+    """A tensor that the program makes again."""
+
+    def __init__(self, tensor: torch.Tensor, memory: Memory | None = None) -> None:
+        self._shape = tuple(tensor.shape)
+        self._once, self._strides, self._offset = layout_of(tensor, memory)
+        self._dtype = tensor.dtype
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._once.numel() * self._once.element_size()
+
+    @property
+    def array(self) -> Array:
+        """The elements in a type that numpy has, an integer of their size where it has none."""
+        tensor = self._once.contiguous()
+        try:
+            found: Array = tensor.numpy()
+        except (TypeError, RuntimeError):
+            found = tensor.view(_INTEGERS[tensor.element_size()]).numpy()
+        return found
+
+    def code(self, name: str, more: str = "") -> str:
+        """The expression that makes it."""
+        shape = tuple(self._once.shape)
+        offset = f", {self._offset}" if self._offset else ""
+        made = f'tensor("{name}", {self._dtype}, {shape}, {tuple(self._strides)}{offset}{more})'
+        return made if shape == self._shape else f"{made}.expand({self._shape})"
+
+
+def _inline_data(stored: Mapping[str, _Stored]) -> list[str]:
+    return ["data = {", *(f'    "{name}": "{tensor.array.tobytes().hex()}",' for name, tensor in stored.items()), "}"]
+
+
+def _variable(argument: str) -> str:
+    name = re.sub(r"\W+", "_", argument).strip("_")
+    return f"{name}_" if keyword.iskeyword(name) or name in _TAKEN else name
+
+
+def _path(kernel: str) -> str:
+    """`aten.add.Tensor`."""
+    namespace, _, name = kernel.partition("::")
+    return f"{namespace}.{name}" if "." in name else f"{namespace}.{name}.default"
+
+
+def _call(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    parts = [*map(_code, args), *(f"{name}={_code(value)}" for name, value in kwargs.items())]
+    line = f"    result = {function}({', '.join(parts)})"
+    if len(line) <= _CALL_WIDTH:
+        return [line]
+    return [f"    result = {function}(", *(f"        {part}," for part in parts), "    )"]
+
+
+def _code(value: Any) -> str:
+    """The expression of an argument."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_code, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if isinstance(value, torch.dtype):
+        return f"width or {value}" if value.is_floating_point else str(value)
+    if isinstance(value, torch.device):
+        return f'torch.device("{value}")'
+    return repr(value)
+
+
+def _results(found: Sequence[Found], names: Mapping[str, str]) -> str:
+    """Each output by its slot: a part of the result, or an argument that was written."""
+    return ", ".join(
+        f"{slot}: {f'result{path}' if not path or path.startswith('[') else names[path]}" for slot, path, _ in found
+    )

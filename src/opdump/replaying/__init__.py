@@ -1,0 +1,1 @@
+"""Runs one operator of a dump again."""
