@@ -28,6 +28,7 @@ _INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int6
 _CALL_WIDTH: Final = 100
 
 _HEADER: Final = "def tensor(name, dtype, shape, strides, offset=0, width=None):"
+_FILED_DATA: Final = ('with np.load(__file__.removesuffix(".py") + ".npz") as file:', "    data = dict(file)")
 _INLINE_ELEMENTS: Final = "    made = torch.frombuffer(bytearray.fromhex(data[name]), dtype=dtype).reshape(shape)"
 _FILED_ELEMENTS: Final = "    made = torch.from_numpy(data[name]).view(dtype)"
 _IN_MEMORY: Final = """\
@@ -86,7 +87,7 @@ def script_of(
         *(() if is_inline else ("import numpy as np",)),
         "import torch",
         "",
-        *(_inline_data(stored) if is_inline else ('data = np.load(__file__.removesuffix(".py") + ".npz")',)),
+        *(_inline_data(stored) if is_inline else _FILED_DATA),
         "",
         _HEADER,
         _INLINE_ELEMENTS if is_inline else _FILED_ELEMENTS,
