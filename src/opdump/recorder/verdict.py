@@ -64,12 +64,15 @@ class Lookout:
         if not self._mode.files_selected:
             self._look_at_files(step, ops)
             return
-        is_clean = self._count(tensors)
-        if is_clean and not any(map(writes_variable, {op.op_type for op in ops})):
+        not_finite_in = self._look(tensors)
+        writing = {op_type for op_type in {op.op_type for op in ops} if writes_variable(op_type)}
+        if not not_finite_in and not writing:
             return
+        # Of all others, their tensors say nothing: steps with a mask of -Inf are many.
         of_op: dict[int, list[OwnedTensor]] = {}
         for tensor in tensors:
-            of_op.setdefault(id(tensor.op), []).append(tensor)
+            if id(tensor.op) in not_finite_in or tensor.op.op_type in writing:
+                of_op.setdefault(id(tensor.op), []).append(tensor)
         for op in ops:
             self._origins.observe(op, of_op.get(id(op), ()))
         kind, name = self._origins.origin()
@@ -79,25 +82,25 @@ class Lookout:
             self._found = _found(step, name, ops, of_op, is_made=kind == "made")
         self._origins.end_step(step)
 
-    def _count(self, tensors: Iterable[OwnedTensor]) -> bool:
-        """Counts what can be looked at; whether all of it is finite."""
-        is_clean = True
+    def _look(self, tensors: Iterable[OwnedTensor]) -> set[int]:
+        """Counts what can be looked at; the identities of the operators with NaN or infinities among it."""
+        found: set[int] = set()
         for tensor in tensors:
             statistics = tensor.statistics
             if type(statistics) is SummaryStatistics:  # isinstance asks the abstract base class: slow
                 self._tensors += 1
                 summary = statistics.summary
                 if summary.nan or summary.positive_inf or summary.negative_inf:
-                    is_clean = False
+                    found.add(id(tensor.op))
             elif not tensor.skip:
                 count = not_finite(statistics)
                 if count:
-                    is_clean = False
+                    found.add(id(tensor.op))
                 if count is not None or "max" in statistics:
                     self._tensors += 1
                 elif tensor.dtype.startswith(_FLOATING):
                     self._not_looked += 1
-        return is_clean
+        return found
 
     def _look_at_files(self, step: int, ops: Iterable[OpRecord]) -> None:
         """What is filed in these modes is what they look for."""
