@@ -277,3 +277,17 @@ def test_the_closing_line_counts_what_lies_on_the_disk(how: str, dump: Path, tmp
     files = [path for path in dump.rglob("*") if path.is_file()]
     assert (said["files"], said["bytes"]) == (len(files), sum(path.stat().st_size for path in files)), files
     assert said["files"] > 1
+
+
+def test_tensors_are_checked_while_the_model_runs(dump: Path, tmp_path: Path) -> None:
+    _write(tmp_path / "net.onnx", onnx.TensorProto.FLOAT, (4,), "Sqrt")
+    np.save(tmp_path / "x.npy", np.array([1, -1, 4, 9], np.float32))
+    watched = ("--watch", "tensor_too_large max_gt=2")
+    done = opdump("infer", "net.onnx", "--path", str(dump), "--input", "x=x.npy", "--check", *watched, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "what the checks found" in done.stderr
+    assert re.search(r"nan .*1 of 4 elements", done.stderr)
+    assert "tensor_too_large" in done.stderr
+    wrong = opdump("infer", "net.onnx", "--path", str(dump), "--watch", "tensor_too_big", cwd=tmp_path)
+    assert wrong.returncode == 1
+    assert "tensor_too_large" in wrong.stderr, "the nearest name"

@@ -17,7 +17,7 @@ import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK
 from opdump.commands.ending import print_warnings
-from opdump.commands.run_options import first_option, with_first
+from opdump.commands.run_options import check_watchpoints, checking_options, first_option, with_checks, with_first
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ dump that could not be written to its end with 3.""",
 )
 @click.option("--dialect", type=click.Choice(["acl", "mindspore"]), help="Of the config; else its keys tell.")
 @first_option()
+@checking_options()
 @click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
 @click.option(
     "--on-error",
@@ -78,6 +79,8 @@ def infer(
     memory_limit: int | None,
     dialect: str | None,
     first: bool,
+    check: bool,
+    watch: tuple[str, ...],
     strict: bool,
     on_error: str | None,
     as_json: bool,
@@ -90,7 +93,9 @@ def infer(
         )
     files = {name: Path(file) for name, file in _pairs(inputs, "--input", "x=image.npy").items()}
     fixed_shapes = {name: _shape(name, text) for name, text in _pairs(shapes, "--shape", "x=1,3,224,224").items()}
-    plan = with_first(_plan(config, path, dialect=dialect, strict=strict), first=first)
+    check_watchpoints(watch)
+    plan = with_checks(_plan(config, path, dialect=dialect, strict=strict), check=check, watch=watch)
+    plan = with_first(plan, first=first)
     print_warnings(plan.warnings)
     options = {"optimize": optimize, "memory_limit": memory_limit, "strict": strict, "on_error": on_error}
     sys.exit(_infer(model, plan, files, fixed_shapes, repeat=repeat, seed=seed, as_json=as_json, options=options))
@@ -189,6 +194,10 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
     print_warnings(report.warnings)
     if report.failure:
         click.echo(failure_line(report), err=True)
+    if report.checked is not None and not as_json:
+        from opdump.reports.checked import print_checked
+
+        print_checked(report.checked, path=str(report.path), rank=None)
     difference = dump.largest_difference
     if as_json:
         click.echo(json.dumps({**json.loads(completeness_json(report)), "largest_difference": difference}), err=True)

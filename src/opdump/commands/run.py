@@ -20,7 +20,7 @@ from opdump.commands import EXIT_ERROR
 from opdump.commands.ending import print_warnings
 from opdump.commands.last_word import LastWord
 from opdump.commands.program_run import run_by_itself, run_under_capture
-from opdump.commands.run_options import RunOptions, checked_layout, first_option, rank_among_several
+from opdump.commands.run_options import RunOptions, checked_layout, checking_options, first_option, rank_among_several
 from opdump.commands.script import Program, ProgramNotFoundError, load_module, load_script
 from opdump.commands.tracebacks import without_opdump_frames
 
@@ -70,16 +70,7 @@ written to its end, gives 3."""
 @click.option("--eager", is_flag=True, help="Run compiled regions eagerly and capture inside them.")
 @click.option("--stop-after-dump", is_flag=True, help="End the script once the last wanted step is on disk.")
 @first_option()
-@click.option(
-    "--check", is_flag=True, help="Check tensors while SCRIPT runs, and say at the end what `opdump check` would."
-)
-@click.option(
-    "--watch",
-    metavar="CONDITION",
-    multiple=True,
-    help="The same, and hold tensors against a watchpoint, as 'gradient_vanishing abs_mean_lt=1e-9', or recommended; elements are "
-    "looked at, whatever is dumped. May be given several times.",
-)
+@checking_options()
 @click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
 @click.option(
     "--on-error",

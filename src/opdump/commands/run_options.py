@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -63,9 +63,8 @@ class RunOptions:
         """Read the config and make its directory; the first thing that may touch the disk. `directory` is that of `program`."""
         from opdump.configs.acl.plan import plan_from_environment
         from opdump.configs.plans import resolve_plan
-        from opdump.configs.shared.watchpoints import watchpoints_of
 
-        watchpoints_of(self.watch)  # what cannot be used is told before anything else
+        check_watchpoints(self.watch)  # what cannot be used is told before anything else
         asked = {
             "path": self.path,
             "saved_data": "full" if self.full else None,
@@ -80,9 +79,7 @@ class RunOptions:
             overrides = {**self._statistics_of(program, environ), **overrides}
         plan = resolve_plan(config, overrides, environ=environ, strict=self.strict, beside=directory)
         plan = replace(plan, warnings=(*plan.warnings, *self._passed_over(environ)))
-        if self.check or self.watch:
-            plan = replace(plan, checks=self.watch)
-        return with_first(plan, first=self.first)
+        return with_first(with_checks(plan, check=self.check, watch=self.watch), first=self.first)
 
     def _statistics_of(self, program: str, environ: Mapping[str, str]) -> dict[str, Any]:
         """What is recorded where no config says it."""
@@ -184,3 +181,30 @@ def with_first(plan: DumpPlan, *, first: bool) -> DumpPlan:
             '--first needs a config in overflow mode: "dump_debug": "on" in an acl.json, op_debug_mode 1 to 3 in a data_dump.json'
         )
     return replace(plan, overflow_number=1)
+
+
+def checking_options() -> Callable[[Any], Any]:
+    """`--check` and `--watch`, of commands that run a program or a model."""
+    check = click.option(
+        "--check", is_flag=True, help="Check tensors while it runs, and say at the end what `opdump check` would."
+    )
+    watch = click.option(
+        "--watch",
+        metavar="CONDITION",
+        multiple=True,
+        help="The same, and hold tensors against a watchpoint, as 'gradient_vanishing abs_mean_lt=1e-9', or recommended; elements are "
+        "looked at, whatever is dumped. May be given several times.",
+    )
+    return lambda command: check(watch(command))
+
+
+def check_watchpoints(conditions: Iterable[str]) -> None:
+    """Raises ConfigError for conditions that cannot be used."""
+    from opdump.configs.shared.watchpoints import watchpoints_of
+
+    watchpoints_of(conditions)
+
+
+def with_checks(plan: DumpPlan, *, check: bool, watch: tuple[str, ...]) -> DumpPlan:
+    """The plan, which checks tensors while the program runs where one of the two is given."""
+    return replace(plan, checks=watch) if check or watch else plan
