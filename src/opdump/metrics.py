@@ -57,12 +57,13 @@ METRICS: Final[Registry[Metric]] = Registry("opdump.metrics", dict.fromkeys(OWN,
 class AddedMetrics:
     """The metrics of installed packages. False where there are none.
 
-    A function that raises for a pair leaves that pair without the metric, with one warning.
+    A function that raises for a pair leaves that pair without the metric, with one warning. `reasons` has the first error of each such metric,
+    and why others could not be loaded, by their names.
     """
 
     def __init__(self) -> None:
         self._metrics = METRICS.added()
-        self._failed: set[str] = set()
+        self.reasons = {part.name: part.reason for part in METRICS.listed() if part.reason}
 
     def __bool__(self) -> bool:
         return bool(self._metrics)
@@ -81,8 +82,7 @@ class AddedMetrics:
         except (MemoryError, RecursionError):
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, the comparison goes on without this number
-            if name not in self._failed:
-                self._failed.add(name)
-                reason = f"{type(error).__name__}: {error}"
+            if name not in self.reasons:
+                reason = self.reasons[name] = f"{type(error).__name__}: {error}"
                 _LOG.warning("the metric %r of a pair is left out: %s (told once)", name, reason)
             return None

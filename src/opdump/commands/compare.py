@@ -6,17 +6,21 @@ opdump compare /data/before /data/after
 from __future__ import annotations
 
 import json
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from opdump.commands import EXIT_INTERRUPTED, EXIT_USAGE
+from opdump.commands.progress_bar import progress_bar
 from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
-    from opdump.comparison.result import Result
+    from concurrent.futures import Executor
 
 _EXITS: Final = {"identical": 0, "benign": 0, "divergent": 1, "incomparable": 3}
 
@@ -51,11 +55,13 @@ prove less.""",
 @click.argument("a")
 @click.argument("b", required=False)
 @click.option("--step", "steps", type=_Steps(), help="This step alone, of both; N:M for N of A and M of B.")
-@click.option("--rank", type=int, metavar="R", help="This rank of both.  [default: the lowest]")
-@click.option("-o", "--output", metavar="DIR", help="Write compare.json and compare.txt there too.")
+@click.option("--rank", type=int, metavar="R", help="This rank of both.  [default: all that both have]")
+@click.option("-o", "--output", metavar="DIR", help="Write compare.json, .csv (every pair of outputs), .html and .txt there.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Sources to show."
 )
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes.")
+@click.option("--wide", is_flag=True, help="Cut nothing for the width of the terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json/compare.json).")
 def compare(
     *,
@@ -65,6 +71,8 @@ def compare(
     rank: int | None,
     output: str | None,
     limit: int,
+    jobs: int,
+    wide: bool,
     as_json: bool,
 ) -> None:
     """Say which operator makes the runs dumped in A and B differ.
@@ -74,43 +82,69 @@ def compare(
     if b is None and (steps is None or steps[0] == steps[1]):
         raise click.UsageError("one dump alone: name a second one, or two of its steps: --step 3:4")
     try:
-        code = _compare(a, a if b is None else b, steps, rank, output, limit, as_json=as_json)
+        code = _compare(
+            a, a if b is None else b, steps, rank, output, limit, as_json=as_json, jobs=jobs, wide=wide
+        )
     except OpdumpError as error:
         click.echo(f"opdump: error: {error}", err=True)
         code = EXIT_USAGE
     except KeyboardInterrupt:
-        click.echo("opdump: interrupted", err=True)
+        click.echo("opdump: interrupted: no verdict was reached, and nothing was written", err=True)
         code = EXIT_INTERRUPTED
     sys.exit(code)
 
 
 def _compare(
-    a: str, b: str, steps: tuple[int, int] | None, rank: int | None, output: str | None, limit: int, *, as_json: bool
+    a: str,
+    b: str,
+    steps: tuple[int, int] | None,
+    rank: int | None,
+    output: str | None,
+    limit: int,
+    *,
+    as_json: bool,
+    jobs: int,
+    wide: bool,
 ) -> int:
     from opdump.comparison.compare import compare as compare_dumps
-    from opdump.reports.comparison import comparison_lines
+    from opdump.reports.comparison import print_comparison
+    from opdump.reports.table import Printer
 
     first, second = steps if steps is not None else (None, None)
-    result = compare_dumps(a, b, step=first, step_b=second, rank=rank)
-    lines = comparison_lines(result, limit=limit)
+    with progress_bar() as progress, _executor(jobs) as executor:
+        result = compare_dumps(
+            a, b, step=first, step_b=second, rank=rank, executor=executor, progress=progress
+        )
     if output is not None:
-        _write(Path(output), result, lines)
+        from opdump.reports.comparison_files import write_comparison
+
+        write_comparison(Path(output), result, limit=limit)
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
-        for line in lines:
-            click.echo(line)
+        print_comparison(Printer(wide=wide), result, limit=limit)
     return _EXITS[result.verdict]
 
 
-def _write(directory: Path, result: Result, lines: list[str]) -> None:
-    from opdump.errors import DumpPathError
+@contextmanager
+def _executor(jobs: int) -> Iterator[Executor | None]:
+    """Processes for the work; None for one job. Where it is broken off, what waits is dropped and the processes end."""
+    if jobs == 1:
+        yield None
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
 
+    executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_job, initargs=(jobs,))
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "compare.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
-        (directory / "compare.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DumpPathError(
-            f"cannot write into {directory}: {error.strerror or error}; name a directory that can be written with -o"
-        ) from error
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _begin_job(jobs: int) -> None:
+    """A process of several: Ctrl-C is told to the first, and the processors are shared."""
+    from opdump import kernels
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kernels.set_threads(max(1, kernels.threads() // jobs))

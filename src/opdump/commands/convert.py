@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED
+from opdump.commands.progress_bar import progress_bar
 from opdump.interpreter.lasting_imports import imported_for_good
 
 if TYPE_CHECKING:
@@ -100,7 +99,8 @@ def convert(
         slot=input_ if input_ is not None else output or 0,
         layout="mindspore" if layout else "dumps",
     )
-    with _progress() as progress:
+    with progress_bar("files") as tell:
+        progress = None if tell is None else partial(tell, "converting")
         done = convert_files(sources, Path(out), plan, recursive=recursive, jobs=jobs, progress=progress)
     _report(done, as_json=as_json)
 
@@ -126,43 +126,6 @@ def _format(text: str) -> str:
         if known.upper() == text.upper():
             return known
     raise click.BadParameter(f"{text!r} is no format; expected one of {', '.join(FORMATS)}", param_hint="--format")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar for work of more than a moment, at a terminal alone."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    began = shown = time.monotonic()
-    bar: Any = None
-
-    def update(done: int, total: int) -> None:
-        nonlocal bar, shown
-        now = time.monotonic()
-        if now - shown < 0.1 or now - began < 0.5:
-            return
-        shown = now
-        if bar is None:
-            bar = _bar(total)
-        bar.update(bar.task_ids[0], completed=done)
-
-    try:
-        yield update
-    finally:
-        if bar is not None:
-            bar.stop()
-
-
-def _bar(total: int) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("converting"), BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
-    bar.add_task("", total=total)
-    bar.start()
-    return bar
 
 
 def _report(done: Conversion, *, as_json: bool) -> None:

@@ -12,45 +12,17 @@ from typing import Final
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.ranking import ranked
+from opdump.comparison.statistics_apart import DIFFERS, apart
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
 
 _AGREES: Final = 1e-4
 """Statistics that are closer, relative to the root mean square of the elements, are those of the same tensor."""
-_DIFFERS: Final = 1e-3
 _OF_ARGUMENTS: Final = 1e-6
 """Where arguments differ and the inputs have the same statistics to the bit, this much counts."""
 _CANCELS: Final = 1e-4
 """Outputs so much smaller than the inputs are what cancellation left."""
-_NAMES: Final = ("max", "min", "avg", "l2norm")
-
-
-def apart(one: TensorRecord, other: TensorRecord) -> float | None:
-    """How far the statistics are apart, relative to the root mean square of the elements; None where they cannot be compared."""
-    if math.prod(one.shape) != math.prod(other.shape):
-        return math.inf
-    names = [name for name in _NAMES if name in one.statistics and name in other.statistics]
-    if not names:
-        return None
-    size = math.prod(one.shape)
-    scale = _scale(one, size)
-    worst = 0.0
-    for name in names:
-        before, after = float(one.statistics[name]), float(other.statistics[name])
-        if before == after or (math.isnan(before) and math.isnan(after)):
-            continue
-        distance = abs(before - after) / (math.sqrt(size) if name == "l2norm" else 1.0)
-        if not math.isfinite(distance):
-            return math.inf
-        worst = max(worst, distance / scale if scale else math.inf)
-    return worst
-
-
-def _scale(record: TensorRecord, size: int) -> float:
-    if "l2norm" in record.statistics:
-        return float(record.statistics["l2norm"]) / math.sqrt(size) if size else 0.0
-    return max(abs(float(record.statistics.get(name, 0.0))) for name in ("max", "min"))
 
 
 def judged_by_statistics(a: Trace, b: Trace, alignment: Alignment, *, is_first: bool) -> list[Suspect]:
@@ -81,16 +53,16 @@ def _judge(a: Trace, b: Trace, one: Node, other: Node, alignment: Alignment, *, 
         if paired and not _is_another_part(before, record):
             return None  # it inherits a difference, and what it does with that cannot be told
         if maker_a is None and maker_b is None and not _is_another_part(before, record):
-            if is_first and distance > _DIFFERS:
+            if is_first and distance > DIFFERS:
                 kind: Kind = "parameter" if leaf_name(record).startswith("Parameter.") else "data"
                 what = f"{leaf_name(record) or 'an input of the program'} differs where it is read first, by its statistics"
                 return Suspect(kind, one, other, "input", slot, math.inf, what)
             return None
-        if distance > _DIFFERS:
+        if distance > DIFFERS:
             odd.append((slot, -1 if maker_a is None else maker_a[0], -1 if maker_b is None else maker_b[0]))
     worst = _outputs_apart(one, other)
     arguments = differing(one, other)
-    if worst is None or worst <= (_OF_ARGUMENTS if arguments and same else _DIFFERS):
+    if worst is None or worst <= (_OF_ARGUMENTS if arguments and same else DIFFERS):
         return None
     if arguments and not odd:
         changes = ", ".join(f"{name}: {old} in A, {new} in B" for name, (old, new) in sorted(arguments.items()))
@@ -139,13 +111,3 @@ def _outputs_apart(one: Node, other: Node) -> float | None:
         if distance is not None:
             worst = distance if worst is None else max(worst, distance)
     return worst
-
-
-def same_statistics(a: Trace, b: Trace, alignment: Alignment) -> bool:
-    """Whether every matched operator gave the same statistics, bit for bit."""
-    return all(
-        dict(record.statistics) == dict(b.nodes[there].outputs[slot].statistics)
-        for here, there in alignment.b_of.items()
-        for slot, record in a.nodes[here].outputs.items()
-        if slot in b.nodes[there].outputs
-    )

@@ -1,4 +1,4 @@
-"""Compares two dumps step by step, until one is found in which an operator introduced a difference.
+"""Compares two dumps: judges their ranks, and measures how far all outputs are apart.
 
 result = opdump.compare("/data/before", "/data/after")
 result.verdict, [each.b.line for each in result.introduced]
@@ -6,38 +6,43 @@ result.verdict, [each.b.line for each in result.introduced]
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
-
-from opdump import amounts
 from opdump.adapters.replay import can_replay
 from opdump.catalog.catalog import Catalog, open_dump
-from opdump.comparison.across_frameworks import compare_across, of_different_frameworks
-from opdump.comparison.alignment import Alignment, align
-from opdump.comparison.by_statistics import judged_by_statistics, same_statistics
-from opdump.comparison.differences import difference, epsilon_of, same_bits
-from opdump.comparison.integrity import holds_elements
-from opdump.comparison.result import Result, Verdict, introduced
-from opdump.comparison.suspects import Suspect
-from opdump.comparison.sweep import Comparison
-from opdump.comparison.trace import Trace, has_elements, read_traces
+from opdump.comparison.introduced import introduced
+from opdump.comparison.judgement import Judgement, Steps, judge, notes_of
+from opdump.comparison.pairs import Measured, Outputs, PairRow, State, measured, units
+from opdump.comparison.result import Result, Verdict
+from opdump.records import OpRecord
 
-Array = NDArray[Any]
 Dump = str | os.PathLike[str] | Catalog
+Progress = Callable[[str, int, int], None]
+"""Told what is being done (`judging steps`, `comparing outputs`), how much of it is done, and of how much."""
 
 
-def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = None, rank: int | None = None) -> Result:
+def compare(
+    a: Dump,
+    b: Dump,
+    *,
+    step: int | None = None,
+    step_b: int | None = None,
+    rank: int | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Result:
     """Compare two runs of a program and name the operators that introduced a difference.
 
-    a, b    dumps: paths that `opdump.open` reads, or catalogs
-    step    this step alone, of both; `step_b` where B's is another. Without it all steps that both have, in order, up to the first
-            in which a difference was introduced
-    rank    the rank of both; the lowest without it
+    a, b      dumps: paths that `opdump.open` reads, or catalogs
+    step      this step alone, of both; `step_b` where B's is another. Without it all steps that both have, in order, up to the first
+              in which a difference was introduced
+    rank      the rank of both; without it all that both have
+    executor  runs the work: ranks (of dumps that are paths), and ranges of operators. Of any kind that `concurrent.futures` knows;
+              without it everything runs here
+    progress  is told how far it is
 
     NaN at the same place, and the same infinity, are no difference. Where the dumps have statistics alone, structure and
     arguments are compared, and statistics.
@@ -45,79 +50,58 @@ def compare(a: Dump, b: Dump, *, step: int | None = None, step_b: int | None = N
     Raises as `opdump.open` does, and NotInDumpError where a dump has no such rank.
     """
     one, other = _opened(a), _opened(b)
-    steps = _steps(one, other, step, step_b, rank)
+    ranks = [rank] if rank is not None else [each for each in one.ranks if each in set(other.ranks)]
+    steps = {each: _steps(one, other, step, step_b, each) for each in ranks}
+    ranks = [each for each in ranks if steps[each]]
     names = str(one.path), str(other.path)
-    if not steps:
-        held = f"{names[0]} holds steps {list(one.steps)}, {names[1]} holds {list(other.steps)}"
-        return Result(
-            verdict="incomparable", a=names[0], b=names[1], notes=(f"the dumps have no step in common: {held}",)
-        )
-    before: Comparison | None = None
-    matched = unmatched = inherited = 0
-    identical = True
-    alone: set[int] = set()
-    not_run: set[str] = set()
-    notes: list[str] = []
-    suspects: Sequence[Suspect] = ()
-    for here, trace_a, trace_b in _parts(one, other, steps, rank):
-        if of_different_frameworks(trace_a, trace_b):
-            outcome = compare_across(trace_a, trace_b)
-            matched += outcome.matched
-            unmatched += outcome.unmatched
-            inherited += outcome.inherited
-            not_run |= outcome.not_run
-            notes += outcome.notes
-            identical = False
-            suspects = outcome.suspects
-            if suspects:
-                break
-            continue
-        alignment = align(trace_a, trace_b)
-        matched += alignment.matched
-        unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched
-        if not any(holds_elements(node.outputs) for node in trace_a.nodes) or not any(
-            holds_elements(node.outputs) for node in trace_b.nodes
-        ):
-            alone.add(here)
-            suspects = judged_by_statistics(trace_a, trace_b, alignment, is_first=here == steps[0][0])
-            identical = identical and not unmatched and same_statistics(trace_a, trace_b, alignment)
-            if suspects:
-                break
-            continue
-        before = Comparison(trace_a, trace_b, alignment, before)
-        suspects = before.sweep()
-        found = before.found
-        unequal, apart = _differing(trace_a, trace_b, alignment)
-        identical = identical and not unequal and not unmatched
-        inherited += max(0, apart - len(suspects))
-        notes += [f"step {here}: {name} holds the same elements in another order" for name in found.permuted]
-        not_run |= found.not_run
-        if suspects:
-            break
-    if not_run:
-        named = ", ".join(sorted(not_run)[:5]) + (", ..." if len(not_run) > 5 else "")
-        notes.append(
-            f"{amounts.count(len(not_run), 'kernel')} could not be run again, so what they recorded was compared, more loosely: {named}"
-            + ("" if can_replay() else "; PyTorch is not installed here, and runs operators again: pip install torch")
-        )
-    if alone:
-        notes.append(
-            f"{len(alone):,} of {len(steps):,} steps have statistics alone: structure, arguments and wiring were judged, and nothing was "
-            "run again; dump both with --full to have elements"
-        )
-    if not matched:
-        return Result(verdict="incomparable", a=names[0], b=names[1], notes=("no operator of A was found in B",))
-    verdict: Verdict = "divergent" if suspects else "identical" if identical else "benign"
+    if not ranks:
+        return Result(verdict="incomparable", a=names[0], b=names[1], notes=(_nothing_common(one, other),))
+    tell = progress or (lambda what, done, total: None)
+    if executor is None or len(ranks) == 1 or isinstance(a, Catalog) or isinstance(b, Catalog):
+        judged = list(_judged(one, other, steps, ranks, tell))
+    else:
+        found = executor.map(_judge_rank, *zip(*((names, steps[each], each) for each in ranks), strict=True))
+        judged = [each for each in _counted(found, len(ranks), tell)]
+    return _result(names, steps, dict(zip(ranks, judged, strict=True)), executor, tell)
+
+
+def _result(
+    names: tuple[str, str],
+    steps: dict[int, Steps],
+    judged: dict[int, Judgement],
+    executor: Executor | None,
+    tell: Progress,
+) -> Result:
+    outputs = [pair for found in judged.values() for pair in found.outputs]
+    rows, missing = _measured(outputs, executor, tell)
+    pairs: list[PairRow] = []
+    for found in judged.values():
+        pairs += _states(found, rows[len(pairs) : len(pairs) + len(found.outputs)])
+    common = [here for each in steps.values() for here, _ in each]
+    matched = sum(found.matched for found in judged.values())
+    unmatched = sum(found.unmatched for found in judged.values())
+    suspects = [suspect for found in judged.values() for suspect in found.suspects]
+    of_frameworks = any(found.of_frameworks for found in judged.values())
+    identical = not unmatched and not of_frameworks and all(row.identical for row in rows)
+    verdict: Verdict = (
+        "incomparable" if not matched else "divergent" if suspects else "identical" if identical else "benign"
+    )
+    notes = notes_of(list(judged.values()), sorted(set(common)), can_replay=can_replay())
     return Result(
         verdict=verdict,
         a=names[0],
         b=names[1],
         matched=matched,
         unmatched=unmatched,
-        introduced=[introduced(suspect) for suspect in suspects],
-        inherited=inherited if suspects else 0,
-        notes=notes,
-        steps=[here for here, _ in steps],
+        introduced=[introduced(suspect) for suspect in suspects] if matched else (),
+        inherited=sum(found.inherited for found in judged.values() if found.suspects)
+        + len({_place(pair.b) for pair in pairs if pair.state == "inherited"}),
+        notes=notes if matched else ["no operator of A was found in B", *notes],
+        steps=sorted(set(common)),
+        ranks=list(judged),
+        pairs=pairs,
+        window=next((found.window for found in judged.values() if found.window), ()),
+        missing_metrics=missing,
     )
 
 
@@ -125,42 +109,78 @@ def _opened(dump: Dump) -> Catalog:
     return dump if isinstance(dump, Catalog) else open_dump(Path(dump))
 
 
-def _steps(a: Catalog, b: Catalog, step: int | None, step_b: int | None, rank: int | None) -> list[tuple[int, int]]:
+def _steps(a: Catalog, b: Catalog, step: int | None, step_b: int | None, rank: int) -> Steps:
     if step is not None:
         return [(step, step if step_b is None else step_b)]
-    held = set(b.steps if rank is None else b.steps_of(rank))
-    return [(each, each) for each in (a.steps if rank is None else a.steps_of(rank)) if each in held]
+    held = set(b.steps_of(rank))
+    return [(each, each) for each in a.steps_of(rank) if each in held]
 
 
-def _parts(
-    a: Catalog, b: Catalog, steps: Sequence[tuple[int, int]], rank: int | None
-) -> Iterator[tuple[int, Trace, Trace]]:
-    """The steps, in the parts that both dumps have of them."""
-    for here, there in steps:
-        parts_a, parts_b = read_traces(a, here, rank), read_traces(b, there, rank)
-        for part_a, part_b in itertools.zip_longest(parts_a, parts_b):
-            yield here, part_a or Trace(here, parts_a[0].rank, []), part_b or Trace(there, parts_b[0].rank, [])
+def _nothing_common(a: Catalog, b: Catalog) -> str:
+    what, one, other = ("step", a.steps, b.steps) if set(a.ranks) & set(b.ranks) else ("rank", a.ranks, b.ranks)
+    return f"the dumps have no {what} in common: {a.path} holds {what}s {list(one)}, {b.path} holds {list(other)}"
 
 
-def _differing(a: Trace, b: Trace, alignment: Alignment) -> tuple[int, int]:
-    """Of the matched operators: how many give other bits, and how many give other numbers beyond rounding."""
-    unequal = apart = 0
-    for here, there in alignment.b_of.items():
-        worst = 0.0
-        differs = False
-        for first, second in _pairs(a, b, here, there):
-            if not same_bits(first[0], second[0]):
-                differs = True
-                epsilon = epsilon_of(first[1]) or 1.0
-                worst = max(worst, difference(first[0], second[0]).relative / epsilon)
-        unequal += differs
-        apart += worst > 100
-    return unequal, apart
+def _judged(
+    a: Catalog, b: Catalog, steps: dict[int, Steps], ranks: Sequence[int], tell: Progress
+) -> Iterator[Judgement]:
+    done, total = 0, sum(len(steps[rank]) for rank in ranks)
+
+    def step_done() -> None:
+        nonlocal done
+        done += 1
+        tell("judging steps", done, total)
+
+    tell("judging steps", 0, total)
+    for rank in ranks:
+        yield judge(a, b, steps[rank], rank, step_done)
 
 
-def _pairs(a: Trace, b: Trace, here: int, there: int) -> Iterable[tuple[tuple[Array, str], tuple[Array, str]]]:
-    outputs = b.nodes[there].outputs
-    for slot, record in a.nodes[here].outputs.items():
-        other = outputs.get(slot)
-        if other is not None and has_elements(record) and has_elements(other):
-            yield (record.numpy(), record.dtype), (other.numpy(), other.dtype)
+def _judge_rank(paths: tuple[str, str], steps: Steps, rank: int) -> Judgement:
+    """The same in another process."""
+    return judge(open_dump(Path(paths[0])), open_dump(Path(paths[1])), steps, rank)
+
+
+def _counted(found: Iterator[Judgement], total: int, tell: Progress) -> Iterator[Judgement]:
+    tell("judging ranks", 0, total)
+    for done, each in enumerate(found, 1):
+        tell("judging ranks", done, total)
+        yield each
+
+
+def _measured(
+    outputs: Sequence[Outputs], executor: Executor | None, tell: Progress
+) -> tuple[list[Measured], dict[str, str]]:
+    """A row for each pair of outputs, and which metrics of installed packages are missing."""
+    rows: list[Measured] = []
+    missing: dict[str, str] = {}
+    cut = units(outputs)
+    for unit, reasons in map(measured, cut) if executor is None else executor.map(measured, cut):
+        rows += unit
+        missing |= reasons
+        tell("comparing outputs", len(rows), len(outputs))
+    return rows, missing
+
+
+def _states(found: Judgement, rows: Sequence[Measured]) -> Iterator[PairRow]:
+    """The pairs of a rank with what each of them is."""
+    accused = [(suspect, node.op) for suspect in found.suspects if (node := suspect.b or suspect.a) is not None]
+    outputs = {(_place(op), suspect.slot) for suspect, op in accused if suspect.io == "output"}
+    readers = {_place(op) for suspect, op in accused if suspect.io == "input"}
+    first = min((_place(op) for _, op in accused), default=None)
+    for number, ((one, other), row) in enumerate(zip(found.outputs, rows, strict=True)):
+        place = _place(other.op)
+        state: State = "noise"
+        if row.identical:
+            state = "identical"
+        elif first is not None and number >= found.diverging and row.is_beyond_rounding and place >= first:
+            state = "introduced" if place in readers or (place, other.slot) in outputs else "inherited"
+        yield PairRow(one.op, other.op, other.slot, one.dtype, other.dtype, other.shape, state, row)
+
+
+Place = tuple[int, int, int, str]
+
+
+def _place(op: OpRecord) -> Place:
+    """Where an operator stands in a run."""
+    return op.rank_id, op.step, op.order, op.op_name

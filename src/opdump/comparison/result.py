@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node
-from opdump.records import IO, OpRecord
+from opdump import amounts
+from opdump.comparison.introduced import Introduced
+from opdump.comparison.pairs import PairRow
+from opdump.comparison.window import WINDOW_HEADINGS, Neighbour
+from opdump.html_table import html_facts, html_line, html_table
 
 Verdict = Literal["identical", "benign", "divergent", "incomparable"]
 
-_MODULE_SEPARATOR: Final = "/"
-
-
-@dataclass(frozen=True, slots=True)
-class Introduced:
-    """A difference that an operator introduced. `score` counts units of rounding of the element type; None where that is exact."""
-
-    kind: str
-    io: IO
-    slot: int
-    score: float | None
-    evidence: str
-    a: OpRecord | None
-    b: OpRecord | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "io": self.io,
-            "slot": self.slot,
-            "score": self.score,
-            "evidence": self.evidence,
-            "a": _operator(self.a),
-            "b": _operator(self.b),
-        }
+_SHOWN: Final = 20
+"""Sources that a notebook shows."""
+_NO_SOURCE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "identical": "IDENTICAL: the same operators gave the same bits",
+        "benign": "BENIGN: nothing differs beyond rounding",
+        "incomparable": "INCOMPARABLE: nothing of A was found in B",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What `opdump.compare` gives. `introduced` is in the order of likelihood, `inherited` counts operators that hand a difference on."""
+    """What `opdump.compare` gives. `introduced` is in the order of likelihood, `inherited` counts operators that hand a difference on.
+
+    `pairs` has each output of the operators that both runs have, in the order of execution, up to the step with the first source; `window`
+    the operators around that. `missing_metrics` are those of installed packages that some pair lacks, with the reason.
+    """
 
     verdict: Verdict
     a: str
@@ -54,6 +44,35 @@ class Result:
     inherited: int = 0
     notes: Sequence[str] = ()
     steps: Sequence[int] = field(default=())
+    ranks: Sequence[int] = field(default=())
+    pairs: Sequence[PairRow] = field(default=(), repr=False)
+    window: Sequence[Neighbour] = field(default=(), repr=False)
+    missing_metrics: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> int:
+        """How many differences stand by themselves: not the gradient of an operator that was named before it."""
+        named: set[str] = set()
+        count = 0
+        for each in self.introduced:
+            operators = [op for op in (each.a, each.b) if op is not None]
+            count += not any(op.forward_op and op.forward_op in named for op in operators)
+            named.update(op.op_name for op in operators)
+        return count
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line."""
+        if not self.introduced:
+            return _NO_SOURCE[self.verdict]
+        sources = amounts.count(self.sources, "independent source")
+        return f"FIRST DIVERGENCE {self.introduced[0].headline}; {sources}, {self.inherited:,} inherited"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The pairs as rows of a table, all with the same columns: `pandas.DataFrame(result.rows())`."""
+        rows = [pair.row() for pair in self.pairs]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        return [{name: row.get(name) for name in columns} for row in rows]
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values, after the schema in docs/json/compare.json."""
@@ -65,42 +84,28 @@ class Result:
             "unmatched": self.unmatched,
             "introduced": [each.to_json() for each in self.introduced],
             "inherited": self.inherited,
+            "window": [each.to_json() for each in self.window],
+            "missing_metrics": dict(self.missing_metrics),
             "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
         return json.dumps(self.to_json(), indent=2)
 
-
-def introduced(suspect: Suspect) -> Introduced:
-    """A suspect as it is reported."""
-    return Introduced(
-        suspect.kind,
-        suspect.io,
-        suspect.slot,
-        suspect.score if math.isfinite(suspect.score) else None,
-        suspect.evidence,
-        _record(suspect.a),
-        _record(suspect.b),
-    )
-
-
-def _record(node: Node | None) -> OpRecord | None:
-    return None if node is None else node.op
-
-
-def _operator(op: OpRecord | None) -> dict[str, Any] | None:
-    if op is None:
-        return None
-    stack = [[frame.file, frame.line] for frame in op.stack]
-    return {
-        "name": op.op_name,
-        "op_type": op.op_type,
-        "phase": op.phase,
-        "step": op.step,
-        "order": op.order,
-        "occurrence": op.occurrence,
-        "module": op.op_name.rpartition(_MODULE_SEPARATOR)[0],
-        "source": stack[0] if stack else None,
-        "stack": stack,
-    }
+    def _repr_html_(self) -> str:
+        around = html_table(WINDOW_HEADINGS, [each.cells() for each in self.window])
+        sources = html_table(
+            ("", "kind", "operator", "evidence"),
+            [(f"#{each.op.order}", each.kind, each.op.op_name, each.evidence) for each in self.introduced[:_SHOWN]],
+        )
+        differing = amounts.count(sum(pair.state != "identical" for pair in self.pairs), "output")
+        matched = f"{amounts.count(self.matched, 'operator')} matched, {self.unmatched:,} without a counterpart; {differing} not identical"
+        return "".join(
+            [
+                html_facts([("A", self.a), ("B", self.b)], caption=self.headline),
+                html_line(matched),
+                around if self.window else "",
+                sources if self.introduced else "",
+                *(html_line(f"note: {note}") for note in self.notes),
+            ]
+        )

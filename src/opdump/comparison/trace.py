@@ -46,7 +46,7 @@ class Node:
     @cached_property
     def module(self) -> str:
         """The scope that it ran in."""
-        return self.op.op_name.rpartition("/")[0]
+        return scope_of(self.op)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -165,6 +165,16 @@ def _without_doubtful_names(nodes: list[Node]) -> list[Node]:
 def has_elements(record: TensorRecord) -> bool:
     """Whether the dump has all elements of the tensor, and not a sample of them."""
     return record.payload is not None and not record.sample
+
+
+def scope_of(op: OpRecord) -> str:
+    """The scope that an operator ran in: its name without the last component."""
+    return op.op_name.rpartition("/")[0]
+
+
+def shown_scope(op: OpRecord) -> str:
+    """The same for people, without the name of a network that was given none."""
+    return scope_of(op).removeprefix("Default").removeprefix("/")
 
 
 def leaf_name(record: TensorRecord) -> str:

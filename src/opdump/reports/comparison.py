@@ -1,78 +1,78 @@
-"""What `opdump compare` prints: the verdict first, then what it rests on."""
+"""What `opdump compare` prints: the verdict first, then what it rests on, and the operators around the divergence."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from opdump import amounts
-from opdump.comparison.result import Introduced, Result
+from opdump.comparison.result import Result
+from opdump.comparison.window import WINDOW_HEADINGS
 from opdump.records import OpRecord
+from opdump.reports.table import Column, Printer
 
-_VERDICTS: Final = {
-    "identical": "IDENTICAL: the same operators gave the same bits",
-    "benign": "BENIGN: nothing differs beyond rounding",
-    "incomparable": "INCOMPARABLE: nothing of A was found in B",
-}
-_KINDS: Final = {
-    "data": "input data differs",
-    "parameter": "a parameter differs",
-    "random": "other random numbers",
-    "argument": "other arguments",
-    "operator": "computes something else",
-    "missing": "missing in B",
-    "extra": "only in B",
-    "input": "reads something else",
-    "memory": "memory was changed behind it",
-    "kernel": "other results for the same inputs",
-    "precision": "a narrower type",
-}
+_COLUMNS: Final = (
+    Column(WINDOW_HEADINGS[0]),
+    Column(WINDOW_HEADINGS[1], right=True),
+    Column(WINDOW_HEADINGS[2], right=True),
+    Column(WINDOW_HEADINGS[3]),
+    Column(WINDOW_HEADINGS[4], gives_way=True, spare=1),
+    Column(WINDOW_HEADINGS[5], gives_way=True),
+    Column(WINDOW_HEADINGS[6], right=True),
+)
 _OF_THE_KERNEL: Final = frozenset({"kernel", "precision", "argument"})
 """Kinds where the operator's own result is the question: running it again shows it."""
 
 
-def comparison_lines(result: Result, *, limit: int) -> list[str]:
-    """The report as lines of text. At most `limit` sources are listed."""
-    lines = [
-        f"A  {result.a}",
-        f"B  {result.b}",
-        f"{amounts.count(result.matched, 'operator')} matched, {result.unmatched:,} without a counterpart"
-        + (f"; {amounts.steps(tuple(result.steps))}" if result.steps else ""),
-        "",
-    ]
-    if result.verdict != "divergent":
-        return [*lines, _VERDICTS[result.verdict], *(f"note: {note}" for note in result.notes)]
+def print_comparison(printer: Printer, result: Result, *, limit: int) -> None:
+    """The report. At most `limit` sources are listed."""
+    printer.text(f"A  {result.a}")
+    printer.text(f"B  {result.b}")
+    printer.text(_matched(result))
+    printer.text()
+    printer.text(result.headline, style="bold")
+    if result.introduced:
+        _print_sources(printer, result, limit)
+    for name, reason in result.missing_metrics.items():
+        printer.text(f"note: the metric {name!r} is missing: {reason}")
+    for note in result.notes:
+        printer.text(f"note: {note}")
+    if result.introduced:
+        first = result.introduced[0]
+        dump = result.b if first.b is not None else result.a
+        rank = f" --rank {first.op.rank_id}" if len(result.ranks) > 1 else ""
+        printer.text()
+        verb = "replay" if first.kind in _OF_THE_KERNEL else "show"
+        printer.text(f"next: opdump {verb} {dump} --step {first.op.step}{rank} --op {first.op.op_name}")
+
+
+def _matched(result: Result) -> str:
+    facts = [f"{amounts.count(result.matched, 'operator')} matched, {result.unmatched:,} without a counterpart"]
+    if result.steps:
+        facts.append(amounts.steps(tuple(result.steps)))
+    if len(result.ranks) > 1:
+        facts.append(f"ranks {', '.join(map(str, result.ranks))}")
+    return "; ".join(facts)
+
+
+def _print_sources(printer: Printer, result: Result, limit: int) -> None:
     first = result.introduced[0]
-    lines += [f"FIRST DIVERGENCE {_headline(first)}", f"  {first.evidence}", *_places(first)]
+    printer.text(f"  {first.evidence}")
+    for name, op in (("A", first.a), ("B", first.b)):
+        if op is not None:
+            printer.text(f"  {name}: {_place(op)}")
+    if result.window:
+        printer.text()
+        printer.table(_COLUMNS, [each.cells() for each in result.window])
     others = result.introduced[1:limit]
-    sources = "source" if len(result.introduced) == 1 else "sources"
-    lines += ["", f"{len(result.introduced):,} {sources}, {result.inherited:,} operators inherited a difference"]
+    if others:
+        printer.text()
+        printer.text("then:")
     for each in others:
-        lines.append(f"  {_headline(each)}")
-        lines.append(f"    {each.evidence}")
+        printer.text(f"  {each.headline}")
+        printer.text(f"    {each.evidence}")
     left = len(result.introduced) - 1 - len(others)
     if left > 0:
-        lines.append(f"  and {left:,} more: --limit {len(result.introduced)} shows them")
-    lines += [f"note: {note}" for note in result.notes]
-    op = first.b or first.a
-    if op is not None:
-        dump = result.b if first.b is not None else result.a
-        verb = "replay" if first.kind in _OF_THE_KERNEL else "show"
-        lines += ["", f"next: opdump {verb} {dump} --step {op.step} --op {op.op_name}"]
-    return lines
-
-
-def _headline(each: Introduced) -> str:
-    op = each.b or each.a
-    assert op is not None, "a difference is introduced by an operator"
-    score = f", {each.score:,.0f} times its rounding" if each.score is not None and each.score >= 1 else ""
-    side = "" if each.b is not None else " of A"
-    line = f" {op.line}" if op.line else ""
-    return f"#{op.order} {op.op_type}{side}{line} {each.io}.{each.slot}: {_KINDS[each.kind]}{score}"
-
-
-def _places(each: Introduced) -> Sequence[str]:
-    return [f"  {name}: {_place(op)}" for name, op in (("A", each.a), ("B", each.b)) if op is not None]
+        printer.text(f"  and {left:,} more: --limit {len(result.introduced)} shows them")
 
 
 def _place(op: OpRecord) -> str:

@@ -1,0 +1,113 @@
+"""A difference that an operator introduced, as it is reported: for people, for programs.
+
+#239 gelu network-GPT/blocks-ModuleList/2-Block output.0: inputs agree, other arguments, output is 1,709 times its rounding; gpt.py:17
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from opdump.comparison.suspects import Kind, Suspect
+from opdump.comparison.trace import Node, scope_of, shown_scope
+from opdump.records import IO, OpRecord
+
+_WORDS: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(
+    {
+        "data": ("input data differs", "it"),
+        "parameter": ("a parameter differs", "it"),
+        "random": ("other random numbers", "output"),
+        "argument": ("inputs agree, other arguments", "output"),
+        "operator": ("computes something else", "output"),
+        "missing": ("missing in B", "what is read instead"),
+        "extra": ("only in B", "what it changes"),
+        "input": ("reads something else", "it"),
+        "memory": ("memory was changed behind it", "what it reads"),
+        "kernel": ("inputs agree", "output"),
+        "precision": ("a narrower type", "its rounding"),
+    }
+)
+"""What is said of a kind, and of what the score is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced:
+    """A difference that an operator introduced. `score` counts units of rounding of the element type; None where that is exact."""
+
+    kind: Kind
+    io: IO
+    slot: int
+    score: float | None
+    evidence: str
+    a: OpRecord | None
+    b: OpRecord | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "io": self.io,
+            "slot": self.slot,
+            "score": self.score,
+            "evidence": self.evidence,
+            "a": _operator(self.a),
+            "b": _operator(self.b),
+        }
+
+    @property
+    def op(self) -> OpRecord:
+        """The operator that is named: B's, or A's where B has none."""
+        op = self.a if self.b is None else self.b
+        assert op is not None, "a difference is introduced by an operator"
+        return op
+
+    @property
+    def headline(self) -> str:
+        """The difference in one line."""
+        op, (words, what) = self.op, _WORDS[self.kind]
+        score = f", {what} is {self.score:,.0f} times its rounding" if self.score is not None and self.score >= 1 else ""
+        if self.kind == "precision" and score:
+            score = f", its rounding is {self.score:,.0f} times as coarse"
+        side = "" if self.b is not None else " of A"
+        rank = f" on rank {op.rank_id}" if op.rank_id else ""
+        line = f"; {op.line}" if op.line else ""
+        name = " ".join(part for part in (f"#{op.order}", f"{op.op_type}{side}", shown_scope(op)) if part)
+        return f"{name} {self.io}.{self.slot}{rank}: {words}{score}{line}"
+
+
+
+def introduced(suspect: Suspect) -> Introduced:
+    """A suspect as it is reported."""
+    return Introduced(
+        suspect.kind,
+        suspect.io,
+        suspect.slot,
+        suspect.score if math.isfinite(suspect.score) else None,
+        suspect.evidence,
+        _record(suspect.a),
+        _record(suspect.b),
+    )
+
+
+def _record(node: Node | None) -> OpRecord | None:
+    return None if node is None else node.op
+
+
+def _operator(op: OpRecord | None) -> dict[str, Any] | None:
+    if op is None:
+        return None
+    stack = [[frame.file, frame.line] for frame in op.stack]
+    return {
+        "name": op.op_name,
+        "op_type": op.op_type,
+        "phase": op.phase,
+        "rank": op.rank_id,
+        "step": op.step,
+        "order": op.order,
+        "occurrence": op.occurrence,
+        "module": scope_of(op),
+        "source": stack[0] if stack else None,
+        "stack": stack,
+    }

@@ -1,0 +1,121 @@
+"""What is found in one rank of two dumps, step by step, until a step is found in which an operator introduced a difference."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from opdump import amounts
+from opdump.catalog.catalog import Catalog
+from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
+from opdump.comparison.alignment import align
+from opdump.comparison.by_statistics import judged_by_statistics
+from opdump.comparison.integrity import holds_elements
+from opdump.comparison.pairs import Outputs, outputs_of
+from opdump.comparison.suspects import Suspect
+from opdump.comparison.sweep import Comparison
+from opdump.comparison.trace import Trace, read_traces
+from opdump.comparison.window import Neighbour, window
+
+Steps = Sequence[tuple[int, int]]
+"""Which step of A is compared with which of B."""
+
+
+@dataclass(slots=True)
+class Judgement:
+    """Of one rank. `outputs` are those of all matched operators, in the order of B; from `diverging` on they are of the part with a source."""
+
+    matched: int = 0
+    unmatched: int = 0
+    suspects: Sequence[Suspect] = ()
+    window: Sequence[Neighbour] = ()
+    outputs: list[Outputs] = field(default_factory=list)
+    diverging: int = 0
+    alone: set[int] = field(default_factory=set)
+    """Steps that have statistics alone."""
+    not_run: set[str] = field(default_factory=set)
+    """Kernels that could not be run again."""
+    notes: list[str] = field(default_factory=list)
+    inherited: int = 0
+    """Values of two frameworks that are apart since what they were computed from is; these are no pairs of outputs."""
+    of_frameworks: bool = False
+    """Whether the runs are of different frameworks, whose bits are never expected to be the same."""
+
+
+def judge(a: Catalog, b: Catalog, steps: Steps, rank: int, done: Callable[[], None] = lambda: None) -> Judgement:
+    """Judges a rank of two dumps. `done` is called after each step."""
+    found = Judgement()
+    before: Comparison | None = None
+    for here, parts in _parts(a, b, steps, rank):
+        for trace_a, trace_b in parts:
+            found.diverging = len(found.outputs)
+            if of_different_frameworks(trace_a, trace_b):
+                _add_across(found, compare_across(trace_a, trace_b))
+                if found.suspects:
+                    return found
+                continue
+            alignment = align(trace_a, trace_b)
+            found.matched += alignment.matched
+            found.unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched
+            for there, index in sorted(alignment.a_of.items()):
+                found.outputs.extend(outputs_of(trace_a.nodes[index], trace_b.nodes[there]))
+            if _has_elements(trace_a) and _has_elements(trace_b):
+                before = Comparison(trace_a, trace_b, alignment, before)
+                found.suspects = before.sweep()
+                found.notes += [
+                    f"step {here}: {name} holds the same elements in another order" for name in before.found.permuted
+                ]
+                found.not_run |= before.found.not_run
+            else:
+                found.alone.add(here)
+                is_first = here == steps[0][0]
+                found.suspects = judged_by_statistics(trace_a, trace_b, alignment, is_first=is_first)
+            if found.suspects:
+                found.window = window(trace_a, trace_b, alignment, found.suspects[0])
+                return found
+        done()
+    return found
+
+
+def _add_across(found: Judgement, outcome: Outcome) -> None:
+    found.matched += outcome.matched
+    found.unmatched += outcome.unmatched
+    found.inherited += outcome.inherited
+    found.not_run |= outcome.not_run
+    found.notes += outcome.notes
+    found.of_frameworks = True
+    found.suspects = outcome.suspects
+
+
+def _parts(a: Catalog, b: Catalog, steps: Steps, rank: int) -> Iterator[tuple[int, list[tuple[Trace, Trace]]]]:
+    """The steps, in the parts that both dumps have of them."""
+    for here, there in steps:
+        parts_a, parts_b = read_traces(a, here, rank), read_traces(b, there, rank)
+        yield here, [
+            (part_a or Trace(here, rank, []), part_b or Trace(there, rank, []))
+            for part_a, part_b in itertools.zip_longest(parts_a, parts_b)
+        ]
+
+
+def _has_elements(trace: Trace) -> bool:
+    return any(holds_elements(node.outputs) for node in trace.nodes)
+
+
+def notes_of(judgements: Sequence[Judgement], steps: Steps, *, can_replay: bool) -> list[str]:
+    """What a reader has to know of how it was judged."""
+    notes = [note for found in judgements for note in found.notes]
+    not_run = sorted(set().union(*(found.not_run for found in judgements)))
+    alone = set().union(*(found.alone for found in judgements))
+    if not_run:
+        named = ", ".join(not_run[:5]) + (", ..." if len(not_run) > 5 else "")
+        notes.append(
+            f"{amounts.count(len(not_run), 'kernel')} could not be run again, so what they recorded was compared, more loosely: {named}"
+            + ("" if can_replay else "; PyTorch is not installed here, and runs operators again: pip install torch")
+        )
+    if alone:
+        notes.append(
+            f"{len(alone):,} of {len(steps):,} steps have statistics alone: structure, arguments and wiring were judged, and nothing was "
+            "run again; dump both with --full to have elements"
+        )
+    return notes
