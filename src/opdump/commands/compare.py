@@ -56,7 +56,9 @@ prove less.""",
 @click.argument("b", required=False)
 @click.option("--step", "steps", type=_Steps(), help="This step alone, of both; N:M for N of A and M of B.")
 @click.option("--rank", type=int, metavar="R", help="This rank of both.  [default: all that both have]")
-@click.option("-o", "--output", metavar="DIR", help="Write compare.json, .csv (every pair of outputs), .html and .txt there.")
+@click.option(
+    "-o", "--output", metavar="DIR", help="Write compare.json, .csv (every pair of outputs), .html and .txt there."
+)
 @click.option(
     "--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Sources to show."
 )
@@ -82,9 +84,7 @@ def compare(
     if b is None and (steps is None or steps[0] == steps[1]):
         raise click.UsageError("one dump alone: name a second one, or two of its steps: --step 3:4")
     try:
-        code = _compare(
-            a, a if b is None else b, steps, rank, output, limit, as_json=as_json, jobs=jobs, wide=wide
-        )
+        code = _compare(a, a if b is None else b, steps, rank, output, limit, as_json=as_json, jobs=jobs, wide=wide)
     except OpdumpError as error:
         click.echo(f"opdump: error: {error}", err=True)
         code = EXIT_USAGE
@@ -112,9 +112,7 @@ def _compare(
 
     first, second = steps if steps is not None else (None, None)
     with progress_bar() as progress, _executor(jobs) as executor:
-        result = compare_dumps(
-            a, b, step=first, step_b=second, rank=rank, executor=executor, progress=progress
-        )
+        result = compare_dumps(a, b, step=first, step_b=second, rank=rank, executor=executor, progress=progress)
     if output is not None:
         from opdump.reports.comparison_files import write_comparison
 

@@ -56,12 +56,12 @@ def compare(
     names = str(one.path), str(other.path)
     if not ranks:
         return Result(verdict="incomparable", a=names[0], b=names[1], notes=(_nothing_common(one, other),))
-    tell = progress or (lambda what, done, total: None)
+    tell = progress or _untold
     if executor is None or len(ranks) == 1 or isinstance(a, Catalog) or isinstance(b, Catalog):
         judged = list(_judged(one, other, steps, ranks, tell))
     else:
         found = executor.map(_judge_rank, *zip(*((names, steps[each], each) for each in ranks), strict=True))
-        judged = [each for each in _counted(found, len(ranks), tell)]
+        judged = list(_counted(found, len(ranks), tell))
     return _result(names, steps, dict(zip(ranks, judged, strict=True)), executor, tell)
 
 
@@ -86,7 +86,7 @@ def _result(
     verdict: Verdict = (
         "incomparable" if not matched else "divergent" if suspects else "identical" if identical else "benign"
     )
-    notes = notes_of(list(judged.values()), sorted(set(common)), can_replay=can_replay())
+    notes = notes_of(list(judged.values()), len(set(common)), can_replay=can_replay())
     return Result(
         verdict=verdict,
         a=names[0],
@@ -103,6 +103,10 @@ def _result(
         window=next((found.window for found in judged.values() if found.window), ()),
         missing_metrics=missing,
     )
+
+
+def _untold(_what: str, _done: int, _total: int) -> None:
+    """Nobody wants to know how far it is."""
 
 
 def _opened(dump: Dump) -> Catalog:

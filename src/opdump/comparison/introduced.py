@@ -67,7 +67,9 @@ class Introduced:
     def headline(self) -> str:
         """The difference in one line."""
         op, (words, what) = self.op, _WORDS[self.kind]
-        score = f", {what} is {self.score:,.0f} times its rounding" if self.score is not None and self.score >= 1 else ""
+        score = (
+            f", {what} is {self.score:,.0f} times its rounding" if self.score is not None and self.score >= 1 else ""
+        )
         if self.kind == "precision" and score:
             score = f", its rounding is {self.score:,.0f} times as coarse"
         side = "" if self.b is not None else " of A"
@@ -75,7 +77,6 @@ class Introduced:
         line = f"; {op.line}" if op.line else ""
         name = " ".join(part for part in (f"#{op.order}", f"{op.op_type}{side}", shown_scope(op)) if part)
         return f"{name} {self.io}.{self.slot}{rank}: {words}{score}{line}"
-
 
 
 def introduced(suspect: Suspect) -> Introduced:

@@ -92,17 +92,20 @@ def _parts(a: Catalog, b: Catalog, steps: Steps, rank: int) -> Iterator[tuple[in
     """The steps, in the parts that both dumps have of them."""
     for here, there in steps:
         parts_a, parts_b = read_traces(a, here, rank), read_traces(b, there, rank)
-        yield here, [
-            (part_a or Trace(here, rank, []), part_b or Trace(there, rank, []))
-            for part_a, part_b in itertools.zip_longest(parts_a, parts_b)
-        ]
+        yield (
+            here,
+            [
+                (part_a or Trace(here, rank, []), part_b or Trace(there, rank, []))
+                for part_a, part_b in itertools.zip_longest(parts_a, parts_b)
+            ],
+        )
 
 
 def _has_elements(trace: Trace) -> bool:
     return any(holds_elements(node.outputs) for node in trace.nodes)
 
 
-def notes_of(judgements: Sequence[Judgement], steps: Steps, *, can_replay: bool) -> list[str]:
+def notes_of(judgements: Sequence[Judgement], steps: int, *, can_replay: bool) -> list[str]:
     """What a reader has to know of how it was judged."""
     notes = [note for found in judgements for note in found.notes]
     not_run = sorted(set().union(*(found.not_run for found in judgements)))
@@ -115,7 +118,7 @@ def notes_of(judgements: Sequence[Judgement], steps: Steps, *, can_replay: bool)
         )
     if alone:
         notes.append(
-            f"{len(alone):,} of {len(steps):,} steps have statistics alone: structure, arguments and wiring were judged, and nothing was "
+            f"{len(alone):,} of {steps:,} steps have statistics alone: structure, arguments and wiring were judged, and nothing was "
             "run again; dump both with --full to have elements"
         )
     return notes

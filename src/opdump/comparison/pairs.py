@@ -184,7 +184,9 @@ def _is_readable(record: TensorRecord) -> bool:
 
 
 def _metrics(a: Array, dtype_a: str, b: Array, dtype_b: str) -> PairMetrics:
-    atol, rtol = max(_TOLERANCES.get(dtype_a, (0.0, 0.0)), _TOLERANCES.get(dtype_b, (0.0, 0.0)), key=lambda each: each[1])
+    atol, rtol = max(
+        _TOLERANCES.get(dtype_a, (0.0, 0.0)), _TOLERANCES.get(dtype_b, (0.0, 0.0)), key=lambda each: each[1]
+    )
     if dtype_a == dtype_b == "bfloat16":
         return compare_pair(_bits(a), _bits(b), atol=atol, rtol=rtol, dtype_a="bfloat16", dtype_b="bfloat16")
     return compare_pair(comparable(a), comparable(b), atol=atol, rtol=rtol)

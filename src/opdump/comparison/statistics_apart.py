@@ -42,7 +42,10 @@ def _scale(record: TensorRecord, size: int) -> float:
 def same_statistics(one: TensorRecord, other: TensorRecord) -> bool:
     """Whether both have the same statistics, NaN being the same as NaN."""
     return one.statistics.keys() == other.statistics.keys() and all(
-        value == other.statistics[name] or value != value  # noqa: PLR0124  NaN
-        and other.statistics[name] != other.statistics[name]
+        value == other.statistics[name]
+        or (
+            value != value  # noqa: PLR0124  NaN
+            and other.statistics[name] != other.statistics[name]
+        )
         for name, value in one.statistics.items()
     )

@@ -80,7 +80,9 @@ def window(a: Trace, b: Trace, alignment: Alignment, suspect: Suspect) -> list[N
         return []
     last = places[-1]
     first = next(place for place in places if last - place <= _BEFORE)
-    return [_neighbour(*row, is_source=_is_of(suspect, row)) for row in rows[max(0, first - _BEFORE) : last + _AFTER + 1]]
+    return [
+        _neighbour(*row, is_source=_is_of(suspect, row)) for row in rows[max(0, first - _BEFORE) : last + _AFTER + 1]
+    ]
 
 
 def _merged(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Row]:

@@ -67,7 +67,10 @@ def _html(result: Result) -> str:
     left = f"; the first {len(shown):,} of {len(rows):,}, compare.csv has all" if len(shown) < len(rows) else ""
     table = html_table(
         list(shown[0]) if shown else (),
-        [["" if value is None else f"{value:.6g}" if isinstance(value, float) else value for value in row.values()] for row in shown],
+        [
+            ["" if value is None else f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]
+            for row in shown
+        ],
         caption=f"Outputs that are not identical{left}",
     )
     body = result._repr_html_() + (table if shown else html_line("Every output is identical."))
