@@ -12,10 +12,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from types import MappingProxyType
+from typing import Final, Literal
 
 from opdump.comparison.trace import Node, Trace, leaf_name
 
 Token = Hashable
+MatchKind = Literal[
+    "by hand",  # somebody said so
+    "name",  # type, shapes, arguments, module, inputs and line
+    "sequence",  # its place among others of its type
+    "data flow",  # its makers or readers are matched
+    "memory",  # it reads the memory that the other reads
+    "likeness",  # nothing but what it is like
+]
 _ROUNDS = 4
 """How often pairs are looked for along the data flow: each round reaches one operator further."""
 
@@ -26,6 +36,8 @@ class Alignment:
 
     b_of: Mapping[int, int]
     a_of: Mapping[int, int]
+    kinds: Mapping[int, MatchKind] = field(default_factory=dict)
+    """How each pair was found, by the index in A."""
     storages: Mapping[int, int] = field(default_factory=dict)
     """Which storage of A is which of B."""
 
@@ -35,13 +47,36 @@ class Alignment:
         return len(self.b_of)
 
 
-def align(a: Trace, b: Trace) -> Alignment:
-    """Matches the nodes of two traces."""
-    pairs: dict[int, int] = {}
+_NONE: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+def align(a: Trace, b: Trace, given: Mapping[int, int] = _NONE) -> Alignment:
+    """Matches the nodes of two traces; the pairs of `given` as they are."""
+    pairs = dict(given)
+    kinds: dict[int, MatchKind] = dict.fromkeys(given, "by hand")
     for describe in (_named, _placed, _shaped, _typed_with_shape):
         _match_gaps(a.nodes, b.nodes, describe, pairs)
-    _follow_data(a, b, pairs)
-    return Alignment(pairs, {there: here for here, there in pairs.items()}, _common_storages(a, b, pairs))
+        for here in pairs.keys() - kinds.keys():
+            kinds[here] = "name" if describe is _named else "sequence"
+    _follow_data(a, b, pairs, kinds)
+    kinds = {here: kinds[here] for here in pairs}
+    return Alignment(pairs, {there: here for here, there in pairs.items()}, kinds, _common_storages(a, b, pairs))
+
+
+def score(one: Node, other: Node) -> float:
+    """How much speaks for a pair, from 0 to 1: the share of what describes both that is the same."""
+    lines = [node.op.stack[0].code if node.op.stack else "" for node in (one, other)]
+    same = (
+        one.bare_type == other.bare_type,
+        one.op.phase == other.op.phase,
+        one.shapes[0] == other.shapes[0],
+        one.shapes[1] == other.shapes[1],
+        arguments_key(one) == arguments_key(other),
+        one.module == other.module,
+        lines[0] == lines[1],
+        _statistics(one) == _statistics(other),
+    )
+    return sum(same) / len(same)
 
 
 def arguments_key(node: Node) -> str:
@@ -121,7 +156,7 @@ def _increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-def _follow_data(a: Trace, b: Trace, pairs: dict[int, int]) -> None:
+def _follow_data(a: Trace, b: Trace, pairs: dict[int, int], kinds: dict[int, MatchKind]) -> None:
     """Matches what is left over by makers, readers and memory, and pairs again what was paired against the data flow."""
     users_a, users_b = a.users(), b.users()
     by_storage = _readers_of_storages(b)
@@ -131,8 +166,11 @@ def _follow_data(a: Trace, b: Trace, pairs: dict[int, int]) -> None:
         doubtful = {
             here
             for here, there in pairs.items()
-            if (found := sides.agreement(pairs, here, there)) < 0
-            or (found == 0 and a.nodes[here].op.phase == "optimizer")
+            if kinds[here] != "by hand"
+            and (
+                (found := sides.agreement(pairs, here, there)) < 0
+                or (found == 0 and a.nodes[here].op.phase == "optimizer")
+            )
         }
         free_b = set(range(len(b.nodes))) - {there for here, there in pairs.items() if here not in doubtful}
         by_type: dict[Token, list[int]] = defaultdict(list)
@@ -156,8 +194,10 @@ def _follow_data(a: Trace, b: Trace, pairs: dict[int, int]) -> None:
                 if agreement > 0 or node.op.phase != "optimizer":
                     scored.append((agreement + _likeness(node, b.nodes[index]), -index))
             if scored:
-                score, index = max(scored)
-                if score > 1:
+                best, index = max(scored)
+                if best > 1:
+                    if former.get(node.index) != -index:
+                        kinds[node.index] = sides.kind(pairs, node.index, -index)
                     pairs[node.index] = -index
                     free_b.discard(-index)
         if pairs == former:
@@ -246,6 +286,16 @@ class _Sides:
         readers = Counter(pairs.get(user, -1) for slot in one.outputs for user, _ in self.users_a.get((here, slot), ()))
         readers_there = Counter(user for slot in other.outputs for user, _ in self.users_b.get((there, slot), ()))
         return score + float((readers & readers_there).total())
+
+    def kind(self, pairs: Mapping[int, int], here: int, there: int) -> MatchKind:
+        """What the two are matched by."""
+        one, other = self.a.nodes[here], self.b.nodes[there]
+        if any((pairs.get(maker), slot) in other.makers.values() for maker, slot in one.makers.values()):
+            return "data flow"
+        held = {self.storages.get(record.memory.storage) for record in one.inputs.values() if record.memory is not None}
+        if any(record.memory is not None and record.memory.storage in held for record in other.inputs.values()):
+            return "memory"
+        return "data flow" if self.agreement(pairs, here, there) > 0 else "likeness"
 
 
 def _likeness(one: Node, other: Node) -> float:
