@@ -22,6 +22,8 @@ from opdump.errors import OpdumpError
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from opdump.comparison.result import Result
+
 _EXITS: Final = {"identical": 0, "benign": 0, "divergent": 1, "incomparable": 3}
 
 
@@ -43,6 +45,7 @@ class _Steps(click.ParamType[tuple[int, int]]):
 Examples:
   opdump compare /data/before /data/after            two versions of a program
   opdump compare /data/run --step 3:4                two steps of one run
+  opdump compare /data/a /data/b --save-match m.yaml which operator is which
   opdump compare /data/a /data/b --json | jq .introduced[0]
 
 \b
@@ -62,6 +65,8 @@ prove less.""",
 @click.option(
     "--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Sources to show."
 )
+@click.option("--save-match", metavar="FILE", help="Write there which operator is which (match.yaml).")
+@click.option("--match", metavar="FILE", help="Keep the pairs of this match.yaml as they are.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes.")
 @click.option("--wide", is_flag=True, help="Cut nothing for the width of the terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json/compare.json).")
@@ -73,6 +78,8 @@ def compare(
     rank: int | None,
     output: str | None,
     limit: int,
+    save_match: str | None,
+    match: str | None,
     jobs: int,
     wide: bool,
     as_json: bool,
@@ -81,10 +88,27 @@ def compare(
 
     Without B, two steps of A are compared: --step N:M.
     """
+    from opdump.comparison.compare import compare as compare_dumps
+
     if b is None and (steps is None or steps[0] == steps[1]):
         raise click.UsageError("one dump alone: name a second one, or two of its steps: --step 3:4")
     try:
-        code = _compare(a, a if b is None else b, steps, rank, output, limit, as_json=as_json, jobs=jobs, wide=wide)
+        first, second = steps if steps is not None else (None, None)
+        with progress_bar() as progress, _executor(jobs) as executor:
+            result = compare_dumps(
+                a,
+                a if b is None else b,
+                step=first,
+                step_b=second,
+                rank=rank,
+                match=match,
+                executor=executor,
+                progress=progress,
+            )
+        if save_match is not None:
+            result.save_matches(save_match)
+        _report(result, output, limit, as_json=as_json, wide=wide)
+        code = _EXITS[result.verdict]
     except OpdumpError as error:
         click.echo(f"opdump: error: {error}", err=True)
         code = EXIT_USAGE
@@ -94,25 +118,10 @@ def compare(
     sys.exit(code)
 
 
-def _compare(
-    a: str,
-    b: str,
-    steps: tuple[int, int] | None,
-    rank: int | None,
-    output: str | None,
-    limit: int,
-    *,
-    as_json: bool,
-    jobs: int,
-    wide: bool,
-) -> int:
-    from opdump.comparison.compare import compare as compare_dumps
+def _report(result: Result, output: str | None, limit: int, *, as_json: bool, wide: bool) -> None:
     from opdump.reports.comparison import print_comparison
     from opdump.reports.table import Printer
 
-    first, second = steps if steps is not None else (None, None)
-    with progress_bar() as progress, _executor(jobs) as executor:
-        result = compare_dumps(a, b, step=first, step_b=second, rank=rank, executor=executor, progress=progress)
     if output is not None:
         from opdump.reports.comparison_files import write_comparison
 
@@ -121,7 +130,6 @@ def _compare(
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
         print_comparison(Printer(wide=wide), result, limit=limit)
-    return _EXITS[result.verdict]
 
 
 @contextmanager

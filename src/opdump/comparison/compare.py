@@ -15,6 +15,7 @@ from opdump.adapters.replay import can_replay
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.comparison.introduced import introduced
 from opdump.comparison.judgement import Judgement, Steps, judge, notes_of
+from opdump.comparison.match_file import GivenMatches, read_matches
 from opdump.comparison.pairs import Measured, Outputs, PairRow, State, measured, units
 from opdump.comparison.result import Result, Verdict
 from opdump.records import OpRecord
@@ -31,6 +32,7 @@ def compare(
     step: int | None = None,
     step_b: int | None = None,
     rank: int | None = None,
+    match: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -40,6 +42,7 @@ def compare(
     step      this step alone, of both; `step_b` where B's is another. Without it all steps that both have, in order, up to the first
               in which a difference was introduced
     rank      the rank of both; without it all that both have
+    match     a match.yaml with pairs of operators that are kept as they are there; `Result.save_matches` writes one
     executor  runs the work: ranks (of dumps that are paths), and ranges of operators. Of any kind that `concurrent.futures` knows;
               without it everything runs here
     progress  is told how far it is
@@ -47,7 +50,8 @@ def compare(
     NaN at the same place, and the same infinity, are no difference. Where the dumps have statistics alone, structure and
     arguments are compared, and statistics.
 
-    Raises as `opdump.open` does, and NotInDumpError where a dump has no such rank.
+    Raises as `opdump.open` does, NotInDumpError where a dump has no such rank, and ConfigError, with the line, for a match.yaml that
+    cannot be used.
     """
     one, other = _opened(a), _opened(b)
     ranks = [rank] if rank is not None else [each for each in one.ranks if each in set(other.ranks)]
@@ -57,10 +61,11 @@ def compare(
     if not ranks:
         return Result(verdict="incomparable", a=names[0], b=names[1], notes=(_nothing_common(one, other),))
     tell = progress or _untold
+    given = None if match is None else read_matches(Path(match))
     if executor is None or len(ranks) == 1 or isinstance(a, Catalog) or isinstance(b, Catalog):
-        judged = list(_judged(one, other, steps, ranks, tell))
+        judged = list(_judged(one, other, steps, ranks, given, tell))
     else:
-        found = executor.map(_judge_rank, *zip(*((names, steps[each], each) for each in ranks), strict=True))
+        found = executor.map(_judge_rank, *zip(*((names, steps[each], each, given) for each in ranks), strict=True))
         judged = list(_counted(found, len(ranks), tell))
     return _result(names, steps, dict(zip(ranks, judged, strict=True)), executor, tell)
 
@@ -100,6 +105,7 @@ def _result(
         steps=sorted(set(common)),
         ranks=list(judged),
         pairs=pairs,
+        matches=[each for found in judged.values() for each in found.matches],
         window=next((found.window for found in judged.values() if found.window), ()),
         missing_metrics=missing,
     )
@@ -126,7 +132,12 @@ def _nothing_common(a: Catalog, b: Catalog) -> str:
 
 
 def _judged(
-    a: Catalog, b: Catalog, steps: dict[int, Steps], ranks: Sequence[int], tell: Progress
+    a: Catalog,
+    b: Catalog,
+    steps: dict[int, Steps],
+    ranks: Sequence[int],
+    given: GivenMatches | None,
+    tell: Progress,
 ) -> Iterator[Judgement]:
     done, total = 0, sum(len(steps[rank]) for rank in ranks)
 
@@ -137,12 +148,12 @@ def _judged(
 
     tell("judging steps", 0, total)
     for rank in ranks:
-        yield judge(a, b, steps[rank], rank, step_done)
+        yield judge(a, b, steps[rank], rank, given, step_done)
 
 
-def _judge_rank(paths: tuple[str, str], steps: Steps, rank: int) -> Judgement:
+def _judge_rank(paths: tuple[str, str], steps: Steps, rank: int, given: GivenMatches | None) -> Judgement:
     """The same in another process."""
-    return judge(open_dump(Path(paths[0])), open_dump(Path(paths[1])), steps, rank)
+    return judge(open_dump(Path(paths[0])), open_dump(Path(paths[1])), steps, rank, given)
 
 
 def _counted(found: Iterator[Judgement], total: int, tell: Progress) -> Iterator[Judgement]:
@@ -172,14 +183,14 @@ def _states(found: Judgement, rows: Sequence[Measured]) -> Iterator[PairRow]:
     outputs = {(_place(op), suspect.slot) for suspect, op in accused if suspect.io == "output"}
     readers = {_place(op) for suspect, op in accused if suspect.io == "input"}
     first = min((_place(op) for _, op in accused), default=None)
-    for number, ((one, other), row) in enumerate(zip(found.outputs, rows, strict=True)):
+    for number, ((one, other), kind, row) in enumerate(zip(found.outputs, found.matched_by, rows, strict=True)):
         place = _place(other.op)
         state: State = "noise"
         if row.identical:
             state = "identical"
         elif first is not None and number >= found.diverging and row.is_beyond_rounding and place >= first:
             state = "introduced" if place in readers or (place, other.slot) in outputs else "inherited"
-        yield PairRow(one.op, other.op, other.slot, one.dtype, other.dtype, other.shape, state, row)
+        yield PairRow(one.op, other.op, kind, other.slot, one.dtype, other.dtype, other.shape, state, row)
 
 
 Place = tuple[int, int, int, str]

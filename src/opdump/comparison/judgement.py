@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from opdump import amounts
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
-from opdump.comparison.alignment import align
+from opdump.comparison.alignment import MatchKind, align
 from opdump.comparison.by_statistics import judged_by_statistics
 from opdump.comparison.integrity import holds_elements
+from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.pairs import Outputs, outputs_of
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
@@ -31,6 +32,9 @@ class Judgement:
     suspects: Sequence[Suspect] = ()
     window: Sequence[Neighbour] = ()
     outputs: list[Outputs] = field(default_factory=list)
+    matched_by: list[MatchKind] = field(default_factory=list)
+    """How the operators of each of these were matched."""
+    matches: list[StepMatches] = field(default_factory=list)
     diverging: int = 0
     alone: set[int] = field(default_factory=set)
     """Steps that have statistics alone."""
@@ -43,23 +47,37 @@ class Judgement:
     """Whether the runs are of different frameworks, whose bits are never expected to be the same."""
 
 
-def judge(a: Catalog, b: Catalog, steps: Steps, rank: int, done: Callable[[], None] = lambda: None) -> Judgement:
-    """Judges a rank of two dumps. `done` is called after each step."""
+def judge(
+    a: Catalog,
+    b: Catalog,
+    steps: Steps,
+    rank: int,
+    given: GivenMatches | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> Judgement:
+    """Judges a rank of two dumps, where the pairs of `given` are matched. `done` is called after each step."""
     found = Judgement()
     before: Comparison | None = None
     for here, parts in _parts(a, b, steps, rank):
-        for trace_a, trace_b in parts:
+        fixed = [{}] * len(parts) if given is None else given.of(parts)
+        alignments = [
+            None if of_different_frameworks(*part) else align(*part, pairs)
+            for part, pairs in zip(parts, fixed, strict=True)
+        ]
+        found.matches.append(matches_of(parts, alignments))
+        for (trace_a, trace_b), alignment in zip(parts, alignments, strict=True):
             found.diverging = len(found.outputs)
-            if of_different_frameworks(trace_a, trace_b):
+            if alignment is None:
                 _add_across(found, compare_across(trace_a, trace_b))
                 if found.suspects:
                     return found
                 continue
-            alignment = align(trace_a, trace_b)
             found.matched += alignment.matched
             found.unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched
             for there, index in sorted(alignment.a_of.items()):
-                found.outputs.extend(outputs_of(trace_a.nodes[index], trace_b.nodes[there]))
+                outputs = list(outputs_of(trace_a.nodes[index], trace_b.nodes[there]))
+                found.outputs += outputs
+                found.matched_by += [alignment.kinds[index]] * len(outputs)
             if _has_elements(trace_a) and _has_elements(trace_b):
                 before = Comparison(trace_a, trace_b, alignment, before)
                 found.suspects = before.sweep()

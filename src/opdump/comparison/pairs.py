@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.comparison.alignment import MatchKind
 from opdump.comparison.differences import comparable, epsilon_of
 from opdump.comparison.statistics_apart import DIFFERS, apart, same_statistics
 from opdump.comparison.trace import Node, has_elements
@@ -88,6 +89,7 @@ class PairRow:
 
     a: OpRecord
     b: OpRecord
+    matched_by: MatchKind
     slot: int
     dtype_a: str
     dtype_b: str
@@ -106,7 +108,7 @@ class PairRow:
             "op_type": self.b.op_type,
             "name_a": self.a.op_name,
             "name_b": self.b.op_name,
-            "matched_by": "name" if self.a.op_name == self.b.op_name else "alignment",
+            "matched_by": self.matched_by,
             "source": self.b.line,
             "slot": self.slot,
             "dtype_a": self.dtype_a,

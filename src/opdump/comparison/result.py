@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from opdump import amounts
 from opdump.comparison.introduced import Introduced
+from opdump.comparison.match_file import StepMatches, write_matches
 from opdump.comparison.pairs import PairRow
 from opdump.comparison.window import WINDOW_HEADINGS, Neighbour
 from opdump.html_table import html_facts, html_line, html_table
@@ -47,6 +50,8 @@ class Result:
     ranks: Sequence[int] = field(default=())
     pairs: Sequence[PairRow] = field(default=(), repr=False)
     window: Sequence[Neighbour] = field(default=(), repr=False)
+    matches: Sequence[StepMatches] = field(default=(), repr=False)
+    """Which operator of A is which of B, step by step, with what it was matched by."""
     missing_metrics: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -73,6 +78,10 @@ class Result:
         rows = [pair.row() for pair in self.pairs]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         return [{name: row.get(name) for name in columns} for row in rows]
+
+    def save_matches(self, path: str | os.PathLike[str]) -> None:
+        """Write a match.yaml, which can be edited and given to `compare(match=...)`. Raises DumpPathError where it cannot be written."""
+        write_matches(Path(path), self.a, self.b, self.matches)
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values, after the schema in docs/json/compare.json."""

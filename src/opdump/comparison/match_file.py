@@ -1,0 +1,243 @@
+"""match.yaml: which operator of A is which of B, as a comparison found it and as somebody corrects it.
+
+    steps:
+    - rank: 0
+      step: 0
+      pairs:
+      - {a: Default/first-Linear/addmm-op1, b: Default/first-Linear/addmm-op1, kind: name, score: 1.0}
+      - {a: Default/mul-op5 #2, b: Default/mul-op9, kind: sequence, score: 0.75}
+      unmatched:
+        a: [Default/gelu-op2]
+        b: [Default/tanh-op3]
+
+The second execution of an operator in a step is `NAME #2`. Pairs that are read are fixed, and the rest is matched as ever, what stands under
+`unmatched` included: to keep two operators apart, give one of them another partner.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from opdump.comparison.alignment import Alignment, MatchKind, score
+from opdump.comparison.trace import Trace
+from opdump.errors import ConfigError, DumpPathError
+
+_EXECUTION: Final = re.compile(r"(.*) #(\d+)")
+_HEAD: Final = """\
+# Which operator of A is which of B, as opdump compare matched them. Edit pairs and give the file back with --match:
+# they are kept as they are here, and all others are matched as ever. score says how much speaks for a pair, from 0 to 1.
+"""
+_Place = tuple[int, int, int]
+"""Rank, step of A, step of B."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A pair of operators, by their names."""
+
+    a: str
+    b: str
+    kind: MatchKind
+    score: float
+
+
+@dataclass(slots=True)
+class StepMatches:
+    """What was matched in a step."""
+
+    rank: int
+    step: int
+    step_b: int
+    pairs: list[Match] = field(default_factory=list)
+    unmatched_a: list[str] = field(default_factory=list)
+    unmatched_b: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A pair that somebody wrote, with the line where it stands."""
+
+    a: str
+    b: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenMatches:
+    """The pairs of a match.yaml."""
+
+    path: Path
+    steps: Mapping[_Place, Sequence[_Given]]
+
+    def of(self, parts: Sequence[tuple[Trace, Trace]]) -> list[dict[int, int]]:
+        """The pairs of a step, by index, for each of its parts.
+
+        Raises ConfigError, with the line and the nearest names, for an operator that the step does not have.
+        """
+        found: list[dict[int, int]] = [{} for _ in parts]
+        if not parts:
+            return found
+        one, other = parts[0]
+        given = self.steps.get((one.rank, one.step, other.step), ())
+        if not given:
+            return found
+        names_a, names_b = (_places([part[side] for part in parts]) for side in (0, 1))
+        used: dict[tuple[int, int], int] = {}
+        for pair in given:
+            part, here = self._find(pair.a, names_a, "A", pair.line)
+            part_b, there = self._find(pair.b, names_b, "B", pair.line)
+            if part != part_b:
+                raise self._error(pair.line, f"{pair.a} and {pair.b} do not run in the same part of the step")
+            if here in found[part] or (part, there) in used:
+                name = pair.a if here in found[part] else pair.b
+                raise self._error(pair.line, f"{name} stands in another pair of this step already")
+            found[part][here] = there
+            used[part, there] = pair.line
+        return found
+
+    def _find(self, name: str, places: Mapping[str, tuple[int, int]], side: str, line: int) -> tuple[int, int]:
+        if name not in places:
+            near = difflib.get_close_matches(name, list(places), 3)
+            more = f"; the nearest are {', '.join(near)}" if near else f"; it has {len(places):,} others"
+            raise self._error(line, f"{side} has no operator {name!r} in this step{more}")
+        return places[name]
+
+    def _error(self, line: int, what: str) -> ConfigError:
+        return ConfigError(f"{self.path}:{line}: {what}")
+
+
+def _places(parts: Sequence[Trace]) -> dict[str, tuple[int, int]]:
+    """Part and index of each operator of a step, by the name that the file has for it."""
+    return {name: (number, index) for number, names in enumerate(_names(parts)) for index, name in enumerate(names)}
+
+
+def _names(parts: Sequence[Trace]) -> Iterator[list[str]]:
+    """The names of the operators of each part, those that ran before with a number."""
+    executions: dict[str, int] = {}
+    for part in parts:
+        names = []
+        for node in part.nodes:
+            count = executions[node.op.op_name] = executions.get(node.op.op_name, 0) + 1
+            names.append(node.op.op_name if count == 1 else f"{node.op.op_name} #{count}")
+        yield names
+
+
+def matches_of(parts: Sequence[tuple[Trace, Trace]], alignments: Sequence[Alignment | None]) -> StepMatches:
+    """What was matched in a step, which has at least one part; parts of two frameworks have no alignment, and are left out."""
+    one, other = parts[0]
+    found = StepMatches(one.rank, one.step, other.step)
+    names = zip(_names([part[0] for part in parts]), _names([part[1] for part in parts]), strict=True)
+    for (trace_a, trace_b), (names_a, names_b), alignment in zip(parts, names, alignments, strict=True):
+        if alignment is None:
+            continue
+        for here, there in sorted(alignment.b_of.items()):
+            worth = round(score(trace_a.nodes[here], trace_b.nodes[there]), 3)
+            found.pairs.append(Match(names_a[here], names_b[there], alignment.kinds[here], worth))
+        found.unmatched_a += [name for index, name in enumerate(names_a) if index not in alignment.b_of]
+        found.unmatched_b += [name for index, name in enumerate(names_b) if index not in alignment.a_of]
+    return found
+
+
+def write_matches(path: Path, a: str, b: str, steps: Sequence[StepMatches]) -> None:
+    """Writes the file. Raises DumpPathError where it cannot be written."""
+    import yaml
+
+    lines = [_HEAD, yaml.safe_dump({"a": a, "b": b}, allow_unicode=True), "steps:\n"]
+    for each in steps:
+        lines.append(f"- rank: {each.rank}\n  step: {each.step}\n")
+        if each.step_b != each.step:
+            lines.append(f"  step of b: {each.step_b}\n")
+        lines.append("  pairs:\n" if each.pairs else "  pairs: []\n")
+        lines += [
+            f"  - {_flow({'a': pair.a, 'b': pair.b, 'kind': pair.kind, 'score': pair.score})}" for pair in each.pairs
+        ]
+        lines.append("  unmatched:\n")
+        for side, names in (("a", each.unmatched_a), ("b", each.unmatched_b)):
+            lines.append(f"    {side}:\n" if names else f"    {side}: []\n")
+            lines += [f"    - {_flow(name)}" for name in names]
+    try:
+        path.write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise DumpPathError(
+            f"cannot write {path}: {error.strerror or error}; name a file in a directory that can be written"
+        ) from error
+
+
+def _flow(value: Any) -> str:
+    """A value on one line."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=2**31, sort_keys=False, allow_unicode=True)
+    return text.removesuffix("...\n")
+
+
+def read_matches(path: Path) -> GivenMatches:
+    """Reads a match.yaml. Raises ConfigError, with the line, for what is none."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: is no YAML: {error}") from error
+    reader = _Reader(path)
+    steps: dict[_Place, list[_Given]] = {}
+    for each in reader.items(reader.fields(root, ("a", "b", "steps")).get("steps")):
+        step = reader.fields(each, ("rank", "step", "step of b", "pairs", "unmatched"))
+        number = reader.number(step.get("step"), each)
+        there = number if "step of b" not in step else reader.number(step["step of b"], each)
+        rank = 0 if "rank" not in step else reader.number(step["rank"], each)
+        given = steps.setdefault((rank, number, there), [])
+        for pair in reader.items(step.get("pairs")):
+            names = reader.fields(pair, ("a", "b", "kind", "score"))
+            given.append(_Given(reader.name(names.get("a"), pair), reader.name(names.get("b"), pair), _line(pair)))
+    return GivenMatches(path, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Takes the nodes of a YAML file apart, which know their lines."""
+
+    path: Path
+
+    def fields(self, node: Any, known: Sequence[str]) -> dict[str, Any]:
+        if getattr(node, "id", "") != "mapping":
+            raise self._error(node, f"expected keys {', '.join(known)}")
+        found = {key.value: value for key, value in node.value}
+        for key, _ in node.value:
+            if key.value not in known:
+                raise self._error(key, f"unknown key {key.value!r}; known are {', '.join(known)}")
+        return found
+
+    def items(self, node: Any) -> list[Any]:
+        if node is None or (node.id == "scalar" and node.value in ("", "null", "~")):
+            return []
+        if node.id != "sequence":
+            raise self._error(node, "expected a list")
+        return list(node.value)
+
+    def number(self, node: Any, around: Any) -> int:
+        if node is None or node.id != "scalar" or not node.value.isdecimal():
+            raise self._error(node or around, "expected step and rank as numbers")
+        return int(node.value)
+
+    def name(self, node: Any, around: Any) -> str:
+        if node is None or node.id != "scalar":
+            raise self._error(node or around, "expected the name of an operator of A under a, of B under b")
+        text = str(node.value)
+        number = _EXECUTION.fullmatch(text)
+        return number[1] if number is not None and int(number[2]) == 1 else text
+
+    def _error(self, node: Any, what: str) -> ConfigError:
+        return ConfigError(f"{self.path}:{_line(node)}: {what}")
+
+
+def _line(node: Any) -> int:
+    return 1 if node is None else int(node.start_mark.line) + 1
