@@ -1,195 +1,144 @@
 """Whether the differences of two programs matter in the end.
 
 Two programs may part and meet again: a factor that is applied before a product in one and after it in the other. So before operators are
-accused, both programs are run through the step from the same values, all in float64, and what remains of it is compared: the parameters
-and states, and what nobody reads any more (the loss, the output of the network).
+accused, both programs are run in float64 from the same values, from the first step on, and what remains of the step is compared: the
+parameters and states, losses, and where nothing is trained the outputs. How far apart it may be is measured: both run again with other
+last bits, and what moves by that is noise.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.causes import fingerprint
-from opdump.comparison.differences import epsilon_of, is_permutation, unshaped_difference
-from opdump.comparison.execution import Execution, recorded, replay
+from opdump.comparison.differences import difference, epsilon_of, unshaped_difference
+from opdump.comparison.ends import Ends, ends_of, same_ends
+from opdump.comparison.execution import Execution, recorded
+from opdump.comparison.simulation import Simulation
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 
-_SAME: Final = 2e-7
-"""Relative: far above what float64 leaves; constants that were rounded to float32 come to that much."""
+_SAME: Final = 1e-9
+"""Relative: inputs that are as close are the same in float64."""
+_CLOSE: Final = 1e-3
+"""Relative: as close as this, what A begins with stands for what B begins with."""
+_SEEDS: Final = (1, 2)
 
 
-def comes_to_the_same(a: Trace, b: Trace, alignment: Alignment) -> bool:
-    """Whether both programs leave the same, from the same values; False too where that cannot be found out."""
-    first = Execution(a)
-    leaves: dict[tuple[int, int], Array] = {}
-    for node in a.nodes:
-        values = {}
-        for slot, record in node.inputs.items():
-            if record.skip:
-                continue
-            value = first.look_up(node, slot, recorded(record))
-            if value is None:
+@dataclass(slots=True)
+class _Both:
+    """Both programs, with or without noise."""
+
+    a: Simulation
+    b: Simulation
+
+    def step(self, a: Trace, b: Trace, alignment: Alignment) -> tuple[Ends, Ends] | None:
+        first = self.a.step(a, _own_input, _own_output)
+        if first is None:
+            return None
+        values = _FromA(first, alignment, {there: here for here, there in alignment.storages.items()})
+        second = self.b.step(b, values.leaf, values.output)
+        if second is None:
+            return None
+        return ends_of(first, self.a.carried), ends_of(second, self.b.carried)
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """The steps so far, run in float64 when somebody asks what they come to."""
+
+    _waiting: list[tuple[Trace, Trace, Alignment]] = field(default_factory=list)
+    _plain: _Both = field(default_factory=lambda: _Both(Simulation(), Simulation()))
+    _noisy: Sequence[_Both] = field(
+        default_factory=lambda: [
+            _Both(Simulation(np.random.default_rng(seed)), Simulation(np.random.default_rng(seed + len(_SEEDS))))
+            for seed in _SEEDS
+        ]
+    )
+
+    def then(self, a: Trace, b: Trace, alignment: Alignment) -> None:
+        """The next step, or part of one."""
+        self._waiting.append((a, b, alignment))
+
+    def comes_to_the_same(self) -> bool:
+        """Whether both programs leave the same at the end of the latest step; False too where that cannot be found out."""
+        found: list[tuple[Ends, Ends]] = []
+        for a, b, alignment in self._waiting:
+            ran = [both.step(a, b, alignment) for both in (self._plain, *self._noisy)]
+            found = [each for each in ran if each is not None]
+            if len(found) < len(ran):
+                self._waiting.clear()
                 return False
-            values[slot] = value
-            if (node.index, slot) in first.leaf_reads:
-                leaves[node.index, slot] = value
-        first.inputs[node.index] = values
-        _run(first, node, values)
-    second = Execution(b)
-    a_of = {there: here for here, there in alignment.storages.items()}
-    for node in b.nodes:
-        values = {}
-        partner = alignment.a_of.get(node.index)
-        for slot, record in node.inputs.items():
-            if record.skip:
-                continue
-            value = second.look_up(node, slot, _leaf(first, leaves, a_of, partner, node, slot))
-            if value is None:
-                return False
-            values[slot] = value
-        second.inputs[node.index] = values
-        _run(second, node, values)
-    return _same_ends(first, second, alignment)
+        latest = self._waiting[-1][2]
+        self._waiting.clear()
+        (first, second), *moved = found
+        return same_ends(first.with_noise([a for a, _ in moved]), second.with_noise([b for _, b in moved]), latest)
 
 
-def _leaf(
-    first: Execution,
-    leaves: dict[tuple[int, int], Array],
-    a_of: Mapping[int, int],
-    partner: int | None,
-    node: Node,
-    slot: int,
-) -> Array | None:
-    own = recorded(node.inputs[slot])
-    record = node.inputs[slot]
-    storage = None if record.memory is None else a_of.get(record.memory.storage)
-    if storage is not None and storage in first.leaf_storages:
-        value = first.leaf_storages[storage].seen_as(record)
-        if value is not None and (own is None or not is_permutation(value, own)):
-            return value
-    name = leaf_name(record)
-    known = first.leaves.get(name) if name else None
-    value = None if known is None else known.seen_as(record)
-    if value is not None:
-        return value
-    value = None if partner is None else leaves.get((partner, slot))
-    if value is None or own is None or value.shape != own.shape or is_permutation(value, own):
+@dataclass(frozen=True, slots=True)
+class _FromA:
+    """What B begins with is what A began with, where that is as close as rounding."""
+
+    first: Execution
+    alignment: Alignment
+    storages: Mapping[int, int]
+    """Which storage of B is which of A."""
+
+    def leaf(self, _: Execution, node: Node, slot: int) -> Array | None:
+        """What an input of B holds that nothing made."""
+        record = node.inputs[slot]
+        own = recorded(record)
+        for value in self._leaves(node, slot, record):
+            if own is None or _is_close(value, own, record):
+                return value
         return own
-    return value
+
+    def _leaves(self, node: Node, slot: int, record: TensorRecord) -> Iterator[Array]:
+        storage = None if record.memory is None else self.storages.get(record.memory.storage)
+        for held in (
+            None if storage is None else self.first.leaf_storages.get(storage),
+            self.first.leaves.get(leaf_name(record)),
+        ):
+            value = None if held is None else held.seen_as(record)
+            if value is not None:
+                yield value
+        partner = self.alignment.a_of.get(node.index)
+        if partner is not None and (partner, slot) in self.first.leaf_reads:
+            yield self.first.inputs[partner][slot]
+
+    def output(self, run: Execution, node: Node, slot: int) -> Array | None:
+        """What an operator of B gives that cannot be run again: for the same inputs, the same as A's."""
+        partner = self.alignment.a_of.get(node.index)
+        own = recorded(node.outputs[slot])
+        if partner is None:
+            return own
+        inputs = self.first.inputs[partner]
+        same = all(
+            place in inputs and unshaped_difference(inputs[place], value).relative <= _SAME
+            for place, value in run.inputs[node.index].items()
+        )
+        value = self.first.outputs[partner].get(slot)
+        return value if same and value is not None and (own is None or value.shape == own.shape) else own
 
 
-def _run(run: Execution, node: Node, values: dict[int, Array]) -> None:
-    """Runs a node; what cannot be run again gives what it gave: random numbers, operators of others."""
-    done = replay(node, values)
-    if done is None:
-        own = {slot: recorded(record) for slot, record in node.outputs.items()}
-        outputs = {slot: value for slot, value in own.items() if value is not None}
-    else:
-        outputs = dict(done.outputs)
-    run.outputs[node.index] = outputs
-    run.write(node, outputs)
+def _own_input(_: Execution, node: Node, slot: int) -> Array | None:
+    return recorded(node.inputs[slot])
 
 
-def _same_ends(first: Execution, second: Execution, alignment: Alignment) -> bool:
-    compared = 0
-    for one, other in _remaining(first, second, alignment):
-        if one is None or other is None:
-            return False
-        compared += 1
-        if unshaped_difference(one, other).relative > _SAME and fingerprint(one) != fingerprint(other):
-            return False
-    return compared > 0
+def _own_output(_: Execution, node: Node, slot: int) -> Array | None:
+    return recorded(node.outputs[slot])
 
 
-def _remaining(
-    first: Execution, second: Execution, alignment: Alignment
-) -> Iterator[tuple[Array | None, Array | None]]:
-    # By memory, since names may be others; by name where the memory is not known to be the same.
-    for name, record in first.trace.finals.items():
-        other = _final_of(second, name, record, alignment)
-        if other is None or record.memory is None or other.memory is None:
-            continue
-        # One that is a part of another's (q, k and v in one) has no counterpart; of single numbers it is not known which is which.
-        if math.prod(record.shape) == math.prod(other.shape) > 1:
-            yield _at_end(first, record), _at_end(second, other)
-    for held in first.leaves.values():
-        if held.place is None or held.place.memory is None or not epsilon_of(held.dtype):
-            continue
-        storage = alignment.storages.get(held.place.memory.storage)
-        one = first.memory.written(held.place.memory.storage)
-        two = None if storage is None else second.memory.written(storage)
-        if one is not None and two is not None and len(one) == len(two):
-            yield one, two
-    for node in first.trace.nodes:
-        there = alignment.b_of.get(node.index)
-        if node.op.phase == "optimizer" and there is not None:
-            # States of an optimizer that have no name yet: what it wrote in place.
-            yield from _written_in_place(first, second, node, second.trace.nodes[there])
-    numbers, others = list(_numbers(first)), list(_numbers(second))
-    if len(numbers) == len(others):
-        yield from zip(numbers, others, strict=True)
-    if not first.trace.finals:
-        yield from _last_outputs(first, second, alignment)
-
-
-def _numbers(run: Execution) -> Iterator[Array]:
-    """Losses: what a gradient begins with, and what the program reads as a number."""
-    for node in run.trace.nodes:
-        if node.bare_type in ("ones_like", "_local_scalar_dense"):
-            for slot in node.inputs:
-                value = run.inputs.get(node.index, {}).get(slot)
-                is_made = (node.index, slot) in run.writers
-                if is_made and value is not None and value.ndim == 0 and value.dtype.kind == "f":
-                    yield value
-
-
-def _last_outputs(first: Execution, second: Execution, alignment: Alignment) -> Iterator[tuple[Array, Array | None]]:
-    """Where nothing is trained: what nobody reads any more."""
-    for node in _ends(first.trace):
-        there = alignment.b_of.get(node.index)
-        for slot, value in first.outputs[node.index].items():
-            if there is not None:
-                yield value, second.outputs[there].get(slot)
-            else:
-                print_of = fingerprint(value)
-                same = (given for each in _ends(second.trace) for given in second.outputs[each.index].values())
-                yield value, next((given for given in same if fingerprint(given) == print_of), None)
-
-
-def _final_of(second: Execution, name: str, record: TensorRecord, alignment: Alignment) -> TensorRecord | None:
-    storage = None if record.memory is None else alignment.storages.get(record.memory.storage)
-    for other in second.trace.finals.values():
-        if storage is not None and other.memory is not None and other.memory.storage == storage:
-            return other
-    return second.trace.finals.get(name) if storage is None else None
-
-
-def _written_in_place(first: Execution, second: Execution, one: Node, other: Node) -> Iterator[tuple[Array, Array]]:
-    read = {record.memory.storage for record in one.inputs.values() if record.memory is not None}
-    for slot, record in one.outputs.items():
-        after = other.outputs.get(slot)
-        if record.memory is None or record.memory.storage not in read or after is None:
-            continue
-        held, held_after = first.memory.named(record), second.memory.named(after)
-        if held is not None and held_after is not None:
-            yield held.values, held_after.values
-
-
-def _at_end(run: Execution, record: TensorRecord) -> Array | None:
-    return run.memory.read(Node(len(run.trace.nodes), record.op, {0: record}, {}), 0).values
-
-
-def _ends(trace: Trace) -> Iterator[Node]:
-    """Operators of the forward pass whose outputs nobody reads."""
-    read = {maker for node in trace.nodes for maker in node.makers.values()}
-    for node in trace.nodes:
-        if node.op.phase == "forward" and node.outputs and not any((node.index, slot) in read for slot in node.outputs):
-            yield node
+def _is_close(value: Array, own: Array, record: TensorRecord) -> bool:
+    if value.shape != own.shape:
+        return False
+    if own.dtype.kind not in "fc":
+        return bool(np.array_equal(value, own))
+    return difference(own, value).relative <= max(_CLOSE, 2 * epsilon_of(record.dtype))

@@ -128,6 +128,21 @@ class Memory:
         buffer = self._buffers.get(storage)
         return None if buffer is None or not (buffer.writer >= 0).any() else buffer.values
 
+    def storages(self) -> Iterator[tuple[int, Named]]:
+        """Every storage of which something is known."""
+        for storage, buffer in self._buffers.items():
+            yield storage, Named(buffer.dtype, buffer.values, buffer.known)
+
+    def storage(self, number: int) -> Named | None:
+        """The same for one of them."""
+        buffer = self._buffers.get(number)
+        return None if buffer is None else Named(buffer.dtype, buffer.values, buffer.known)
+
+    def last_writers(self, number: int) -> frozenset[int]:
+        """Which nodes wrote what a storage holds."""
+        buffer = self._buffers.get(number)
+        return frozenset() if buffer is None else frozenset(np.unique(buffer.writer).tolist()) - {-1}
+
     def named(self, record: TensorRecord) -> Named | None:
         """The whole storage that a record lies in; None where nothing of it is known."""
         buffer = None if record.memory is None else self._buffers.get(record.memory.storage)

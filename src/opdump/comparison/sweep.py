@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, scalars_read
 from opdump.comparison.causes import Causes
-from opdump.comparison.confirmation import comes_to_the_same
+from opdump.comparison.confirmation import Rehearsal
 from opdump.comparison.differences import (
     Difference,
     difference,
@@ -79,11 +79,14 @@ class Comparison:
 
     whole_a: Integrity
     whole_b: Integrity
+    rehearsal: Rehearsal
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: Comparison | None = None) -> None:
         self.a, self.b, self.alignment = a, b, alignment
         self.whole_a = check_integrity(a, None if before is None else before.whole_a)
         self.whole_b = check_integrity(b, None if before is None else before.whole_b)
+        self.rehearsal = Rehearsal() if before is None else before.rehearsal
+        self.rehearsal.then(a, b, alignment)
         self._b_of_before = {} if before is None else before.alignment.b_of
         self.reference = run_reference(a, alignment.b_of)
         self.run = Execution(b)
@@ -107,7 +110,7 @@ class Comparison:
             for suspect in planted_casts(trace, matched, is_b=is_b):
                 self.found.add(suspect)
         if self.found.suspects and all(suspect.kind in _OF_THE_PROGRAM for suspect in self.found.suspects):
-            self.found.refuted = comes_to_the_same(self.a, self.b, self.alignment)
+            self.found.refuted = self.rehearsal.comes_to_the_same()
             if self.found.refuted:
                 return []
         return ranked(self.found.suspects, self.found.latent, self.a, self.b)

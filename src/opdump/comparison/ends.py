@@ -1,0 +1,237 @@
+"""What remains of a step, and whether it is the same for two programs: parameters and states, losses, outputs.
+
+What is a state of one program and a part of another's, under another name, or transposed, is found again by its elements: in float64 no two
+numbers are the same by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.execution import Execution
+from opdump.comparison.memory import Named
+from opdump.comparison.trace import Trace
+
+Array = NDArray[Any]
+
+_SAME: Final = 2e-7
+"""Relative: far above what float64 leaves; constants that were rounded to float32 come to that much."""
+_TIMES_NOISE: Final = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One tensor that remains."""
+
+    values: Array
+    scale: float
+    """How large that is what the step did to it."""
+    lasts: bool = True
+    """Whether it is known to be a parameter or a state, and not data or a gradient, which programs may do without."""
+    noise: float = 0.0
+    """How far rounding moves it, at most."""
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it counts steps, which programs do in several places or in one."""
+        return self.values.size <= 1 or self.values.dtype.kind not in "fc"
+
+    @property
+    def tolerance(self) -> float:
+        return _SAME * self.scale + _TIMES_NOISE * self.noise
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """All that remains of a step of one program."""
+
+    states: Mapping[int, End] = field(default_factory=dict)
+    """By storage: what was there before the step."""
+    made: Sequence[End] = ()
+    """What the optimizer wrote beside that: states that are new, and what it needed for itself."""
+    numbers: Sequence[End] = ()
+    """Losses: what a gradient begins with, and what the program reads as a number."""
+    outputs: Mapping[tuple[int, int], End] = field(default_factory=dict)
+    """By node and slot, where nothing is trained: what nobody reads any more."""
+
+    def with_noise(self, others: Iterable[Ends]) -> Ends:
+        """The same; `others` are those of the same program with other last bits."""
+        found = self
+        for other in others:
+            found = Ends(
+                {key: _apart(end, other.states[key]) for key, end in found.states.items()},
+                [_apart(*pair) for pair in zip(found.made, other.made, strict=True)],
+                [_apart(*pair) for pair in zip(found.numbers, other.numbers, strict=True)],
+                {key: _apart(end, other.outputs[key]) for key, end in found.outputs.items()},
+            )
+        return found
+
+
+def ends_of(run: Execution, carried: set[int]) -> Ends:
+    """What remains; `carried` are the storages that hold something from the steps before."""
+    trace = run.trace
+    kept = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
+    kept |= carried | {
+        held.place.memory.storage
+        for name, held in run.leaves.items()
+        if name.startswith("Parameter.") and held.place is not None and held.place.memory is not None
+    }
+    states: dict[int, End] = {}
+    made: list[End] = []
+    for storage, held in run.memory.storages():
+        writers = run.memory.last_writers(storage)
+        phases = {trace.nodes[index].op.phase for index in writers}
+        values = held.values if held.known is None else held.values[held.known]
+        before = run.leaf_storages.get(storage)
+        if before is not None:
+            states[storage] = End(
+                values, _size_of_change(before, held), storage in kept and bool(phases - {"backward"})
+            )
+        elif "optimizer" in phases:
+            made.append(End(values, _size(values)))
+    return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
+
+
+def same_ends(first: Ends, second: Ends, alignment: Alignment) -> bool:
+    """Whether both programs leave the same, as far as rounding lets them."""
+    return (
+        _same_states(first, second, alignment)
+        and _same_numbers(first.numbers, second.numbers)
+        and all(_is_output(end, place, second.outputs, alignment) for place, end in first.outputs.items())
+        and bool(first.numbers or first.outputs or any(end.lasts for end in first.states.values()))
+    )
+
+
+def _same_states(first: Ends, second: Ends, alignment: Alignment) -> bool:
+    alone_a = {storage for storage, end in first.states.items() if end.lasts and not end.is_counter}
+    alone_b = {storage for storage, end in second.states.items() if end.lasts and not end.is_counter}
+    for storage, end in first.states.items():
+        there = alignment.storages.get(storage)
+        other = None if there is None else second.states.get(there)
+        if there is None or other is None:
+            continue
+        if _is_same(end, other):
+            alone_a.discard(storage)
+            alone_b.discard(there)
+        elif end.lasts or other.lasts:
+            alone_a.add(storage)
+            alone_b.add(there)
+    return _are_among(
+        [first.states[storage] for storage in alone_a], [*second.states.values(), *second.made]
+    ) and _are_among([second.states[storage] for storage in alone_b], [*first.states.values(), *first.made])
+
+
+def _are_among(ends: Sequence[End], others: Sequence[End]) -> bool:
+    """Whether each element of these is one of the others'."""
+    if not ends:
+        return True
+    values = np.concatenate([end.values.reshape(-1) for end in others] or [np.zeros(0)])
+    allowed = np.concatenate([np.full(end.values.size, end.tolerance) for end in others] or [np.zeros(0)])
+    order = np.argsort(values)
+    values, allowed = values[order], allowed[order]
+    return len(values) > 0 and all(_is_among(end, values, allowed) for end in ends)
+
+
+def _is_among(end: End, values: Array, allowed: Array) -> bool:
+    own = end.values.reshape(-1)
+    after = np.searchsorted(values, own).clip(max=len(values) - 1)
+    before = (after - 1).clip(min=0)
+    with np.errstate(invalid="ignore"):
+        near = [
+            (np.abs(values[at] - own) <= end.tolerance + allowed[at])
+            | (np.isnan(own) & np.isnan(values[-1]))
+            | (values[at] == own)
+            for at in (before, after)
+        ]
+    return bool((near[0] | near[1]).all())
+
+
+def _same_numbers(first: Sequence[End], second: Sequence[End]) -> bool:
+    """Whether one program has all numbers of the other: one of them may print more."""
+    return _are_among(first, second) or _are_among(second, first)
+
+
+def _is_output(end: End, place: tuple[int, int], others: Mapping[tuple[int, int], End], alignment: Alignment) -> bool:
+    there = alignment.b_of.get(place[0])
+    partner = None if there is None else others.get((there, place[1]))
+    if partner is not None and _is_same(end, partner):
+        return True
+    return any(_is_same(_sorted(end), _sorted(other)) for other in others.values())
+
+
+def _sorted(end: End) -> End:
+    return replace(end, values=np.sort(end.values, axis=None))
+
+
+def _is_same(one: End, other: End) -> bool:
+    x, y = one.values.reshape(-1), other.values.reshape(-1)
+    if x.size != y.size:
+        return False
+    if x.dtype.kind in "biu" and y.dtype.kind in "biu":
+        return bool(np.array_equal(x, y))
+    beyond = _distance(x, y) - _TIMES_NOISE * max(one.noise, other.noise)
+    return _size(beyond.clip(min=0.0)) <= _SAME * max(one.scale, other.scale)
+
+
+def _distance(one: Array, other: Array) -> Array:
+    """How far elements are apart; NaN at the same place, and the same infinity, are no difference."""
+    with np.errstate(invalid="ignore"):
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        apart: Array = np.where(same, 0.0, np.abs(one - other))
+    return np.asarray(np.nan_to_num(apart, nan=math.inf, posinf=math.inf))
+
+
+def _apart(end: End, moved: End) -> End:
+    if end.values.size == 0 or end.values.dtype.kind not in "fc" or end.values.shape != moved.values.shape:
+        return end
+    noise = float(_distance(end.values, moved.values).max())
+    return replace(end, noise=max(end.noise, noise))
+
+
+def _numbers(run: Execution) -> Iterator[End]:
+    for node in run.trace.nodes:
+        if node.bare_type in ("ones_like", "_local_scalar_dense"):
+            for slot, value in run.inputs[node.index].items():
+                if (node.index, slot) in run.writers and value.ndim == 0 and value.dtype.kind == "f":
+                    yield End(value, _size(value))
+
+
+def _outputs(run: Execution) -> Iterator[tuple[tuple[int, int], End]]:
+    read = {maker for node in run.trace.nodes for maker in node.makers.values()}
+    for node in run.trace.nodes:
+        if not any((node.index, slot) in read for slot in node.outputs):
+            for slot, value in run.outputs[node.index].items():
+                yield (node.index, slot), End(value, _size(value))
+
+
+def _trains(trace: Trace) -> bool:
+    return any(node.op.phase != "forward" for node in trace.nodes)
+
+
+def _size_of_change(before: Named, after: Named) -> float:
+    size = min(len(before.values), len(after.values))
+    x, y = before.values[:size], after.values[:size]
+    if before.known is not None and after.known is not None:
+        both = before.known[:size] & after.known[:size]
+        x, y = x[both], y[both]
+    if not x.size or x.dtype.kind not in "fc" or y.dtype.kind not in "fc":
+        return _size(after.values)
+    with np.errstate(invalid="ignore"):
+        return _size(y - x)
+
+
+def _size(values: Array) -> float:
+    """The root mean square of what is finite; infinite where nothing is."""
+    magnitudes = np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64, copy=False))
+    finite = magnitudes[np.isfinite(magnitudes)]
+    if values.size and not finite.size:
+        return math.inf
+    top = float(finite.max()) if finite.size else 0.0
+    return top * math.sqrt(float(np.mean(np.square(finite / top)))) if top else 0.0
