@@ -7,7 +7,7 @@ numbers are the same by chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ Array = NDArray[Any]
 
 _SAME: Final = 2e-7
 """Relative: far above what float64 leaves; constants that were rounded to float32 come to that much."""
-_TIMES_NOISE: Final = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class End:
     lasts: bool = True
     """Whether it is known to be a parameter or a state, and not data or a gradient, which programs may do without."""
     noise: float = 0.0
-    """How far rounding moves it, at most."""
+    """How far an element may be moved by rounding."""
 
     @property
     def is_counter(self) -> bool:
@@ -45,7 +44,7 @@ class End:
 
     @property
     def tolerance(self) -> float:
-        return _SAME * self.scale + _TIMES_NOISE * self.noise
+        return _SAME * self.scale + self.noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +60,14 @@ class Ends:
     outputs: Mapping[tuple[int, int], End] = field(default_factory=dict)
     """By node and slot, where nothing is trained: what nobody reads any more."""
 
-    def with_noise(self, others: Iterable[Ends]) -> Ends:
-        """The same; `others` are those of the same program with other last bits."""
-        found = self
-        for other in others:
-            found = Ends(
-                {key: _apart(end, other.states[key]) for key, end in found.states.items()},
-                [_apart(*pair) for pair in zip(found.made, other.made, strict=True)],
-                [_apart(*pair) for pair in zip(found.numbers, other.numbers, strict=True)],
-                {key: _apart(end, other.outputs[key]) for key, end in found.outputs.items()},
-            )
-        return found
+    def with_noise(self, other: Ends, times: float) -> Ends:
+        """The same; `other` are those of the same program with other last bits, and `times` as far may rounding move them."""
+        return Ends(
+            {key: _with_noise(end, other.states[key], times) for key, end in self.states.items()},
+            [_with_noise(*pair, times) for pair in zip(self.made, other.made, strict=True)],
+            [_with_noise(*pair, times) for pair in zip(self.numbers, other.numbers, strict=True)],
+            {key: _with_noise(end, other.outputs[key], times) for key, end in self.outputs.items()},
+        )
 
 
 def ends_of(run: Execution, carried: set[int]) -> Ends:
@@ -176,7 +172,7 @@ def _is_same(one: End, other: End) -> bool:
         return False
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
         return bool(np.array_equal(x, y))
-    beyond = _distance(x, y) - _TIMES_NOISE * max(one.noise, other.noise)
+    beyond = _distance(x, y) - max(one.noise, other.noise)
     return _size(beyond.clip(min=0.0)) <= _SAME * max(one.scale, other.scale)
 
 
@@ -188,11 +184,10 @@ def _distance(one: Array, other: Array) -> Array:
     return np.asarray(np.nan_to_num(apart, nan=math.inf, posinf=math.inf))
 
 
-def _apart(end: End, moved: End) -> End:
+def _with_noise(end: End, moved: End, times: float) -> End:
     if end.values.size == 0 or end.values.dtype.kind not in "fc" or end.values.shape != moved.values.shape:
         return end
-    noise = float(_distance(end.values, moved.values).max())
-    return replace(end, noise=max(end.noise, noise))
+    return replace(end, noise=max(end.noise, times * float(_distance(end.values, moved.values).max())))
 
 
 def _numbers(run: Execution) -> Iterator[End]:
