@@ -36,12 +36,13 @@ class Contents:
             return None
         named = self.names.get(leaf_name(record))
         others = self._with_first(record, values) if asked is None else [each for each, _ in self.recorded.storages()]
+        storage: int
         for storage in (*(() if named is None else (named,)), *others):
             held = self.recorded.storage(storage)
             before = None if held is None else held.seen_as(record)
             if before is not None:
                 equal = equal_elements(before, values)
-                if (equal if asked is None else equal[asked]).all():
+                if bool((equal if asked is None else equal[asked]).all()):
                     return storage
         return None
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Named
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, is_input
 
 Array = NDArray[Any]
 
@@ -77,7 +77,10 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
     kept |= carried | {
         held.place.memory.storage
         for name, held in run.leaves.items()
-        if name.startswith("Parameter.") and held.place is not None and held.place.memory is not None
+        if name.startswith("Parameter.")
+        and not is_input(name.removeprefix("Parameter."))
+        and held.place is not None
+        and held.place.memory is not None
     }
     states: dict[int, End] = {}
     made: list[End] = []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from opdump import amounts
@@ -16,7 +15,8 @@ from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.pairs import Outputs, outputs_of
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
-from opdump.comparison.trace import Trace, read_traces
+from opdump.comparison.trace import Trace
+from opdump.comparison.whole_steps import read_step
 from opdump.comparison.window import Neighbour, window
 
 Steps = Sequence[tuple[int, int]]
@@ -58,7 +58,8 @@ def judge(
     """Judges a rank of two dumps, where the pairs of `given` are matched. `done` is called after each step."""
     found = Judgement()
     before: Comparison | None = None
-    for here, parts in _parts(a, b, steps, rank):
+    for here, there in steps:
+        parts = [(read_step(a, here, rank), read_step(b, there, rank))]
         fixed = [{}] * len(parts) if given is None else given.of(parts)
         alignments = [
             None if of_different_frameworks(*part) else align(*part, pairs)
@@ -74,8 +75,8 @@ def judge(
                 continue
             found.matched += alignment.matched
             found.unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched
-            for there, index in sorted(alignment.a_of.items()):
-                outputs = list(outputs_of(trace_a.nodes[index], trace_b.nodes[there]))
+            for index_b, index in sorted(alignment.a_of.items()):
+                outputs = list(outputs_of(trace_a.nodes[index], trace_b.nodes[index_b]))
                 found.outputs += outputs
                 found.matched_by += [alignment.kinds[index]] * len(outputs)
             if _has_elements(trace_a) and _has_elements(trace_b):
@@ -104,19 +105,6 @@ def _add_across(found: Judgement, outcome: Outcome) -> None:
     found.notes += outcome.notes
     found.of_frameworks = True
     found.suspects = outcome.suspects
-
-
-def _parts(a: Catalog, b: Catalog, steps: Steps, rank: int) -> Iterator[tuple[int, list[tuple[Trace, Trace]]]]:
-    """The steps, in the parts that both dumps have of them."""
-    for here, there in steps:
-        parts_a, parts_b = read_traces(a, here, rank), read_traces(b, there, rank)
-        yield (
-            here,
-            [
-                (part_a or Trace(here, rank, []), part_b or Trace(there, rank, []))
-                for part_a, part_b in itertools.zip_longest(parts_a, parts_b)
-            ],
-        )
 
 
 def _has_elements(trace: Trace) -> bool:

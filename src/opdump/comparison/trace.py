@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -82,18 +82,19 @@ class Trace:
 
 
 def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Trace]:
-    """The parts of a step, each with numbers of storages of its own: what ran after the end of a step was filed with it later, and its order
-    and storages are counted anew. The lowest rank unless one is named.
+    """The parts of a step, each with numbers of storages of its own: what ran after the end of a step was filed with it later, and its
+    storages are counted anew. The lowest rank unless one is named.
     """
-    whole = read_trace(catalog, step, rank)
+    number = catalog.ranks[0] if rank is None else rank
+    nodes, finals = _read(catalog, step, number)
     starts = [
         index
-        for index, (before, after) in enumerate(itertools.pairwise(whole.nodes), 1)
-        if after.op.order < before.op.order
+        for index, (before, after) in enumerate(itertools.pairwise(nodes), 1)
+        if after.op.order < before.op.order or (index in finals and _counts_anew(nodes[:index], nodes[index:]))
     ]
     parts = []
-    for start, end in itertools.pairwise([0, *starts, len(whole.nodes)]):
-        nodes = [
+    for start, end in itertools.pairwise([0, *starts, len(nodes)]):
+        part = [
             replace(
                 node,
                 index=node.index - start,
@@ -103,29 +104,30 @@ def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Tr
                     if start <= maker < end
                 },
             )
-            for node in whole.nodes[start:end]
+            for node in nodes[start:end]
         ]
-        parts.append(
-            Trace(step, whole.rank, _without_doubtful_names(nodes), whole.finals if end == len(whole.nodes) else {})
-        )
+        at_end: dict[str, TensorRecord] = {}
+        for place, records in finals.items():
+            if start < place <= end or place == end == 0:
+                at_end.update(records)
+        parts.append(Trace(step, number, _without_doubtful_names(part), at_end))
     return parts
 
 
-def read_trace(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
-    """A step as one trace. Storages are those of its parts."""
-    number = catalog.ranks[0] if rank is None else rank
+def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int, dict[str, TensorRecord]]]:
+    """The nodes of a step, and what parameters held after so many of them."""
     nodes: list[Node] = []
-    finals: dict[str, TensorRecord] = {}
+    finals: dict[int, dict[str, TensorRecord]] = {}
     last: dict[str, int] = {}
     """The latest node of each name: a loop runs the same operator several times."""
-    for execution in catalog.ops(step=step, rank=number, include_skipped=True):
+    for execution in catalog.ops(step=step, rank=rank, include_skipped=True):
         if execution.op.skip or not execution.tensors:
             continue
         inputs, outputs = execution.inputs, execution.outputs
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
             # Inputs of a network have such records too.
-            if 0 in outputs and not _INPUT.fullmatch(execution.op.op_name):
-                finals[execution.op.op_name] = outputs[0]
+            if 0 in outputs and not is_input(execution.op.op_name):
+                finals.setdefault(len(nodes), {})[execution.op.op_name] = outputs[0]
             continue
         makers = {}
         for slot, record in inputs.items():
@@ -135,7 +137,29 @@ def read_trace(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
         node = Node(len(nodes), execution.op, inputs, outputs, makers)
         last[execution.op.op_name] = node.index
         nodes.append(node)
-    return Trace(step, number, nodes, finals)
+    return nodes, finals
+
+
+_FEW: Final = 3
+
+
+def _counts_anew(before: Sequence[Node], after: Sequence[Node]) -> bool:
+    """Whether storages are numbered from 0 again."""
+    numbers = dict.fromkeys(_storages(after))
+    first = list(itertools.islice(numbers, _FEW))
+    return first == sorted(first) and first[:1] == [0] and max(first) <= max(_storages(before), default=-1)
+
+
+def _storages(nodes: Sequence[Node]) -> Iterator[int]:
+    for node in nodes:
+        for record in (*node.inputs.values(), *node.outputs.values()):
+            if record.memory is not None:
+                yield record.memory.storage
+
+
+def is_input(name: str) -> bool:
+    """Whether what is recorded beside parameters under that name is an input of a network."""
+    return _INPUT.fullmatch(name) is not None
 
 
 def _without_doubtful_names(nodes: list[Node]) -> list[Node]:
