@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.adapters.replay import Replayed, replayer_of
+from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named, widened
 from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
 from opdump.errors import CannotReplayError
@@ -69,14 +70,14 @@ class Execution:
         """An input that no operator made holds these values."""
         record = node.inputs[slot]
         name = leaf_name(record)
+        held: Named | None = None
         if record.memory is not None:
             self.memory.write(-1, slot, record, values)
-            if record.memory.storage not in self.leaf_storages:
-                held = self.memory.named(record)
-                assert held is not None, "it was written just now"
+            is_new = record.memory.storage not in self.leaf_storages
+            held = self.memory.named(record) if name or is_new else None
+            if is_new and held is not None:
                 self.leaf_storages[record.memory.storage] = held
         if name:
-            held = self.memory.named(record)
             first = self.leaves.get(name)
             self.leaves[name] = (
                 Named(record.dtype, values, None) if held is None else held if first is None else first.and_what(held)
@@ -116,6 +117,7 @@ def _size(record: TensorRecord) -> int:
 def run_reference(trace: Trace, matched: Mapping[int, int]) -> Execution:
     """Runs A: its recorded values, and float64 where only A has the operator."""
     run = Execution(trace)
+    ends = lifetimes(trace)
     for node in trace.nodes:
         values: dict[int, Array] = {}
         kept: dict[int, Array] = {}
@@ -143,6 +145,7 @@ def run_reference(trace: Trace, matched: Mapping[int, int]) -> Execution:
         else:
             run.outputs[node.index] = dict(outputs.outputs)
             run.write(node, outputs.outputs)
+        run.memory.release(ends, node.index)
     return run
 
 

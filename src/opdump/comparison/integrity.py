@@ -7,7 +7,7 @@ maker left, and no operator in between wrote it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import equal_elements
+from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named, in_storage_order
 from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
 from opdump.records import TensorRecord
@@ -61,6 +62,7 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     named: dict[str, tuple[Node, int]] = {}
     first_read: dict[int, tuple[int, int]] = {}
     """Which input read a storage first that no operator of the step wrote."""
+    ends = lifetimes(trace, {record.memory.storage for record in _named(trace) if record.memory is not None})
     for node in trace.nodes:
         for slot, record in node.inputs.items():
             if not has_elements(record) or record.skip:
@@ -103,6 +105,8 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
         for slot, record in node.outputs.items():
             if has_elements(record):
                 memory.write(node.index, slot, record, record.numpy())
+        found.left |= _digests(memory.contents(ends.storages.get(node.index, ())))
+        memory.release(ends, node.index)
     for record in trace.finals.values():
         if has_elements(record):
             memory.write(-1, -1, record, record.numpy())
@@ -119,8 +123,18 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
             found.state[f"Parameter.{name}"] = held
         elif has_elements(record):
             found.state[f"Parameter.{name}"] = Named(record.dtype, record.numpy(), None)
-    found.left = {_digest(dtype, values): writers for dtype, values, writers in memory.contents()}
+    found.left |= _digests(memory.contents())
     return found
+
+
+def _digests(contents: Iterable[tuple[str, Array, frozenset[int]]]) -> dict[Digest, frozenset[int]]:
+    return {_digest(dtype, values): writers for dtype, values, writers in contents}
+
+
+def _named(trace: Trace) -> Iterator[TensorRecord]:
+    """Inputs with a name, which the next step may find as this one left them."""
+    for node in trace.nodes:
+        yield from (record for record in node.inputs.values() if leaf_name(record))
 
 
 def holds_elements(records: Mapping[int, TensorRecord]) -> bool:

@@ -86,6 +86,7 @@ def judge(
                     f"step {here}: {name} holds the same elements in another order" for name in before.found.permuted
                 ]
                 found.not_run |= before.found.not_run
+                before.release()
             else:
                 found.alone.add(here)
                 is_first = here == steps[0][0]

@@ -6,7 +6,7 @@ not have this (`TensorRecord.memory`), an input is looked up by the operator tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import same_bits
+from opdump.comparison.lifetimes import Lifetimes
 from opdump.comparison.trace import Node, has_elements
 from opdump.records import TensorRecord
 
@@ -117,10 +118,18 @@ class Memory:
         view_of(buffer.known, record)[...] = True
         view_of(buffer.writer, record)[...] = index
 
-    def contents(self) -> Iterator[tuple[str, Array, frozenset[int]]]:
-        """Every storage of which all is known: its element type, what it holds, and who wrote that."""
-        for buffer in self._buffers.values():
-            if buffer.known.all():
+    def release(self, ends: Lifetimes, index: int) -> None:
+        """Forget what no operator after this one uses."""
+        for storage in ends.storages.get(index, ()):
+            self._buffers.pop(storage, None)
+        for place in ends.outputs.get(index, ()):
+            self._made.pop(place, None)
+
+    def contents(self, storages: Iterable[int] | None = None) -> Iterator[tuple[str, Array, frozenset[int]]]:
+        """Every storage, or each of these, of which all is known: its element type, what it holds, and who wrote that."""
+        for storage in self._buffers if storages is None else storages:
+            buffer = self._buffers.get(storage)
+            if buffer is not None and buffer.known.all():
                 yield buffer.dtype, buffer.values, frozenset(np.unique(buffer.writer).tolist())
 
     def written(self, storage: int) -> Array | None:

@@ -30,6 +30,7 @@ from opdump.comparison.differences import (
 )
 from opdump.comparison.execution import Execution, draws, input_of, recorded, replay, run_reference
 from opdump.comparison.integrity import Integrity, check_integrity
+from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.own_errors import in_roundings, kernel_suspect, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import ranked
@@ -99,12 +100,14 @@ class Comparison:
 
     def sweep(self) -> list[Suspect]:
         """Goes through B; the suspects, most likely first."""
+        ends = lifetimes(self.b)
         for node in self.b.nodes:
             index = self.alignment.a_of.get(node.index)
             if index is None or node.moves:
                 self._unmatched(node)
             else:
                 self._matched(self.a.nodes[index], node)
+            self.run.memory.release(ends, node.index)
         self._finals()
         for trace, matched, is_b in ((self.a, self.alignment.b_of, False), (self.b, self.alignment.a_of, True)):
             for suspect in planted_casts(trace, matched, is_b=is_b):
@@ -114,6 +117,10 @@ class Comparison:
             if self.found.refuted:
                 return []
         return ranked(self.found.suspects, self.found.latent, self.a, self.b)
+
+    def release(self) -> None:
+        """Forget the values; what the next step asks for stays."""
+        del self.reference, self.run, self.causes
 
     def _unmatched(self, node: Node) -> None:
         values: dict[int, Array] = {}

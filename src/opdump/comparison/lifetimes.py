@@ -1,0 +1,42 @@
+"""When the values of a step are needed last, so that a comparison holds what is alive and not the whole step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from opdump.comparison.trace import Trace
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """What no operator after each uses, by its index in the trace."""
+
+    storages: Mapping[int, Sequence[int]]
+    outputs: Mapping[int, Sequence[tuple[int, int]]]
+    """Of tensors whose memory is not known: the outputs, by node and slot."""
+
+
+def lifetimes(trace: Trace, kept: Collection[int] = ()) -> Lifetimes:
+    """Who uses what last. Storages of parameters, and those that are kept, are needed after the step."""
+    storages: dict[int, int] = {}
+    outputs: dict[tuple[int, int], int] = {}
+    for node in trace.nodes:
+        for record in (*node.inputs.values(), *node.outputs.values()):
+            if record.memory is not None:
+                storages[record.memory.storage] = node.index
+        outputs |= {(node.index, slot): node.index for slot, record in node.outputs.items() if record.memory is None}
+        outputs |= {maker: node.index for maker in node.makers.values() if maker in outputs}
+    for storage in (*kept, *(record.memory.storage for record in trace.finals.values() if record.memory is not None)):
+        storages.pop(storage, None)
+    return Lifetimes(_by_last_use(storages), _by_last_use(outputs))
+
+
+def _by_last_use(last: Mapping[Key, int]) -> dict[int, list[Key]]:
+    found: dict[int, list[Key]] = {}
+    for key, index in last.items():
+        found.setdefault(index, []).append(key)
+    return found
