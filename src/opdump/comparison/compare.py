@@ -183,14 +183,14 @@ def _states(found: Judgement, rows: Sequence[Measured]) -> Iterator[PairRow]:
     outputs = {(_place(op), suspect.slot) for suspect, op in accused if suspect.io == "output"}
     readers = {_place(op) for suspect, op in accused if suspect.io == "input"}
     first = min((_place(op) for _, op in accused), default=None)
-    for number, ((one, other), kind, row) in enumerate(zip(found.outputs, found.matched_by, rows, strict=True)):
-        place = _place(other.op)
+    for number, (pair, row) in enumerate(zip(found.outputs, rows, strict=True)):
+        place = _place(pair.b.op)
         state: State = "noise"
         if row.identical:
             state = "identical"
         elif first is not None and number >= found.diverging and row.is_beyond_rounding and place >= first:
-            state = "introduced" if place in readers or (place, other.slot) in outputs else "inherited"
-        yield PairRow(one.op, other.op, kind, other.slot, one.dtype, other.dtype, other.shape, state, row)
+            state = "introduced" if place in readers or (place, pair.b.slot) in outputs else "inherited"
+        yield PairRow(pair, state, row)
 
 
 Place = tuple[int, int, int, str]

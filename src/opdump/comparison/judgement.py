@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from opdump import amounts
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
-from opdump.comparison.alignment import MatchKind, align
+from opdump.comparison.alignment import align
 from opdump.comparison.by_statistics import judged_by_statistics
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
@@ -32,8 +32,6 @@ class Judgement:
     suspects: Sequence[Suspect] = ()
     window: Sequence[Neighbour] = ()
     outputs: list[Outputs] = field(default_factory=list)
-    matched_by: list[MatchKind] = field(default_factory=list)
-    """How the operators of each of these were matched."""
     matches: list[StepMatches] = field(default_factory=list)
     diverging: int = 0
     alone: set[int] = field(default_factory=set)
@@ -76,9 +74,7 @@ def judge(
             found.matched += alignment.matched
             found.unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched
             for index_b, index in sorted(alignment.a_of.items()):
-                outputs = list(outputs_of(trace_a.nodes[index], trace_b.nodes[index_b]))
-                found.outputs += outputs
-                found.matched_by += [alignment.kinds[index]] * len(outputs)
+                found.outputs.extend(outputs_of(trace_a.nodes[index], trace_b.nodes[index_b], alignment.kinds[index]))
             if _has_elements(trace_a) and _has_elements(trace_b):
                 before = Comparison(trace_a, trace_b, alignment, before)
                 found.suspects = before.sweep()

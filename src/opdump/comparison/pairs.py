@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.alignment import MatchKind
+from opdump.comparison.alignment import MatchKind, score
 from opdump.comparison.differences import comparable, epsilon_of
 from opdump.comparison.statistics_apart import DIFFERS, apart, same_statistics
 from opdump.comparison.trace import Node, has_elements
@@ -25,8 +25,6 @@ from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 
 Array = NDArray[Any]
-Outputs = tuple[TensorRecord, TensorRecord]
-"""The same output of an operator in A and in B."""
 State = Literal["identical", "noise", "introduced", "inherited"]
 
 _MOST_OF_ROUNDING: Final = 100.0
@@ -44,6 +42,16 @@ _TOLERANCES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
     }
 )
 """Absolute and relative, those of `torch.testing.assert_close`; 0 for other types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The same output of an operator in A and in B, and by what the operators were matched, from a score of 0 to 1."""
+
+    a: TensorRecord
+    b: TensorRecord
+    matched_by: MatchKind = "name"
+    match_score: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +95,23 @@ class PairRow:
     or "inherited" (it was given a difference).
     """
 
-    a: OpRecord
-    b: OpRecord
-    matched_by: MatchKind
-    slot: int
-    dtype_a: str
-    dtype_b: str
-    shape: tuple[int, ...]
+    outputs: Outputs
     state: State
     measured: Measured
 
+    @property
+    def a(self) -> OpRecord:
+        """The operator in A."""
+        return self.outputs.a.op
+
+    @property
+    def b(self) -> OpRecord:
+        """The operator in B."""
+        return self.outputs.b.op
+
     def row(self) -> dict[str, Any]:
         """The pair as a row of a table."""
-        found = self.measured
+        found, one, other = self.measured, self.outputs.a, self.outputs.b
         return {
             "rank": self.b.rank_id,
             "step": self.b.step,
@@ -108,12 +120,13 @@ class PairRow:
             "op_type": self.b.op_type,
             "name_a": self.a.op_name,
             "name_b": self.b.op_name,
-            "matched_by": self.matched_by,
+            "matched_by": self.outputs.matched_by,
+            "match_score": self.outputs.match_score,
             "source": self.b.line,
-            "slot": self.slot,
-            "dtype_a": self.dtype_a,
-            "dtype_b": self.dtype_b,
-            "shape": list(self.shape),
+            "slot": other.slot,
+            "dtype_a": one.dtype,
+            "dtype_b": other.dtype,
+            "shape": list(other.shape),
             "state": self.state,
             "roundings": found.roundings,
             "max_absolute": found.max_absolute,
@@ -127,12 +140,13 @@ class PairRow:
         }
 
 
-def outputs_of(one: Node, other: Node) -> Iterator[Outputs]:
+def outputs_of(one: Node, other: Node, matched_by: MatchKind = "name") -> Iterator[Outputs]:
     """The outputs that both operators have, without those that mean nothing."""
     unspecified = unspecified_outputs(one.op.kernel) | unspecified_outputs(other.op.kernel)
+    likeness = 1.0 if matched_by == "name" else score(one, other)
     for slot, record in one.outputs.items():
         if slot in other.outputs and slot not in unspecified:
-            yield record, other.outputs[slot]
+            yield Outputs(record, other.outputs[slot], matched_by, likeness)
 
 
 def units(pairs: Iterable[Outputs]) -> Iterator[list[Outputs]]:
@@ -141,7 +155,7 @@ def units(pairs: Iterable[Outputs]) -> Iterator[list[Outputs]]:
     elements = 0
     for pair in pairs:
         unit.append(pair)
-        elements += math.prod(pair[0].shape)
+        elements += math.prod(pair.a.shape)
         if len(unit) >= _PAIRS_OF_A_UNIT or elements >= _ELEMENTS_OF_A_UNIT:
             yield unit
             unit, elements = [], 0
@@ -152,7 +166,7 @@ def units(pairs: Iterable[Outputs]) -> Iterator[list[Outputs]]:
 def measured(unit: Sequence[Outputs]) -> tuple[list[Measured], dict[str, str]]:
     """A row for each pair, and why metrics of installed packages are missing in some, by their names."""
     added = AddedMetrics()
-    return [measure(one, other, added) for one, other in unit], added.reasons
+    return [measure(pair.a, pair.b, added) for pair in unit], added.reasons
 
 
 def measure(one: TensorRecord, other: TensorRecord, added: AddedMetrics) -> Measured:

@@ -39,6 +39,10 @@ class SummaryStatistics(Statistics):
         self.extremes: Final = extremes
         self.others: Final = others or _NO_OTHERS
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes compare tensors, too; a view of a mapping cannot be sent to them."""
+        return SummaryStatistics, (self.summary, dict(self.others), self.extremes)
+
     def __getitem__(self, name: str, /) -> Any:
         own = OWN.get(name)
         if own is None or own.of_summary is None:
