@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import math
 import random
 import shutil
@@ -168,6 +169,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
+    logging.getLogger("opdump").setLevel(logging.ERROR)  # that nothing was captured is what is measured
     root = Path(tempfile.mkdtemp(prefix="opdump-overhead-"))
 
     def dumped() -> AbstractContextManager[object]:
