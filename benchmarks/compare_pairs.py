@@ -8,7 +8,12 @@ All of a table is measured in turn, round by round, in one run; a figure is the 
              of the pair and scaled
     files    a pair of npy files that are not in the page cache, read in blocks, and mapped and compared
     memory   what a process grows by that compares the files, mapped pages too, by the size of both
-    rows     `compare_summaries` of so many pairs of summaries
+    outputs  the table of a comparison: outputs of operators in files that are not in the page cache, one pair after the other, against a
+             plain read of the files; and what a process grows by for it, by the size of the largest pair
+    rows     `compare_summaries` of so many pairs of summaries; and the table of a comparison of so many outputs with statistics alone
+
+Goals: a pair of 100 million elements under 2 s with two processors; a million pairs of statistics under 10 s; outputs at half the rate of
+a read or more; memory at most 1.5 times the largest pair.
 
 The size of the pair is that of float32; the other element types are measured at a tenth of it.
 """
@@ -22,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +36,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump import kernels
+from opdump.comparison.pairs import Outputs
+from opdump.comparison.pairs import measured as measured_outputs
+from opdump.index.payload import FilePayload
 from opdump.kernels import compare_pair, compare_summaries
+from opdump.records import OpRecord, TensorRecord
+from opdump.statistics import SummaryStatistics
 
 ROUNDS = 5
 Array = NDArray[Any]
@@ -49,6 +59,7 @@ def main() -> None:
     print_instruction_sets(options.size // 10)
     with tempfile.TemporaryDirectory(dir=options.files) as directory:
         print_files(Path(directory), options.size)
+        print_outputs(Path(directory), options.size // 10)
     print_rows(options.rows)
 
 
@@ -174,23 +185,17 @@ def print_files(directory: Path, size: int) -> None:
     total = sum(path.stat().st_size for path in files(directory))
     found: dict[str, list[float]] = {"read": [], "pair": []}
     for _ in range(ROUNDS):
-        for name, action in {"read": read_files, "pair": compare_files}.items():
-            forget(directory)
+        for name, action in {
+            "read": partial(read_files, files(directory)),
+            "pair": partial(compare_files, directory),
+        }.items():
+            forget(files(directory))
             begin = time.perf_counter()
-            action(directory)
+            action()
             found[name].append(time.perf_counter() - begin)
     rates = "".join(f"{name} {total / statistics.median(seconds) / 1e9:.2f} GB/s, " for name, seconds in found.items())
     print(f"\nfiles not in memory, {total / 1e6:.0f} MB: {rates}rate of pair / read {ratio(found, 'read', 'pair'):.2f}")
-    code = f"""
-from pathlib import Path
-from benchmarks.compare_pairs import compare_files, peak_memory
-before = peak_memory()
-compare_files(Path({str(directory)!r}))
-print(peak_memory() - before)
-"""
-    here = Path(__file__).resolve().parents[1]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])}
-    peak = int(subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True).stdout)
+    peak = growth(f"compare_files(Path({str(directory)!r}))")
     print(f"memory: {peak / 1e6:.0f} MB, {peak / total:.2f} of both files")
 
 
@@ -204,17 +209,17 @@ def files(directory: Path) -> tuple[Path, Path]:
     return directory / "a.npy", directory / "b.npy"
 
 
-def forget(directory: Path) -> None:
+def forget(paths: Iterable[Path]) -> None:
     """What the page cache has of the files."""
-    for path in files(directory):
+    for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
 
 
-def read_files(directory: Path) -> None:
+def read_files(paths: Iterable[Path]) -> None:
     block = bytearray(8 << 20)
-    for path in files(directory):
+    for path in paths:
         with path.open("rb", buffering=0) as stream:
             while stream.readinto(block):
                 pass
@@ -225,6 +230,64 @@ def compare_files(directory: Path) -> None:
     compare_pair(a, b, rtol=1e-3)
 
 
+def print_outputs(directory: Path, size: int) -> None:
+    """Ten pairs of outputs."""
+    a, b = pair("float32", (size // 1000, 1000))
+    paths = [directory / f"{side}{number}.npy" for number in range(10) for side in "ab"]
+    for path in paths:
+        np.save(path, a if path.name.startswith("a") else b)
+        os.sync()
+    total = sum(path.stat().st_size for path in paths)
+    found: dict[str, list[float]] = {"read": [], "outputs": []}
+    actions = {"read": partial(read_files, paths), "outputs": partial(measure_outputs, directory, a.shape)}
+    for _ in range(ROUNDS):
+        for name, action in actions.items():
+            forget(paths)
+            begin = time.perf_counter()
+            action()
+            found[name].append(time.perf_counter() - begin)
+    rates = "".join(f"{name} {total / statistics.median(seconds) / 1e6:.0f} MB/s, " for name, seconds in found.items())
+    print(
+        f"\noutputs not in memory, {total / 1e6:.0f} MB: {rates}rate of outputs / read {ratio(found, 'read', 'outputs'):.2f}"
+    )
+    peak = growth(f"measure_outputs(Path({str(directory)!r}), {a.shape})")
+    print(f"memory: {peak / 1e6:.0f} MB, {peak / (total / 10):.2f} of the largest pair")
+
+
+def measure_outputs(directory: Path, shape: tuple[int, ...]) -> None:
+    op = OpRecord("MatMul", "Default/matmul-op1", 1)
+    records = [
+        [
+            TensorRecord(
+                op,
+                "output",
+                0,
+                "float32",
+                shape,
+                payload=FilePayload(directory, f"{side}{number}.npy", "float32", shape),
+            )
+            for side in "ab"
+        ]
+        for number in range(10)
+    ]
+    measured_outputs([Outputs(one, other) for one, other in records])
+
+
+def growth(call: str) -> int:
+    """By how many bytes the peak of a process rises that makes this call of this module."""
+    code = f"""
+from pathlib import Path
+from benchmarks.compare_pairs import *
+before = peak_memory()
+{call}
+print(peak_memory() - before)
+"""
+    here = Path(__file__).resolve().parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+    return int(done.stdout)
+
+
 def print_rows(count: int) -> None:
     generator = np.random.default_rng(0)
     a = np.abs(generator.standard_normal((count, len(kernels.SUMMARY_FIELDS))))
@@ -232,6 +295,16 @@ def print_rows(count: int) -> None:
     found = measured({"rows": lambda: compare_summaries(a, b), "read": lambda: (a.max(), b.max())})
     print(
         f"\n{count} pairs of summaries: {statistics.median(found['rows']):.3f} s, {ratio(found, 'rows', 'read'):.1f} plain reads"
+    )
+    op = OpRecord("MatMul", "Default/matmul-op1", 1)
+    one, other = (
+        TensorRecord(op, "output", 0, "float32", (1000,), statistics=SummaryStatistics(kernels.summarise(values)))
+        for values in pair("float32", (1000,))
+    )
+    unit = [Outputs(one, other)] * (count // 100)
+    found = measured({"outputs": partial(measured_outputs, unit)})
+    print(
+        f"{count} outputs with statistics alone: {100 * statistics.median(found['outputs']):.1f} s (a hundredth of them, scaled)"
     )
 
 

@@ -177,7 +177,7 @@ def measure(one: TensorRecord, other: TensorRecord, added: AddedMetrics) -> Meas
         distance = apart(one, other)
         if distance is None:
             return Measured(identical=True, reason=_UNKNOWN)
-        return Measured(identical=same_statistics(one, other), by_statistics=distance)
+        return Measured(identical=not distance and same_statistics(one, other), by_statistics=distance)
     a, b = one.numpy(), other.numpy()
     same_shape = one.shape == other.shape
     b = b if same_shape else b.reshape(a.shape)

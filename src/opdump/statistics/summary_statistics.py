@@ -59,6 +59,8 @@ class SummaryStatistics(Statistics):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
             return NotImplemented
+        if isinstance(other, SummaryStatistics) and (self.summary, self.others) == (other.summary, other.others):
+            return True
         return self.keys() == other.keys() and all(_same(self[name], other[name]) for name in self)
 
     __hash__ = None  # type: ignore[assignment]  # equal mappings of other types have no hash to agree with
