@@ -12,7 +12,8 @@ _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}
 )
 """Arguments that say where and how, and not what. A change of the element type shows in the types of the tensors."""
-_CLOSE: Final = 1e-9
+_CLOSE: Final = 2.0**-23
+"""Relative: numbers that float32 cannot tell apart are the same; one program may have rounded them before the other."""
 
 
 def differing(

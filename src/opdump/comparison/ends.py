@@ -60,6 +60,10 @@ class Ends:
     outputs: Mapping[tuple[int, int], End] = field(default_factory=dict)
     """By node and slot, where nothing is trained: what nobody reads any more."""
 
+    def __iter__(self) -> Iterator[End]:
+        """All of them, in an order that is the same for two runs of one program."""
+        yield from (*self.states.values(), *self.made, *self.numbers, *self.outputs.values())
+
     def with_noise(self, other: Ends, times: float) -> Ends:
         """The same; `other` are those of the same program with other last bits, and `times` as far may rounding move them."""
         return Ends(
@@ -116,7 +120,7 @@ def _same_states(first: Ends, second: Ends, alignment: Alignment) -> bool:
         other = None if there is None else second.states.get(there)
         if there is None or other is None:
             continue
-        if _is_same(end, other):
+        if is_same(end, other):
             alone_a.discard(storage)
             alone_b.discard(there)
         elif end.lasts or other.lasts:
@@ -160,16 +164,17 @@ def _same_numbers(first: Sequence[End], second: Sequence[End]) -> bool:
 def _is_output(end: End, place: tuple[int, int], others: Mapping[tuple[int, int], End], alignment: Alignment) -> bool:
     there = alignment.b_of.get(place[0])
     partner = None if there is None else others.get((there, place[1]))
-    if partner is not None and _is_same(end, partner):
+    if partner is not None and is_same(end, partner):
         return True
-    return any(_is_same(_sorted(end), _sorted(other)) for other in others.values())
+    return any(is_same(_sorted(end), _sorted(other)) for other in others.values())
 
 
 def _sorted(end: End) -> End:
     return replace(end, values=np.sort(end.values, axis=None))
 
 
-def _is_same(one: End, other: End) -> bool:
+def is_same(one: End, other: End) -> bool:
+    """Whether both are the same, as far as rounding lets them."""
     x, y = one.values.reshape(-1), other.values.reshape(-1)
     if x.size != y.size:
         return False

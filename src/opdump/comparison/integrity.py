@@ -31,6 +31,10 @@ class Violation:
     size: int
     writers: frozenset[int]
 
+    def is_like(self, other: Violation) -> bool:
+        """Whether as much of as much memory is changed."""
+        return (self.changed, self.size) == (other.changed, other.size)
+
 
 Digest = tuple[str, bytes]
 

@@ -8,7 +8,8 @@ What differed is replaced by A's values, so that nothing is blamed twice and wha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,8 +30,9 @@ from opdump.comparison.differences import (
     unshaped_difference,
 )
 from opdump.comparison.execution import Execution, draws, input_of, recorded, replay, run_reference
-from opdump.comparison.integrity import Integrity, check_integrity
+from opdump.comparison.integrity import Integrity, Violation, check_integrity
 from opdump.comparison.lifetimes import lifetimes
+from opdump.comparison.mending import Mending
 from opdump.comparison.own_errors import in_roundings, kernel_suspect, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import ranked
@@ -66,13 +68,17 @@ class Sweep:
     """Inputs of the program that hold the same elements in another order."""
     not_run: set[str] = field(default_factory=set)
     """Kernels that were to be run again and could not be; those that draw random numbers are none of them."""
-    refuted: bool = False
-    """Whether the programs part somewhere, and come to the same."""
+    reached: dict[tuple[str, tuple[int, int]], set[int]] = field(default_factory=dict)
+    """The operators of B in which a suspect of this kind and place was noticed: those that both programs have."""
 
-    def add(self, suspect: Suspect) -> None:
-        """Notes a suspect once."""
-        if all(suspect.place != other.place or suspect.kind != other.kind for other in self.suspects):
+    def add(self, suspect: Suspect, reached: Node | None = None) -> None:
+        """Notes a suspect once, and every operator that it was noticed in."""
+        key = suspect.kind, suspect.place
+        if key not in self.reached:
+            self.reached[key] = set()
             self.suspects.append(suspect)
+        if reached is not None:
+            self.reached[key].add(reached.index)
 
 
 class Comparison:
@@ -96,6 +102,8 @@ class Comparison:
         self.causes = Causes(self.reference, self.run, alignment)
         self._recorded_only: set[int] = set()
         """Operators of B that could not be run again: their values are those that B recorded."""
+        self._alike: list[tuple[Node, Node]] = []
+        """Operators that are given the same, and do the same with it."""
         self._a_of_storage = {there: here for here, there in alignment.storages.items()}
 
     def sweep(self) -> list[Suspect]:
@@ -112,11 +120,46 @@ class Comparison:
         for trace, matched, is_b in ((self.a, self.alignment.b_of, False), (self.b, self.alignment.a_of, True)):
             for suspect in planted_casts(trace, matched, is_b=is_b):
                 self.found.add(suspect)
-        if self.found.suspects and all(suspect.kind in _OF_THE_PROGRAM for suspect in self.found.suspects):
-            self.found.refuted = self.rehearsal.comes_to_the_same()
-            if self.found.refuted:
-                return []
+        self._confirm()
+        self._kernels()
         return ranked(self.found.suspects, self.found.latent, self.a, self.b)
+
+    def _confirm(self) -> None:
+        """Drops differences of the programs after which they meet again."""
+        accused = [suspect for suspect in self.found.suspects if suspect.kind in _OF_THE_PROGRAM]
+        if not accused:
+            return
+        if self.rehearsal.comes_to_the_same():
+            self._drop(accused)
+            return
+        mending = Mending(self.a, self.b, self.alignment)
+        self._drop(self._which(mending.left_behind))
+        harmless = self._which(mending.harmless)
+        if len(harmless) < len(self.found.suspects):
+            self._drop(harmless)
+
+    def _which(self, refuted: Callable[[Sequence[AbstractSet[int]]], AbstractSet[int]]) -> list[Suspect]:
+        """The suspects that are refuted, of those that reach an operator: others are seen at the end of the step alone."""
+        reached = [
+            (suspect, nodes)
+            for suspect in self.found.suspects
+            if suspect.kind in _OF_THE_PROGRAM and (nodes := self.found.reached[suspect.kind, suspect.place])
+        ]
+        return [reached[place][0] for place in refuted([nodes for _, nodes in reached])] if reached else []
+
+    def _drop(self, refuted: Sequence[Suspect]) -> None:
+        self.found.suspects = [each for each in self.found.suspects if all(each is not other for other in refuted)]
+
+    def _kernels(self) -> None:
+        """Looks for a kernel that errs, before the first suspect: later the inputs differ."""
+        orders = [suspect.b.op.order for suspect in self.found.suspects if suspect.b is not None]
+        for one, other in self._alike:
+            if other.op.order > min(orders, default=other.op.order):
+                return
+            suspect = kernel_suspect(one, other)
+            if suspect is not None:
+                self.found.add(suspect)
+                return
 
     def release(self) -> None:
         """Forget the values; what the next step asks for stays."""
@@ -136,6 +179,7 @@ class Comparison:
             if value is not None:
                 values[slot] = value
         self.run.inputs[node.index] = values
+        self._memory_of_b(node)
         done = replay(node, values)
         if done is None:
             self._recorded_only.add(node.index)
@@ -177,10 +221,8 @@ class Comparison:
             self._judge(one, other, ours, theirs, odd, arguments)
         elif draws(other):
             self._draw(one, other)
-        elif not self.found.suspects:
-            suspect = kernel_suspect(one, other)
-            if suspect is not None:
-                self.found.add(suspect)
+        else:
+            self._alike.append((one, other))
         outputs = {slot: recorded(record) for slot, record in one.outputs.items()}
         self.run.write(other, {slot: value for slot, value in outputs.items() if value is not None})
 
@@ -246,14 +288,16 @@ class Comparison:
             violation = there or here
             assert violation is not None
             found = difference(first, second)
-            trace = self.b if there is not None else self.a
-            makers = sorted(violation.writers - {-1})
-            maker = trace.nodes[makers[-1]].op.op_name if makers else record.source or "the step before"
-            what = (
-                f"{violation.changed:,} of {violation.size:,} elements are not what {maker} left there, and no operator wrote them"
-                + ("" if there is not None else " (in A)")
-            )
+            what = _changed(violation, record, self.b) if there else f"{_changed(violation, record, self.a)} (in A)"
             self.found.add(Suspect("memory", one, other, "input", slot, in_roundings(found, record), what))
+
+    def _memory_of_b(self, node: Node) -> None:
+        """The same of an operator that only B has, where A has nothing like it anywhere."""
+        for slot, record in node.inputs.items():
+            found = self.whole_b.violations.get((node.index, slot))
+            if found is None or any(found.is_like(other) for other in self.whole_a.violations.values()):
+                continue
+            self.found.add(Suspect("memory", None, node, "input", slot, math.inf, _changed(found, record, self.b)))
 
     def _counts(self, found: Difference, record: TensorRecord, other: TensorRecord | None, noise: float = 0.0) -> bool:
         epsilon = rounding_of(record, other)
@@ -297,7 +341,7 @@ class Comparison:
             slot = max(odd, key=lambda each: odd[each].relative)
             suspect = self.causes.of_input(one, other, slot, odd[slot])
             if not self._may_be_rounding(suspect, one, other, slot, odd[slot]):
-                self.found.add(suspect)
+                self.found.add(suspect, other)
 
     def _may_be_rounding(self, suspect: Suspect, one: Node, other: Node, slot: int, found: Difference) -> bool:
         """Whether the values of B are those that it recorded, since an operator cannot be run again, and are as close as rounding gets."""
@@ -392,7 +436,8 @@ class Comparison:
         if found is None:
             self.found.latent.append(Suspect("argument", one, other, "output", record.slot, 0.0, changes))
         else:
-            self.found.add(Suspect("argument", one, other, "output", record.slot, in_roundings(found, record), changes))
+            suspect = Suspect("argument", one, other, "output", record.slot, in_roundings(found, record), changes)
+            self.found.add(suspect, other)
 
     def _draw(self, one: Node, other: Node) -> None:
         """Random numbers: the same generator in the same state gives the same."""
@@ -426,6 +471,12 @@ class Comparison:
             found = difference(first.values, second.values)
             if self._counts(found, record, before):
                 self.found.add(self.causes.of_final(end_a, end, first.writers, second.writers, found))
+
+
+def _changed(violation: Violation, record: TensorRecord, trace: Trace) -> str:
+    makers = sorted(violation.writers - {-1})
+    maker = trace.nodes[makers[-1]].op.op_name if makers else record.source or "the step before"
+    return f"{violation.changed:,} of {violation.size:,} elements are not what {maker} left there, and no operator wrote them"
 
 
 def _same_inputs(one: Node, other: Node) -> bool:
