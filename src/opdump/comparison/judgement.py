@@ -10,6 +10,7 @@ from opdump.catalog.catalog import Catalog
 from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
 from opdump.comparison.alignment import align
 from opdump.comparison.by_statistics import judged_by_statistics
+from opdump.comparison.compiled_graphs import judge_graphs
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.pairs import Outputs, outputs_of
@@ -81,7 +82,11 @@ def judge(
                 found.notes += [
                     f"step {here}: {name} holds the same elements in another order" for name in before.found.permuted
                 ]
-                found.not_run |= before.found.not_run
+                graphs = judge_graphs(trace_a, trace_b, alignment)
+                apart = [suspect for suspect in found.suspects if not graphs.judged(suspect)]
+                found.suspects = [*apart, *graphs.suspects]
+                found.notes += graphs.notes
+                found.not_run |= before.found.not_run - graphs.kernels
                 before.release()
             else:
                 found.alone.add(here)

@@ -48,7 +48,11 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
 
 def allowed_error(record: TensorRecord, other: TensorRecord | None = None) -> float:
     """How far from float64 a kernel may be, relative to the largest element: long sums and fast algorithms round more than once."""
-    epsilon = rounding_of(record, other)
+    return allowed_for(rounding_of(record, other))
+
+
+def allowed_for(epsilon: float) -> float:
+    """The same for a kernel that computes in a type of this rounding."""
     return epsilon * (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS)
 
 

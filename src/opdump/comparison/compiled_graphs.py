@@ -1,0 +1,332 @@
+"""Judges a compiled graph, which is one operator, against the operators that do the same in the other run.
+
+What a graph gives is found in the plain run by who reads it, or as a result that nobody reads. There the plain run's operators are run again in float64,
+from what either run gave them, so both are held against what is right for their own inputs. A graph rounds at other places than its operators do, and
+neither is more right; how far the plain operators are off tells how much rounding makes of it. Where a result is off by more than rounding can be, rounding
+decides what it is: a step (`floor` of a sum that is 1 but for its last bit) makes a difference of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.differences import difference, epsilon_of, same_bits, unshaped_difference
+from opdump.comparison.execution import Execution, recorded, replay
+from opdump.comparison.own_errors import allowed_for, error_of
+from opdump.comparison.suspects import Suspect
+from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.records import TensorRecord
+
+Array = NDArray[Any]
+Place = tuple[int, int]
+"""A node and the slot of an output."""
+
+_TIMES_THE_OTHER: Final = 8.0
+"""A graph may be so many times further off than the operators are: it rounds at other places."""
+_MOST_OF_ROUNDING: Final = 2.0**14
+"""Units of rounding; what is off by more is off by no rounding."""
+_HALF: Final = 0.5
+"""The same for narrow types, of the largest element."""
+_CLOSE: Final = 1e-3
+"""Relative: what a step left in a buffer that has no name (running statistics) is that of the other run if it is so close."""
+_WRAPPED: Final = "_orig_mod."
+"""What `torch.compile` puts before the names of a module's parameters."""
+
+
+@dataclass(slots=True)
+class JudgedGraphs:
+    """What was found of the graphs of a part of a step."""
+
+    suspects: list[Suspect] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    of_a: set[int] = field(default_factory=set)
+    """The operators of A that were judged with it: graphs, and what computes the same."""
+    of_b: set[int] = field(default_factory=set)
+    kernels: set[str] = field(default_factory=set)
+    """What the dumps call these graphs."""
+
+    def judged(self, suspect: Suspect) -> bool:
+        """Whether a suspect is of an operator that is judged here, where each run is held against its own inputs in float64."""
+        return any(
+            node is not None and node.index in judged
+            for node, judged in ((suspect.a, self.of_a), (suspect.b, self.of_b))
+        )
+
+    def mirrored(self) -> JudgedGraphs:
+        """The same with A and B exchanged."""
+        suspects = [replace(each, a=each.b, b=each.a) for each in self.suspects]
+        return JudgedGraphs(suspects, self.notes, self.of_b, self.of_a, self.kernels)
+
+
+def judge_graphs(a: Trace, b: Trace, alignment: Alignment) -> JudgedGraphs:
+    """Judges the graphs of the one run that has some; nothing where both have, or neither."""
+    in_a, in_b = any(map(is_graph, a.nodes)), any(map(is_graph, b.nodes))
+    if in_a == in_b:
+        return JudgedGraphs()
+    if in_b:
+        return _Graphs(a, b, alignment.b_of, "B", "A").judge()
+    return _Graphs(b, a, alignment.a_of, "A", "B").judge().mirrored()
+
+
+def is_graph(node: Node) -> bool:
+    """Whether the node is a compiled graph."""
+    return node.op.kernel.startswith("compiled") and "::" not in node.op.kernel
+
+
+@dataclass(slots=True)
+class _Run:
+    """The plain program on the values of one run."""
+
+    exact: dict[Place, Array] = field(default_factory=dict)
+    """What float64 gives for outputs that a graph gives, too."""
+    summands: dict[Place, Array] = field(default_factory=dict)
+
+
+class _Graphs:
+    """The graphs of one run, `other`, against `plain`. `matched` has the node of `other` for each that both have."""
+
+    def __init__(self, plain: Trace, other: Trace, matched: Mapping[int, int], name: str, plain_name: str) -> None:
+        self.plain, self.other, self.matched = plain, other, matched
+        self.name, self.plain_name = name, plain_name
+        self.plain_of = {there: here for here, there in matched.items()}
+        self.places = self._places()
+        self.graph_place = {place: graph for graph, place in self.places.items()}
+
+    def judge(self) -> JudgedGraphs:
+        found = JudgedGraphs()
+        if not self.places:
+            return found
+        own, theirs = self._run(Execution(self.plain), None), self._run(Execution(self.plain), _Leaves(self.other))
+        off: dict[int, list[tuple[float, float]]] = {}
+        for graph, place in self.places.items():
+            if place not in own.exact or place not in theirs.exact:
+                continue
+            found.of_a |= self._between(place[0])
+            found.of_b.add(graph[0])
+            found.kernels.add(self.other.nodes[graph[0]].op.kernel)
+            suspect, errors = self._judged(graph, place, own, theirs)
+            if suspect is not None:
+                found.suspects.append(suspect)
+            elif errors is not None:
+                off.setdefault(graph[0], []).append(errors)
+        found.notes += [self._note(index, errors) for index, errors in off.items()]
+        return found
+
+    def _places(self) -> dict[Place, Place]:
+        """Which output of the plain run each output of a graph is."""
+        users, users_plain = self.other.users(), self.plain.users()
+        results = [
+            (node.index, slot)
+            for node in self.plain.nodes
+            if node.index not in self.matched
+            for slot in node.outputs
+            if (node.index, slot) not in users_plain
+        ]
+        found: dict[Place, Place] = {}
+        for node in self.other.nodes:
+            if not is_graph(node):
+                continue
+            for slot, record in node.outputs.items():
+                readers = users.get((node.index, slot), [])
+                if readers:
+                    place = self._read_by(readers, record)
+                else:
+                    place = self._closest([each for each in results if each not in found.values()], record)
+                if place is not None:
+                    found[node.index, slot] = place
+        return found
+
+    def _read_by(self, readers: list[Place], record: TensorRecord) -> Place | None:
+        """What the same readers read in the plain run."""
+        for reader, slot in readers:
+            here = self.plain_of.get(reader)
+            maker = None if here is None else self.plain.nodes[here].makers.get(slot)
+            if maker is not None and maker[0] not in self.matched and _is_like(self._record(maker), record):
+                return maker
+        return None
+
+    def _closest(self, places: list[Place], record: TensorRecord) -> Place | None:
+        given = recorded(record)
+        alike = [place for place in places if _is_like(self._record(place), record)]
+        if given is None or not alike:
+            return None
+        values = {place: value for place in alike if (value := recorded(self._record(place))) is not None}
+        return min(values, key=lambda place: unshaped_difference(values[place], given).relative, default=None)
+
+    def _record(self, place: Place) -> TensorRecord:
+        return self.plain.nodes[place[0]].outputs[place[1]]
+
+    def _run(self, run: Execution, leaves: _Leaves | None) -> _Run:
+        """Runs the plain program on its own values, or on those of the other run: what both have hands on what was recorded."""
+        found = _Run()
+        unknown: set[int] = set()
+        """Operators whose values are not those of that run."""
+        for node in self.plain.nodes:
+            values, is_known = self._inputs(run, node, leaves, unknown)
+            partner = self.matched.get(node.index)
+            outputs: dict[int, Array] = {}
+            if partner is not None:
+                given = node.outputs if leaves is None else self.other.nodes[partner].outputs
+                outputs = _recorded_outputs(given)
+            else:
+                done = replay(node, values) if is_known else None
+                if done is None:
+                    unknown.add(node.index)
+                    outputs = _recorded_outputs(node.outputs)
+                else:
+                    outputs = dict(done.outputs)
+                    self._note_exact(found, node, values, outputs)
+                for slot in node.outputs:
+                    graph = self.graph_place.get((node.index, slot))
+                    if graph is not None:
+                        record = node.outputs[slot] if leaves is None else self.other.nodes[graph[0]].outputs[graph[1]]
+                        outputs |= _recorded_outputs({slot: record})
+            run.write(node, outputs)
+        return found
+
+    def _note_exact(self, found: _Run, node: Node, values: Mapping[int, Array], outputs: Mapping[int, Array]) -> None:
+        places = [(node.index, slot) for slot in outputs if (node.index, slot) in self.graph_place]
+        if not places:
+            return
+        absolute = replay(
+            node, {slot: np.abs(value) if value.dtype != np.bool_ else value for slot, value in values.items()}
+        )
+        for place in places:
+            found.exact[place] = outputs[place[1]]
+            if absolute is not None and place[1] in absolute.outputs:
+                found.summands[place] = absolute.outputs[place[1]]
+
+    def _inputs(
+        self, run: Execution, node: Node, leaves: _Leaves | None, unknown: set[int]
+    ) -> tuple[dict[int, Array], bool]:
+        values: dict[int, Array] = {}
+        is_known = True
+        for slot, record in node.inputs.items():
+            if record.skip:
+                continue
+            own = recorded(record)
+            leaf = own if leaves is None or own is None else leaves.of(record, own)
+            value = run.look_up(node, slot, own if leaf is None else leaf)
+            writers = run.writers.get((node.index, slot), frozenset())
+            is_known = is_known and value is not None and not writers & unknown and (bool(writers) or leaf is not None)
+            if value is not None:
+                values[slot] = value
+        return values, is_known
+
+    def _judged(
+        self, graph: Place, place: Place, own: _Run, theirs: _Run
+    ) -> tuple[Suspect | None, tuple[float, float] | None]:
+        """A suspect, or how far the plain run and the graph are off; neither where they have the same bits."""
+        node, other = self.plain.nodes[place[0]], self.other.nodes[graph[0]]
+        record = other.outputs[graph[1]]
+        one, two = recorded(self._record(place)), recorded(record)
+        if one is None or two is None or same_bits(one, two):
+            return None, None
+        two = two.reshape(one.shape)
+        off = error_of(own.exact[place], one, own.summands.get(place))
+        off_other = error_of(theirs.exact[place], two, theirs.summands.get(place))
+        between = (self.plain.nodes[index] for index in self._between(node.index))
+        epsilon = max(epsilon_of(each.dtype) for step in between for each in step.outputs.values())
+        most = min(_HALF, _MOST_OF_ROUNDING * epsilon) if epsilon_of(record.dtype) else _HALF
+        allowed = max(allowed_for(epsilon), _TIMES_THE_OTHER * off)
+        if off_other <= allowed and max(off, off_other) <= most:
+            return None, (self._distance(one, place, own), self._distance(two, place, theirs))
+        unequal = int(np.count_nonzero(one != two))
+        what = (
+            f"the graph gives something else than {node.op.op_name} of {self.plain_name}: {unequal:,} of {one.size:,} elements; from what float64 gives "
+            f"for their inputs it is off by {off_other:.2g} of the largest element, {self.plain_name} by {off:.2g}"
+        )
+        if off > most:
+            what += ", which is no rounding: the last bit decides what it is"
+        units = max(off, off_other) / (epsilon_of(record.dtype) or 1.0)
+        return Suspect("operator", node, other, "output", graph[1], units, what), None
+
+    def _distance(self, given: Array, place: Place, run: _Run) -> float:
+        """How far an output is from float64, as a share of its size or, where it is larger, that of its absolute summands; by root mean square."""
+        exact = run.exact[place]
+        found = unshaped_difference(exact, given)
+        size = max(_root_mean_square(exact), _root_mean_square(run.summands.get(place, exact)))
+        return found.absolute / size if size else found.relative
+
+    def _between(self, index: int) -> set[int]:
+        """This operator of the plain run and those before it, up to what both runs have."""
+        waiting, seen = [index], {index}
+        while waiting:
+            makers = (
+                {maker for maker, _ in self.plain.nodes[waiting.pop()].makers.values()} - seen - self.matched.keys()
+            )
+            seen |= makers
+            waiting += makers
+        return seen
+
+    def _note(self, index: int, errors: list[tuple[float, float]]) -> str:
+        plain, graph = (max(each[side] for each in errors) for side in (0, 1))
+        op = self.other.nodes[index].op
+        if plain == graph:
+            closer = "both are as close to float64"
+        else:
+            closer = f"{self.name if graph < plain else self.plain_name} is closer to float64"
+        return (
+            f"{op.op_name} of {self.name} (step {op.step}) is a compiled graph that rounds at other places than the operators of {self.plain_name}: {closer}, "
+            f"{self.plain_name} is off by {plain:.2g} and {self.name} by {graph:.2g} of their size"
+        )
+
+
+def _root_mean_square(values: Array) -> float:
+    return math.sqrt(
+        float(np.mean(np.square(np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)))))
+    )
+
+
+def _recorded_outputs(records: Mapping[int, TensorRecord]) -> dict[int, Array]:
+    return {slot: value for slot, record in records.items() if (value := recorded(record)) is not None}
+
+
+def _is_like(one: TensorRecord, other: TensorRecord) -> bool:
+    return one.dtype == other.dtype and np.prod(one.shape, dtype=int) == np.prod(other.shape, dtype=int)
+
+
+class _Leaves:
+    """What no operator of a run made: found by the name of a parameter, and else by the elements."""
+
+    def __init__(self, trace: Trace) -> None:
+        run = Execution(trace)
+        self._alike: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
+        self._digests: set[int] = set()
+        for node in trace.nodes:
+            for slot, record in node.inputs.items():
+                own = None if record.skip or slot in node.makers else recorded(record)
+                if own is not None:
+                    run.fill(node, slot, own)
+                    self._alike.setdefault((record.dtype, record.shape), []).append(own)
+                    self._digests.add(_digest(own))
+        self._named = {name.replace(_WRAPPED, ""): held for name, held in run.leaves.items() if not _is_number(name)}
+
+    def of(self, record: TensorRecord, own: Array) -> Array | None:
+        """What the run has for an input of the other run; None where it has none."""
+        known = self._named.get(leaf_name(record).replace(_WRAPPED, ""))
+        value = None if known is None else known.seen_as(record)
+        if value is not None:
+            return value
+        if _digest(own) in self._digests:
+            return own
+        alike = self._alike.get((record.dtype, record.shape), ())
+        closest = min(alike, key=lambda each: difference(own, each).relative, default=None)
+        return closest if closest is not None and difference(own, closest).relative <= _CLOSE else None
+
+
+def _is_number(name: str) -> bool:
+    """Whether a name only counts the tensors of a run, as `data-3` does."""
+    return not name.startswith("Parameter.")
+
+
+def _digest(values: Array) -> int:
+    """The same for the same elements in any order."""
+    return hash((values.size, np.sort(values, axis=None).tobytes()))

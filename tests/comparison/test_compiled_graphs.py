@@ -1,0 +1,138 @@
+"""Programs that torch.compile compiled, against themselves as they are."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import opdump
+from opdump.comparison.result import Result
+
+FLOOR: Final = """
+import torch
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+def fraction(x):
+    return torch.floor(torch.sum(F.softmax(x, dim=-1), dim=-1))
+# compile fraction
+result = fraction(torch.randn(43, 64))
+"""
+CHUNK: Final = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+class Block(nn.Module):
+    def __init__(self, size=128):
+        super().__init__()
+        self.value = nn.Linear(size, 2 * size, bias=False)
+        self.gate = nn.Linear(size, 2 * size, bias=False)
+
+    def forward(self, x):
+        first, second = torch.chunk(self.value(x) * self.gate(x), 2, dim=-1)
+        return first + second
+
+block = Block()
+# compile block
+with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+    result = block(torch.randn(1, 16, 16, 128)).float().sum()
+"""
+TRAINING: Final = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.second(F.gelu(self.norm(self.first(x))))
+
+network = Network()
+optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+# compile network
+data, labels = torch.randn(4, 6), torch.tensor([0, 2, 1, 0])
+for step in range(3):
+    loss = F.cross_entropy(network(data), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's of its own compiler
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
+
+
+def dumped(folder: Path, name: str, program: str, backend: str = "") -> Path:
+    torch = pytest.importorskip("torch")
+    if backend:
+        head, _, rest = program.partition("# compile ")
+        what, _, rest = rest.partition("\n")
+        program = f"{head}{what} = torch.compile({what}, backend={backend!r})\n{rest}"
+    path = folder / f"{name}.py"
+    path.write_text(program)
+    torch._dynamo.reset()
+    with opdump.capture(path=str(folder / name), saved_data="full"):
+        exec(compile(program, str(path), "exec"), {"__name__": "__main__"})
+    return folder / name
+
+
+def both_ways(folder: Path, program: str, backend: str, plain: str | None = None) -> tuple[Result, Result]:
+    """The plain program against the compiled one, and the other way round."""
+    one = dumped(folder, "plain", program if plain is None else plain)
+    other = dumped(folder, "compiled", program, backend)
+    return opdump.compare(one, other), opdump.compare(other, one)
+
+
+@needs_compiler
+def test_step_that_rounding_decides_is_named(tmp_path: Path) -> None:
+    result, reverse = both_ways(tmp_path, FLOOR, "inductor")
+    floors = [
+        next(opdump.open(tmp_path / name).ops(op)).outputs[0].numpy()
+        for name, op in (("plain", "floor"), ("compiled", "compiled_fraction"))
+    ]
+    if (floors[0] == floors[1]).all():
+        pytest.skip("this release sums alike")
+    assert (result.verdict, reverse.verdict) == ("divergent", "divergent")
+    (found,), (found_in_reverse,) = result.introduced, reverse.introduced
+    assert found.a is not None
+    assert found.b is not None
+    assert (found.a.op_type, found.b.kernel) == ("floor", "compiled_fraction")
+    assert "the last bit decides" in found.evidence
+    assert (found_in_reverse.a, found_in_reverse.b) == (found.b, found.a)
+
+
+@needs_compiler
+def test_compiled_graph_that_is_closer_to_float64_is_benign(tmp_path: Path) -> None:
+    result, reverse = both_ways(tmp_path, CHUNK, "inductor")
+    assert (result.verdict, reverse.verdict) == ("benign", "benign")
+    (note,), (note_in_reverse,) = result.notes, reverse.notes
+    assert "B is closer to float64" in note
+    assert "A is closer to float64" in note_in_reverse
+
+
+def test_compiled_training_is_benign(tmp_path: Path) -> None:
+    for result in both_ways(tmp_path, TRAINING, "aot_eager"):
+        assert result.verdict in ("benign", "identical"), result.introduced
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("F.gelu(self.norm(self.first(x)))", "F.gelu(self.norm(self.first(x)), approximate='tanh')"),
+        ("nn.BatchNorm1d(8)", "nn.BatchNorm1d(8, eps=1e-3)"),
+        ("self.second(F.gelu", "1.01 * self.second(F.gelu"),
+    ],
+)
+def test_other_function_is_divergent(tmp_path: Path, old: str, new: str) -> None:
+    assert TRAINING.count(old) == 1
+    for result in both_ways(tmp_path, TRAINING, "aot_eager", TRAINING.replace(old, new)):
+        assert result.verdict == "divergent"
+        first = result.introduced[0]
+        assert "compiled_forward" in {first.a and first.a.kernel, first.b and first.b.kernel}
