@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from opdump import amounts
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
-from opdump.comparison.alignment import align
+from opdump.comparison.alignment import Alignment, align
 from opdump.comparison.by_statistics import judged_by_statistics
-from opdump.comparison.compiled_graphs import judge_graphs
+from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.pairs import Outputs, outputs_of
@@ -58,35 +58,16 @@ def judge(
     found = Judgement()
     before: Comparison | None = None
     for here, there in steps:
-        parts = [(read_step(a, here, rank), read_step(b, there, rank))]
-        fixed = [{}] * len(parts) if given is None else given.of(parts)
-        alignments = [
-            None if of_different_frameworks(*part) else align(*part, pairs)
-            for part, pairs in zip(parts, fixed, strict=True)
-        ]
-        found.matches.append(matches_of(parts, alignments))
-        for (trace_a, trace_b), alignment in zip(parts, alignments, strict=True):
-            found.diverging = len(found.outputs)
-            if alignment is None:
-                _add_across(found, compare_across(trace_a, trace_b))
-                if found.suspects:
-                    return found
-                continue
-            found.matched += alignment.matched
-            found.unmatched += len(trace_a.nodes) + len(trace_b.nodes) - 2 * alignment.matched
-            for index_b, index in sorted(alignment.a_of.items()):
-                found.outputs.extend(outputs_of(trace_a.nodes[index], trace_b.nodes[index_b], alignment.kinds[index]))
+        trace_a, trace_b = read_step(a, here, rank), read_step(b, there, rank)
+        found.diverging = len(found.outputs)
+        if of_different_frameworks(trace_a, trace_b):
+            _add_across(found, compare_across(trace_a, trace_b))
+        else:
+            alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b))
+            _add_matches(found, trace_a, trace_b, alignment)
             if _has_elements(trace_a) and _has_elements(trace_b):
                 before = Comparison(trace_a, trace_b, alignment, before)
-                found.suspects = before.sweep()
-                found.notes += [
-                    f"step {here}: {name} holds the same elements in another order" for name in before.found.permuted
-                ]
-                graphs = judge_graphs(trace_a, trace_b, alignment)
-                apart = [suspect for suspect in found.suspects if not graphs.judged(suspect)]
-                found.suspects = [*apart, *graphs.suspects]
-                found.notes += graphs.notes
-                found.not_run |= before.found.not_run - graphs.kernels
+                _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment))
                 before.release()
             else:
                 found.alone.add(here)
@@ -94,9 +75,28 @@ def judge(
                 found.suspects = judged_by_statistics(trace_a, trace_b, alignment, is_first=is_first)
             if found.suspects:
                 found.window = window(trace_a, trace_b, alignment, found.suspects[0])
-                return found
+        if found.suspects:
+            return found
         done()
     return found
+
+
+def _add_matches(found: Judgement, a: Trace, b: Trace, alignment: Alignment) -> None:
+    found.matches.append(matches_of(a, b, alignment))
+    found.matched += alignment.matched
+    found.unmatched += len(a.nodes) + len(b.nodes) - 2 * alignment.matched
+    for index_b, index in sorted(alignment.a_of.items()):
+        found.outputs.extend(outputs_of(a.nodes[index], b.nodes[index_b], alignment.kinds[index]))
+
+
+def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -> None:
+    """What the sweep of a step found, but of compiled graphs, and what was found of these."""
+    apart = [suspect for suspect in comparison.sweep() if not graphs.judged(suspect)]
+    found.suspects = [*apart, *graphs.suspects]
+    found.notes += graphs.notes
+    permuted = comparison.found.permuted
+    found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in permuted]
+    found.not_run |= comparison.found.not_run - graphs.kernels
 
 
 def _add_across(found: Judgement, outcome: Outcome) -> None:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,16 +46,16 @@ class Match:
     score: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StepMatches:
     """What was matched in a step."""
 
     rank: int
     step: int
     step_b: int
-    pairs: list[Match] = field(default_factory=list)
-    unmatched_a: list[str] = field(default_factory=list)
-    unmatched_b: list[str] = field(default_factory=list)
+    pairs: Sequence[Match]
+    unmatched_a: Sequence[str]
+    unmatched_b: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +74,28 @@ class GivenMatches:
     path: Path
     steps: Mapping[_Place, Sequence[_Given]]
 
-    def of(self, parts: Sequence[tuple[Trace, Trace]]) -> list[dict[int, int]]:
-        """The pairs of a step, by index, for each of its parts.
+    def of(self, a: Trace, b: Trace) -> dict[int, int]:
+        """The pairs of a step, by index.
 
         Raises ConfigError, with the line and the nearest names, for an operator that the step does not have.
         """
-        found: list[dict[int, int]] = [{} for _ in parts]
-        if not parts:
-            return found
-        one, other = parts[0]
-        given = self.steps.get((one.rank, one.step, other.step), ())
+        found: dict[int, int] = {}
+        given = self.steps.get((a.rank, a.step, b.step), ())
         if not given:
             return found
-        names_a, names_b = (_places([part[side] for part in parts]) for side in (0, 1))
-        used: dict[tuple[int, int], int] = {}
+        names_a, names_b = ({name: index for index, name in enumerate(_names(trace))} for trace in (a, b))
+        used: set[int] = set()
         for pair in given:
-            part, here = self._find(pair.a, names_a, "A", pair.line)
-            part_b, there = self._find(pair.b, names_b, "B", pair.line)
-            if part != part_b:
-                raise self._error(pair.line, f"{pair.a} and {pair.b} do not run in the same part of the step")
-            if here in found[part] or (part, there) in used:
-                name = pair.a if here in found[part] else pair.b
+            here = self._find(pair.a, names_a, "A", pair.line)
+            there = self._find(pair.b, names_b, "B", pair.line)
+            if here in found or there in used:
+                name = pair.a if here in found else pair.b
                 raise self._error(pair.line, f"{name} stands in another pair of this step already")
-            found[part][here] = there
-            used[part, there] = pair.line
+            found[here] = there
+            used.add(there)
         return found
 
-    def _find(self, name: str, places: Mapping[str, tuple[int, int]], side: str, line: int) -> tuple[int, int]:
+    def _find(self, name: str, places: Mapping[str, int], side: str, line: int) -> int:
         if name not in places:
             near = difflib.get_close_matches(name, list(places), 3)
             more = f"; the nearest are {', '.join(near)}" if near else f"; it has {len(places):,} others"
@@ -111,36 +106,31 @@ class GivenMatches:
         return ConfigError(f"{self.path}:{line}: {what}")
 
 
-def _places(parts: Sequence[Trace]) -> dict[str, tuple[int, int]]:
-    """Part and index of each operator of a step, by the name that the file has for it."""
-    return {name: (number, index) for number, names in enumerate(_names(parts)) for index, name in enumerate(names)}
-
-
-def _names(parts: Sequence[Trace]) -> Iterator[list[str]]:
-    """The names of the operators of each part, those that ran before with a number."""
+def _names(trace: Trace) -> list[str]:
+    """The names of the operators of a step, those that ran before with a number."""
     executions: dict[str, int] = {}
-    for part in parts:
-        names = []
-        for node in part.nodes:
-            count = executions[node.op.op_name] = executions.get(node.op.op_name, 0) + 1
-            names.append(node.op.op_name if count == 1 else f"{node.op.op_name} #{count}")
-        yield names
+    names = []
+    for node in trace.nodes:
+        count = executions[node.op.op_name] = executions.get(node.op.op_name, 0) + 1
+        names.append(node.op.op_name if count == 1 else f"{node.op.op_name} #{count}")
+    return names
 
 
-def matches_of(parts: Sequence[tuple[Trace, Trace]], alignments: Sequence[Alignment | None]) -> StepMatches:
-    """What was matched in a step, which has at least one part; parts of two frameworks have no alignment, and are left out."""
-    one, other = parts[0]
-    found = StepMatches(one.rank, one.step, other.step)
-    names = zip(_names([part[0] for part in parts]), _names([part[1] for part in parts]), strict=True)
-    for (trace_a, trace_b), (names_a, names_b), alignment in zip(parts, names, alignments, strict=True):
-        if alignment is None:
-            continue
-        for here, there in sorted(alignment.b_of.items()):
-            worth = round(score(trace_a.nodes[here], trace_b.nodes[there]), 3)
-            found.pairs.append(Match(names_a[here], names_b[there], alignment.kinds[here], worth))
-        found.unmatched_a += [name for index, name in enumerate(names_a) if index not in alignment.b_of]
-        found.unmatched_b += [name for index, name in enumerate(names_b) if index not in alignment.a_of]
-    return found
+def matches_of(a: Trace, b: Trace, alignment: Alignment) -> StepMatches:
+    """What was matched in a step."""
+    names_a, names_b = _names(a), _names(b)
+    pairs = [
+        Match(names_a[here], names_b[there], alignment.kinds[here], round(score(a.nodes[here], b.nodes[there]), 3))
+        for here, there in sorted(alignment.b_of.items())
+    ]
+    return StepMatches(
+        a.rank,
+        a.step,
+        b.step,
+        pairs,
+        [name for index, name in enumerate(names_a) if index not in alignment.b_of],
+        [name for index, name in enumerate(names_b) if index not in alignment.a_of],
+    )
 
 
 def write_matches(path: Path, a: str, b: str, steps: Sequence[StepMatches]) -> None:
