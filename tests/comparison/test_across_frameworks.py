@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import opdump
+from opdump.comparison.introduced import Introduced
 
 pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 
-from tests.comparison.networks import NETWORKS, Exporter, dump_onnx, dump_torch, network
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.comparison.networks import NETWORKS, Block, Exporter, Layer, dump_onnx, dump_torch, network
 
 
 @pytest.mark.parametrize("exporter", ["folded", "plain"])
@@ -23,3 +28,95 @@ def test_an_exported_network_is_benign_and_matched(name: str, exporter: Exporter
     )
     assert (result.verdict, list(result.introduced)) == ("benign", [])
     assert result.unmatched <= 0.02 * (result.matched + result.unmatched)
+
+
+def planted(name: str, change: Callable[[nn.Module], None], path: Path, exporter: Exporter = "plain") -> Introduced:
+    """What a comparison says of a network, and of its export with a change; that it says the same of the two in the other order."""
+    model, given = network(name)
+    original = dump_torch(model, given, path / "torch")
+    change(model)
+    exported = dump_onnx(model, given, path / "onnx", exporter)
+    result, reverse = opdump.compare(original, exported), opdump.compare(exported, original)
+    assert (result.verdict, reverse.verdict) == ("divergent", "divergent")
+    assert (len(result.introduced), len(reverse.introduced)) == (1, 1)
+    found, turned = result.introduced[0], reverse.introduced[0]
+    assert (found.a, found.b) == (turned.b, turned.a)
+    return found
+
+
+@pytest.mark.parametrize("exporter", ["folded", "plain"])
+def test_another_epsilon_of_a_batch_norm_is_named(exporter: Exporter, tmp_path: Path) -> None:
+    def change(model: nn.Module) -> None:
+        block = model.get_submodule("layers.1")
+        assert isinstance(block, Block)
+        block.norm.eps = 1e-3
+
+    found = planted("resnet", change, tmp_path, exporter)
+    assert found.kind == "argument"
+    assert found.evidence.startswith("eps: 1e-05 in A, as if 0.001 in B")
+    assert found.a is not None
+    assert found.b is not None
+    assert (found.a.op_type, found.a.op_name.split("/")[-2]) == ("native_batch_norm", "norm-BatchNorm2d")
+    assert found.b.op_type == ("Conv" if exporter == "folded" else "BatchNormalization")
+
+
+def test_an_epsilon_that_changes_the_sixth_digit_is_named(tmp_path: Path) -> None:
+    def change(model: nn.Module) -> None:
+        layer = model.get_submodule("layers.0")
+        assert isinstance(layer, Layer)
+        layer.norm.eps = 1e-6
+
+    found = planted("transformer", change, tmp_path)
+    assert found.evidence.startswith("eps: 1e-05 in A, as if 1e-06 in B")
+
+
+def test_another_gelu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gelu = functional.gelu
+
+    def change(_: nn.Module) -> None:
+        monkeypatch.setattr(functional, "gelu", lambda x: gelu(x, approximate="tanh"))
+
+    model, given = network("transformer")
+    model.layers = nn.Sequential(model.get_submodule("layers.0"))
+    original = dump_torch(model, given, tmp_path / "torch")
+    change(model)
+    result = opdump.compare(original, dump_onnx(model, given, tmp_path / "onnx", "plain"))
+    assert [(each.kind, each.a and each.a.op_type) for each in result.introduced] == [("argument", "gelu")]
+    assert result.introduced[0].evidence.startswith("approximate: none in A, as if tanh in B")
+    assert result.introduced[0].a is not None
+    assert result.introduced[0].a.line.startswith("networks.py:")
+
+
+def test_a_parameter_that_differs_is_named_though_all_that_follows_differs_too(tmp_path: Path) -> None:
+    def change(model: nn.Module) -> None:
+        weight = model.get_parameter("layers.0.up.weight")
+        weight.data[[0, 1]] = weight.data[[1, 0]]
+
+    found = planted("transformer", change, tmp_path)
+    assert (found.kind, found.io) == ("parameter", "input")
+    assert found.evidence.startswith("Parameter.layers.0.up.weight is")
+    assert found.a is not None
+    assert found.a.op_name.split("/")[-2] == "up-Linear"
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_a_row_of_a_packed_parameter_is_named(name: str, tmp_path: Path) -> None:
+    def change(model: nn.Module) -> None:
+        model.get_parameter("recurrent.weight_hh_l1").data[3, 3] += 0.01
+
+    found = planted(name, change, tmp_path)
+    assert found.kind == "parameter"
+    assert "Parameter.recurrent.weight_hh_l1" in found.evidence
+
+
+def test_an_activation_that_is_missing_is_named(tmp_path: Path) -> None:
+    class Bare(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = functional.relu(self.other_norm(self.second(self.norm(self.first(x)))) + self.short(x))
+            return result
+
+    def change(model: nn.Module) -> None:
+        model.get_submodule("layers.1").__class__ = Bare
+
+    found = planted("resnet", change, tmp_path)
+    assert (found.kind, found.a and found.a.op_type) == ("missing", "relu")

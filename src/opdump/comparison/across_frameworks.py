@@ -1,35 +1,23 @@
-"""Compares runs of two frameworks: A's program is run on B's values, from one value that both have to the next.
-
-Where both runs have the same value (`value_matching`), B's is taken from there on, in A's layout. What A computes between two such places is
-run again in float64, and once in float32, which tells what rounding makes of it. Where B's value is further off than that, B computes
-something else there. So nothing of an earlier difference plays a part, and B's operators need not be run again.
-"""
+"""Compares runs of two frameworks: operators are matched by the values that they give, and each stretch between two such values is judged."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
-
-from numpy.typing import NDArray
+from typing import Final
 
 from opdump.adapters.replay import replayer_of
-from opdump.comparison.differences import Difference, difference, epsilon_of
-from opdump.comparison.execution import Execution, recorded, replay
-from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Trace
-from opdump.comparison.value_matching import Pair, Place, match_values
+from opdump.comparison.stretches import between, named
+from opdump.comparison.suspects import Kind, Suspect
+from opdump.comparison.trace import Node, Trace
+from opdump.comparison.value_matching import Pair, Place, match_kinds, match_values
+from opdump.comparison.value_run import Failure, run_on_values
 
-Array = NDArray[Any]
-
-_ROUNDINGS: Final = 64.0
-"""How many times further off than rounding makes A's operators a value of B may be: it may round at other places."""
-_BOUND: Final = 1024.0
-"""Units of the element type that an operator of equal inputs may be off, where nothing could be run again."""
-_BY_STATISTICS: Final = 1e-3
-_LEAST: Final = 2.0**-52
-"""The unit of types that are exact."""
+_CERTAIN: Final = 1e-4
+"""Values that are nearer, relative to their root mean square, are taken for each other without a doubt."""
+_TRIALS: Final = 64
+"""How many doubtful pairs are tried without."""
+_OTHER_WAY_ROUND: Final[Mapping[Kind, Kind]] = {"missing": "extra", "extra": "missing"}
 
 
 @dataclass(slots=True)
@@ -51,16 +39,35 @@ def of_different_frameworks(a: Trace, b: Trace) -> bool:
     return bool(ours and theirs) and len(ours & theirs) * 4 < min(len(ours), len(theirs))
 
 
-def compare_across(a: Trace, b: Trace) -> Outcome:
-    """Matches two traces by values, and judges each value that both have."""
+def compare_across(a: Trace, b: Trace, *, sides: tuple[str, str] = ("A", "B")) -> Outcome:
+    """Matches two traces by values, and judges each value that both have. `sides` is what they are called in words."""
     if _can_run(b) > _can_run(a):
-        found = compare_across(b, a)
-        found.suspects = [replace(each, a=each.b, b=each.a) for each in found.suspects]
+        found = compare_across(b, a, sides=("B", "A"))
+        found.suspects = [_swapped(each) for each in found.suspects]
         return found
-    found = Outcome(match_values(a, b))
-    _run_on_values(a, b, found)
-    _count(a, b, found)
+    pairs = dict(match_values(a, b))
+    run = run_on_values(a, b, pairs)
+    failures = run.failures
+    if failures or _open_results(a, b, pairs):
+        pairs, failures = _narrowed(a, b, pairs, failures)
+    found = Outcome(pairs, not_run=run.not_run)
+    found.suspects = _distinct(named(a, b, pairs, failure, sides=sides) for failure in failures)
+    _count(a, b, found, sides)
     return found
+
+
+def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:
+    """The first of those that blame one operator of A for one thing: it may have several readers."""
+    found: dict[tuple[str, int], Suspect] = {}
+    for each in suspects:
+        assert each.a is not None, "A is the program that was run"
+        found.setdefault((each.kind, each.a.index), each)
+    return list(found.values())
+
+
+def _swapped(suspect: Suspect) -> Suspect:
+    kind = _OTHER_WAY_ROUND.get(suspect.kind, suspect.kind)
+    return replace(suspect, kind=kind, a=suspect.b, b=suspect.a)
 
 
 def _can_run(trace: Trace) -> bool:
@@ -68,82 +75,60 @@ def _can_run(trace: Trace) -> bool:
     return any(replayer_of(node.op) for node in trace.nodes)
 
 
-def _run_on_values(a: Trace, b: Trace, found: Outcome) -> None:
-    exact, rounded = Execution(a), Execution(a)
-    inherited: dict[int, float] = {}
-    """How far apart the values are that a node was given, of those that could not be run on the same."""
-    for node in a.nodes:
-        own = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
-        values, rough = (
-            {slot: value for slot, leaf in own.items() if (value := run.look_up(node, slot, leaf)) is not None}
-            for run in (exact, rounded)
-        )
-        done, again = replay(node, values), replay(node, rough, "float32")
-        given = {slot: value for slot, record in node.outputs.items() if (value := recorded(record)) is not None}
-        outputs = given if done is None else dict(done.outputs)
-        rough_outputs = given if again is None else dict(again.outputs)
-        if done is None:
-            found.not_run.add(node.op.kernel or node.op.op_type)
-            inherited[node.index] = max(
-                (_apart(maker, found.pairs, inherited) for maker in node.makers.values()), default=0.0
-            )
-        for slot in node.outputs:
-            pair = found.pairs.get((node.index, slot))
-            if pair is None:
-                continue
-            theirs = None if pair.layout is None else pair.layout.apply(_recorded_output(b, pair.b))
-            if theirs is None or done is None or again is None or slot not in done.outputs or slot not in again.outputs:
-                suspect = _suspect_by_bounds(a, b, pair, inherited.get(node.index, 0.0))
-            else:
-                suspect = _suspect(a, b, pair, done.outputs[slot], again.outputs[slot], theirs)
-            if suspect is not None:
-                found.suspects.append(suspect)
-            if theirs is not None:
-                outputs[slot] = rough_outputs[slot] = theirs
-        exact.write(node, outputs)
-        rounded.write(node, rough_outputs)
+def _narrowed(
+    a: Trace, b: Trace, pairs: dict[Place, Pair], failures: Sequence[Failure]
+) -> tuple[dict[Place, Pair], list[Failure]]:
+    """Pairs by the kind of operator where values no longer tell, so that a difference is narrowed down to one operator.
+
+    A pair that fails is doubtful: if the values after it are as they should be without it, it was no pair.
+    """
+    open_a = _open(a, [failure.pair.a[0] for failure in failures], {place[0] for place in pairs})
+    open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b[0] for pair in pairs.values()})
+    pairs = {**match_kinds(open_a, open_b), **pairs}
+    left = run_on_values(a, b, pairs).failures
+    trials = _TRIALS
+    while trials > 0:
+        doubtful = [
+            each.pair for each in left if each.pair.distance > _CERTAIN and _leads_to_a_pair(a, each.pair.a[0], pairs)
+        ]
+        best = pairs, left
+        for pair in doubtful[:trials]:
+            without = {place: each for place, each in pairs.items() if each is not pair}
+            then = run_on_values(a, b, without).failures
+            trials -= 1
+            if len(then) < len(best[1]):
+                best = without, then
+            if len(then) < len(left) - 1:
+                break  # what follows it is as it should be, too
+        if best[0] is pairs:
+            break
+        pairs, left = best
+    return pairs, left
 
 
-def _apart(maker: Place, pairs: Mapping[Place, Pair], inherited: Mapping[int, float]) -> float:
-    return pairs[maker].distance if maker in pairs else inherited.get(maker[0], 0.0)
+def _open(trace: Trace, failed: Iterable[int], ends: Collection[int]) -> list[Node]:
+    """The nodes between a value that fails and those before it, and the nodes that lead to no value of the other run."""
+    found = {node.index for last in failed for node in between(trace, last, ends) if node.index not in ends}
+    found |= {node.index for node in trace.nodes} - _with_ancestors(trace, ends)
+    return [trace.nodes[index] for index in sorted(found)]
 
 
-def _suspect_by_bounds(a: Trace, b: Trace, pair: Pair, inherited: float) -> Suspect | None:
-    """Where A's operator could not be run: what is given agrees, and what comes of it does not by any rounding."""
-    node, other = a.nodes[pair.a[0]], b.nodes[pair.b[0]]
-    epsilon = max(epsilon_of(node.outputs[pair.a[1]].dtype), epsilon_of(other.outputs[pair.b[1]].dtype))
-    allowed = max(_BOUND * epsilon, _BY_STATISTICS if pair.layout is None else 0.0, _ROUNDINGS * inherited)
-    if pair.distance <= allowed:
-        return None
-    what = f"what it is given agrees to {inherited:.2g}, what it gives differs by {pair.distance:.2g} of its size; it could not be run again"
-    return Suspect("operator", node, other, "output", pair.b[1], pair.distance / epsilon if epsilon else math.inf, what)
+def _leads_to_a_pair(trace: Trace, index: int, pairs: Mapping[Place, Pair]) -> bool:
+    return any(
+        index in {node.index for node in between(trace, place[0], {other[0] for other in pairs} - {index})}
+        for place in pairs
+        if place[0] > index
+    )
 
 
-def _recorded_output(trace: Trace, place: Place) -> Array:
-    values = recorded(trace.nodes[place[0]].outputs[place[1]])
-    assert values is not None, "it was matched by its elements"
-    return values
+def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> bool:
+    """Whether either program has results that the other has not."""
+    ours = _with_ancestors(a, {place[0] for place in pairs})
+    theirs = _with_ancestors(b, {pair.b[0] for pair in pairs.values()})
+    return not (_results(a) <= ours or _results(b) <= theirs)
 
 
-def _suspect(a: Trace, b: Trace, pair: Pair, expected: Array, rounded: Array, theirs: Array) -> Suspect | None:
-    node, other = a.nodes[pair.a[0]], b.nodes[pair.b[0]]
-    record, there = node.outputs[pair.a[1]], other.outputs[pair.b[1]]
-    epsilon = max(epsilon_of(record.dtype), epsilon_of(there.dtype))
-    expected = expected.reshape(theirs.shape)
-    off, noise = difference(expected, theirs), difference(expected, rounded.reshape(theirs.shape))
-    times = _times(off, noise, epsilon)
-    if times <= _ROUNDINGS:
-        return None
-    what = f"gives {off.relative:.2g} of its size something else than A's operators give for the same values in float64, which is {times:.2g} times what rounding makes of it"
-    return Suspect("operator", node, other, "output", pair.b[1], times, what)
-
-
-def _times(off: Difference, noise: Difference, epsilon: float) -> float:
-    """A difference in units of rounding, by its root mean square and by its largest element."""
-    return max(by / max(unit, epsilon, _LEAST) for by, unit in ((off.relative, noise.relative), (off.peak, noise.peak)))
-
-
-def _count(a: Trace, b: Trace, found: Outcome) -> None:
+def _count(a: Trace, b: Trace, found: Outcome, sides: tuple[str, str]) -> None:
     """Counts the operators whose values the other run has, those that lead to one, and those that lead to no result of the other program."""
     places = found.pairs.values()
     direct = {pair.a[0] for pair in places}, {pair.b[0] for pair in places}
@@ -153,15 +138,20 @@ def _count(a: Trace, b: Trace, found: Outcome) -> None:
     unused_b = left_b if _results(a) <= ours else 0
     found.matched = len(ours) + unused_a
     found.unmatched = left_a - unused_a + left_b - unused_b
-    between = f"{len(ours) - len(direct[0]):,} of A and {len(theirs) - len(direct[1]):,} of B lie between them"
+    if found.suspects:
+        found.inherited = max(0, sum(pair.distance > _CERTAIN for pair in places) - len(found.suspects))
+    one, other = sides
+    between_pairs = (
+        f"{len(ours) - len(direct[0]):,} of {one} and {len(theirs) - len(direct[1]):,} of {other} lie between them"
+    )
     unused = (
-        f"; {unused_a:,} of A and {unused_b:,} of B lead to no result of the other program"
+        f"; {unused_a:,} of {one} and {unused_b:,} of {other} lead to no result of the other program"
         if unused_a or unused_b
         else ""
     )
     found.notes.append(
-        f"the runs are of different frameworks, so operators were matched by values: {len(direct[0]):,} of A have the values "
-        f"of {len(direct[1]):,} of B, {between}{unused}"
+        f"the runs are of different frameworks, so operators were matched by values: {len(direct[0]):,} of {one} have the values "
+        f"of {len(direct[1]):,} of {other}, {between_pairs}{unused}"
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.comparison.differences import difference
 from opdump.comparison.tensor_layouts import TensorLayout, find_layout
 from opdump.comparison.trace import Node, Trace, has_elements
 from opdump.op_types import rows_of
@@ -27,6 +28,10 @@ Place = tuple[int, int]
 
 WITHIN: Final = 1e-2
 """Tensors that are further apart, relative to the root mean square, are not taken for each other."""
+
+_ALIKE: Final = 0.5
+"""Tensors that are nearer than this to equal are taken for each other where nothing else tells, whatever operators made them."""
+_SAMPLED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +174,53 @@ def same_kind(one: Node, other: Node) -> bool:
         return True
     concepts = {row.concept for row in rows_of(one.op.op_type)}
     return any(row.concept in concepts for row in rows_of(other.op.op_type))
+
+
+def match_kinds(a: Sequence[Node], b: Sequence[Node]) -> Mapping[Place, Pair]:
+    """Pairs the first outputs of operators of one kind and size, in one order, that are most alike: where values differ too much to tell."""
+    most = np.zeros((len(a) + 1, len(b) + 1), np.float32)
+    likeness = np.zeros((len(a), len(b)), np.float32)
+    known: dict[tuple[str, str], bool] = {}
+    for i, one in enumerate(a):
+        for j, other in enumerate(b):
+            if one.sizes[:1] != other.sizes[:1] or not _has_first_output(one) or not _has_first_output(other):
+                continue
+            types = one.op.op_type, other.op.op_type
+            if types not in known:
+                known[types] = same_kind(one, other)
+            nearness = _nearness(one.outputs[0].numpy(), other.outputs[0].numpy())
+            if known[types] or nearness > _ALIKE:
+                likeness[i, j] = known[types] + nearness
+    for i in range(len(a)):
+        for j in range(len(b)):
+            most[i + 1, j + 1] = max(most[i, j + 1], most[i + 1, j], most[i, j] + likeness[i, j])
+    found: dict[Place, Pair] = {}
+    i, j = len(a), len(b)
+    while i and j:
+        if most[i, j] == most[i - 1, j]:
+            i -= 1
+        elif most[i, j] == most[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            pair = _pair_of_kind(a[i], b[j])
+            if pair is not None:
+                found[pair.a] = pair
+    return found
+
+
+def _nearness(one: Array, other: Array) -> float:
+    """1 for equal elements in row-major order, 0 for those that have nothing in common."""
+    if one.dtype.kind != "f" or other.dtype.kind != "f":
+        return 0.0
+    step = 1 + one.size // _SAMPLED
+    return max(0.0, 1.0 - difference(one.reshape(-1)[::step], other.reshape(-1)[::step]).relative)
+
+
+def _has_first_output(node: Node) -> bool:
+    return 0 in node.outputs and has_elements(node.outputs[0]) and 0 not in node.outputs[0].shape
+
+
+def _pair_of_kind(one: Node, other: Node) -> Pair | None:
+    best = find_layout(one.outputs[0].numpy(), other.outputs[0].numpy(), within=math.inf)
+    return None if best is None else Pair((one.index, 0), (other.index, 0), *best)

@@ -1,0 +1,132 @@
+"""Runs A's program on B's values, from one value that both have to the next, and tells which of B's values are not what A makes of them.
+
+What A computes between two such places is run in float64, and once in float32, which tells what rounding makes of it. So nothing of an
+earlier difference plays a part, and B's operators need not be run at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from opdump.comparison.differences import difference, epsilon_of
+from opdump.comparison.execution import Execution, recorded, replay
+from opdump.comparison.trace import Trace
+from opdump.comparison.value_matching import Pair, Place
+
+Array = NDArray[Any]
+
+ROUNDINGS: Final = 16.0
+"""How many times further off than rounding makes A's operators a value of B may be: it may round at other places."""
+_BOUND: Final = 1024.0
+"""Units of the element type that an operator of equal inputs may be off, where nothing could be run again."""
+_BY_STATISTICS: Final = 1e-3
+_LEAST: Final = 2.0**-52
+"""The unit of types that are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A value of B that is not what A makes of the values before it."""
+
+    pair: Pair
+    times: float
+    """How far off, in units of what rounding makes of it."""
+    off: float
+    """The same, relative to the root mean square."""
+    given: float | None = None
+    """Where A's operator could not be run again: how far apart the two runs are in what it is given."""
+
+
+@dataclass(slots=True)
+class ValueRun:
+    """What came of a run of A on B's values."""
+
+    failures: list[Failure] = field(default_factory=list)
+    not_run: set[str] = field(default_factory=set)
+    inputs: dict[int, dict[int, Array]] = field(default_factory=dict)
+    """What the nodes were given whose inputs are kept."""
+
+
+def run_on_values(a: Trace, b: Trace, pairs: Mapping[Place, Pair], keep: Collection[int] = ()) -> ValueRun:
+    """Runs A's nodes in order; B's value takes over wherever there is a pair. The inputs of the nodes in `keep` are kept."""
+    run = ValueRun()
+    exact, rounded = Execution(a), Execution(a)
+    inherited: dict[int, float] = {}
+    """How far apart the two runs are in what a node was given, of those that could not be run again."""
+    for node in a.nodes:
+        own = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
+        values, rough = (
+            {slot: value for slot, leaf in own.items() if (value := each.look_up(node, slot, leaf)) is not None}
+            for each in (exact, rounded)
+        )
+        if node.index in keep:
+            run.inputs[node.index] = values
+        done, again = replay(node, values), replay(node, rough, "float32")
+        given = {slot: value for slot, record in node.outputs.items() if (value := recorded(record)) is not None}
+        outputs = given if done is None else dict(done.outputs)
+        rough_outputs = dict(given) if again is None else dict(again.outputs)
+        if done is None:
+            run.not_run.add(node.op.kernel or node.op.op_type)
+            inherited[node.index] = max(
+                (
+                    pairs[maker].distance if maker in pairs else inherited.get(maker[0], 0.0)
+                    for maker in node.makers.values()
+                ),
+                default=0.0,
+            )
+        for slot in node.outputs:
+            pair = pairs.get((node.index, slot))
+            if pair is None:
+                continue
+            theirs = value_in_a(b, pair)
+            if theirs is None or done is None or again is None or slot not in done.outputs or slot not in again.outputs:
+                failure = _by_bounds(a, b, pair, inherited.get(node.index, 0.0))
+            else:
+                failure = _by_replay(a, b, pair, done.outputs[slot], again.outputs[slot], theirs)
+            if failure is not None:
+                run.failures.append(failure)
+            if theirs is not None:
+                outputs[slot] = rough_outputs[slot] = theirs
+        exact.write(node, outputs)
+        rounded.write(node, rough_outputs)
+    return run
+
+
+def value_in_a(b: Trace, pair: Pair) -> Array | None:
+    """B's value of a pair in A's layout; None where there are statistics alone."""
+    values = recorded(b.nodes[pair.b[0]].outputs[pair.b[1]])
+    return None if values is None or pair.layout is None else pair.layout.apply(values)
+
+
+def in_roundings(expected: Array, rounded: Array, theirs: Array, epsilon: float) -> tuple[float, float]:
+    """How far a value is from the expected one, in units of rounding and relative to its size; by the root mean square, or by the largest
+    element where that is further.
+    """
+    expected = expected.reshape(theirs.shape)
+    off, noise = difference(expected, theirs), difference(expected, rounded.reshape(theirs.shape))
+    units = [max(noise.relative, epsilon, _LEAST), max(noise.peak, epsilon, _LEAST)]
+    return max(off.relative / units[0], off.peak / units[1]), off.relative
+
+
+def epsilon_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
+    """The rounding of the narrower type."""
+    ours, theirs = a.nodes[pair.a[0]].outputs[pair.a[1]], b.nodes[pair.b[0]].outputs[pair.b[1]]
+    return max(epsilon_of(ours.dtype), epsilon_of(theirs.dtype))
+
+
+def _by_replay(a: Trace, b: Trace, pair: Pair, expected: Array, rounded: Array, theirs: Array) -> Failure | None:
+    times, off = in_roundings(expected, rounded, theirs, epsilon_of_pair(a, b, pair))
+    return Failure(pair, times, off) if times > ROUNDINGS else None
+
+
+def _by_bounds(a: Trace, b: Trace, pair: Pair, inherited: float) -> Failure | None:
+    """Where A's operator could not be run: what is given agrees, and what comes of it does not by any rounding."""
+    epsilon = epsilon_of_pair(a, b, pair)
+    allowed = max(_BOUND * epsilon, _BY_STATISTICS if pair.layout is None else 0.0, ROUNDINGS * inherited)
+    if pair.distance <= allowed:
+        return None
+    return Failure(pair, pair.distance / max(epsilon, _LEAST), pair.distance, inherited)
