@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
 import opdump
+from opdump.comparison.own_errors import error_of
 from opdump.comparison.result import Result
 
 FLOOR: Final = """
@@ -136,3 +139,11 @@ def test_other_function_is_divergent(tmp_path: Path, old: str, new: str) -> None
         assert result.verdict == "divergent"
         first = result.introduced[0]
         assert "compiled_forward" in {first.a and first.a.kernel, first.b and first.b.kernel}
+
+
+def test_what_cancels_in_float64_leaves_rounding_behind() -> None:
+    zero, rounded, summands = np.zeros(2), np.array([1e-9, 0.0]), np.array([1.0, 2.0])
+    assert error_of(zero, rounded, summands) == 5e-10
+    assert error_of(zero, rounded, None) == math.inf
+    assert error_of(zero, np.array([math.nan, 0.0]), summands) == math.inf
+    assert error_of(summands, np.array([1.0, 2.5]), 2 * summands) == 0.125

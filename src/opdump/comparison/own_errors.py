@@ -70,10 +70,15 @@ def _own_error(node: Node, slot: int, given: Array) -> float | None:
 def error_of(reference: Array, given: Array, summands: Array | None) -> float:
     """How far an output is from float64, over the largest element; over the largest sum of absolute summands where that is larger."""
     found = unshaped_difference(reference, given)
-    if not math.isfinite(found.peak) or found.peak == 0 or summands is None:
+    if found.peak == 0 or summands is None:
         return found.peak
-    top = float(np.abs(reference).max())
-    reach = float(np.abs(summands).max())
+    top, reach = float(np.abs(reference).max()), float(np.abs(summands).max())
+    if top == 0 and 0 < reach < math.inf:
+        # What cancels exactly in float64 leaves its rounding behind.
+        largest = float(np.abs(given).max())
+        return largest / reach if math.isfinite(largest) else math.inf
+    if not math.isfinite(found.peak):
+        return found.peak
     return found.peak * top / max(top, reach if math.isfinite(reach) else top)
 
 
