@@ -133,10 +133,11 @@ class Comparison:
             self._drop(accused)
             return
         mending = Mending(self.a, self.b, self.alignment)
-        self._drop(self._which(mending.left_behind))
-        harmless = self._which(mending.harmless)
-        if len(harmless) < len(self.found.suspects):
-            self._drop(harmless)
+        for refuted in (mending.left_behind, mending.harmless):
+            harmless = self._which(refuted)
+            # They do leave something else: one of the suspects is the cause.
+            if len(harmless) < len(self.found.suspects):
+                self._drop(harmless)
 
     def _which(self, refuted: Callable[[Sequence[AbstractSet[int]]], AbstractSet[int]]) -> list[Suspect]:
         """The suspects that are refuted, of those that reach an operator: others are seen at the end of the step alone."""
