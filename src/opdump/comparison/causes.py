@@ -175,25 +175,25 @@ class Causes:
 
 
 def fingerprint(values: Array) -> tuple[float, ...]:
-    """What stays the same when elements change places: count, sum, sum of squares, largest and smallest, in nine digits."""
+    """What stays the same when elements change places: count, sum, sum of squares, largest and smallest, in nine digits; of what is finite."""
     flat = np.asarray(values, dtype=np.complex128 if values.dtype.kind == "c" else np.float64).reshape(-1)
-    if flat.size == 0:
-        return (0.0,)
+    finite = flat[np.isfinite(flat)]
+    counts = float(flat.size), float(flat.size - finite.size)
+    if finite.size == 0:
+        return counts
     with np.errstate(all="ignore"):
-        magnitudes = np.abs(flat)
+        magnitudes = np.abs(finite)
         top = float(magnitudes.max())
         parts = (
-            float(np.abs(flat.sum())) if flat.dtype.kind == "c" else float(flat.sum()),
+            float(np.abs(finite.sum())) if finite.dtype.kind == "c" else float(finite.sum()),
             float((magnitudes**2).sum()),
             top,
             float(magnitudes.min()),
         )
-    if not math.isfinite(top):
-        return (float(flat.size), math.inf)
     scale = top * flat.size
     # Sums are rounded by what they are sums of: one that is zero by mathematics is zero here.
     return (
-        float(flat.size),
+        *counts,
         round(parts[0] / scale, 7) + 0.0 if scale else 0.0,
         _digits(parts[1]),
         _digits(parts[2]),
