@@ -120,3 +120,9 @@ def test_an_activation_that_is_missing_is_named(tmp_path: Path) -> None:
 
     found = planted("resnet", change, tmp_path)
     assert (found.kind, found.a and found.a.op_type) == ("missing", "relu")
+
+
+def test_networks_that_have_nothing_in_common_are_incomparable(tmp_path: Path) -> None:
+    one, other = network("lstm"), network("resnet")
+    result = opdump.compare(dump_torch(*one, tmp_path / "torch"), dump_onnx(*other, tmp_path / "onnx", "plain"))
+    assert (result.verdict, list(result.introduced)) == ("incomparable", [])

@@ -10,7 +10,7 @@ from opdump.adapters.replay import replayer_of
 from opdump.comparison.stretches import between, named
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Node, Trace
-from opdump.comparison.value_matching import Pair, Place, match_kinds, match_values
+from opdump.comparison.value_matching import Pair, Place, match_kinds, match_values, share_inputs
 from opdump.comparison.value_run import Failure, run_on_values
 
 _CERTAIN: Final = 1e-4
@@ -46,6 +46,8 @@ def compare_across(a: Trace, b: Trace, *, sides: tuple[str, str] = ("A", "B")) -
         found.suspects = [_swapped(each) for each in found.suspects]
         return found
     pairs = dict(match_values(a, b))
+    if not pairs and not share_inputs(a, b):
+        return Outcome(pairs, unmatched=len(a.nodes) + len(b.nodes))
     run = run_on_values(a, b, pairs)
     failures = run.failures
     if failures or _open_results(a, b, pairs):

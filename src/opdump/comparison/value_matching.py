@@ -108,6 +108,22 @@ def _values(trace: Trace) -> list[_Value]:
     return list(found.values())
 
 
+def share_inputs(a: Trace, b: Trace) -> bool:
+    """Whether both programs were given a tensor of the same elements: data, or a parameter."""
+    return bool(_hashes_of_inputs(a) & _hashes_of_inputs(b))
+
+
+def _hashes_of_inputs(trace: Trace) -> set[tuple[int, int]]:
+    return {
+        (array.size, _multiset_hash(array))
+        for node in trace.nodes
+        for slot, record in node.inputs.items()
+        if slot not in node.makers and has_elements(record)
+        for array in [record.numpy()]
+        if array.dtype.kind == "f" and array.size > 1 and not (array == array.flat[0]).all()
+    }
+
+
 def _multiset_hash(array: Array) -> int:
     """The same for every order of the same elements."""
     elements = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}").astype(np.uint64)
