@@ -55,6 +55,10 @@ def compare_across(a: Trace, b: Trace, *, sides: tuple[str, str] = ("A", "B")) -
     found = Outcome(pairs, not_run=run.not_run)
     found.suspects = _distinct(named(a, b, pairs, failure, sides=sides) for failure in failures)
     _count(a, b, found, sides)
+    if not found.suspects and _open_results(a, b, pairs):
+        found.notes.append(
+            "either program has results that were not found in the other: whether these agree is not proven"
+        )
     return found
 
 
