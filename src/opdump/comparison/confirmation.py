@@ -57,11 +57,11 @@ class _Both:
         return found
 
     def _step(self, a: Trace, b: Trace, alignment: Alignment) -> tuple[Ends, Ends] | None:
-        first = self.a.step(a, _own_input, _own_output)
+        first = self.a.step(a, _own_input, _own_output, keeps_values=True)
         if first is None:
             return None
         values = _FromA(first, alignment, {there: here for here, there in alignment.storages.items()})
-        second = self.b.step(b, values.leaf, values.output)
+        second = self.b.step(b, values.leaf, values.output, keeps_values=False)
         if second is None:
             return None
         return ends_of(first, self.a.carried), ends_of(second, self.b.carried)

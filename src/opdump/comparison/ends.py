@@ -7,7 +7,7 @@ numbers are the same by chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Named
-from opdump.comparison.trace import Trace, is_input
+from opdump.comparison.trace import Node, Trace, is_input
 
 Array = NDArray[Any]
+
+_READ_AS_NUMBERS: Final = frozenset({"ones_like", "_local_scalar_dense"})
+"""What reads losses: a gradient begins with it, or the program prints it."""
 
 _SAME: Final = 2e-7
 """Relative: far above what float64 leaves; constants that were rounded to float32 come to that much."""
@@ -100,6 +103,19 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
         elif "optimizer" in phases:
             made.append(End(values, _size(values)))
     return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
+
+
+def forget_the_rest(run: Execution, node: Node, read: Collection[tuple[int, int]]) -> None:
+    """Drops what a node read and gave where `ends_of` does not ask for it; `read` are the `outputs_read`."""
+    if node.bare_type not in _READ_AS_NUMBERS:
+        run.inputs[node.index] = {}
+    if any((node.index, slot) in read for slot in node.outputs):
+        run.outputs[node.index] = {}
+
+
+def outputs_read(trace: Trace) -> set[tuple[int, int]]:
+    """The outputs that some node reads."""
+    return {maker for node in trace.nodes for maker in node.makers.values()}
 
 
 def same_ends(first: Ends, second: Ends, alignment: Alignment) -> bool:
@@ -200,14 +216,14 @@ def _with_noise(end: End, moved: End, times: float) -> End:
 
 def _numbers(run: Execution) -> Iterator[End]:
     for node in run.trace.nodes:
-        if node.bare_type in ("ones_like", "_local_scalar_dense"):
+        if node.bare_type in _READ_AS_NUMBERS:
             for slot, value in run.inputs[node.index].items():
                 if (node.index, slot) in run.writers and value.ndim == 0 and value.dtype.kind == "f":
                     yield End(value, _size(value))
 
 
 def _outputs(run: Execution) -> Iterator[tuple[tuple[int, int], End]]:
-    read = {maker for node in run.trace.nodes for maker in node.makers.values()}
+    read = outputs_read(run.trace)
     for node in run.trace.nodes:
         if not any((node.index, slot) in read for slot in node.outputs):
             for slot, value in run.outputs[node.index].items():

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from opdump.comparison.contents import Contents
 from opdump.comparison.differences import epsilon_of
+from opdump.comparison.ends import forget_the_rest, outputs_read
 from opdump.comparison.execution import Execution, draws, replay
 from opdump.comparison.memory import Memory
 from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
@@ -80,15 +81,18 @@ class Simulation:
     _held: Memory = field(default_factory=Memory)
     """What the storages of `_left` hold in float64."""
 
-    def step(self, trace: Trace, leaf: Given, output: Given) -> Execution | None:
+    def step(self, trace: Trace, leaf: Given, output: Given, *, keeps_values: bool) -> Execution | None:
         """Runs a step; None where an input is not known.
 
         leaf      gives an input that no operator and no step before made
         output    gives an output of a node that cannot be run again
+
+        With `keeps_values` the execution has what every node read and gave, else what `ends_of` asks for.
         """
         run, seen = Execution(trace), Memory(wide=False)
         self.carried = set()
         names: dict[str, int] = {}
+        read = outputs_read(trace)
         for node in trace.nodes:
             values = run.inputs[node.index] = {}
             for slot, record in node.inputs.items():
@@ -107,6 +111,8 @@ class Simulation:
             for slot, record in node.outputs.items():
                 if has_elements(record):
                     seen.write(node.index, slot, record, record.numpy())
+            if not keeps_values:
+                forget_the_rest(run, node, read)
         for name, record in trace.finals.items():
             if record.memory is not None:
                 names[f"Parameter.{name}"] = record.memory.storage

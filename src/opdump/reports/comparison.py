@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Final
 
 from opdump import amounts
@@ -27,15 +28,15 @@ def print_comparison(printer: Printer, result: Result, *, limit: int) -> None:
     """The report. At most `limit` sources are listed."""
     printer.text(f"A  {result.a}")
     printer.text(f"B  {result.b}")
-    printer.text(_matched(result))
+    _say(printer, _matched(result))
     printer.text()
-    printer.text(result.headline, style="bold")
+    _say(printer, result.headline, style="bold")
     if result.introduced:
         _print_sources(printer, result, limit)
     for name, reason in result.missing_metrics.items():
-        printer.text(f"note: the metric {name!r} is missing: {reason}")
+        _say(printer, f"note: the metric {name!r} is missing: {reason}")
     for note in result.notes:
-        printer.text(f"note: {note}")
+        _say(printer, f"note: {note}")
     if result.introduced:
         first = result.introduced[0]
         dump = result.b if first.b is not None else result.a
@@ -43,6 +44,22 @@ def print_comparison(printer: Printer, result: Result, *, limit: int) -> None:
         printer.text()
         verb = "replay" if first.kind in _OF_THE_KERNEL else "show"
         printer.text(f"next: opdump {verb} {dump} --step {first.op.step}{rank} --op {first.op.op_name}")
+
+
+def _say(printer: Printer, text: str, *, indent: str = "", style: str = "") -> None:
+    """A paragraph, broken between words where a terminal has not the width for it."""
+    lines = [indent + text]
+    if printer.width is not None:
+        lines = textwrap.wrap(
+            text,
+            printer.width,
+            initial_indent=indent,
+            subsequent_indent=indent + "  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    for line in lines:
+        printer.text(line, style=style)
 
 
 def _matched(result: Result) -> str:
@@ -56,10 +73,10 @@ def _matched(result: Result) -> str:
 
 def _print_sources(printer: Printer, result: Result, limit: int) -> None:
     first = result.introduced[0]
-    printer.text(f"  {first.evidence}")
+    _say(printer, first.evidence, indent="  ")
     for name, op in (("A", first.a), ("B", first.b)):
         if op is not None:
-            printer.text(f"  {name}: {_place(op)}")
+            _say(printer, f"{name}: {_place(op)}", indent="  ")
     if result.window:
         printer.text()
         printer.table(_COLUMNS, [each.cells() for each in result.window])
@@ -68,8 +85,8 @@ def _print_sources(printer: Printer, result: Result, limit: int) -> None:
         printer.text()
         printer.text("then:")
     for each in others:
-        printer.text(f"  {each.headline}")
-        printer.text(f"    {each.evidence}")
+        _say(printer, each.headline, indent="  ")
+        _say(printer, each.evidence, indent="    ")
     left = len(result.introduced) - 1 - len(others)
     if left > 0:
         printer.text(f"  and {left:,} more: --limit {len(result.introduced)} shows them")
