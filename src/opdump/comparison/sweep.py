@@ -112,7 +112,7 @@ class Comparison:
         for node in self.b.nodes:
             index = self.alignment.a_of.get(node.index)
             if index is None or node.moves:
-                self._unmatched(node)
+                self._alone(node, None if index is None else self.a.nodes[index])
             else:
                 self._matched(self.a.nodes[index], node)
             self.run.memory.release(ends, node.index)
@@ -166,16 +166,20 @@ class Comparison:
         """Forget the values; what the next step asks for stays."""
         del self.reference, self.run, self.causes
 
-    def _unmatched(self, node: Node) -> None:
+    def _alone(self, node: Node, one: Node | None) -> None:
+        """An operator that only B has, or one that hands on what it reads; `one` is A's then."""
         values: dict[int, Array] = {}
         for slot, record in node.inputs.items():
             if record.skip:
                 continue
             name = leaf_name(record)
             known = self.reference.leaves.get(name) if name else None
+            own = recorded(record)
             leaf = None if known is None else known.seen_as(record)
             if leaf is None:
-                leaf = recorded(record)
+                leaf = own
+            elif one is not None and (one.index, slot) in self.reference.leaf_reads and own is not None:
+                self._leaf(one, node, slot, leaf, own)
             value = self.run.look_up(node, slot, leaf)
             if value is not None:
                 values[slot] = value
