@@ -28,6 +28,10 @@ _SAME: Final = 2e-7
 """Relative: far above what float64 leaves; constants that were rounded to float32 come to that much."""
 
 
+_BEGINNINGS: Final = frozenset({"clone", "full", "full_like", "new_zeros", "ones_like", "zeros", "zeros_like"})
+"""What new states of an optimizer are made by."""
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """One tensor that remains."""
@@ -46,6 +50,11 @@ class End:
         return self.values.size <= 1 or self.values.dtype.kind not in "fc"
 
     @property
+    def is_constant(self) -> bool:
+        """Whether it is of several elements that are all the same."""
+        return self.values.size > 1 and bool((self.values == self.values[0]).all())
+
+    @property
     def tolerance(self) -> float:
         return _SAME * self.scale + self.noise
 
@@ -56,8 +65,8 @@ class Ends:
 
     states: Mapping[int, End] = field(default_factory=dict)
     """By storage: what was there before the step."""
-    made: Sequence[End] = ()
-    """What the optimizer wrote beside that: states that are new, and what it needed for itself."""
+    made: Mapping[int, End] = field(default_factory=dict)
+    """By storage: what the step made. States that are new are among it, which an optimizer begins with a constant or a copy."""
     numbers: Sequence[End] = ()
     """Losses: what a gradient begins with, and what the program reads as a number."""
     outputs: Mapping[tuple[int, int], End] = field(default_factory=dict)
@@ -65,13 +74,18 @@ class Ends:
 
     def __iter__(self) -> Iterator[End]:
         """All of them, in an order that is the same for two runs of one program."""
-        yield from (*self.states.values(), *self.made, *self.numbers, *self.outputs.values())
+        yield from (*self.states.values(), *self.made.values(), *self.numbers, *self.outputs.values())
+
+    def all(self) -> Iterator[tuple[int, End]]:
+        """What storages hold."""
+        yield from self.states.items()
+        yield from self.made.items()
 
     def with_noise(self, other: Ends, times: float) -> Ends:
         """The same; `other` are those of the same program with other last bits, and `times` as far may rounding move them."""
         return Ends(
             {key: _with_noise(end, other.states[key], times) for key, end in self.states.items()},
-            [_with_noise(*pair, times) for pair in zip(self.made, other.made, strict=True)],
+            {key: _with_noise(end, other.made[key], times) for key, end in self.made.items()},
             [_with_noise(*pair, times) for pair in zip(self.numbers, other.numbers, strict=True)],
             {key: _with_noise(end, other.outputs[key], times) for key, end in self.outputs.items()},
         )
@@ -89,8 +103,13 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
         and held.place is not None
         and held.place.memory is not None
     }
+    first_writers: dict[int, Node] = {}
+    for node in trace.nodes:
+        for record in node.outputs.values():
+            if record.memory is not None:
+                first_writers.setdefault(record.memory.storage, node)
     states: dict[int, End] = {}
-    made: list[End] = []
+    made: dict[int, End] = {}
     for storage, held in run.memory.storages():
         writers = run.memory.last_writers(storage)
         phases = {trace.nodes[index].op.phase for index in writers}
@@ -100,8 +119,10 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
             states[storage] = End(
                 values, _size_of_change(before, held), storage in kept and bool(phases - {"backward"})
             )
-        elif "optimizer" in phases:
-            made.append(End(values, _size(values)))
+        else:
+            began = first_writers[storage]
+            is_state = began.op.phase == "optimizer" and began.bare_type in _BEGINNINGS
+            made[storage] = End(values, _size(values), is_state and began.index not in writers)
     return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
 
 
@@ -129,22 +150,26 @@ def same_ends(first: Ends, second: Ends, alignment: Alignment) -> bool:
 
 
 def _same_states(first: Ends, second: Ends, alignment: Alignment) -> bool:
-    alone_a = {storage for storage, end in first.states.items() if end.lasts and not end.is_counter}
-    alone_b = {storage for storage, end in second.states.items() if end.lasts and not end.is_counter}
-    for storage, end in first.states.items():
+    """Whether what lasts of either program is what belongs to it in the other, or is found there in other places."""
+    odd_a = {storage for storage, end in first.all() if end.lasts and not end.is_counter}
+    odd_b = {storage for storage, end in second.all() if end.lasts and not end.is_counter}
+    ends_a, ends_b = dict(first.all()), dict(second.all())
+    for storage, end in ends_a.items():
         there = alignment.storages.get(storage)
-        other = None if there is None else second.states.get(there)
+        other = None if there is None else ends_b.get(there)
         if there is None or other is None:
             continue
         if is_same(end, other):
-            alone_a.discard(storage)
-            alone_b.discard(there)
+            odd_a.discard(storage)
+            odd_b.discard(there)
         elif end.lasts or other.lasts:
-            alone_a.add(storage)
-            alone_b.add(there)
-    return _are_among(
-        [first.states[storage] for storage in alone_a], [*second.states.values(), *second.made]
-    ) and _are_among([second.states[storage] for storage in alone_b], [*first.states.values(), *first.made])
+            if end.is_constant or other.is_constant:
+                return False  # one of them was not written: what it holds is found everywhere
+            odd_a.add(storage)
+            odd_b.add(there)
+    return _are_among([ends_a[storage] for storage in odd_a], [*ends_b.values()]) and _are_among(
+        [ends_b[storage] for storage in odd_b], [*ends_a.values()]
+    )
 
 
 def _are_among(ends: Sequence[End], others: Sequence[End]) -> bool:
@@ -173,8 +198,8 @@ def _is_among(end: End, values: Array, allowed: Array) -> bool:
 
 
 def _same_numbers(first: Sequence[End], second: Sequence[End]) -> bool:
-    """Whether one program has all numbers of the other: one of them may print more."""
-    return _are_among(first, second) or _are_among(second, first)
+    """Whether the numbers are the same. Programs with more or fewer of them print other things, or have losses of parts of a batch."""
+    return len(first) != len(second) or (_are_among(first, second) and _are_among(second, first))
 
 
 def _is_output(end: End, place: tuple[int, int], others: Mapping[tuple[int, int], End], alignment: Alignment) -> bool:

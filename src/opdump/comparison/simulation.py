@@ -149,8 +149,8 @@ class Simulation:
                 for slot, value in done.outputs.items()
             }
         given = {slot: value for slot in node.outputs if (value := output(run, node, slot)) is not None}
-        if self.shaker is None or (
-            draws(node) and (node.bare_type in _DRAWS_ALONE or node.bare_type.startswith("rand"))
-        ):
+        if self.shaker is None:
             return given
+        if draws(node) and (node.bare_type in _DRAWS_ALONE or node.bare_type.startswith("rand")):
+            return {slot: self.shaker.begin(value) for slot, value in given.items()}
         return {slot: self.shaker.output(value, epsilon_of(node.outputs[slot].dtype)) for slot, value in given.items()}

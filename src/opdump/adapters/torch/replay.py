@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Script
+from opdump.adapters.torch.private_names import operator_schema
 from opdump.adapters.torch.replay_arguments import call_of, has_unknown
 from opdump.adapters.torch.replay_script import script_of
 from opdump.adapters.torch.replay_tensors import array_of, empty_as, tensor_of
@@ -62,12 +63,16 @@ class TorchReplayer:
 def draws_random(op: OpRecord) -> bool:
     """Whether the operator draws random numbers, with these arguments."""
     func = _overload(op.kernel)
-    return (
-        func is not None
-        and torch.Tag.nondeterministic_seeded in func.tags
-        and op.arguments.get("dropout_p", op.arguments.get("p")) != 0.0
-        and op.arguments.get("train", op.arguments.get("training")) is not False
-    )
+    if func is None or torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    # What was left at its default is not recorded.
+    given = {
+        argument.name: op.arguments.get(argument.name, argument.default_value)
+        for argument in operator_schema(func).arguments
+    }
+    drops = given.get("dropout_p", given.get("p"))
+    trains = given.get("train", given.get("training"))
+    return drops != 0.0 and trains is not False
 
 
 def _overload(kernel: str) -> Any:
