@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Named
-from opdump.comparison.trace import Node, Trace, is_input
+from opdump.comparison.trace import Trace, is_input
 
 Array = NDArray[Any]
 
@@ -26,10 +26,6 @@ _READ_AS_NUMBERS: Final = frozenset({"ones_like", "_local_scalar_dense"})
 
 _SAME: Final = 2e-7
 """Relative: far above what float64 leaves; constants that were rounded to float32 come to that much."""
-
-
-_BEGINNINGS: Final = frozenset({"clone", "full", "full_like", "new_zeros", "ones_like", "zeros", "zeros_like"})
-"""What new states of an optimizer are made by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +46,6 @@ class End:
         return self.values.size <= 1 or self.values.dtype.kind not in "fc"
 
     @property
-    def is_constant(self) -> bool:
-        """Whether it is of several elements that are all the same."""
-        return self.values.size > 1 and bool((self.values == self.values[0]).all())
-
-    @property
     def tolerance(self) -> float:
         return _SAME * self.scale + self.noise
 
@@ -66,7 +57,7 @@ class Ends:
     states: Mapping[int, End] = field(default_factory=dict)
     """By storage: what was there before the step."""
     made: Mapping[int, End] = field(default_factory=dict)
-    """By storage: what the step made. States that are new are among it, which an optimizer begins with a constant or a copy."""
+    """By storage: what the step made. What a program keeps of it, the next step tells."""
     numbers: Sequence[End] = ()
     """Losses: what a gradient begins with, and what the program reads as a number."""
     outputs: Mapping[tuple[int, int], End] = field(default_factory=dict)
@@ -103,11 +94,6 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
         and held.place is not None
         and held.place.memory is not None
     }
-    first_writers: dict[int, Node] = {}
-    for node in trace.nodes:
-        for record in node.outputs.values():
-            if record.memory is not None:
-                first_writers.setdefault(record.memory.storage, node)
     states: dict[int, End] = {}
     made: dict[int, End] = {}
     for storage, held in run.memory.storages():
@@ -120,9 +106,7 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
                 values, _size_of_change(before, held), storage in kept and bool(phases - {"backward"})
             )
         else:
-            began = first_writers[storage]
-            is_state = began.op.phase == "optimizer" and began.bare_type in _BEGINNINGS
-            made[storage] = End(values, _size(values), is_state and began.index not in writers)
+            made[storage] = End(values, _size(values), lasts=False)
     return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
 
 
@@ -163,8 +147,6 @@ def _same_states(first: Ends, second: Ends, alignment: Alignment) -> bool:
             odd_a.discard(storage)
             odd_b.discard(there)
         elif end.lasts or other.lasts:
-            if end.is_constant or other.is_constant:
-                return False  # one of them was not written: what it holds is found everywhere
             odd_a.add(storage)
             odd_b.add(there)
     return _are_among([ends_a[storage] for storage in odd_a], [*ends_b.values()]) and _are_among(
