@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Named
-from opdump.comparison.trace import Trace, is_input
+from opdump.comparison.trace import Node, Trace, is_input
 
 Array = NDArray[Any]
 
