@@ -146,8 +146,11 @@ def _same_states(first: Ends, second: Ends, alignment: Alignment) -> bool:
         if is_same(end, other):
             odd_a.discard(storage)
             odd_b.discard(there)
-        elif end.lasts or other.lasts:
+            continue
+        # A counter, too: only now is it known that the other program counts otherwise.
+        if end.lasts:
             odd_a.add(storage)
+        if other.lasts:
             odd_b.add(there)
     return _are_among([ends_a[storage] for storage in odd_a], [*ends_b.values()]) and _are_among(
         [ends_b[storage] for storage in odd_b], [*ends_a.values()]

@@ -118,6 +118,17 @@ class Memory:
         view_of(buffer.known, record)[...] = True
         view_of(buffer.writer, record)[...] = index
 
+    def complete(self, number: int, held: Named) -> None:
+        """What is not known of a storage is what `held` knows."""
+        buffer = self._buffers.get(number)
+        if buffer is None or held.known is None or buffer.dtype != held.dtype:
+            return
+        buffer.reach(len(held.values))
+        size = len(held.values)
+        missing = held.known & ~buffer.known[:size]
+        buffer.values[:size][missing] = held.values[missing]
+        buffer.known[:size] |= missing
+
     def release(self, ends: Lifetimes, index: int) -> None:
         """Forget what no operator after this one uses."""
         for storage in ends.storages.get(index, ()):

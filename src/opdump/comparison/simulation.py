@@ -44,6 +44,9 @@ _DRAWS_ALONE: Final = frozenset(
     }
 )
 """Types of operators that give random numbers and nothing else; `rand`, `randn_like` and the like are some more."""
+_TELLING: Final = 4
+"""So many different elements are in no two storages by chance; a counter or a mask of ones is in many."""
+_LOOKED_AT: Final = 256
 _SHAKEN_BITS: Final = 2.0
 """By how many units of their last place numbers are moved in a run with noise."""
 
@@ -77,6 +80,8 @@ class Simulation:
     shaker: Shaker | None = None
     carried: set[int] = field(default_factory=set)
     """Storages of the latest step in which there is what a step before left."""
+    _storage_before: dict[int, int] = field(default_factory=dict)
+    """Which storage of the step before one of these is, where its elements tell that beyond doubt."""
     _left: Contents = field(default_factory=Contents)
     _held: Memory = field(default_factory=Memory)
     """What the storages of `_left` hold in float64."""
@@ -90,7 +95,7 @@ class Simulation:
         With `keeps_values` the execution has what every node read and gave, else what `ends_of` asks for.
         """
         run, seen = Execution(trace), Memory(wide=False)
-        self.carried = set()
+        self.carried, self._storage_before = set(), {}
         names: dict[str, int] = {}
         read = outputs_read(trace)
         for node in trace.nodes:
@@ -116,8 +121,17 @@ class Simulation:
         for name, record in trace.finals.items():
             if record.memory is not None:
                 names[f"Parameter.{name}"] = record.memory.storage
+        self._keep_the_rest(seen, run.memory)
         self._left, self._held = Contents(seen, names), run.memory
         return run
+
+    def _keep_the_rest(self, seen: Memory, memory: Memory) -> None:
+        """Of a storage that a step read a part of (rows of all the data), the rest is still there."""
+        for storage, before in self._storage_before.items():
+            for now, then in ((seen, self._left.recorded), (memory, self._held)):
+                held = then.storage(before)
+                if held is not None:
+                    now.complete(storage, held)
 
     def _input(self, run: Execution, node: Node, slot: int, leaf: Given) -> Array | None:
         read = run.memory.read(node, slot)
@@ -136,9 +150,12 @@ class Simulation:
             return None
         storage = self._left.storage_of(record, record.numpy(), asked)
         held = None if storage is None else self._held.storage(storage)
-        if held is not None:
-            self.carried.add(record.memory.storage)
-        return None if held is None else held.seen_as(record)
+        if storage is None or held is None:
+            return None
+        self.carried.add(record.memory.storage)
+        if len(np.unique(record.numpy().flat[:_LOOKED_AT])) >= _TELLING:
+            self._storage_before[record.memory.storage] = storage
+        return held.seen_as(record)
 
     def _outputs(self, run: Execution, node: Node, values: dict[int, Array], output: Given) -> dict[int, Array]:
         done = replay(node, values)

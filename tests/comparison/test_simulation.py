@@ -1,0 +1,47 @@
+"""A program in float64, step after step: what a step left is there in the next, to all digits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opdump
+from opdump.comparison.execution import Execution, recorded
+from opdump.comparison.simulation import Array, Simulation
+from opdump.comparison.trace import Node
+from opdump.comparison.whole_steps import read_step
+
+pytestmark = pytest.mark.torch
+
+
+def _input(_: Execution, node: Node, slot: int) -> Array | None:
+    return recorded(node.inputs[slot])
+
+
+def _output(_: Execution, node: Node, slot: int) -> Array | None:
+    return recorded(node.outputs[slot])
+
+
+def test_rows_that_a_step_did_not_read_are_there_in_the_next(tmp_path: Path) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with opdump.capture(path=str(tmp_path), saved_data="full"):
+        data = torch.randn(9, 4)
+        data.div_(data.std())
+        for step in range(3):
+            net(data[step::3]).sum().backward()
+            optimizer.step()
+    catalog = opdump.open(tmp_path)
+    simulation = Simulation()
+    for step in range(3):
+        run = simulation.step(read_step(catalog, step), _input, _output, keeps_values=True)
+        assert run is not None
+        (node,) = (node for node in run.trace.nodes if node.bare_type == "addmm")
+        rows = run.inputs[node.index][1]
+        assert rows.shape == (3, 4)
+        assert not np.array_equal(rows, rows.astype(np.float32)), "divided in float64"
