@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import equal_elements
-from opdump.comparison.memory import Memory
+from opdump.comparison.memory import Memory, extent_of
 from opdump.comparison.trace import leaf_name
 from opdump.records import TensorRecord
 
@@ -36,6 +36,8 @@ class Contents:
             return None
         named = self.names.get(leaf_name(record))
         others = self._with_first(record, values) if asked is None else [each for each, _ in self.recorded.storages()]
+        # What is as long as the tensor comes before what has it for a part.
+        others = sorted(others, key=lambda each: self._length(each) != extent_of(record))
         storage: int
         for storage in (*(() if named is None else (named,)), *others):
             held = self.recorded.storage(storage)
@@ -45,6 +47,10 @@ class Contents:
                 if bool((equal if asked is None else equal[asked]).all()):
                     return storage
         return None
+
+    def _length(self, storage: int) -> int:
+        held = self.recorded.storage(storage)
+        return 0 if held is None else len(held.values)
 
     def _with_first(self, record: TensorRecord, values: Array) -> Sequence[int]:
         assert record.memory is not None

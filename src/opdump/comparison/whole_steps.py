@@ -34,11 +34,13 @@ class _Joining:
     def add(self, part: Trace) -> None:
         """Appends a part."""
         before = Contents(self._held, dict(self._names))
+        # What an operator writes into, and no operator of the part read before, is new.
+        nothing = Contents()
         known: dict[int, int] = {}
         start = len(self.nodes)
         for node in part.nodes:
             inputs = {slot: self._placed(record, known, before) for slot, record in node.inputs.items()}
-            outputs = {slot: self._placed(record, known, before) for slot, record in node.outputs.items()}
+            outputs = {slot: self._placed(record, known, nothing) for slot, record in node.outputs.items()}
             makers = {slot: (maker + start, output) for slot, (maker, output) in node.makers.items()}
             for slot, record in inputs.items():
                 maker = None if slot in makers else self._maker(record)
