@@ -27,8 +27,9 @@ framework of opdump's own is not installed is no error.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def extensions(*, as_json: bool) -> None:
-    """List what can be captured, filed and checked, and what installed packages add to it."""
+    """List what can be captured, filed, checked, compared and run again, and what installed packages add to it."""
     from opdump.adapters.registry import FRAMEWORKS
+    from opdump.adapters.replay import REPLAYERS
     from opdump.checks.registry import CHECKS
     from opdump.checks.watchpoints import WATCHPOINTS
     from opdump.layouts.registry import LAYOUTS
@@ -37,7 +38,7 @@ def extensions(*, as_json: bool) -> None:
     from opdump.reports.formats import FORMATS
     from opdump.statistics import STATISTICS
 
-    registries = (FRAMEWORKS, DIALECTS, LAYOUTS, STATISTICS, CHECKS, WATCHPOINTS, METRICS, FORMATS)
+    registries = (FRAMEWORKS, DIALECTS, LAYOUTS, STATISTICS, CHECKS, WATCHPOINTS, METRICS, FORMATS, REPLAYERS)
     found = [each for registry in registries for each in registry.listed()]
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
