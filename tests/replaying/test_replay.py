@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 import opdump
 from opdump.commands import main
 from opdump.errors import CannotReplayError, NotInDumpError
+from opdump.records import SupportsFile
 from tests.cli.json_shapes import mistakes
 
 PROGRAM = """\
@@ -58,11 +59,11 @@ AGREEING = (
 )
 
 
-def dumped(folder: Path, saved_data: str = "full") -> Path:
+def dumped(folder: Path, saved_data: Literal["full", "statistic"] = "full") -> Path:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(PROGRAM))
     code = compile(path.read_text(), str(path), "exec")
-    with opdump.capture(path=str(folder / "dump"), saved_data=saved_data):  # type: ignore[arg-type]  # one of two words
+    with opdump.capture(path=str(folder / "dump"), saved_data=saved_data):
         exec(code, {"__name__": "__main__"})
     return folder / "dump"
 
@@ -139,8 +140,8 @@ def test_changed_output_differs(dump: Path, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     subprocess.run(["cp", "-r", dump, changed], check=True)
     record = next(opdump.open(changed).ops("aten::cat")).outputs[0]
-    assert record.payload is not None
-    file = record.payload.file  # type: ignore[attr-defined]  # a file of this dump
+    assert isinstance(record.payload, SupportsFile)
+    file = record.payload.file
     elements = np.load(file)
     elements[3, 2] += 1e-3
     np.save(file, elements)

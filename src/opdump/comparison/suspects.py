@@ -1,8 +1,8 @@
-"""What speaks against an operator."""
+"""What speaks against operators: one suspect, and those of a step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from opdump.comparison.trace import Node
@@ -43,3 +43,27 @@ class Suspect:
         if self.kind in ("extra", "operator") and self.b is not None:
             return (-1, self.b.index)
         return (-1 if self.a is None else self.a.index, -1 if self.b is None else self.b.index)
+
+
+@dataclass(slots=True)
+class Sweep:
+    """The suspects of a step, in B's order, and what was seen on the way."""
+
+    suspects: list[Suspect] = field(default_factory=list)
+    latent: list[Suspect] = field(default_factory=list)
+    """Differences of the programs that made no difference where they stand."""
+    permuted: list[str] = field(default_factory=list)
+    """Inputs of the program that hold the same elements in another order."""
+    not_run: set[str] = field(default_factory=set)
+    """Kernels that were to be run again and could not be; those that draw random numbers are none of them."""
+    reached: dict[tuple[str, tuple[int, int]], set[int]] = field(default_factory=dict)
+    """The operators of B in which a suspect of this kind and place was noticed: those that both programs have."""
+
+    def add(self, suspect: Suspect, reached: Node | None = None) -> None:
+        """Notes a suspect once, and every operator that it was noticed in."""
+        key = suspect.kind, suspect.place
+        if key not in self.reached:
+            self.reached[key] = set()
+            self.suspects.append(suspect)
+        if reached is not None:
+            self.reached[key].add(reached.index)

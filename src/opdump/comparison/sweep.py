@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +35,7 @@ from opdump.comparison.mending import Mending
 from opdump.comparison.own_errors import in_roundings, kernel_suspect, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import ranked
-from opdump.comparison.suspects import Kind, Suspect
+from opdump.comparison.suspects import Kind, Suspect, Sweep
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
 
@@ -55,30 +54,6 @@ _WITHOUT_REPLAY: Final = 1e4
 _OVERWRITES: Final = frozenset({"zero", "fill", "copy", "uniform", "normal", "bernoulli", "random", "exponential"})
 _OF_THE_PROGRAM: Final = frozenset({"argument", "operator", "missing", "extra", "input"})
 """Kinds that say that the programs differ, and not what ran them."""
-
-
-@dataclass(slots=True)
-class Sweep:
-    """The suspects of a step, in B's order, and what was seen on the way."""
-
-    suspects: list[Suspect] = field(default_factory=list)
-    latent: list[Suspect] = field(default_factory=list)
-    """Differences of the programs that made no difference where they stand."""
-    permuted: list[str] = field(default_factory=list)
-    """Inputs of the program that hold the same elements in another order."""
-    not_run: set[str] = field(default_factory=set)
-    """Kernels that were to be run again and could not be; those that draw random numbers are none of them."""
-    reached: dict[tuple[str, tuple[int, int]], set[int]] = field(default_factory=dict)
-    """The operators of B in which a suspect of this kind and place was noticed: those that both programs have."""
-
-    def add(self, suspect: Suspect, reached: Node | None = None) -> None:
-        """Notes a suspect once, and every operator that it was noticed in."""
-        key = suspect.kind, suspect.place
-        if key not in self.reached:
-            self.reached[key] = set()
-            self.suspects.append(suspect)
-        if reached is not None:
-            self.reached[key].add(reached.index)
 
 
 class Comparison:
