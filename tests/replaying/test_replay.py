@@ -140,11 +140,11 @@ def test_changed_output_differs(dump: Path, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     subprocess.run(["cp", "-r", dump, changed], check=True)
     record = next(opdump.open(changed).ops("aten::cat")).outputs[0]
-    assert isinstance(record.payload, SupportsFile)
-    file = record.payload.file
-    elements = np.load(file)
+    payload: object = record.payload
+    assert isinstance(payload, SupportsFile)
+    elements = np.load(payload.file)
     elements[3, 2] += 1e-3
-    np.save(file, elements)
+    np.save(payload.file, elements)
     done = replay(changed, "--op", "aten::cat")
     assert done.exit_code == 1
     assert "DIFFERS: output.0 is" in done.output
