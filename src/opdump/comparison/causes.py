@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.alignment import Alignment
+from opdump.comparison.alignment import Alignment, arguments_key
 from opdump.comparison.differences import Difference, epsilon_of
 from opdump.comparison.execution import Execution, input_of
+from opdump.comparison.gradients import LostGradients
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Node, leaf_name
 
@@ -24,6 +25,7 @@ class Causes:
     def __init__(self, reference: Execution, run: Execution, alignment: Alignment) -> None:
         self._reference, self._run, self._alignment = reference, run, alignment
         self._users_a, self._users_b = reference.trace.users(), run.trace.users()
+        self._gradients = LostGradients(reference.trace, run.trace, alignment)
 
     def of_input(self, one: Node, other: Node, slot: int, found: Difference) -> Suspect:
         """The cause of an input that differs."""
@@ -69,18 +71,26 @@ class Causes:
             if only_a and only_b:
                 only_a = only_b = []
         if not only_a and not only_b:
+            one, other, slot = self._other_leaf(writers_a, writers_b) or (one, other, slot)
+            writers_a = self._reference.writers.get((one.index, slot), frozenset())
+            writers_b = self._run.writers.get((other.index, slot), frozenset())
             return Suspect(
                 "input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b)
             )
-        if not only_b:
-            missing = only_a[-1]
-            what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads what was before it"
-            return Suspect("missing", missing, other, "input", slot, score, what)
         if not only_a:
             guilty = self._first_with_the_same(only_b)
             what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads what it wrote"
             return Suspect("extra", None, guilty, "output", 0, score, what)
         odd = self._unexplained(self._run, only_b, self._values(self._reference, only_a, one, slot))
+        if odd is None or odd.op.phase != "backward":
+            # What reads gradients afterwards does without those that are missing.
+            cut = self._cut(only_a, other, slot, score)
+            if cut is not None:
+                return cut
+        if not only_b:
+            missing = only_a[-1]
+            what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads what was before it"
+            return Suspect("missing", missing, other, "input", slot, score, what)
         if odd is None:
             lost = self._unexplained(self._reference, only_a, self._values(self._run, only_b, other, slot))
             if lost is None:
@@ -94,6 +104,40 @@ class Causes:
         if partner is not None:
             what += f" ({partner.op.op_type} in A)"
         return Suspect("operator", partner, odd, "output", 0, score, what)
+
+    def _cut(self, only_a: Iterable[Node], other: Node, slot: int, score: float) -> Suspect | None:
+        """The place where gradients cease to flow in B, if that is why it lacks these operators."""
+        lost = self._gradients.first(only_a)
+        if lost is None:
+            return None
+        what = f"no gradient flows back here: {lost.missing.op.op_name} of A has no counterpart in B"
+        if lost.nearest is not None:
+            return Suspect("missing", lost.missing, lost.nearest, "input", lost.slot, score, what)
+        is_backward = other.op.phase == "backward" and other.index < len(self._run.trace.nodes)
+        return Suspect("missing", lost.missing, other if is_backward else None, "input", slot, score, what)
+
+    def _other_leaf(self, writers_a: frozenset[int], writers_b: frozenset[int]) -> tuple[Node, Node, int] | None:
+        """The makers of what is read, if both do the same and one input alone is another: a parameter, or data."""
+        if len(writers_a) != 1 or len(writers_b) != 1 or -1 in writers_a | writers_b:
+            return None
+        one, other = self._reference.trace.nodes[min(writers_a)], self._run.trace.nodes[min(writers_b)]
+        if one.bare_type != other.bare_type or one.shapes != other.shapes or arguments_key(one) != arguments_key(other):
+            return None
+        odd = [slot for slot in one.inputs if not self._is_same_tensor(one, other, slot)]
+        if len(odd) == 1 and _outlasts(self._reference, one, odd[0]) and _outlasts(self._run, other, odd[0]):
+            return one, other, odd[0]
+        return None
+
+    def _is_same_tensor(self, one: Node, other: Node, slot: int) -> bool:
+        """Whether an input is the same tensor in both programs."""
+        made_a = self._reference.writers.get((one.index, slot))
+        made_b = self._run.writers.get((other.index, slot))
+        if made_a is not None or made_b is not None:
+            return {self._alignment.b_of.get(index, index) for index in made_a or ()} == set(made_b or ())
+        first, second = one.inputs[slot].memory, other.inputs[slot].memory
+        if first is None or second is None:
+            return leaf_name(one.inputs[slot]) == leaf_name(other.inputs[slot])
+        return self._alignment.storages.get(first.storage) == second.storage and first.offset == second.offset
 
     def _first_with_the_same(self, nodes: list[Node]) -> Node:
         """The last node, or the first that already gave what it gave: a copy onto itself is no cause."""
@@ -172,6 +216,13 @@ class Causes:
         if made_b and made_b == {index for index in writers_b if index >= 0}:
             return f"reads another part of what {after} wrote, or reads it at another time"
         return f"reads {after}; in A it reads {before}"
+
+
+def _outlasts(run: Execution, node: Node, slot: int) -> bool:
+    """Whether an input is there before the step, or is a parameter after it."""
+    kept = {record.memory.storage for record in run.trace.finals.values() if record.memory is not None}
+    memory = node.inputs[slot].memory
+    return (node.index, slot) not in run.writers or (memory is not None and memory.storage in kept)
 
 
 def fingerprint(values: Array) -> tuple[float, ...]:

@@ -101,12 +101,12 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
         phases = {trace.nodes[index].op.phase for index in writers}
         values = held.values if held.known is None else held.values[held.known]
         before = run.leaf_storages.get(storage)
+        # What the program makes in its first step may last as well: parameters.
+        lasts = storage in kept and bool(phases - {"backward"})
         if before is not None:
-            states[storage] = End(
-                values, _size_of_change(before, held), storage in kept and bool(phases - {"backward"})
-            )
+            states[storage] = End(values, _size_of_change(before, held), lasts)
         else:
-            made[storage] = End(values, _size(values), lasts=False)
+            made[storage] = End(values, _size(values), lasts)
     return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
 
 
