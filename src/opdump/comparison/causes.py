@@ -71,7 +71,7 @@ class Causes:
             if only_a and only_b:
                 only_a = only_b = []
         if not only_a and not only_b:
-            one, other, slot = self._other_leaf(writers_a, writers_b) or (one, other, slot)
+            one, other, slot = self._other_parameter(writers_a, writers_b) or (one, other, slot)
             writers_a = self._reference.writers.get((one.index, slot), frozenset())
             writers_b = self._run.writers.get((other.index, slot), frozenset())
             return Suspect(
@@ -116,17 +116,16 @@ class Causes:
         is_backward = other.op.phase == "backward" and other.index < len(self._run.trace.nodes)
         return Suspect("missing", lost.missing, other if is_backward else None, "input", slot, score, what)
 
-    def _other_leaf(self, writers_a: frozenset[int], writers_b: frozenset[int]) -> tuple[Node, Node, int] | None:
-        """The makers of what is read, if both do the same and one input alone is another: a parameter, or data."""
+    def _other_parameter(self, writers_a: frozenset[int], writers_b: frozenset[int]) -> tuple[Node, Node, int] | None:
+        """The makers of what is read, if both do the same to the same, but with other parameters or data."""
         if len(writers_a) != 1 or len(writers_b) != 1 or -1 in writers_a | writers_b:
             return None
         one, other = self._reference.trace.nodes[min(writers_a)], self._run.trace.nodes[min(writers_b)]
         if one.bare_type != other.bare_type or one.shapes != other.shapes or arguments_key(one) != arguments_key(other):
             return None
         odd = [slot for slot in one.inputs if not self._is_same_tensor(one, other, slot)]
-        if len(odd) == 1 and _outlasts(self._reference, one, odd[0]) and _outlasts(self._run, other, odd[0]):
-            return one, other, odd[0]
-        return None
+        outlast = all(_outlasts(self._reference, one, slot) and _outlasts(self._run, other, slot) for slot in odd)
+        return (one, other, odd[0]) if outlast and 0 < len(odd) < len(one.inputs) else None
 
     def _is_same_tensor(self, one: Node, other: Node, slot: int) -> bool:
         """Whether an input is the same tensor in both programs."""

@@ -94,6 +94,7 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
         and held.place is not None
         and held.place.memory is not None
     }
+    kept |= _trained(trace)
     states: dict[int, End] = {}
     made: dict[int, End] = {}
     for storage, held in run.memory.storages():
@@ -108,6 +109,17 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
         else:
             made[storage] = End(values, _size(values), lasts)
     return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
+
+
+def _trained(trace: Trace) -> set[int]:
+    """The storages that the forward pass reads and an optimizer writes: parameters, also those that are made in the step."""
+    read, written = set(), set()
+    for node in trace.nodes:
+        if node.op.phase == "forward":
+            read |= {record.memory.storage for record in node.inputs.values() if record.memory is not None}
+        elif node.op.phase == "optimizer":
+            written |= {record.memory.storage for record in node.outputs.values() if record.memory is not None}
+    return read & written
 
 
 def forget_the_rest(run: Execution, node: Node, read: Collection[tuple[int, int]]) -> None:

@@ -1,0 +1,130 @@
+"""Gradients that one run lacks: named where they cease to flow, in the step in which they do."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import opdump
+
+pytestmark = pytest.mark.torch
+
+PROGRAM = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+first, norm, other, second = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 3)
+parameters = [*first.parameters(), *norm.parameters(), *other.parameters(), *second.parameters()]
+optimizer = torch.optim.Adam(parameters, lr=0.01)
+data = torch.randn(4, 6)
+for step in range(2):
+    x = first(data)
+    y = norm(x)
+    y = torch.tanh(other(y))
+    x = x + y
+    loss = second(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    optimizer.step()
+"""
+
+
+def dumped(folder: Path, name: str, program: str) -> Path:
+    path = folder / f"{name}.py"
+    path.write_text(textwrap.dedent(program))
+    with opdump.capture(path=str(folder / name), saved_data="full"):
+        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch")
+    return tmp_path_factory.mktemp("gradients")
+
+
+@pytest.fixture(scope="module")
+def original(folder: Path) -> Path:
+    return dumped(folder, "original", PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "missing", "nearest"),
+    [
+        # The norm still has the gradients of its parameters, and gives none of what it reads.
+        (
+            "input",
+            "norm(x)",
+            "norm(x.detach())",
+            ("native_layer_norm_backward", 12),
+            ("native_layer_norm_backward", 12),
+        ),
+        ("linear_input", "other(y)", "other(y.detach())", ("mm", 13), ("addmm", 13)),
+        # A sum has no operator of its own in the backward pass: what it sums is the last that has.
+        ("summand", "x + y", "x + y.detach()", ("tanh_backward", 13), ("add", 14)),
+        ("stream", "x + y", "x.detach() + y", ("add", 12), None),
+        ("frozen", "data = ", "other.bias.requires_grad_(False); data = ", ("sum", 13), ("addmm", 13)),
+    ],
+)
+def test_the_cut_is_named(
+    folder: Path,
+    original: Path,
+    name: str,
+    old: str,
+    new: str,
+    missing: tuple[str, int],
+    nearest: tuple[str, int] | None,
+) -> None:
+    assert PROGRAM.count(old) == 1
+    result = opdump.compare(original, dumped(folder, name, PROGRAM.replace(old, new)))
+    found = result.introduced[0]
+    assert (result.verdict, found.kind) == ("divergent", "missing")
+    assert found.a is not None
+    assert (found.a.op_type, found.a.step) == (missing[0], 0), "parameters are made in the same step"
+    assert found.a.stack[0].line == missing[1]
+    if nearest is not None:
+        assert found.b is not None
+        assert (found.b.op_type, found.b.stack[0].line) == nearest
+
+
+def test_a_gradient_that_nobody_needs_is_no_difference(folder: Path, original: Path) -> None:
+    result = opdump.compare(
+        original, dumped(folder, "of_data", PROGRAM.replace("torch.randn(4, 6)", "torch.randn(4, 6).requires_grad_()"))
+    )
+    assert result.verdict in ("identical", "benign")
+    swapped = opdump.compare(folder / "of_data", original)
+    assert swapped.verdict in ("identical", "benign")
+
+
+EXCHANGED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        one, two = self.left(x), self.right(x)
+        return torch.tanh(one) * two
+
+net, data = Net(), torch.randn(4, 6)
+for step in range(2):
+    net(data).mean().backward()
+"""
+
+
+def test_exchanged_parameters_are_named_where_they_are_read(folder: Path) -> None:
+    before = dumped(folder, "in_order", EXCHANGED)
+    swapped = EXCHANGED.replace("self.left(x), self.right(x)", "self.right(x), self.left(x)")
+    after = dumped(folder, "exchanged", swapped)
+    found = opdump.compare(before, after).introduced[0]
+    assert found.kind == "input"
+    assert found.b is not None
+    assert (found.b.op_type, found.b.stack[0].line) == ("addmm", 12)
