@@ -66,13 +66,13 @@ class Execution:
     """Inputs by node, of those nodes whose inputs are kept."""
     outputs: dict[int, dict[int, Array]] = field(default_factory=dict)
 
-    def fill(self, node: Node, slot: int, values: Array) -> None:
-        """An input that no operator made holds these values."""
+    def fill(self, node: Node, slot: int, values: Array, only: NDArray[np.bool_] | None = None) -> None:
+        """An input that no operator made holds these values; where an operator made a part of it, the rest of them."""
         record = node.inputs[slot]
         name = leaf_name(record)
         held: Named | None = None
         if record.memory is not None:
-            self.memory.write(-1, slot, record, values)
+            self.memory.write(-1, slot, record, values, only)
             is_new = record.memory.storage not in self.leaf_storages
             held = self.memory.named(record) if name or is_new else None
             if is_new and held is not None:
@@ -106,7 +106,7 @@ class Execution:
             self.fill(node, slot, leaf)
             return leaf
         values = leaf if read.values is None or read.unknown is None else np.where(read.unknown, leaf, read.values)
-        self.fill(node, slot, values)
+        self.fill(node, slot, values, read.unknown)
         return values
 
 

@@ -98,8 +98,10 @@ class Memory:
     _buffers: dict[int, _Buffer] = field(default_factory=dict)
     _made: dict[tuple[int, int], tuple[Array, TensorRecord]] = field(default_factory=dict)
 
-    def write(self, index: int, slot: int, record: TensorRecord, values: Array) -> None:
-        """The node wrote these values; -1 for what no node wrote."""
+    def write(
+        self, index: int, slot: int, record: TensorRecord, values: Array, only: NDArray[np.bool_] | None = None
+    ) -> None:
+        """The node wrote these values, or those of them; -1 for what no node wrote."""
         values = widened(values) if self.wide else values
         if record.memory is None:
             self._made[index, slot] = (values, record)
@@ -114,9 +116,10 @@ class Memory:
         if buffer.values.dtype != values.dtype:
             buffer.values = buffer.values.astype(np.result_type(buffer.values.dtype, values.dtype))
         buffer.reach(extent)
-        view_of(buffer.values, record)[...] = values
-        view_of(buffer.known, record)[...] = True
-        view_of(buffer.writer, record)[...] = index
+        written = True if only is None else only
+        np.copyto(view_of(buffer.values, record), values, where=written)
+        np.copyto(view_of(buffer.known, record), True, where=written)
+        np.copyto(view_of(buffer.writer, record), index, where=written)
 
     def complete(self, number: int, held: Named) -> None:
         """What is not known of a storage is what `held` knows."""
