@@ -86,7 +86,10 @@ class Mending:
         found = set()
         for place, reached in enumerate(differences):
             seen: set[int] = set()
-            waiting = [index for index in reached if index not in known]
+            # What one gives instead of its partner's may be there in A, too, but not where it is read: who reads it tells.
+            waiting = [
+                index for index in reached if index not in known or (index not in ends and self._is_other(run, index))
+            ]
             while waiting and waiting[-1] not in ends:
                 index = waiting.pop()
                 if index not in seen:
@@ -105,6 +108,16 @@ class Mending:
             if value.dtype.kind in "fc"
             else slot in of_partner and np.array_equal(value, of_partner[slot])
             for slot, value in values.items()
+        )
+
+    def _is_other(self, run: Execution, index: int) -> bool:
+        """Whether a node of B gives something else than the node of A that it is matched with."""
+        partner = self._alignment.a_of.get(index)
+        of_partner = {} if partner is None else self._first.outputs[partner]
+        return any(
+            slot in of_partner and _in_order(value) != _in_order(of_partner[slot])
+            for slot, value in run.outputs[index].items()
+            if value.dtype.kind in "fc"
         )
 
     def _left(self, mended: AbstractSet[int]) -> Ends:
