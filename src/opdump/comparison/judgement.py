@@ -9,7 +9,7 @@ from opdump import amounts
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
 from opdump.comparison.alignment import Alignment, align
-from opdump.comparison.by_statistics import judged_by_statistics
+from opdump.comparison.by_statistics import StatisticsComparison, have_same_phases
 from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
@@ -57,6 +57,7 @@ def judge(
     """Judges a rank of two dumps, where the pairs of `given` are matched. `done` is called after each step."""
     found = Judgement()
     before: Comparison | None = None
+    before_alone: StatisticsComparison | None = None
     for here, there in steps:
         trace_a, trace_b = read_step(a, here, rank), read_step(b, there, rank)
         found.diverging = len(found.outputs)
@@ -71,8 +72,15 @@ def judge(
                 before.release()
             else:
                 found.alone.add(here)
-                is_first = here == steps[0][0]
-                found.suspects = judged_by_statistics(trace_a, trace_b, alignment, is_first=is_first)
+                if len(a.steps_of(rank)) != len(b.steps_of(rank)) and not have_same_phases(trace_a, trace_b):
+                    found.notes.append(
+                        f"step {here}: the runs are cut into steps at other places; it and those after it were not judged by statistics"
+                    )
+                    return found
+                before_alone = StatisticsComparison(trace_a, trace_b, alignment, before_alone)
+                judged = before_alone.judged()
+                found.suspects = judged.suspects
+                trace_a, trace_b, alignment = judged.a, judged.b, judged.alignment
             if found.suspects:
                 found.window = window(trace_a, trace_b, alignment, found.suspects[0])
         if found.suspects:
@@ -126,7 +134,7 @@ def notes_of(judgements: Sequence[Judgement], steps: int, *, can_replay: bool) -
         )
     if alone:
         notes.append(
-            f"{len(alone):,} of {steps:,} steps have statistics alone: structure, arguments and wiring were judged, and nothing was "
+            f"{len(alone):,} of {steps:,} steps have statistics alone: these were looked for in the other run, and nothing was "
             "run again; dump both with --full to have elements"
         )
     return notes

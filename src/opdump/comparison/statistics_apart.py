@@ -41,10 +41,11 @@ def _numbers(record: TensorRecord) -> dict[str, float]:
 
 
 def _scale(numbers: Mapping[str, float], size: int) -> float:
-    """The root mean square of the elements; where their norm is not known, the largest of them."""
-    if "l2norm" in numbers:
+    """The root mean square of the elements; where their norm is not known, or infinite, the largest that is finite."""
+    if math.isfinite(numbers.get("l2norm", math.inf)):
         return numbers["l2norm"] / math.sqrt(size) if size else 0.0
-    return max(abs(numbers.get(name, 0.0)) for name in ("max", "min"))
+    ends = (abs(numbers.get(name, 0.0)) for name in ("max", "min"))
+    return max((end for end in ends if math.isfinite(end)), default=0.0)
 
 
 def same_statistics(one: TensorRecord, other: TensorRecord) -> bool:

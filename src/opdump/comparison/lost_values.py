@@ -1,0 +1,447 @@
+"""What a step leaves that the other run has nowhere, traced back to where it begins, with statistics alone.
+
+A value counts as had by the other run where some tensor there has the same statistics, whatever it is called and whoever made it. So what one
+program computes in another way, and ends in values that both have, is left alone: only ways that lead to something else at the end of the
+step count, and on these ways the operators that begin them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal
+
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.arguments import differing
+from opdump.comparison.differences import epsilon_of
+from opdump.comparison.statistics_apart import apart
+from opdump.comparison.trace import Node, Trace
+from opdump.comparison.value_index import ValueIndex, has_statistics, norm_of
+from opdump.op_types import bare_name
+from opdump.records import TensorRecord
+
+State = Literal["known", "constant", "noise", "unknown"]
+Output = tuple[int, int]
+"""A node and a slot of its outputs."""
+
+_BASE: Final = 2e-5
+"""Rounding of float32 moves statistics by less than this part of the root mean square, but where they cancel."""
+_ROUNDINGS: Final = 16.0
+"""The same of narrower types, in units of their rounding."""
+_GROWTH: Final = 32.0
+"""One operator makes a difference of its inputs no larger than this many times."""
+_CANCELS: Final = 1e-5
+"""Sums that are so much smaller than what they are sums of are what cancellation left."""
+_SHARE: Final = 0.1
+"""A type that at least this share of the values of a run has is its choice, and no accident."""
+_MOST_PARTS: Final = 4
+_MOST_TRIED: Final = 20_000
+"""Combinations of so many parts, of which there are more, are not tried."""
+_OF_SQUARES: Final = 4.0
+"""Squares, and what six digits leave of them, are off by so many times as much."""
+_MOST_WHOLES: Final = 96
+"""Tensors that are parts of others are looked for among so many at most."""
+_MOST: Final = 1e-3
+"""Values that are further apart are not the same, however far their inputs are."""
+_COARSE_GROWTH: Final = 8.0
+"""The same for runs in narrow types, as a multiple of what one of their operators may be off."""
+_NOTHING: Final = 1e-4
+"""What is so much smaller than the others is next to nothing."""
+_PRODUCTS: Final = frozenset({"mm", "bmm", "mv", "dot"})
+_SUMS: Final = _PRODUCTS | {"sum", "mean", "add", "sub", "rsub", "addmm", "baddbmm", "cumsum", "convolution"}
+_ARRANGES: Final = frozenset({"cat", "stack", "copy"})
+_OF_LISTS: Final = "_foreach_"
+"""What the names of operators begin with that do the same to each of a list of tensors."""
+_DIVISORS: Final = MappingProxyType({"div": 1, "addcdiv": 2})
+"""The input that an operator divides by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Of one run: the nodes on ways to what the other does not leave, and those at which the ways begin."""
+
+    nodes: frozenset[int] = frozenset()
+    origins: Mapping[int, float] = field(default_factory=dict)
+    """With the share of what is lost that follows from each; all where a loss does."""
+    came_from: frozenset[Output] = frozenset()
+    """What the step before made and these ways begin with."""
+
+
+class StepValues:
+    """The values of both runs in a step, each held against those of the other."""
+
+    def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: StepValues | None = None) -> None:
+        self._base = max(_BASE, _ROUNDINGS * max(_usual_rounding(a), _usual_rounding(b)))
+        certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
+        certain_b = {alignment.b_of[here] for here in certain}
+        self.a: _Side = _Side(a, b, alignment.b_of, certain, self._base, None if before is None else before.a)
+        self.b: _Side = _Side(b, a, alignment.a_of, certain_b, self._base, None if before is None else before.b)
+
+    def lost(self) -> tuple[Lost, Lost]:
+        """What each run leaves at the end of the step that the other does not."""
+        return self._traced(self.a.ends(), self.b.ends())
+
+    def lost_later(self, later: tuple[Lost, Lost]) -> tuple[Lost, Lost]:
+        """What this step made that leads to what is lost in the next."""
+        return self._traced(later[0].came_from, later[1].came_from)
+
+    def _traced(self, ends_a: Collection[Output], ends_b: Collection[Output]) -> tuple[Lost, Lost]:
+        lost_a, lost_b = _without_parts(self.a.of(ends_a), self.b.of(ends_b), self._base)
+        if not lost_a and not lost_b:
+            return Lost(), Lost()
+        unread_a, unread_b = _without_parts(self.a.of(self.a.unread()), self.b.of(self.b.unread()), self._base)
+        return self.a.traced(lost_a, unread_a), self.b.traced(lost_b, unread_b)
+
+
+def _records(trace: Trace) -> Iterator[TensorRecord]:
+    for node in trace.nodes:
+        yield from node.inputs.values()
+        yield from node.outputs.values()
+    yield from trace.finals.values()
+
+
+def _usual_rounding(trace: Trace) -> float:
+    """The coarsest rounding, beyond that of float32, of the types that a run has for a good part of its values."""
+    counts: dict[float, int] = {}
+    for node in trace.nodes:
+        for record in node.outputs.values():
+            epsilon = epsilon_of(record.dtype)
+            if epsilon:
+                counts[epsilon] = counts.get(epsilon, 0) + 1
+    few = _SHARE * sum(counts.values())
+    return max((each for each, count in counts.items() if count >= few and each > epsilon_of("float32")), default=0.0)
+
+
+class _Side:
+    """One run, held against the values of the other."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        other: Trace,
+        matched: Mapping[int, int],
+        certain: Collection[int],
+        base: float,
+        before: _Side | None,
+    ) -> None:
+        self.trace, self._other, self._matched, self._certain, self._base = trace, other, matched, certain, base
+        self._most = max(_MOST, _COARSE_GROWTH * base)
+        self._values = ValueIndex(_records(other), self._most)
+        self.states: dict[Output, State] = {}
+        self._drifts: dict[Output, float] = {}
+        """How far what is known is from what it is known as; of others, what their inputs are."""
+        self._frail: set[Output] = set()
+        """What cancellation left, and what was made of that alone: the same in both runs by chance."""
+        self._changed: set[Output] = set()
+        """What the other run has somewhere, but not where it belongs."""
+        self._read: dict[Output, State] = {}
+        self._left = {} if before is None else before._remembered()
+        self._came_from: dict[Output, Output] = {}
+        """Inputs that the step before made and the other run does not have: who made them there."""
+        for node in trace.nodes:
+            self._follow(node)
+
+    def _remembered(self) -> dict[Hashable, tuple[Output | None, State]]:
+        """What the other run does not have of this step and those before, by its statistics: who made it in this step, and what it is."""
+        found: dict[Hashable, tuple[Output | None, State]] = {
+            key: (None, state) for key, (_, state) in self._left.items()
+        }
+        for place, of_output in self.states.items():
+            state: State = "noise" if place in self._frail else of_output
+            if state != "known":
+                found[_key(self.trace.nodes[place[0]].outputs[place[1]])] = place, state
+        return found
+
+    def _follow(self, node: Node) -> None:
+        read = {slot: self._input(node, slot) for slot in node.inputs}
+        for slot, (state, _) in read.items():
+            self._read[node.index, slot] = state
+        for slot, record in node.outputs.items():
+            if has_statistics(record):
+                made_of = [read[each] for each in _inputs_of(node, slot)]
+                self._judge(node, slot, {state for state, _ in made_of}, max((far for _, far in made_of), default=0.0))
+
+    def _judge(self, node: Node, slot: int, states: Collection[State], drift: float) -> None:
+        """Says what an output is, of inputs of these states that are so far off."""
+        place, record = (node.index, slot), node.outputs[slot]
+        distance, is_changed = self._distance(node, slot, record, drift)
+        if is_changed:
+            self._changed.add(place)
+        if self._cancels(node, slot) or ("noise" in states and set(states) <= {"noise", "constant"}):
+            self._frail.add(place)
+        is_near = distance <= self._tolerance(drift)
+        is_arranged = node.index not in self._matched and _only_arranges(node) and set(states) <= {"known", "constant"}
+        is_known = is_near or is_arranged
+        self.states[place] = "known" if is_known else self._state_of_unknown(node, slot, states, is_changed)
+        self._drifts[place] = distance if is_near else drift
+
+    def _state_of_unknown(self, node: Node, slot: int, states: Collection[State], is_changed: bool) -> State:
+        record, partner = node.outputs[slot], self._matched.get(node.index)
+        is_selector = partner is None and not epsilon_of(record.dtype)
+        if is_selector or (not set(states) - {"constant"} and not is_changed):
+            return "constant"
+        if self._cancels(node, slot):
+            return "noise"
+        if _divides_by_nothing(node, slot) and (partner is None or not differing(self._other.nodes[partner], node)):
+            return "noise"
+        return "noise" if "noise" in states and not set(states) - {"noise", "known", "constant"} else "unknown"
+
+    def _tolerance(self, drift: float) -> float:
+        return max(self._base, min(_GROWTH * drift, self._most))
+
+    def _distance(self, node: Node, slot: int, record: TensorRecord, drift: float) -> tuple[float, bool]:
+        """How far the nearest value of the other run is, and whether it should be nearer: that of the same operator."""
+        partner = self._matched.get(node.index)
+        one = None if partner is None else self._other.nodes[partner]
+        after = None if one is None else one.outputs.get(slot)
+        if one is not None and after is not None and has_statistics(after):
+            distance = apart(record, after)
+            if distance is not None:
+                if distance <= self._base or _is_uniform(record):
+                    return distance, False
+                if distance > self._tolerance(drift) and (node.index in self._certain or differing(one, node)):
+                    return distance, True
+        return self._values.distance(record), False
+
+    def _input(self, node: Node, slot: int) -> tuple[State, float]:
+        """What is known of an input as it was read, and how far it is off."""
+        record, maker = node.inputs[slot], node.makers.get(slot)
+        if not has_statistics(record):
+            return "constant", 0.0
+        if maker in self._changed:
+            return self.states[maker], self._drifts[maker]
+        drift = 0.0 if maker is None else self._drifts.get(maker, 0.0)
+        distance = self._values.distance(record)
+        made = self._left.get(_key(record)) if maker is None else None
+        if distance <= self._tolerance(drift):
+            is_frail = maker in self._frail or (made is not None and made[1] == "noise")
+            return ("noise" if is_frail else "constant" if _is_uniform(record) else "known"), distance
+        if maker is None:
+            if made is None:
+                return "unknown", 0.0
+            if made[0] is not None and made[1] == "unknown":
+                self._came_from[node.index, slot] = made[0]
+            return made[1], 0.0
+        made_state = self.states.get(maker, "unknown")
+        return ("unknown" if made_state == "known" else made_state), drift
+
+    def _cancels(self, node: Node, slot: int) -> bool:
+        """Whether a sum is what cancellation left of its summands."""
+        return _share_left(node, slot) <= max(_CANCELS, self._base / 2)
+
+    def ends(self) -> list[Output]:
+        """What the step leaves: the last writes to what was there before it; where nothing of it is written, what nobody reads."""
+        before = {record.memory.storage for record in self.trace.finals.values() if record.memory is not None}
+        first: dict[int, str] = {}
+        written: dict[tuple[int, int], Output] = {}
+        for node in self.trace.nodes:
+            for record in node.inputs.values():
+                if record.memory is None or record.skip:
+                    continue
+                made_in = first.get(record.memory.storage)
+                if made_in is None or (made_in == "forward" and node.op.phase == "optimizer"):
+                    before.add(record.memory.storage)
+            for slot, record in node.outputs.items():
+                if record.memory is not None and has_statistics(record):
+                    first.setdefault(record.memory.storage, node.op.phase)
+                    written[record.memory.storage, record.memory.offset] = (node.index, slot)
+        return [place for (storage, _), place in written.items() if storage in before] or self.unread()
+
+    def unread(self) -> list[Output]:
+        """First outputs of operators of the forward pass that no operator makes anything of: losses."""
+        nodes = self.trace.nodes
+        read = {
+            maker
+            for maker, readers in self.trace.users().items()
+            if any(nodes[each].outputs and not nodes[each].bare_type.endswith("_like") for each, _ in readers)
+        }
+        return [
+            (node.index, 0)
+            for node in self.trace.nodes
+            if node.op.phase == "forward" and 0 in node.outputs and (node.index, 0) not in read
+        ]
+
+    def of(self, places: Iterable[Output]) -> Ends:
+        """Those of the places that the other run does not have, and those that say nothing."""
+        return [
+            (place, self.trace.nodes[place[0]].outputs[place[1]], self.states[place] == "noise")
+            for place in sorted(places)
+            if self.states.get(place) in ("unknown", "noise") and not self._is_elsewhere(place)
+        ]
+
+    def _is_elsewhere(self, place: Output) -> bool:
+        """Whether the other run has a value, though from another operator."""
+        return (
+            place in self._changed and self._values.distance(self.trace.nodes[place[0]].outputs[place[1]]) <= self._base
+        )
+
+    def traced(self, ends: Collection[Output], unread: Collection[Output]) -> Lost:
+        """The ways that lead to some ends."""
+        if not ends and not unread:
+            return Lost()
+        reached: dict[int, set[Output]] = {}
+        origins: set[int] = set()
+        came_from: set[Output] = set()
+        for end in (*ends, *unread):
+            waiting, seen = [end], set[Output]()
+            while waiting:
+                place = waiting.pop()
+                if place in seen:
+                    continue
+                seen.add(place)
+                index = place[0]
+                reached.setdefault(index, set()).add(end)
+                node = self.trace.nodes[index]
+                slots = _inputs_of(node, place[1])
+                makers = {
+                    node.makers[slot]
+                    for slot in slots
+                    if slot in node.makers
+                    and self.states.get(node.makers[slot]) == "unknown"
+                    and self._read[index, slot] == "unknown"
+                }
+                came_from |= {self._came_from[index, slot] for slot in slots if (index, slot) in self._came_from}
+                if not makers:
+                    origins.add(index)
+                waiting.extend(makers)
+        losses = set(unread)
+        most = max(len(reached[index]) for index in origins)
+        shares = {index: 1.0 if reached[index] & losses else len(reached[index]) / most for index in sorted(origins)}
+        return Lost(frozenset(reached), shares, frozenset(came_from))
+
+
+def _key(record: TensorRecord) -> Hashable:
+    return math.prod(record.shape), tuple(record.statistics.values())
+
+
+def _is_uniform(record: TensorRecord) -> bool:
+    return math.prod(record.shape) > 1 and record.statistics.get("max") == record.statistics.get("min")
+
+
+def _only_arranges(node: Node) -> bool:
+    """Whether what comes out is what goes in, in other places."""
+    return node.moves or node.bare_type in _ARRANGES
+
+
+def _inputs_of(node: Node, slot: int) -> list[int]:
+    """The inputs that an output is made of: all, but where an operator does the same to each of a list of tensors."""
+    slots, count = sorted(node.inputs), len(node.outputs)
+    if not node.bare_type.startswith(_OF_LISTS) or count < 2 or len(slots) % count:
+        return slots
+    return slots[sorted(node.outputs).index(slot) :: count]
+
+
+def _kind(node: Node) -> str:
+    """What an operator does, to one tensor or to each of a list."""
+    return node.bare_type.removeprefix(_OF_LISTS)
+
+
+def _divides_by_nothing(node: Node, slot: int) -> bool:
+    """Whether some elements are divided by next to nothing: an optimizer makes full steps of what rounding left there."""
+    slots, place = _inputs_of(node, slot), _DIVISORS.get(_kind(node))
+    divisor = None if place is None or place >= len(slots) else node.inputs[slots[place]]
+    if divisor is None or not has_statistics(divisor):
+        return False
+    least = float(divisor.statistics.get("min", math.inf))
+    return 0 <= least * math.sqrt(math.prod(divisor.shape)) <= _NOTHING * norm_of(divisor)
+
+
+def _share_left(node: Node, slot: int) -> float:
+    """How large a sum is, as a part of what its summands are; infinite for what is none."""
+    records = [node.inputs[each] for each in _inputs_of(node, slot)]
+    inputs = [norm_of(each) for each in records if has_statistics(each)]
+    norm = norm_of(node.outputs[slot])
+    if not inputs or not math.isfinite(norm):
+        return math.inf
+    if node.op.phase == "backward" and node.bare_type.endswith("backward"):
+        scale = inputs[0]
+    elif _kind(node) in _PRODUCTS and len(inputs) == 2:
+        scale = inputs[0] * inputs[1]
+    elif _kind(node) in _SUMS:
+        scale = max(inputs)
+        if _kind(node) == "mean":
+            scale *= math.sqrt(math.prod(node.outputs[slot].shape) / max(1, math.prod(records[0].shape)))
+    else:
+        return math.inf
+    return norm / scale if scale else math.inf
+
+
+Ends = list[tuple[Output, TensorRecord, bool]]
+"""What a run leaves, and whether it is noise."""
+
+
+def _without_parts(a: Ends, b: Ends, tolerance: float) -> tuple[list[Output], list[Output]]:
+    """What is no noise, and no part of what the other has: q, k and v in one."""
+    a, b = _without_same_totals(a, b, tolerance)
+    used_a: set[Output] = set()
+    used_b: set[Output] = set()
+    for wholes, parts, used_wholes, used_parts in ((b, a, used_b, used_a), (a, b, used_a, used_b)):
+        for place, record, _ in wholes[:_MOST_WHOLES]:
+            found = _parts_of(record, [each for each in parts[:_MOST_WHOLES] if each[0] not in used_parts], tolerance)
+            if found and place not in used_wholes:
+                used_wholes.add(place)
+                used_parts.update(found)
+    a, b = _without_same_totals(
+        [each for each in a if each[0] not in used_a], [each for each in b if each[0] not in used_b], tolerance
+    )
+    return [place for place, _, is_noise in a if not is_noise], [place for place, _, is_noise in b if not is_noise]
+
+
+def _without_same_totals(a: Ends, b: Ends, tolerance: float) -> tuple[Ends, Ends]:
+    """The ends without those of a kind of operator that are the same elements in all, however they are cut into tensors."""
+    kinds = {_kind_of(record) for _, record, _ in (*a, *b)}
+    same = {
+        kind
+        for kind in kinds
+        if _have_same_total(
+            [each for each in a if _kind_of(each[1]) == kind],
+            [each for each in b if _kind_of(each[1]) == kind],
+            tolerance,
+        )
+    }
+    a, b = ([each for each in ends if _kind_of(each[1]) not in same] for ends in (a, b))
+    has_noise = any(is_noise for _, _, is_noise in (*a, *b))
+    return ([], []) if not has_noise and _have_same_total(a, b, tolerance) else (a, b)
+
+
+def _kind_of(record: TensorRecord) -> str:
+    return bare_name(record.op.op_type).removeprefix(_OF_LISTS)
+
+
+def _have_same_total(a: Ends, b: Ends, tolerance: float) -> bool:
+    """Whether as many elements have the same sum of squares; of noise, only how much there is is known."""
+    if sum(math.prod(record.shape) for _, record, _ in a) != sum(math.prod(record.shape) for _, record, _ in b):
+        return False
+    total_a, total_b = (sum(norm_of(record) ** 2 for _, record, _ in ends) for ends in (a, b))
+    noise = sum(norm_of(record) ** 2 for _, record, is_noise in (*a, *b) if is_noise)
+    return abs(total_a - total_b) <= _OF_SQUARES * tolerance * total_a + 2 * noise
+
+
+def _parts_of(whole: TensorRecord, candidates: Ends, tolerance: float) -> list[Output]:
+    """Tensors that have together the elements that one has; of what is noise, only how much there is is known."""
+    size, square = math.prod(whole.shape), norm_of(whole) ** 2
+    top, bottom = float(whole.statistics["max"]), float(whole.statistics["min"])
+    room = tolerance * (top - bottom)
+    small = [
+        (place, record, is_noise)
+        for place, record, is_noise in candidates
+        if math.prod(record.shape) < size
+        and (
+            is_noise
+            or (float(record.statistics["max"]) <= top + room and float(record.statistics["min"]) >= bottom - room)
+        )
+    ]
+    for count in range(2, _MOST_PARTS + 1):
+        if math.comb(len(small), count) > _MOST_TRIED:
+            break
+        for chosen in itertools.combinations(small, count):
+            if sum(math.prod(record.shape) for _, record, _ in chosen) != size:
+                continue
+            squares = sum(norm_of(record) ** 2 for _, record, _ in chosen)
+            noise = sum(norm_of(record) ** 2 for _, record, is_noise in chosen if is_noise)
+            if abs(squares - square) <= _OF_SQUARES * tolerance * square + 2 * noise:
+                return [place for place, _, _ in chosen]
+    return []

@@ -1,0 +1,75 @@
+"""What statistics alone tell of two programs: where values begin that the other has nowhere, and nothing where they meet again."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import opdump
+from tests.comparison.test_compare_programs import PROGRAM
+from tests.comparison.test_refactored_programs import ATTENTION, MICRO_BATCHES, OPTIMIZERS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch")
+    return tmp_path_factory.mktemp("statistics")
+
+
+def dumped(folder: Path, name: str, program: str) -> Path:
+    """The dump of a program, which runs here unless it has."""
+    path = folder / f"{name}.py"
+    if not path.exists():
+        path.write_text(textwrap.dedent(program))
+        with opdump.capture(path=str(folder / name), saved_data="statistic"):
+            exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    "pair", [ATTENTION, OPTIMIZERS, MICRO_BATCHES], ids=["attention", "optimizers", "micro_batches"]
+)
+def test_program_written_anew_is_benign_by_statistics(tmp_path: Path, pair: tuple[str, str]) -> None:
+    pytest.importorskip("torch")
+    result = opdump.compare(dumped(tmp_path, "a", pair[0]), dumped(tmp_path, "b", pair[1]))
+    assert (result.verdict, list(result.introduced)) == ("benign", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "line", "op_type"),
+    [
+        ("stomp", "x = norm(x)", "x = norm(x); x.detach().numpy()[1, 2] += 3", 13, "gelu"),
+        ("label", "torch.tensor([0, 2, 1, 0])", "torch.tensor([0, 2, 1, 2])", 16, "nll_loss_forward"),
+        ("residual", "x = x + other(x)", "x = other(x)", 15, "addmm"),
+        ("order", "x = first(data)", "x = first(data.roll(1, 0))", 16, "nll_loss_forward"),
+        ("rate", "lr=0.01", "lr=0.011", 19, "addcdiv_"),
+    ],
+)
+def test_fault_is_named_by_statistics(folder: Path, name: str, old: str, new: str, line: int, op_type: str) -> None:
+    assert PROGRAM.count(old) == 1
+    result = opdump.compare(dumped(folder, "original", PROGRAM), dumped(folder, name, PROGRAM.replace(old, new)))
+    named = [(each.b.stack[0].line, each.b.op_type) for each in result.introduced[:3] if each.b is not None]
+    assert (line, op_type) in named
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "old", "new", "line"),
+    [
+        ("factor", ATTENTION, "self.out(y) + x", "self.out(y) + x * 1.01", 22),
+        ("momentum", OPTIMIZERS, "before * 0.5", "before * 0.51", 21),
+    ],
+)
+def test_fault_in_a_program_written_anew_is_named_by_statistics(
+    folder: Path, name: str, pair: tuple[str, str], old: str, new: str, line: int
+) -> None:
+    assert pair[1].count(old) == 1
+    result = opdump.compare(dumped(folder, f"before_{name}", pair[0]), dumped(folder, name, pair[1].replace(old, new)))
+    lines = [each.b.stack[0].line for each in result.introduced[:3] if each.b is not None]
+    assert (result.verdict, line in lines) == ("divergent", True)
+
+
+def test_memory_that_somebody_else_wrote_is_told_by_statistics(folder: Path) -> None:
+    stomped = dumped(folder, "stomp", PROGRAM.replace("x = norm(x)", "x = norm(x); x.detach().numpy()[1, 2] += 3"))
+    assert opdump.compare(dumped(folder, "original", PROGRAM), stomped).introduced[0].kind == "memory"
