@@ -13,7 +13,7 @@ from typing import Final
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
-from opdump.comparison.lost_values import Lost, StepValues
+from opdump.comparison.lost_values import Lost, StepValues, only_arranges
 from opdump.comparison.statistics_apart import apart, same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Node, Trace, leaf_name
@@ -72,12 +72,13 @@ class StatisticsComparison:
                 for lost, node in ((lost_a, one), (lost_b, other))
                 if node is not None and node.index in lost.origins
             ]
-            # Of what only stands for an origin, nothing is counted.
-            share = max(shares, default=1.0)
-            return share < _MOST_REACHED, self._place(one, other), other is None
+            return max(shares, default=1.0) < _MOST_REACHED, self._place(one, other), other is None
 
         found: list[Suspect] = []
-        for one, other in sorted(pairs, key=order):
+        meant = [each for pair in sorted(pairs, key=order) for each in self._meant(pair, lost_b)]
+        # What only one program puts elsewhere changes nothing by itself.
+        telling = [(one, other) for one, other in meant if one is not None or other is None or not only_arranges(other)]
+        for one, other in telling or meant:
             suspect = self._suspect(one, other)
             if all(suspect.place != each.place or suspect.kind != each.kind for each in found):
                 found.append(suspect)
@@ -108,7 +109,7 @@ class StatisticsComparison:
         matched = {index for index in lost_b.origins if index in a_of}
         matched |= {b_of[index] for index in lost_a.origins if index in b_of}
         pairs += [(self.a.nodes[a_of[index]], self.b.nodes[index]) for index in sorted(matched)]
-        return [each for pair in pairs for each in self._meant(pair, lost_b)]
+        return pairs
 
     def _meant(self, pair: Pair, lost: Lost) -> Iterator[Pair]:
         """What is meant by an operator: of a copy what reads it, of one that reads another value who made that, if that differs itself."""
@@ -141,7 +142,7 @@ class StatisticsComparison:
             maker_a, maker_b = one.makers.get(slot), other.makers.get(slot)
             if maker_a is not None and maker_b is not None:
                 partner = self.alignment.a_of.get(maker_b[0])
-                if partner is not None and partner != maker_a[0]:
+                if partner is not None and partner != maker_a[0] and maker_a[0] in self.alignment.b_of:
                     yield self.a.nodes[partner], self.b.nodes[maker_b[0]]
 
     def _nearest(self, one: Node, others: list[Node]) -> Node | None:

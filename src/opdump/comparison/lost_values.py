@@ -173,7 +173,7 @@ class _Side:
         if self._cancels(node, slot) or ("noise" in states and set(states) <= {"noise", "constant"}):
             self._frail.add(place)
         is_near = distance <= self._tolerance(drift)
-        is_arranged = node.index not in self._matched and _only_arranges(node) and set(states) <= {"known", "constant"}
+        is_arranged = node.index not in self._matched and only_arranges(node) and set(states) <= {"known", "constant"}
         is_known = is_near or is_arranged
         self.states[place] = "known" if is_known else self._state_of_unknown(node, slot, states, is_changed)
         self._drifts[place] = distance if is_near else drift
@@ -321,7 +321,7 @@ def _is_uniform(record: TensorRecord) -> bool:
     return math.prod(record.shape) > 1 and record.statistics.get("max") == record.statistics.get("min")
 
 
-def _only_arranges(node: Node) -> bool:
+def only_arranges(node: Node) -> bool:
     """Whether what comes out is what goes in, in other places."""
     return node.moves or node.bare_type in _ARRANGES
 
