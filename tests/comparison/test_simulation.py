@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import opdump
+from opdump.comparison.carrying import Carried, Carrying
 from opdump.comparison.execution import Execution, recorded
-from opdump.comparison.simulation import Array, Simulation
+from opdump.comparison.simulation import Array, Asked, Simulation
 from opdump.comparison.trace import Node
 from opdump.comparison.whole_steps import read_step
 
@@ -37,11 +38,14 @@ def test_rows_that_a_step_did_not_read_are_there_in_the_next(tmp_path: Path) -> 
             net(data[step::3]).sum().backward()
             optimizer.step()
     catalog = opdump.open(tmp_path)
-    simulation = Simulation()
-    for step in range(3):
-        run = simulation.step(read_step(catalog, step), _input, _output, keeps_values=True)
-        assert run is not None
-        (node,) = (node for node in run.trace.nodes if node.bare_type == "addmm")
+    traces = [read_step(catalog, step) for step in range(3)]
+    carrying, simulation = Carrying(), Simulation()
+    found = [carrying.step(trace) for trace in traces]
+    for trace, carried, following in zip(traces, found, [*found[1:], Carried()], strict=True):
+        run = Execution(trace)
+        (node,) = (node for node in trace.nodes if node.bare_type == "addmm")
+        asked = Asked(frozenset(), following.wanted, {node.index})
+        assert simulation.step(run, carried, _input, _output, asked)
         rows = run.inputs[node.index][1]
         assert rows.shape == (3, 4)
         assert not np.array_equal(rows, rows.astype(np.float32)), "divided in float64"

@@ -8,7 +8,8 @@ last bits, and what moves by that is noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.carrying import Carried, Carrying
 from opdump.comparison.differences import difference, epsilon_of, unshaped_difference
 from opdump.comparison.ends import Ends, ends_of, same_ends
-from opdump.comparison.execution import Execution, recorded
-from opdump.comparison.simulation import Noise, Shaker, Simulation
-from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.comparison.execution import Execution, draws, recorded
+from opdump.comparison.leaves import Leaves
+from opdump.comparison.lifetimes import lasting
+from opdump.comparison.simulation import Asked, Noise, Shaker, Simulation
+from opdump.comparison.trace import Node, Trace
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -30,13 +34,42 @@ _SAME: Final = 1e-9
 _CLOSE: Final = 1e-3
 """Relative: as close as this, what A begins with stands for what B begins with."""
 
+Following = Callable[[], tuple[Trace, Trace] | None]
+"""Reads the step after one; None where there is none."""
+
 
 _TIMES: Final[Mapping[Noise, float]] = {"begin": 2.0**29, "outputs": 64.0}
 """How much farther than in a run with noise something may go. What begins with other last bits of float64 goes 2 ** 29 times as far with other
 last bits of float32, which constants of a program have that are rounded in one and not in the other.
 """
 
-_Step = tuple[Trace, Trace, Alignment]
+_Traces = tuple[Trace, Trace]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step of both programs; pairs are of A and B."""
+
+    traces: _Traces
+    alignment: Alignment
+    carried: tuple[Carried, Carried]
+    """What each finds of the step before."""
+    wanted: tuple[AbstractSet[int], AbstractSet[int]]
+    """The storages that the next step finds again."""
+
+    def lasting(self) -> tuple[set[int], set[int]]:
+        """The storages that may be there after the step, in either of the programs."""
+        in_a, in_b = map(lasting, self.traces)
+        for here, there in self.alignment.storages.items():
+            if here in in_a or there in in_b:
+                in_a.add(here)
+                in_b.add(there)
+        return in_a, in_b
+
+    def drawn(self) -> set[int]:
+        """The nodes of A whose partners draw random numbers, which are to be A's."""
+        a_of = self.alignment.a_of
+        return {a_of[node.index] for node in self.traces[1].nodes if node.index in a_of and draws(node)}
 
 
 @dataclass(slots=True)
@@ -51,27 +84,34 @@ class _Both:
     def ends(self, steps: Sequence[_Step]) -> tuple[Ends, Ends] | None:
         """What remains of both after the last of these steps; None where that cannot be found out."""
         found = None
-        for a, b, alignment in steps[self.done :]:
-            found = self._step(a, b, alignment)
+        for step in steps[self.done :]:
+            found = self._step(step)
         self.done = len(steps)
         return found
 
-    def _step(self, a: Trace, b: Trace, alignment: Alignment) -> tuple[Ends, Ends] | None:
-        first = self.a.step(a, _own_input, _own_output, keeps_values=True)
-        if first is None:
+    def _step(self, step: _Step) -> tuple[Ends, Ends] | None:
+        (a, b), lasting_in = step.traces, step.lasting()
+        first, second = Execution(a), Execution(b)
+        leaves = Leaves(first, step.alignment)
+        asked = Asked(lasting_in[0], step.wanted[0], step.drawn(), leaves)
+        if not self.a.step(first, step.carried[0], _own_input, _own_output, asked):
             return None
-        values = _FromA(first, alignment, {there: here for here, there in alignment.storages.items()})
-        second = self.b.step(b, values.leaf, values.output, keeps_values=False)
-        if second is None:
+        values = _FromA(first, leaves, step.alignment)
+        if not self.b.step(second, step.carried[1], values.leaf, values.output, Asked(lasting_in[1], step.wanted[1])):
             return None
-        return ends_of(first, self.a.carried), ends_of(second, self.b.carried)
+        return ends_of(first, step.carried[0].held_before), ends_of(second, step.carried[1].held_before)
 
 
 @dataclass(slots=True)
 class Rehearsal:
     """The steps so far, run in float64 when somebody asks what they come to."""
 
+    _added: list[tuple[_Traces, Alignment, Following]] = field(default_factory=list)
     _steps: list[_Step] = field(default_factory=list)
+    """Those of the steps that somebody asked for."""
+    _carrying: tuple[Carrying, Carrying] = field(default_factory=lambda: (Carrying(), Carrying()))
+    _carried: list[tuple[Carried, Carried]] = field(default_factory=list)
+    """What each step finds of the one before; of one more than have run."""
     _plain: _Both = field(default_factory=lambda: _Both(Simulation(), Simulation()))
     _noisy: Mapping[Noise, _Both] = field(
         default_factory=lambda: {
@@ -79,29 +119,40 @@ class Rehearsal:
         }
     )
 
-    def then(self, a: Trace, b: Trace, alignment: Alignment) -> None:
-        """The next step, or part of one."""
-        self._steps.append((a, b, alignment))
+    def then(self, a: Trace, b: Trace, alignment: Alignment, following: Following) -> None:
+        """The next step; `following` gives the one after it."""
+        self._added.append(((a, b), alignment, following))
 
     def comes_to_the_same(self) -> bool:
         """Whether both programs leave the same at the end of the latest step; False too where that cannot be found out."""
-        alignment = self._steps[-1][2]
+        self._follow()
+        alignment = self._steps[-1].alignment
         found = self._plain.ends(self._steps)
-        if found is None:
-            return False
-        if same_ends(*found, alignment):
-            return True
-        first, second = found
+        if found is None or same_ends(*found, alignment):
+            return found is not None
         for kind, both in self._noisy.items():
-            moved = both.ends(self._steps)
-            if moved is None:
-                return False
-            first, second = (
-                end.with_noise(other, _TIMES[kind]) for end, other in zip((first, second), moved, strict=True)
-            )
-            if same_ends(first, second, alignment):
-                return True
+            found = self._with_noise(found, kind, both)
+            if found is None or same_ends(*found, alignment):
+                return found is not None
         return False
+
+    def _with_noise(self, ends: tuple[Ends, Ends], kind: Noise, both: _Both) -> tuple[Ends, Ends] | None:
+        moved = both.ends(self._steps)
+        if moved is None:
+            return None
+        return ends[0].with_noise(moved[0], _TIMES[kind]), ends[1].with_noise(moved[1], _TIMES[kind])
+
+    def _follow(self) -> None:
+        """Finds out of the steps since the last time what goes from each to the next."""
+        for number, (traces, alignment, following) in enumerate(self._added):
+            if number < len(self._steps):
+                continue
+            after = self._added[number + 1][0] if number + 1 < len(self._added) else following()
+            for pair in (traces, after)[len(self._carried) - number :]:
+                if pair is not None:
+                    self._carried.append((self._carrying[0].step(pair[0]), self._carrying[1].step(pair[1])))
+            wanted = [each.wanted for each in self._carried[number + 1]] if after is not None else [set(), set()]
+            self._steps.append(_Step(traces, alignment, self._carried[number], (wanted[0], wanted[1])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,31 +160,17 @@ class _FromA:
     """What B begins with is what A began with, where that is as close as rounding."""
 
     first: Execution
+    leaves: Leaves
     alignment: Alignment
-    storages: Mapping[int, int]
-    """Which storage of B is which of A."""
 
     def leaf(self, _: Execution, node: Node, slot: int) -> Array | None:
         """What an input of B holds that nothing made."""
         record = node.inputs[slot]
         own = recorded(record)
-        for value in self._leaves(node, slot, record):
+        for value in self.leaves.of_b(node, slot):
             if own is None or _is_close(value, own, record):
                 return value
         return own
-
-    def _leaves(self, node: Node, slot: int, record: TensorRecord) -> Iterator[Array]:
-        storage = None if record.memory is None else self.storages.get(record.memory.storage)
-        for held in (
-            None if storage is None else self.first.leaf_storages.get(storage),
-            self.first.leaves.get(leaf_name(record)),
-        ):
-            value = None if held is None else held.seen_as(record)
-            if value is not None:
-                yield value
-        partner = self.alignment.a_of.get(node.index)
-        if partner is not None and (partner, slot) in self.first.leaf_reads:
-            yield self.first.inputs[partner][slot]
 
     def output(self, run: Execution, node: Node, slot: int) -> Array | None:
         """What an operator of B gives that cannot be run again: for the same inputs, the same as A's."""

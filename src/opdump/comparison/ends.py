@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -82,7 +83,7 @@ class Ends:
         )
 
 
-def ends_of(run: Execution, carried: set[int]) -> Ends:
+def ends_of(run: Execution, carried: AbstractSet[int]) -> Ends:
     """What remains; `carried` are the storages that hold something from the steps before."""
     trace = run.trace
     kept = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
@@ -98,16 +99,11 @@ def ends_of(run: Execution, carried: set[int]) -> Ends:
     states: dict[int, End] = {}
     made: dict[int, End] = {}
     for storage, held in run.memory.storages():
-        writers = run.memory.last_writers(storage)
-        phases = {trace.nodes[index].op.phase for index in writers}
-        values = held.values if held.known is None else held.values[held.known]
-        before = run.leaf_storages.get(storage)
+        end = end_of(run, storage, held)
+        phases = {trace.nodes[index].op.phase for index in run.memory.last_writers(storage)}
         # What the program makes in its first step may last as well: parameters.
-        lasts = storage in kept and bool(phases - {"backward"})
-        if before is not None:
-            states[storage] = End(values, _size_of_change(before, held), lasts)
-        else:
-            made[storage] = End(values, _size(values), lasts)
+        found = states if storage in run.leaf_storages else made
+        found[storage] = replace(end, lasts=storage in kept and bool(phases - {"backward"}))
     return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
 
 
@@ -122,12 +118,29 @@ def _trained(trace: Trace) -> set[int]:
     return read & written
 
 
+def end_of(run: Execution, storage: int, held: Named) -> End:
+    """What remains in a storage; whether it lasts is not known of it."""
+    before = run.leaf_storages.get(storage)
+    values = held.values if held.known is None or held.known.all() else held.values[held.known]
+    return End(values, _size(values) if before is None else _size_of_change(before, held), lasts=False)
+
+
+def of_no_storage(run: Execution) -> list[End]:
+    """What remains beside what storages hold: losses, and where nothing is trained the outputs."""
+    return [*_numbers(run), *(() if _trains(run.trace) else dict(_outputs(run)).values())]
+
+
 def forget_the_rest(run: Execution, node: Node, read: Collection[tuple[int, int]]) -> None:
     """Drops what a node read and gave where `ends_of` does not ask for it; `read` are the `outputs_read`."""
-    if node.bare_type not in _READ_AS_NUMBERS:
+    if not read_as_number(node):
         run.inputs[node.index] = {}
     if any((node.index, slot) in read for slot in node.outputs):
         run.outputs[node.index] = {}
+
+
+def read_as_number(node: Node) -> bool:
+    """Whether what the node reads may be a loss."""
+    return node.bare_type in _READ_AS_NUMBERS
 
 
 def outputs_read(trace: Trace) -> set[tuple[int, int]]:
@@ -238,7 +251,7 @@ def _with_noise(end: End, moved: End, times: float) -> End:
 
 def _numbers(run: Execution) -> Iterator[End]:
     for node in run.trace.nodes:
-        if node.bare_type in _READ_AS_NUMBERS:
+        if read_as_number(node):
             for slot, value in run.inputs[node.index].items():
                 if (node.index, slot) in run.writers and value.ndim == 0 and value.dtype.kind == "f":
                     yield End(value, _size(value))

@@ -89,6 +89,11 @@ class Execution:
             if slot in values and values[slot].size == _size(record):
                 self.memory.write(node.index, slot, record, values[slot].reshape(record.shape))
 
+    def is_made(self, node: Node, slot: int) -> bool:
+        """Whether operators made all of an input."""
+        read = self.memory.read(node, slot)
+        return read.values is not None and read.unknown is None and bool(read.writers - {-1})
+
     def look_up(self, node: Node, slot: int, leaf: Array | None) -> Array | None:
         """What an input holds; `leaf` is for what no operator made. None where neither is known."""
         read = self.memory.read(node, slot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from opdump import amounts
 from opdump.catalog.catalog import Catalog
@@ -58,7 +59,7 @@ def judge(
     found = Judgement()
     before: Comparison | None = None
     before_alone: StatisticsComparison | None = None
-    for here, there in steps:
+    for number, (here, there) in enumerate(steps, 1):
         trace_a, trace_b = read_step(a, here, rank), read_step(b, there, rank)
         found.diverging = len(found.outputs)
         if of_different_frameworks(trace_a, trace_b):
@@ -67,7 +68,7 @@ def judge(
             alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b))
             _add_matches(found, trace_a, trace_b, alignment)
             if _has_elements(trace_a) and _has_elements(trace_b):
-                before = Comparison(trace_a, trace_b, alignment, before)
+                before = Comparison(trace_a, trace_b, alignment, before, partial(_first_of, a, b, steps[number:], rank))
                 _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment))
                 before.release()
             else:
@@ -87,6 +88,10 @@ def judge(
             return found
         done()
     return found
+
+
+def _first_of(a: Catalog, b: Catalog, steps: Steps, rank: int) -> tuple[Trace, Trace] | None:
+    return (read_step(a, steps[0][0], rank), read_step(b, steps[0][1], rank)) if steps else None
 
 
 def _add_matches(found: Judgement, a: Trace, b: Trace, alignment: Alignment) -> None:

@@ -35,6 +35,26 @@ def lifetimes(trace: Trace, kept: Collection[int] = ()) -> Lifetimes:
     return Lifetimes(_by_last_use(storages), _by_last_use(outputs))
 
 
+def lasting(trace: Trace) -> set[int]:
+    """The storages that may be there after the step: what was there before it, parameters, what an optimizer writes into, and what nobody
+    read again.
+    """
+    made: set[int] = set()
+    read: set[int] = set()
+    found: set[int] = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
+    for node in trace.nodes:
+        ins = {
+            record.memory.storage for record in node.inputs.values() if record.memory is not None and not record.skip
+        }
+        outs = {record.memory.storage for record in node.outputs.values() if record.memory is not None}
+        found |= ins - made
+        if node.op.phase == "optimizer":
+            found |= ins & outs
+        made |= outs
+        read = (read | ins) - outs
+    return found | (made - read)
+
+
 def _by_last_use(last: Mapping[Key, int]) -> dict[int, list[Key]]:
     found: dict[int, list[Key]] = {}
     for key, index in last.items():

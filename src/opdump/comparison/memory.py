@@ -7,7 +7,7 @@ not have this (`TensorRecord.memory`), an input is looked up by the operator tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,23 +24,63 @@ Array = NDArray[Any]
 def widened(array: Array) -> Array:
     """Floats as float64 and complex numbers as complex128; others as they are."""
     if array.dtype.kind == "f":
-        return array.astype(np.float64)
-    return array.astype(np.complex128) if array.dtype.kind == "c" else array
+        return array.astype(np.float64, copy=False)
+    return array.astype(np.complex128, copy=False) if array.dtype.kind == "c" else array
 
 
 @dataclass(slots=True)
 class _Buffer:
+    """What a storage holds. Arrays are taken as they come and handed out as they are, so they are copied before a part is written into one."""
+
     dtype: str
     values: Array
-    known: NDArray[np.bool_]
-    writer: NDArray[np.int32]
+    known: NDArray[np.bool_] | None
+    """Which elements are known; None where all are."""
+    writer: NDArray[np.int32] | int
+    """Who wrote each element; one number where one wrote them all."""
+    is_shared: bool = True
 
-    def reach(self, extent: int) -> None:
-        more = extent - len(self.values)
+    @classmethod
+    def empty(cls, dtype: str, size: int, kind: np.dtype[Any]) -> _Buffer:
+        return cls(dtype, np.zeros(size, kind), np.zeros(size, np.bool_), np.full(size, -1, np.int32), is_shared=False)
+
+    def to_write(self, extent: int) -> tuple[Array, NDArray[np.bool_], NDArray[np.int32]]:
+        """The elements, up to `extent` at least, which are known and who wrote them, to write a part of each."""
+        size = len(self.values)
+        if self.is_shared:
+            self.values, self.is_shared = self.values.copy(), False
+        if self.known is None:
+            self.known = np.ones(size, np.bool_)
+        if isinstance(self.writer, int):
+            self.writer = np.full(size, self.writer, np.int32)
+        more = extent - size
         if more > 0:
             self.values = np.concatenate([self.values, np.zeros(more, self.values.dtype)])
             self.known = np.concatenate([self.known, np.zeros(more, np.bool_)])
             self.writer = np.concatenate([self.writer, np.full(more, -1, np.int32)])
+        return self.values, self.known, self.writer
+
+    def reach(self, extent: int) -> None:
+        if extent > len(self.values):
+            self.to_write(extent)
+
+    def writers_in(self, record: TensorRecord) -> frozenset[int]:
+        """Who wrote what a tensor holds."""
+        if isinstance(self.writer, int):
+            return frozenset({self.writer})
+        return frozenset(np.unique(view_of(self.writer, record)).tolist())
+
+    def writers(self) -> frozenset[int]:
+        return frozenset({self.writer}) if isinstance(self.writer, int) else frozenset(np.unique(self.writer).tolist())
+
+    def seen(self) -> Named:
+        """All of it, which nothing changes any more."""
+        self.is_shared = True
+        return Named(self.dtype, self.values, _all_known(len(self.values)) if self.known is None else self.known.copy())
+
+
+def _all_known(size: int) -> NDArray[np.bool_]:
+    return np.broadcast_to(np.True_, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +103,7 @@ class Named:
             or later.known is None
             or self.dtype != later.dtype
             or len(later.values) < len(self.values)
+            or (len(later.values) == len(self.values) and self.known.all())
         ):
             return self
         values, known = later.values.copy(), later.known.copy()
@@ -76,8 +117,7 @@ class Named:
             return self.values if self.known is None and self.values.shape == record.shape else None
         if self.dtype != record.dtype or extent_of(record) > len(self.values) or not view_of(self.known, record).all():
             return None
-        found: Array = view_of(self.values, record).copy()
-        return found
+        return view_of(self.values, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +146,34 @@ class Memory:
         if record.memory is None:
             self._made[index, slot] = (values, record)
             return
-        where = record.memory
-        extent = extent_of(record)
-        buffer = self._buffers.get(where.storage)
-        if buffer is None or buffer.dtype != record.dtype:
-            buffer = self._buffers[where.storage] = _Buffer(
-                record.dtype, np.zeros(extent, values.dtype), np.zeros(extent, np.bool_), np.full(extent, -1, np.int32)
-            )
+        storage, extent = record.memory.storage, extent_of(record)
+        buffer = self._buffers.get(storage)
+        if buffer is not None and buffer.dtype != record.dtype:
+            buffer = None
+        flat = in_storage_order(values, record) if record.memory.offset == 0 else None
+        if flat is not None and only is None and (buffer is None or len(buffer.values) <= extent):
+            self._buffers[storage] = _Buffer(record.dtype, flat, None, index)
+            return
+        if buffer is None:
+            buffer = self._buffers[storage] = _Buffer.empty(record.dtype, extent, values.dtype)
         if buffer.values.dtype != values.dtype:
             buffer.values = buffer.values.astype(np.result_type(buffer.values.dtype, values.dtype))
-        buffer.reach(extent)
         written = True if only is None else only
-        np.copyto(view_of(buffer.values, record), values, where=written)
-        np.copyto(view_of(buffer.known, record), True, where=written)
-        np.copyto(view_of(buffer.writer, record), index, where=written)
+        for held, new in zip(buffer.to_write(extent), (values, True, index), strict=True):
+            np.copyto(view_of(held, record), new, where=written)
 
     def complete(self, number: int, held: Named) -> None:
         """What is not known of a storage is what `held` knows."""
         buffer = self._buffers.get(number)
         if buffer is None or held.known is None or buffer.dtype != held.dtype:
             return
-        buffer.reach(len(held.values))
         size = len(held.values)
-        missing = held.known & ~buffer.known[:size]
-        buffer.values[:size][missing] = held.values[missing]
-        buffer.known[:size] |= missing
+        if buffer.known is None and len(buffer.values) >= size:
+            return
+        values, known, _ = buffer.to_write(size)
+        missing = held.known & ~known[:size]
+        values[:size][missing] = held.values[missing]
+        known[:size] |= missing
 
     def release(self, ends: Lifetimes, index: int) -> None:
         """Forget what no operator after this one uses."""
@@ -143,33 +186,28 @@ class Memory:
         """Every storage, or each of these, of which all is known: its element type, what it holds, and who wrote that."""
         for storage in self._buffers if storages is None else storages:
             buffer = self._buffers.get(storage)
-            if buffer is not None and buffer.known.all():
-                yield buffer.dtype, buffer.values, frozenset(np.unique(buffer.writer).tolist())
-
-    def written(self, storage: int) -> Array | None:
-        """What a storage holds that some node wrote, from its first element on; None where no node did."""
-        buffer = self._buffers.get(storage)
-        return None if buffer is None or not (buffer.writer >= 0).any() else buffer.values
+            if buffer is not None and (buffer.known is None or buffer.known.all()):
+                yield buffer.dtype, buffer.values, buffer.writers()
 
     def storages(self) -> Iterator[tuple[int, Named]]:
         """Every storage of which something is known."""
         for storage, buffer in self._buffers.items():
-            yield storage, Named(buffer.dtype, buffer.values, buffer.known)
+            yield storage, buffer.seen()
 
     def storage(self, number: int) -> Named | None:
         """The same for one of them."""
         buffer = self._buffers.get(number)
-        return None if buffer is None else Named(buffer.dtype, buffer.values, buffer.known)
+        return None if buffer is None else buffer.seen()
 
     def last_writers(self, number: int) -> frozenset[int]:
         """Which nodes wrote what a storage holds."""
         buffer = self._buffers.get(number)
-        return frozenset() if buffer is None else frozenset(np.unique(buffer.writer).tolist()) - {-1}
+        return frozenset() if buffer is None else buffer.writers() - {-1}
 
     def named(self, record: TensorRecord) -> Named | None:
         """The whole storage that a record lies in; None where nothing of it is known."""
         buffer = None if record.memory is None else self._buffers.get(record.memory.storage)
-        return None if buffer is None else Named(buffer.dtype, buffer.values.copy(), buffer.known.copy(), record)
+        return None if buffer is None else replace(buffer.seen(), place=record)
 
     def read(self, node: Node, slot: int) -> Read:
         """What an input of a node holds now."""
@@ -184,11 +222,16 @@ class Memory:
         if buffer is None or buffer.dtype != record.dtype:
             return Read(None)
         buffer.reach(extent_of(record))
-        known = view_of(buffer.known, record)
-        if not known.any():
+        known = None if buffer.known is None else view_of(buffer.known, record)
+        if known is not None and not known.any():
             return Read(None)
-        writers = frozenset(np.unique(view_of(buffer.writer, record)).tolist())
-        return Read(view_of(buffer.values, record).copy(), None if known.all() else ~known, writers)
+        values = view_of(buffer.values, record)
+        if 2 * values.size < len(buffer.values):
+            # A part: it does not keep the whole, nor has the whole copied before the next part is written.
+            values = values.copy()
+        else:
+            buffer.is_shared = True
+        return Read(values, None if known is None or known.all() else ~known, buffer.writers_in(record))
 
 
 def _is_all_of(read: TensorRecord, made: TensorRecord) -> bool:
@@ -207,20 +250,30 @@ def extent_of(record: TensorRecord) -> int:
 
 
 def view_of(buffer: Array, record: TensorRecord) -> Array:
+    """The elements of a tensor in what its storage holds."""
     where = record.memory
     assert where is not None
     if 0 in record.shape:
         return np.zeros(record.shape, buffer.dtype)
+    (step,) = buffer.strides
     return np.lib.stride_tricks.as_strided(
-        buffer[where.offset :], record.shape, [stride * buffer.itemsize for stride in where.strides], writeable=True
+        buffer[where.offset :],
+        record.shape,
+        [stride * step for stride in where.strides],
+        writeable=buffer.flags.writeable,
     )
 
 
 def in_storage_order(values: Array, record: TensorRecord) -> Array | None:
     """The elements in the order in which they lie in memory; None where the tensor has gaps, or its memory is not known."""
     where = record.memory
-    if where is None or values.size == 0 or extent_of(record) - where.offset != values.size:
+    if where is None or values.size == 0:
         return None
     axes = sorted(range(values.ndim), key=lambda axis: -where.strides[axis])
+    size = 1
+    for axis in reversed(axes):
+        if values.shape[axis] != 1 and where.strides[axis] != size:
+            return None
+        size *= values.shape[axis]
     flat: Array = values.transpose(axes).reshape(-1)
     return flat

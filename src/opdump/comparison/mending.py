@@ -4,12 +4,17 @@ Both programs run in float64 from the same values. A difference is left behind w
 remains of the step, comes to a value that A has as well: a factor that is applied before a product in one program and after it in the other.
 Of the rest, B is run with all of them mended and with some: an operator of B that gives what A's gives is not reached by a difference
 before it.
+
+Of A there are held what it began with, the outputs that B takes over, and fingerprints of everything else. Of B there is held one run, with
+everything mended: a run that leaves some differences as they are computes what these reach, and ends where it comes to something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -17,9 +22,14 @@ from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.causes import fingerprint
-from opdump.comparison.ends import Ends, ends_of, is_same
+from opdump.comparison.differences import same_bits
+from opdump.comparison.ends import end_of, is_same, of_no_storage, outputs_read, read_as_number
 from opdump.comparison.execution import Execution, draws, recorded, replay
-from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.comparison.leaves import Leaves
+from opdump.comparison.lifetimes import lifetimes
+from opdump.comparison.memory import Memory, Named
+from opdump.comparison.trace import Node, Trace
+from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 
@@ -31,25 +41,26 @@ _CLOSE: Final = 1e-3
 
 
 class Mending:
-    """Both programs, run through the step in float64 from A's data, parameters and random numbers."""
+    """Both programs, run through the step in float64 from A's data, parameters and random numbers.
 
-    def __init__(self, a: Trace, b: Trace, alignment: Alignment) -> None:
-        self._b, self._alignment = b, alignment
-        self._storages = {there: here for here, there in alignment.storages.items()}
-        self._first = Execution(a)
-        for node in a.nodes:
-            values = {
-                slot: value
-                for slot, record in node.inputs.items()
-                if not record.skip and (value := self._first.look_up(node, slot, recorded(record))) is not None
-            }
-            self._first.inputs[node.index] = values
-            _give(self._first, node, values)
+    `reached` are the operators of B that any of the differences reaches first.
+    """
+
+    def __init__(self, a: Trace, b: Trace, alignment: Alignment, reached: AbstractSet[int]) -> None:
+        self._b, self._alignment, self._reached = b, alignment, reached
+        taken_over = {
+            alignment.a_of[node.index]
+            for node in b.nodes
+            if node.index in alignment.a_of and (node.index in reached or draws(node))
+        }
+        self._first = _First(a, alignment, taken_over)
+        self._leaf_values: dict[tuple[int, int], Array | None] = {}
+        self._lifetimes, self._outputs_read = lifetimes(b), outputs_read(b)
 
     def harmless(self, differences: Sequence[AbstractSet[int]]) -> set[int]:
         """Which of the differences change nothing of what B leaves."""
         found: set[int] = set()
-        whole = self._left(_mended(differences, found))
+        whole = self._whole(_mended(differences, found))
         runs = 0
 
         def look(places: Sequence[int]) -> None:
@@ -59,7 +70,7 @@ class Mending:
                 return
             runs += 1
             left = found | set(places)
-            if all(map(is_same, whole, self._left(_mended(differences, left)))):
+            if self._comes_to(whole, _mended(differences, left)):
                 found.update(left)
             elif len(places) > 1:
                 look(places[: len(places) // 2])
@@ -70,97 +81,222 @@ class Mending:
 
     def left_behind(self, differences: Sequence[AbstractSet[int]]) -> set[int]:
         """The differences from which every way leads to values that A has too. Each is given by the operators of B that it reaches first."""
-        run = self._run(frozenset())
-        of_a = {
-            _in_order(value)
-            for values in (*self._first.inputs.values(), *self._first.outputs.values())
-            for value in values.values()
-            if value.dtype.kind in "fc"
-        }
+        run = Execution(self._b)
         users: dict[int, set[int]] = {}
-        for (reader, _), writers in run.writers.items():
+        unknown: set[int] = set()
+        """Nodes that give what A has nowhere, among those that a difference reaches."""
+        other: set[int] = set()
+        """Those that a difference reaches first, and that give something else than their partners."""
+        for node in self._b.nodes:
+            values = self._inputs(run, node)
+            outputs = self._given(node, values, frozenset())
+            run.write(node, outputs)
+            writers = set().union(*(run.writers.get((node.index, slot), ()) for slot in node.inputs)) & (unknown | other)
             for writer in writers:
-                users.setdefault(writer, set()).add(reader)
-        known = {index for index, values in run.outputs.items() if self._is_known(index, values, of_a)}
-        ends = {node.index for node in self._b.nodes if node.index not in users or _lasts(run, node)}
+                users.setdefault(writer, set()).add(node.index)
+            if node.index in self._reached and self._is_other(node.index, outputs):
+                other.add(node.index)
+            if (writers or node.index in self._reached) and not self._is_known(node.index, outputs):
+                unknown.add(node.index)
+            run.memory.release(self._lifetimes, node.index)
+        ends = {index for index in unknown | other if index not in users or _lasts(run, self._b.nodes[index])}
         found = set()
         for place, reached in enumerate(differences):
             seen: set[int] = set()
             # What one gives instead of its partner's may be there in A, too, but not where it is read: who reads it tells.
-            waiting = [
-                index for index in reached if index not in known or (index not in ends and self._is_other(run, index))
-            ]
+            waiting = [index for index in reached if index in unknown or (index in other and index not in ends)]
             while waiting and waiting[-1] not in ends:
                 index = waiting.pop()
                 if index not in seen:
                     seen.add(index)
-                    waiting.extend(users[index] - known)
+                    waiting.extend(users[index] & unknown)
             if not waiting:
                 found.add(place)
         return found
 
-    def _is_known(self, index: int, values: Mapping[int, Array], of_a: AbstractSet[tuple[float, ...]]) -> bool:
+    def _is_known(self, index: int, values: Mapping[int, Array]) -> bool:
         """Whether what a node of B gives is there in A."""
         partner = self._alignment.a_of.get(index)
-        of_partner = {} if partner is None else self._first.outputs[partner]
         return all(
-            _in_order(value) in of_a
+            _in_order(value) in self._first.floats
             if value.dtype.kind in "fc"
-            else slot in of_partner and np.array_equal(value, of_partner[slot])
+            else partner is not None and self._first.others.get((partner, slot)) == _exactly(value)
             for slot, value in values.items()
         )
 
-    def _is_other(self, run: Execution, index: int) -> bool:
+    def _is_other(self, index: int, values: Mapping[int, Array]) -> bool:
         """Whether a node of B gives something else than the node of A that it is matched with."""
         partner = self._alignment.a_of.get(index)
         of_partner = {} if partner is None else self._first.outputs[partner]
         return any(
             slot in of_partner and _in_order(value) != _in_order(of_partner[slot])
-            for slot, value in run.outputs[index].items()
+            for slot, value in values.items()
             if value.dtype.kind in "fc"
         )
 
-    def _left(self, mended: AbstractSet[int]) -> Ends:
-        return ends_of(self._run(mended), set())
-
-    def _run(self, mended: AbstractSet[int]) -> Execution:
-        second = Execution(self._b)
+    def _whole(self, mended: AbstractSet[int]) -> _Whole:
+        """B with these operators mended, and everything that it gives."""
+        run = Execution(self._b)
+        whole = _Whole(run, mended)
         for node in self._b.nodes:
-            values = {
-                slot: value
-                for slot, record in node.inputs.items()
-                if not record.skip and (value := second.look_up(node, slot, self._leaf(node, slot))) is not None
-            }
-            second.inputs[node.index] = values
-            partner = self._alignment.a_of.get(node.index)
-            if partner is not None and (node.index in mended or draws(node)):
-                second.outputs[node.index] = dict(self._first.outputs[partner])
-                second.write(node, self._first.outputs[partner])
-            else:
-                _give(second, node, values)
-        return second
+            values = self._inputs(run, node)
+            outputs = whole.outputs[node.index] = self._given(node, values, mended)
+            self._keep(run, node, values, outputs)
+            run.write(node, outputs)
+            whole.held |= _last_held(run, self._lifetimes.storages.get(node.index, ()))
+            run.memory.release(self._lifetimes, node.index)
+        whole.held |= dict(run.memory.storages())
+        return whole
+
+    def _comes_to(self, whole: _Whole, mended: AbstractSet[int]) -> bool:
+        """Whether B with these operators mended leaves the same. Where nothing that differs is read, it gives the same."""
+        run = Execution(self._b)
+        odd: set[_Place] = set()
+        """Where something else is held."""
+        for node in self._b.nodes:
+            values = self._inputs(run, node)
+            outputs = whole.outputs[node.index]
+            if (node.index in whole.mended) != (node.index in mended) or (
+                node.index not in mended and any(_place_read(node, slot) in odd for slot in node.inputs)
+            ):
+                outputs = self._given(node, values, mended)
+                odd.update(_places_that_differ(node, outputs, whole.outputs[node.index]))
+            self._keep(run, node, values, outputs)
+            run.write(node, outputs)
+            ended = [storage for storage in self._lifetimes.storages.get(node.index, ()) if storage in odd]
+            if not whole.has_ends(run, _last_held(run, ended)):
+                return False
+            run.memory.release(self._lifetimes, node.index)
+        left = {storage: held for storage, held in run.memory.storages() if storage in odd}
+        return whole.has_ends(run, left) and all(map(is_same, of_no_storage(whole.run), of_no_storage(run)))
+
+    def _inputs(self, run: Execution, node: Node) -> dict[int, Array]:
+        return {
+            slot: value
+            for slot, record in node.inputs.items()
+            if not record.skip and (value := self._input(run, node, slot)) is not None
+        }
+
+    def _input(self, run: Execution, node: Node, slot: int) -> Array | None:
+        return run.look_up(node, slot, None if run.is_made(node, slot) else self._leaf(node, slot))
+
+    def _given(self, node: Node, values: Mapping[int, Array], mended: AbstractSet[int]) -> Mapping[int, Array]:
+        partner = self._alignment.a_of.get(node.index)
+        if partner is not None and (node.index in mended or draws(node)):
+            return self._first.outputs[partner]
+        return _outputs(node, values)
+
+    def _keep(self, run: Execution, node: Node, values: Mapping[int, Array], outputs: Mapping[int, Array]) -> None:
+        """What is asked of a run at its end, beside what storages hold."""
+        run.inputs[node.index] = dict(values) if read_as_number(node) else {}
+        is_read = any((node.index, slot) in self._outputs_read for slot in node.outputs)
+        run.outputs[node.index] = {} if is_read else dict(outputs)
 
     def _leaf(self, node: Node, slot: int) -> Array | None:
+        """What an input of B holds that no operator made: the same in every run."""
+        place = node.index, slot
+        if place not in self._leaf_values:
+            self._leaf_values[place] = self._closest(node, slot)
+        return self._leaf_values[place]
+
+    def _closest(self, node: Node, slot: int) -> Array | None:
         """What A has there: of what may be it, that which B's is closest to, unless that is something else."""
         own = recorded(node.inputs[slot])
         if own is None:
-            return next(self._leaves_of_a(node, slot), None)
-        closest = max(self._leaves_of_a(node, slot), key=lambda value: _share_alike(own, value), default=own)
+            return next(self._first.leaves.of_b(node, slot), None)
+        closest = max(self._first.leaves.of_b(node, slot), key=lambda value: _share_alike(own, value), default=own)
         return closest if _share_alike(own, closest) >= _ALIKE else own
 
-    def _leaves_of_a(self, node: Node, slot: int) -> Iterator[Array]:
-        record = node.inputs[slot]
-        storage = None if record.memory is None else self._storages.get(record.memory.storage)
-        for held in (
-            None if storage is None else self._first.leaf_storages.get(storage),
-            self._first.leaves.get(leaf_name(record)),
-        ):
-            value = None if held is None else held.seen_as(record)
-            if value is not None:
-                yield value
-        partner = self._alignment.a_of.get(node.index)
-        if partner is not None and (partner, slot) in self._first.leaf_reads and slot in self._first.inputs[partner]:
-            yield self._first.inputs[partner][slot]
+
+class _First:
+    """A, run from what it recorded: what it began with, the outputs of the nodes `taken_over`, and fingerprints of the rest."""
+
+    def __init__(self, a: Trace, alignment: Alignment, taken_over: AbstractSet[int]) -> None:
+        run = Execution(a)
+        self.leaves = Leaves(run, alignment)
+        self.outputs: dict[int, Mapping[int, Array]] = {}
+        self.floats: set[tuple[float, ...]] = set()
+        """Fingerprints of every input and output."""
+        self.others: dict[tuple[int, int], bytes] = {}
+        """Outputs that are no floats."""
+        self._seen: set[tuple[object, ...]] = set()
+        """The parts of storages whose fingerprints are there, and who wrote them."""
+        ends = lifetimes(a)
+        for node in a.nodes:
+            values = {}
+            for slot, record in node.inputs.items():
+                if not record.skip and (value := self._input(run, node, slot, record)) is not None:
+                    values[slot] = value
+            outputs = _outputs(node, values)
+            run.write(node, outputs)
+            for slot, value in outputs.items():
+                self._note(node.outputs[slot], value, frozenset({node.index}))
+                if value.dtype.kind not in "fc":
+                    self.others[node.index, slot] = _exactly(value)
+            if node.index in taken_over:
+                self.outputs[node.index] = outputs
+            run.memory.release(ends, node.index)
+        run.memory = Memory()
+
+    def _input(self, run: Execution, node: Node, slot: int, record: TensorRecord) -> Array | None:
+        value = run.look_up(node, slot, None if run.is_made(node, slot) else recorded(record))
+        if value is not None:
+            writers = run.writers.get((node.index, slot), frozenset({-1}))
+            # What nodes wrote stays as it is until others write there; what no node wrote may be something else each time.
+            is_known = self.leaves.add(node, slot, value) if (node.index, slot) in run.leaf_reads else -1 not in writers
+            self._note(record, value, writers if is_known else frozenset())
+        return value
+
+    def _note(self, record: TensorRecord, value: Array, writers: frozenset[int]) -> None:
+        """Takes the fingerprint of a value, unless that of what these nodes wrote in this place is known."""
+        if value.dtype.kind not in "fc":
+            return
+        if record.memory is not None and writers:
+            lies = (value.size,) if _is_in_order(record) else (value.shape, record.memory.strides)
+            part = (record.memory.storage, record.memory.offset, writers, *lies)
+            if part in self._seen:
+                return
+            self._seen.add(part)
+        self.floats.add(_in_order(value))
+
+
+@dataclass(slots=True)
+class _Whole:
+    """A run of B with everything that it gave."""
+
+    run: Execution
+    mended: AbstractSet[int]
+    outputs: dict[int, Mapping[int, Array]] = field(default_factory=dict)
+    held: dict[int, Named] = field(default_factory=dict)
+    """What each storage held last."""
+
+    def has_ends(self, run: Execution, held: Mapping[int, Named]) -> bool:
+        """Whether storages hold in the end what they hold in another run."""
+        return all(
+            storage in self.held and is_same(end_of(self.run, storage, self.held[storage]), end_of(run, storage, there))
+            for storage, there in held.items()
+        )
+
+
+def _last_held(run: Execution, storages: Iterable[int]) -> dict[int, Named]:
+    return {storage: held for storage in storages if (held := run.memory.storage(storage)) is not None}
+
+
+_Place = int | tuple[int, int] | None
+"""A storage, or an output whose memory is not known."""
+
+
+def _place_read(node: Node, slot: int) -> _Place:
+    memory = node.inputs[slot].memory
+    return node.makers.get(slot) if memory is None else memory.storage
+
+
+def _places_that_differ(node: Node, outputs: Mapping[int, Array], others: Mapping[int, Array]) -> Iterator[_Place]:
+    """Where a node writes something else than in another run."""
+    for slot, record in node.outputs.items():
+        one, other = outputs.get(slot), others.get(slot)
+        if one is None or other is None or not same_bits(one, other):
+            yield (node.index, slot) if record.memory is None else record.memory.storage
 
 
 def _share_alike(own: Array, other: Array) -> float:
@@ -175,12 +311,11 @@ def _mended(differences: Sequence[AbstractSet[int]], left: AbstractSet[int]) -> 
     return frozenset(index for place, reached in enumerate(differences) if place not in left for index in reached)
 
 
-def _give(run: Execution, node: Node, values: Mapping[int, Array]) -> None:
+def _outputs(node: Node, values: Mapping[int, Array]) -> Mapping[int, Array]:
     """What a node gives for these inputs; what cannot be run again gives what it gave."""
     done = replay(node, values)
     own = {slot: recorded(record) for slot, record in node.outputs.items()} if done is None else done.outputs
-    run.outputs[node.index] = {slot: value for slot, value in own.items() if value is not None}
-    run.write(node, run.outputs[node.index])
+    return {slot: value for slot, value in own.items() if value is not None}
 
 
 def _lasts(run: Execution, node: Node) -> bool:
@@ -195,3 +330,20 @@ def _in_order(values: Array) -> tuple[float, ...]:
     flat = values.reshape(-1)
     places = np.arange(1, flat.size + 1)
     return (*fingerprint(flat), *fingerprint(flat * np.sin(places)))
+
+
+def _exactly(values: Array) -> bytes:
+    """The same for the same shape and elements, of values that are no floats."""
+    whole = np.ascontiguousarray(values, np.int64)
+    return hashlib.blake2b(repr(values.shape).encode() + whole.tobytes(), digest_size=16).digest()
+
+
+def _is_in_order(record: TensorRecord) -> bool:
+    """Whether the elements lie in memory one after another, in row-major order."""
+    size = 1
+    assert record.memory is not None
+    for length, stride in zip(reversed(record.shape), reversed(record.memory.strides), strict=True):
+        if length != 1 and stride != size:
+            return False
+        size *= length
+    return True

@@ -1,26 +1,26 @@
 """A program in float64, step after step: each step begins with what the steps before left, and not with what was recorded.
 
 So rounding does not gather in it: what float32 made of gradients that are zero by mathematics, and an optimizer of those, is not there.
-A step finds what is left by the recorded elements: within a run they are the same bits at the end of a step and at the beginning of the
-next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.contents import Contents
+from opdump.comparison.carrying import Carried
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.ends import forget_the_rest, outputs_read
 from opdump.comparison.execution import Execution, draws, replay
-from opdump.comparison.memory import Memory
-from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
-from opdump.records import TensorRecord
+from opdump.comparison.leaves import Leaves
+from opdump.comparison.lifetimes import lifetimes
+from opdump.comparison.memory import Named
+from opdump.comparison.trace import Node
 
 Array = NDArray[Any]
 Given = Callable[[Execution, Node, int], Array | None]
@@ -44,9 +44,6 @@ _DRAWS_ALONE: Final = frozenset(
     }
 )
 """Types of operators that give random numbers and nothing else; `rand`, `randn_like` and the like are some more."""
-_TELLING: Final = 4
-"""So many different elements are in no two storages by chance; a counter or a mask of ones is in many."""
-_LOOKED_AT: Final = 256
 _SHAKEN_BITS: Final = 2.0
 """By how many units of their last place numbers are moved in a run with noise."""
 
@@ -73,98 +70,86 @@ class Shaker:
         return moved
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of a step once it has run. Everything else is forgotten as soon as no operator reads it."""
+
+    storages: AbstractSet[int]
+    """What these hold at the end."""
+    wanted: AbstractSet[int] = frozenset()
+    """Of these, what the next step finds again."""
+    nodes: AbstractSet[int] = frozenset()
+    """What these read and gave."""
+    leaves: Leaves | None = None
+    """Takes what no operator made; what nodes read and gave that could not be run again is asked with it."""
+
+
 @dataclass(slots=True)
 class Simulation:
     """One program."""
 
     shaker: Shaker | None = None
-    carried: set[int] = field(default_factory=set)
-    """Storages of the latest step in which there is what a step before left."""
-    _storage_before: dict[int, int] = field(default_factory=dict)
-    """Which storage of the step before one of these is, where its elements tell that beyond doubt."""
-    _left: Contents = field(default_factory=Contents)
-    _held: Memory = field(default_factory=Memory)
-    """What the storages of `_left` hold in float64."""
+    _held: dict[int, Named] = field(default_factory=dict)
+    """What storages hold that the next step finds again."""
 
-    def step(self, trace: Trace, leaf: Given, output: Given, *, keeps_values: bool) -> Execution | None:
-        """Runs a step; None where an input is not known.
+    def step(self, run: Execution, carried: Carried, leaf: Given, output: Given, asked: Asked) -> bool:
+        """Runs a step; False where an input is not known.
 
+        carried   what it finds of the step before
         leaf      gives an input that no operator and no step before made
         output    gives an output of a node that cannot be run again
 
-        With `keeps_values` the execution has what every node read and gave, else what `ends_of` asks for.
+        Afterwards the execution has what is asked, and what `ends_of` asks for.
         """
-        run, seen = Execution(trace), Memory(wide=False)
-        self.carried, self._storage_before = set(), {}
-        names: dict[str, int] = {}
-        read = outputs_read(trace)
-        for node in trace.nodes:
+        read = outputs_read(run.trace)
+        ends = lifetimes(run.trace, asked.storages | asked.wanted)
+        for node in run.trace.nodes:
             values = run.inputs[node.index] = {}
             for slot, record in node.inputs.items():
                 if record.skip:
                     continue
-                value = self._input(run, node, slot, leaf)
+                value = self._input(run, node, slot, carried, leaf)
                 if value is None:
-                    return None
+                    return False
                 values[slot] = value
-                if (node.index, slot) in run.leaf_reads and has_elements(record):
-                    seen.write(-1, slot, record, record.numpy())
-                if leaf_name(record) and record.memory is not None:
-                    names[leaf_name(record)] = record.memory.storage
-            outputs = run.outputs[node.index] = self._outputs(run, node, values, output)
+                if asked.leaves is not None and (node.index, slot) in run.leaf_reads:
+                    asked.leaves.add(node, slot, value)
+            outputs = self._run_again(node, values)
+            is_asked = node.index in asked.nodes or (outputs is None and asked.leaves is not None)
+            if outputs is None:
+                outputs = self._given(run, node, output)
+            run.outputs[node.index] = outputs
             run.write(node, outputs)
-            for slot, record in node.outputs.items():
-                if has_elements(record):
-                    seen.write(node.index, slot, record, record.numpy())
-            if not keeps_values:
+            if not is_asked:
                 forget_the_rest(run, node, read)
-        for name, record in trace.finals.items():
-            if record.memory is not None:
-                names[f"Parameter.{name}"] = record.memory.storage
-        self._keep_the_rest(seen, run.memory)
-        self._left, self._held = Contents(seen, names), run.memory
-        return run
+            run.memory.release(ends, node.index)
+        for storage, before in carried.storages.items():
+            if before in self._held:
+                run.memory.complete(storage, self._held[before])
+        self._held = {storage: held for storage in asked.wanted if (held := run.memory.storage(storage)) is not None}
+        return True
 
-    def _keep_the_rest(self, seen: Memory, memory: Memory) -> None:
-        """Of a storage that a step read a part of (rows of all the data), the rest is still there."""
-        for storage, before in self._storage_before.items():
-            for now, then in ((seen, self._left.recorded), (memory, self._held)):
-                held = then.storage(before)
-                if held is not None:
-                    now.complete(storage, held)
-
-    def _input(self, run: Execution, node: Node, slot: int, leaf: Given) -> Array | None:
-        read = run.memory.read(node, slot)
-        is_made = bool(read.writers - {-1})
-        if is_made and read.unknown is None:
+    def _input(self, run: Execution, node: Node, slot: int, carried: Carried, leaf: Given) -> Array | None:
+        if run.is_made(node, slot):
             return run.look_up(node, slot, None)
-        value = self._carried(node.inputs[slot], read.unknown if is_made else None)
+        before = self._held.get(carried.inputs.get((node.index, slot), -1))
+        value = None if before is None else before.seen_as(node.inputs[slot])
         if value is None:
             value = leaf(run, node, slot)
             value = value if value is None or self.shaker is None else self.shaker.begin(value)
         return run.look_up(node, slot, value)
 
-    def _carried(self, record: TensorRecord, asked: NDArray[np.bool_] | None) -> Array | None:
-        """What a step before left there."""
-        if not has_elements(record) or record.memory is None:
-            return None
-        storage = self._left.storage_of(record, record.numpy(), asked)
-        held = None if storage is None else self._held.storage(storage)
-        if storage is None or held is None:
-            return None
-        self.carried.add(record.memory.storage)
-        if len(np.unique(record.numpy().flat[:_LOOKED_AT])) >= _TELLING:
-            self._storage_before[record.memory.storage] = storage
-        return held.seen_as(record)
-
-    def _outputs(self, run: Execution, node: Node, values: dict[int, Array], output: Given) -> dict[int, Array]:
+    def _run_again(self, node: Node, values: dict[int, Array]) -> dict[int, Array] | None:
         done = replay(node, values)
-        if done is not None:
-            wide = done.dtype == "float64"
-            return {
-                slot: value if wide or self.shaker is None else self.shaker.output(value, epsilon_of(done.dtype))
-                for slot, value in done.outputs.items()
-            }
+        if done is None:
+            return None
+        wide = done.dtype == "float64"
+        return {
+            slot: value if wide or self.shaker is None else self.shaker.output(value, epsilon_of(done.dtype))
+            for slot, value in done.outputs.items()
+        }
+
+    def _given(self, run: Execution, node: Node, output: Given) -> dict[int, Array]:
         given = {slot: value for slot in node.outputs if (value := output(run, node, slot)) is not None}
         if self.shaker is None:
             return given

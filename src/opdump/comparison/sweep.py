@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, scalars_read
 from opdump.comparison.causes import Causes
-from opdump.comparison.confirmation import Rehearsal
+from opdump.comparison.confirmation import Following, Rehearsal
 from opdump.comparison.differences import (
     Difference,
     difference,
@@ -63,12 +63,19 @@ class Comparison:
     whole_b: Integrity
     rehearsal: Rehearsal
 
-    def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: Comparison | None = None) -> None:
+    def __init__(
+        self,
+        a: Trace,
+        b: Trace,
+        alignment: Alignment,
+        before: Comparison | None = None,
+        following: Following = lambda: None,
+    ) -> None:
         self.a, self.b, self.alignment = a, b, alignment
         self.whole_a = check_integrity(a, None if before is None else before.whole_a)
         self.whole_b = check_integrity(b, None if before is None else before.whole_b)
         self.rehearsal = Rehearsal() if before is None else before.rehearsal
-        self.rehearsal.then(a, b, alignment)
+        self.rehearsal.then(a, b, alignment, following)
         self._b_of_before = {} if before is None else before.alignment.b_of
         self.reference = run_reference(a, alignment.b_of)
         self.run = Execution(b)
@@ -107,7 +114,7 @@ class Comparison:
         if self.rehearsal.comes_to_the_same():
             self._drop(accused)
             return
-        mending = Mending(self.a, self.b, self.alignment)
+        mending = Mending(self.a, self.b, self.alignment, {index for _, nodes in self._reached() for index in nodes})
         for refuted in (mending.left_behind, mending.harmless):
             harmless = self._which(refuted)
             # They do leave something else: one of the suspects is the cause.
@@ -116,12 +123,16 @@ class Comparison:
 
     def _which(self, refuted: Callable[[Sequence[AbstractSet[int]]], AbstractSet[int]]) -> list[Suspect]:
         """The suspects that are refuted, of those that reach an operator: others are seen at the end of the step alone."""
-        reached = [
+        reached = self._reached()
+        return [reached[place][0] for place in refuted([nodes for _, nodes in reached])] if reached else []
+
+    def _reached(self) -> list[tuple[Suspect, AbstractSet[int]]]:
+        """The suspects with the operators that each reaches first, of those that say that the programs differ."""
+        return [
             (suspect, nodes)
             for suspect in self.found.suspects
             if suspect.kind in _OF_THE_PROGRAM and (nodes := self.found.reached[suspect.kind, suspect.place])
         ]
-        return [reached[place][0] for place in refuted([nodes for _, nodes in reached])] if reached else []
 
     def _drop(self, refuted: Sequence[Suspect]) -> None:
         self.found.suspects = [each for each in self.found.suspects if all(each is not other for other in refuted)]
