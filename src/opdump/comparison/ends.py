@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.among import Elements
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Named
 from opdump.comparison.trace import Node, Trace, is_input
@@ -160,51 +161,41 @@ def same_ends(first: Ends, second: Ends, alignment: Alignment) -> bool:
 
 def _same_states(first: Ends, second: Ends, alignment: Alignment) -> bool:
     """Whether what lasts of either program is what belongs to it in the other, or is found there in other places."""
-    odd_a = {storage for storage, end in first.all() if end.lasts and not end.is_counter}
-    odd_b = {storage for storage, end in second.all() if end.lasts and not end.is_counter}
-    ends_a, ends_b = dict(first.all()), dict(second.all())
-    for storage, end in ends_a.items():
+    in_a, in_b = _Side(dict(first.all())), _Side(dict(second.all()))
+    for storage, end in in_a.ends.items():
         there = alignment.storages.get(storage)
-        other = None if there is None else ends_b.get(there)
-        if there is None or other is None:
-            continue
-        if is_same(end, other):
-            odd_a.discard(storage)
-            odd_b.discard(there)
-            continue
-        # A counter, too: only now is it known that the other program counts otherwise.
-        if end.lasts:
-            odd_a.add(storage)
-        if other.lasts:
-            odd_b.add(there)
-    return _are_among([ends_a[storage] for storage in odd_a], [*ends_b.values()]) and _are_among(
-        [ends_b[storage] for storage in odd_b], [*ends_a.values()]
-    )
+        other = None if there is None else in_b.ends.get(there)
+        if there is not None and other is not None:
+            same = is_same(end, other)
+            in_a.compared[storage] = in_b.compared[there] = same
+    return in_a.is_in(in_b) and in_b.is_in(in_a)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What the storages of one program hold."""
+
+    ends: Mapping[int, End]
+    compared: dict[int, bool] = field(default_factory=dict)
+    """Of storages that the other program has as well: whether they hold the same."""
+
+    def is_in(self, other: _Side) -> bool:
+        """Whether all that lasts is somewhere in the other program."""
+        lasting = {storage: end for storage, end in self.ends.items() if end.lasts and not self.compared.get(storage)}
+        # It has its place there, and something else is in it: what is in its own place in both is not it.
+        moved = [end for storage, end in lasting.items() if storage in self.compared]
+        # A counter whose place is not known is nothing to look for.
+        others = [end for storage, end in lasting.items() if storage not in self.compared and not end.is_counter]
+        left = [end for storage, end in other.ends.items() if not (end.lasts and other.compared.get(storage))]
+        return _are_among(moved, left) and _are_among(others, [*other.ends.values()])
 
 
 def _are_among(ends: Sequence[End], others: Sequence[End]) -> bool:
-    """Whether each element of these is one of the others'."""
+    """Whether all elements of these are those of the others."""
     if not ends:
         return True
-    values = np.concatenate([end.values.reshape(-1) for end in others] or [np.zeros(0)])
-    allowed = np.concatenate([np.full(end.values.size, end.tolerance) for end in others] or [np.zeros(0)])
-    order = np.argsort(values)
-    values, allowed = values[order], allowed[order]
-    return len(values) > 0 and all(_is_among(end, values, allowed) for end in ends)
-
-
-def _is_among(end: End, values: Array, allowed: Array) -> bool:
-    own = end.values.reshape(-1)
-    after = np.searchsorted(values, own).clip(max=len(values) - 1)
-    before = (after - 1).clip(min=0)
-    with np.errstate(invalid="ignore"):
-        near = [
-            (np.abs(values[at] - own) <= end.tolerance + allowed[at])
-            | (np.isnan(own) & np.isnan(values[-1]))
-            | (values[at] == own)
-            for at in (before, after)
-        ]
-    return bool((near[0] | near[1]).all())
+    elements = Elements([(end.values, end.tolerance) for end in others])
+    return all(elements.have(end.values, end.tolerance, is_noise=end.noise > end.scale) for end in ends)
 
 
 def _same_numbers(first: Sequence[End], second: Sequence[End]) -> bool:
