@@ -56,10 +56,11 @@ class _Step:
     """What each finds of the step before."""
     wanted: tuple[AbstractSet[int], AbstractSet[int]]
     """The storages that the next step finds again."""
+    is_last: bool
 
     def lasting(self) -> tuple[set[int], set[int]]:
         """The storages that may be there after the step, in either of the programs."""
-        in_a, in_b = map(lasting, self.traces)
+        in_a, in_b = (lasting(trace, is_last=self.is_last) for trace in self.traces)
         for here, there in self.alignment.storages.items():
             if here in in_a or there in in_b:
                 in_a.add(here)
@@ -152,7 +153,7 @@ class Rehearsal:
                 if pair is not None:
                     self._carried.append((self._carrying[0].step(pair[0]), self._carrying[1].step(pair[1])))
             wanted = [each.wanted for each in self._carried[number + 1]] if after is not None else [set(), set()]
-            self._steps.append(_Step(traces, alignment, self._carried[number], (wanted[0], wanted[1])))
+            self._steps.append(_Step(traces, alignment, self._carried[number], (wanted[0], wanted[1]), after is None))
 
 
 @dataclass(frozen=True, slots=True)

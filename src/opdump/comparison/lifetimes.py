@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -35,12 +36,13 @@ def lifetimes(trace: Trace, kept: Collection[int] = ()) -> Lifetimes:
     return Lifetimes(_by_last_use(storages), _by_last_use(outputs))
 
 
-def lasting(trace: Trace) -> set[int]:
+def lasting(trace: Trace, *, is_last: bool) -> set[int]:
     """The storages that may be there after the step: what was there before it, parameters, what an optimizer writes into, and what nobody
-    read again.
+    read again. Of the last step, after which nothing tells, also what has as many elements as one of these: a state may be made anew.
     """
     made: set[int] = set()
     read: set[int] = set()
+    sizes: dict[int, int] = {}
     found: set[int] = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
     for node in trace.nodes:
         ins = {
@@ -52,7 +54,15 @@ def lasting(trace: Trace) -> set[int]:
             found |= ins & outs
         made |= outs
         read = (read | ins) - outs
-    return found | (made - read)
+        for record in (*node.inputs.values(), *node.outputs.values()):
+            if record.memory is not None:
+                storage = record.memory.storage
+                sizes[storage] = max(sizes.get(storage, 0), math.prod(record.shape))
+    found |= made - read
+    if is_last:
+        of_states = {sizes[storage] for storage in found if storage in sizes}
+        found |= {storage for storage in made if sizes[storage] in of_states}
+    return found
 
 
 def _by_last_use(last: Mapping[Key, int]) -> dict[int, list[Key]]:
