@@ -187,3 +187,23 @@ def test_fault_in_a_program_written_anew_is_found(tmp_path: Path, pair: tuple[st
     assert b.count(old) == 1
     result = opdump.compare(dumped(tmp_path, "a", a), dumped(tmp_path, "b", b.replace(old, new)))
     assert result.verdict == "divergent"
+
+
+def test_a_copy_of_another_parameter_is_found_though_the_first_program_has_its_elements(tmp_path: Path) -> None:
+    program = (
+        BEGIN
+        + """
+    kept = [torch.zeros_like(parameter) for parameter in first.parameters()]
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    for step in range(2):
+        loss = F.mse_loss(second(first(data[step]).tanh()), targets[step])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            kept[0].copy_(first.weight)
+    """
+    )
+    fault = program.replace("copy_(first.weight)", "copy_(second.weight.T)")
+    result = opdump.compare(dumped(tmp_path, "a", program), dumped(tmp_path, "b", fault))
+    assert result.verdict == "divergent"

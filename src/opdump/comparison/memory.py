@@ -159,8 +159,10 @@ class Memory:
         if buffer.values.dtype != values.dtype:
             buffer.values = buffer.values.astype(np.result_type(buffer.values.dtype, values.dtype))
         written = True if only is None else only
-        for held, new in zip(buffer.to_write(extent), (values, True, index), strict=True):
-            np.copyto(view_of(held, record), new, where=written)
+        held, known, writer = buffer.to_write(extent)
+        np.copyto(view_of(held, record), values, where=written)
+        np.copyto(view_of(known, record), True, where=written)
+        np.copyto(view_of(writer, record), index, where=written)
 
     def complete(self, number: int, held: Named) -> None:
         """What is not known of a storage is what `held` knows."""
