@@ -91,7 +91,9 @@ class Mending:
             values = self._inputs(run, node)
             outputs = self._given(node, values, frozenset())
             run.write(node, outputs)
-            writers = set().union(*(run.writers.get((node.index, slot), ()) for slot in node.inputs)) & (unknown | other)
+            writers = set().union(*(run.writers.get((node.index, slot), ()) for slot in node.inputs)) & (
+                unknown | other
+            )
             for writer in writers:
                 users.setdefault(writer, set()).add(node.index)
             if node.index in self._reached and self._is_other(node.index, outputs):
