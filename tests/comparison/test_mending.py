@@ -40,7 +40,13 @@ class Compared:
         assert all(index in alignment.a_of for nodes in self.differences for index in nodes), (
             "A has these operators, too"
         )
-        self.mending = Mending(one, other, alignment, set().union(*self.differences))
+        storages = {
+            record.memory.storage
+            for node in other.nodes
+            for record in node.outputs.values()
+            if record.memory is not None
+        }
+        self.mending = Mending(one, other, alignment, set().union(*self.differences), storages)
 
     def harmless(self) -> set[int]:
         return self.mending.harmless(self.differences)

@@ -8,8 +8,9 @@ matched by the data flow: an operator whose makers, or whose readers, are matche
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from typing import Final, Literal
 from opdump.comparison.trace import Node, Trace, leaf_name
 
 Token = Hashable
+Execution = tuple[str, int]
+"""The name of an operator, and which of its executions in a step."""
 MatchKind = Literal[
     "by hand",  # somebody said so
     "name",  # type, shapes, arguments, module, inputs and line
@@ -26,7 +29,7 @@ MatchKind = Literal[
     "memory",  # it reads the memory that the other reads
     "likeness",  # nothing but what it is like
 ]
-_ROUNDS = 4
+_ROUNDS = 16
 """How often pairs are looked for along the data flow: each round reaches one operator further."""
 
 
@@ -50,17 +53,64 @@ class Alignment:
 _NONE: Final[Mapping[int, int]] = MappingProxyType({})
 
 
-def align(a: Trace, b: Trace, given: Mapping[int, int] = _NONE) -> Alignment:
-    """Matches the nodes of two traces; the pairs of `given` as they are."""
+@dataclass(slots=True)
+class Precedents:
+    """Which operators were matched in the steps before, by their executions. A program does the same in every step, and in the first one
+    what both compute is the same for longest.
+    """
+
+    _b_of: dict[Execution, tuple[Execution, MatchKind]] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+    """Which name of a tensor of A is which of B, where the tensor keeps its name from step to step."""
+
+    def add(self, a: Trace, b: Trace, alignment: Alignment) -> None:
+        """The pairs of one more step; those of an earlier one stay."""
+        names_b = {storage: name for name, storage in _named_storages(b).items()}
+        for name, storage in _named_storages(a).items():
+            there = alignment.storages.get(storage)
+            if there in names_b:
+                self._names.setdefault(name, names_b[there])
+        for here, there in alignment.b_of.items():
+            self._b_of.setdefault(_execution(a.nodes[here]), (_execution(b.nodes[there]), alignment.kinds[here]))
+
+    def of(self, a: Trace, b: Trace) -> Iterator[tuple[int, int, MatchKind]]:
+        """Those of them that both traces have, by the indexes of their nodes."""
+        index_b = {_execution(node): node.index for node in b.nodes}
+        for node in a.nodes:
+            found = self._b_of.get(_execution(node))
+            if found is not None and found[0] in index_b:
+                yield node.index, index_b[found[0]], found[1]
+
+    def storages(self, a: Trace, b: Trace) -> dict[int, int]:
+        """Which storage of A is which of B, by the names of what they hold."""
+        storages_b = _named_storages(b)
+        return {
+            storage: storages_b[there]
+            for name, storage in _named_storages(a).items()
+            if (there := self._names.get(name)) in storages_b
+        }
+
+
+def _execution(node: Node) -> Execution:
+    return node.op.op_name, node.op.occurrence
+
+
+def align(a: Trace, b: Trace, given: Mapping[int, int] = _NONE, before: Precedents | None = None) -> Alignment:
+    """Matches the nodes of two traces; the pairs of `given` as they are, others as in the steps before."""
     pairs = dict(given)
     kinds: dict[int, MatchKind] = dict.fromkeys(given, "by hand")
+    for here, there, kind in () if before is None else before.of(a, b):
+        if here not in pairs and there not in given.values():
+            pairs[here], kinds[here] = there, kind
     for describe in (_named, _placed, _shaped, _typed_with_shape):
         _match_gaps(a.nodes, b.nodes, describe, pairs)
         for here in pairs.keys() - kinds.keys():
             kinds[here] = "name" if describe is _named else "sequence"
-    _follow_data(a, b, pairs, kinds)
+    known = _with_same_contents(a, b) | ({} if before is None else before.storages(a, b))
+    _follow_data(a, b, pairs, kinds, known)
     kinds = {here: kinds[here] for here in pairs}
-    return Alignment(pairs, {there: here for here, there in pairs.items()}, kinds, _common_storages(a, b, pairs))
+    storages = _common_storages(a, b, pairs, known)
+    return Alignment(pairs, {there: here for here, there in pairs.items()}, kinds, storages)
 
 
 def score(one: Node, other: Node) -> float:
@@ -156,27 +206,24 @@ def _increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-def _follow_data(a: Trace, b: Trace, pairs: dict[int, int], kinds: dict[int, MatchKind]) -> None:
+def _follow_data(
+    a: Trace, b: Trace, pairs: dict[int, int], kinds: dict[int, MatchKind], known: Mapping[int, int]
+) -> None:
     """Matches what is left over by makers, readers and memory, and pairs again what was paired against the data flow."""
     users_a, users_b = a.users(), b.users()
     by_storage = _readers_of_storages(b)
     for _ in range(_ROUNDS):
-        storages = _common_storages(a, b, pairs)
-        sides = _Sides(a, b, users_a, users_b, storages)
+        storages = _common_storages(a, b, pairs, known)
+        sides = _Sides(a, b, users_a, users_b, storages, known)
         doubtful = {
-            here
-            for here, there in pairs.items()
-            if kinds[here] != "by hand"
-            and (
-                (found := sides.agreement(pairs, here, there)) < 0
-                or (found == 0 and a.nodes[here].op.phase == "optimizer")
-            )
+            here for here, there in pairs.items() if kinds[here] != "by hand" and sides.is_doubtful(pairs, here, there)
         }
         free_b = set(range(len(b.nodes))) - {there for here, there in pairs.items() if here not in doubtful}
         by_type: dict[Token, list[int]] = defaultdict(list)
         for index in sorted(free_b):
             by_type[b.nodes[index].bare_type, b.nodes[index].op.phase, b.nodes[index].sizes].append(index)
         former = dict(pairs)
+        weak = {here for here in doubtful if sides.agreement(pairs, here, pairs[here]) < 0}
         for here in doubtful:
             del pairs[here]
         # In execution order: the makers of a node are decided before it.
@@ -200,11 +247,16 @@ def _follow_data(a: Trace, b: Trace, pairs: dict[int, int], kinds: dict[int, Mat
                         kinds[node.index] = sides.kind(pairs, node.index, -index)
                     pairs[node.index] = -index
                     free_b.discard(-index)
+        for here in sorted(doubtful - weak - pairs.keys()):
+            if former[here] in free_b:
+                pairs[here] = former[here]  # as much speaks for it as against it, and nothing for another
         if pairs == former:
             return
 
 
 _MOST_CANDIDATES = 200
+_CERTAIN: Final = 8.0
+"""How much a storage that is known to be the same says, where a maker or reader says 1."""
 
 
 def _key(node: Node) -> Token:
@@ -238,8 +290,50 @@ def _readers_of_storages(trace: Trace) -> Mapping[int, list[int]]:
     return found
 
 
-def _common_storages(a: Trace, b: Trace, pairs: Mapping[int, int]) -> Mapping[int, int]:
-    """Which storage of A is which of B: what most pairs of operators of the forward and backward pass say."""
+def _named_storages(trace: Trace) -> dict[str, int]:
+    return {
+        leaf_name(record): record.memory.storage
+        for node in trace.nodes
+        for record in node.inputs.values()
+        if record.memory is not None and leaf_name(record)
+    }
+
+
+def _with_same_contents(a: Trace, b: Trace) -> dict[int, int]:
+    """Which storage of A is which of B, since both hold floats at some time that no other storage ever holds."""
+    contents_b = _contents(b)
+    votes = Counter(
+        (storage, contents_b[content]) for content, storage in _contents(a).items() if content in contents_b
+    )
+    return _most_voted(votes)
+
+
+def _contents(trace: Trace) -> dict[Token, int]:
+    """What only one storage holds when it is read that no operator made, by its type, size, and largest and smallest element; without
+    constants.
+    """
+    found: dict[Token, set[int]] = defaultdict(set)
+    for node in trace.nodes:
+        for record in node.inputs.values():
+            most, least = record.statistics.get("max"), record.statistics.get("min")
+            if record.memory is not None and leaf_name(record) and "float" in record.dtype and most != least:
+                found[record.dtype, math.prod(record.shape), most, least].add(record.memory.storage)
+    return {content: storages.pop() for content, storages in found.items() if len(storages) == 1}
+
+
+def _most_voted(*votes: Counter[tuple[int, int]], known: Mapping[int, int] = _NONE) -> dict[int, int]:
+    """Pairs beside those known: the first votes first, and of these what most say."""
+    found = dict(known)
+    used = set(found.values())
+    for (here, there), _ in (pair for counted in votes for pair in counted.most_common()):
+        if here not in found and there not in used:
+            found[here] = there
+            used.add(there)
+    return found
+
+
+def _common_storages(a: Trace, b: Trace, pairs: Mapping[int, int], known: Mapping[int, int]) -> Mapping[int, int]:
+    """Which storage of A is which of B: those `known`, and what most pairs of operators of the forward and backward pass say."""
     votes: Counter[tuple[int, int]] = Counter()
     states: Counter[tuple[int, int]] = Counter()
     for here, there in pairs.items():
@@ -249,14 +343,8 @@ def _common_storages(a: Trace, b: Trace, pairs: Mapping[int, int]) -> Mapping[in
             if after is not None and record.memory is not None and after.memory is not None:
                 counted = states if one.op.phase == "optimizer" else votes
                 counted[record.memory.storage, after.memory.storage] += 1
-    found: dict[int, int] = {}
-    used: set[int] = set()
     # An optimizer does the same to every parameter: what it reads is looked at where nothing else tells.
-    for (here, there), _ in (*votes.most_common(), *states.most_common()):
-        if here not in found and there not in used:
-            found[here] = there
-            used.add(there)
-    return found
+    return _most_voted(votes, states, known=known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,26 +354,47 @@ class _Sides:
     users_a: Mapping[tuple[int, int], list[tuple[int, int]]]
     users_b: Mapping[tuple[int, int], list[tuple[int, int]]]
     storages: Mapping[int, int]
+    known: Mapping[int, int]
+    """Those of the storages that are the same by what they hold."""
 
     def agreement(self, pairs: Mapping[int, int], here: int, there: int) -> float:
         """How many makers, readers and storages of the two belong together, less those that belong to others."""
-        score = 0.0
+        agree, disagree = self._evidence(pairs, here, there)
+        return agree - disagree
+
+    def is_doubtful(self, pairs: Mapping[int, int], here: int, there: int) -> bool:
+        """Whether something speaks against a pair; for an optimizer, which does the same to every parameter, whether nothing speaks for it."""
+        agree, disagree = self._evidence(pairs, here, there)
+        return disagree > 0 or (agree == 0 and self.a.nodes[here].op.phase == "optimizer")
+
+    def _evidence(self, pairs: Mapping[int, int], here: int, there: int) -> tuple[float, float]:
+        """What speaks for a pair, and against it."""
+        agree = disagree = 0.0
         one, other = self.a.nodes[here], self.b.nodes[there]
+
+        def weigh(weight: float, *, same: bool) -> None:
+            nonlocal agree, disagree
+            if same:
+                agree += weight
+            else:
+                disagree += weight
+
         for slot, maker in one.makers.items():
             expected = pairs.get(maker[0])
             if expected is not None:
-                score += 1.0 if other.makers.get(slot) == (expected, maker[1]) else -1.0
+                weigh(1.0, same=other.makers.get(slot) == (expected, maker[1]))
         for slot, record in one.inputs.items():
             after = other.inputs.get(slot)
             if after is None:
                 continue
             if record.memory is not None and after.memory is not None and record.memory.storage in self.storages:
-                score += 1.0 if self.storages[record.memory.storage] == after.memory.storage else -1.0
-            elif leaf_name(record) and leaf_name(after):
-                score += 0.5 if leaf_name(record) == leaf_name(after) else -0.25
+                weight = _CERTAIN if record.memory.storage in self.known else 1.0
+                weigh(weight, same=self.storages[record.memory.storage] == after.memory.storage)
+            elif leaf_name(record) and leaf_name(after) and leaf_name(record) == leaf_name(after):
+                agree += 0.5
         readers = Counter(pairs.get(user, -1) for slot in one.outputs for user, _ in self.users_a.get((here, slot), ()))
         readers_there = Counter(user for slot in other.outputs for user, _ in self.users_b.get((there, slot), ()))
-        return score + float((readers & readers_there).total())
+        return agree + float((readers & readers_there).total()), disagree
 
     def kind(self, pairs: Mapping[int, int], here: int, there: int) -> MatchKind:
         """What the two are matched by."""

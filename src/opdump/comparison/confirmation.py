@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.carrying import Carried, Carrying
+from opdump.comparison.counterparts import Counterparts
 from opdump.comparison.differences import difference, epsilon_of, unshaped_difference
 from opdump.comparison.ends import Ends, ends_of, same_ends
 from opdump.comparison.execution import Execution, draws, recorded
@@ -81,12 +82,15 @@ class _Both:
     b: Simulation
     done: int = 0
     """How many steps have run."""
+    failed: bool = False
+    """Whether one could not be run: what it left is not known."""
 
     def ends(self, steps: Sequence[_Step]) -> tuple[Ends, Ends] | None:
         """What remains of both after the last of these steps; None where that cannot be found out."""
         found = None
         for step in steps[self.done :]:
-            found = self._step(step)
+            found = None if self.failed else self._step(step)
+            self.failed = found is None
         self.done = len(steps)
         return found
 
@@ -100,7 +104,10 @@ class _Both:
         values = _FromA(first, leaves, step.alignment)
         if not self.b.step(second, step.carried[1], values.leaf, values.output, Asked(lasting_in[1], step.wanted[1])):
             return None
-        return ends_of(first, step.carried[0].held_before), ends_of(second, step.carried[1].held_before)
+        return (
+            ends_of(first, step.carried[0].held_before, step.wanted[0]),
+            ends_of(second, step.carried[1].held_before, step.wanted[1]),
+        )
 
 
 @dataclass(slots=True)
@@ -123,6 +130,22 @@ class Rehearsal:
     def then(self, a: Trace, b: Trace, alignment: Alignment, following: Following) -> None:
         """The next step; `following` gives the one after it."""
         self._added.append(((a, b), alignment, following))
+
+    def wanted(self) -> tuple[AbstractSet[int], AbstractSet[int]]:
+        """The storages of the latest step, of A and of B, that the next step finds again."""
+        self._follow()
+        return self._steps[-1].wanted
+
+    def counterparts(self) -> Counterparts | None:
+        """What B would begin the latest step with if A had left it; None in the first step, or where that cannot be found out."""
+        self._follow()
+        *before, step = self._steps
+        if not before or self._plain.done == len(self._steps):
+            return None
+        self._plain.ends(before)
+        if self._plain.failed:
+            return None
+        return Counterparts(step.traces[0], step.carried, (self._plain.a.left, self._plain.b.left))
 
     def comes_to_the_same(self) -> bool:
         """Whether both programs leave the same at the end of the latest step; False too where that cannot be found out."""

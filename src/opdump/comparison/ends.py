@@ -59,7 +59,7 @@ class Ends:
     states: Mapping[int, End] = field(default_factory=dict)
     """By storage: what was there before the step."""
     made: Mapping[int, End] = field(default_factory=dict)
-    """By storage: what the step made. What a program keeps of it, the next step tells."""
+    """By storage: what the step made. What a program keeps of it, the next step tells, where there is one."""
     numbers: Sequence[End] = ()
     """Losses: what a gradient begins with, and what the program reads as a number."""
     outputs: Mapping[tuple[int, int], End] = field(default_factory=dict)
@@ -84,11 +84,13 @@ class Ends:
         )
 
 
-def ends_of(run: Execution, carried: AbstractSet[int]) -> Ends:
-    """What remains; `carried` are the storages that hold something from the steps before."""
+def ends_of(run: Execution, carried: AbstractSet[int], wanted: AbstractSet[int]) -> Ends:
+    """What remains; `carried` are the storages that hold something from the steps before, `wanted` those that the next step finds again."""
     trace = run.trace
-    kept = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
-    kept |= carried | {
+    lasting = (
+        carried | wanted | {record.memory.storage for record in trace.finals.values() if record.memory is not None}
+    )
+    lasting |= {
         held.place.memory.storage
         for name, held in run.leaves.items()
         if name.startswith("Parameter.")
@@ -96,7 +98,7 @@ def ends_of(run: Execution, carried: AbstractSet[int]) -> Ends:
         and held.place is not None
         and held.place.memory is not None
     }
-    kept |= _trained(trace)
+    lasting |= trained(trace)
     states: dict[int, End] = {}
     made: dict[int, End] = {}
     for storage, held in run.memory.storages():
@@ -104,11 +106,11 @@ def ends_of(run: Execution, carried: AbstractSet[int]) -> Ends:
         phases = {trace.nodes[index].op.phase for index in run.memory.last_writers(storage)}
         # What the program makes in its first step may last as well: parameters.
         found = states if storage in run.leaf_storages else made
-        found[storage] = replace(end, lasts=storage in kept and bool(phases - {"backward"}))
+        found[storage] = replace(end, lasts=storage in lasting and bool(phases - {"backward"}))
     return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
 
 
-def _trained(trace: Trace) -> set[int]:
+def trained(trace: Trace) -> set[int]:
     """The storages that the forward pass reads and an optimizer writes: parameters, also those that are made in the step."""
     read, written = set(), set()
     for node in trace.nodes:

@@ -7,7 +7,7 @@ neither does anything that happened before, and where the two programs still dis
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,12 @@ def recorded(record: TensorRecord) -> Array | None:
     if not has_elements(record) and 0 not in record.shape:
         return None
     return widened(record.numpy())
+
+
+def recorded_inputs(node: Node) -> dict[int, Array]:
+    """The recorded elements of the inputs by slot, as `recorded` gives them."""
+    given = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
+    return {slot: value for slot, value in given.items() if value is not None}
 
 
 def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> Replayed | None:
@@ -119,10 +125,10 @@ def _size(record: TensorRecord) -> int:
     return math.prod(record.shape)
 
 
-def run_reference(trace: Trace, matched: Mapping[int, int]) -> Execution:
-    """Runs A: its recorded values, and float64 where only A has the operator."""
+def run_reference(trace: Trace, matched: Mapping[int, int], lasting: Collection[int]) -> Execution:
+    """Runs A: its recorded values, and float64 where only A has the operator. What is in `lasting` is there at the end."""
     run = Execution(trace)
-    ends = lifetimes(trace)
+    ends = lifetimes(trace, lasting)
     for node in trace.nodes:
         values: dict[int, Array] = {}
         kept: dict[int, Array] = {}

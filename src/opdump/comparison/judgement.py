@@ -9,7 +9,7 @@ from functools import partial
 from opdump import amounts
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
-from opdump.comparison.alignment import Alignment, align
+from opdump.comparison.alignment import Alignment, Precedents, align
 from opdump.comparison.by_statistics import StatisticsComparison, have_same_phases
 from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
 from opdump.comparison.integrity import holds_elements
@@ -59,16 +59,21 @@ def judge(
     found = Judgement()
     before: Comparison | None = None
     before_alone: StatisticsComparison | None = None
-    for number, (here, there) in enumerate(steps, 1):
-        trace_a, trace_b = read_step(a, here, rank), read_step(b, there, rank)
+    precedents = Precedents()
+    traces = _Traces(a, b, steps, rank)
+    for number, (here, _) in enumerate(steps):
+        both = traces.of(number)
+        assert both is not None
+        trace_a, trace_b = both
         found.diverging = len(found.outputs)
         if of_different_frameworks(trace_a, trace_b):
             _add_across(found, compare_across(trace_a, trace_b))
         else:
-            alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b))
+            alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b), precedents)
+            precedents.add(trace_a, trace_b, alignment)
             _add_matches(found, trace_a, trace_b, alignment)
             if _has_elements(trace_a) and _has_elements(trace_b):
-                before = Comparison(trace_a, trace_b, alignment, before, partial(_first_of, a, b, steps[number:], rank))
+                before = Comparison(trace_a, trace_b, alignment, before, partial(traces.of, number + 1))
                 _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment))
                 before.release()
             else:
@@ -90,8 +95,22 @@ def judge(
     return found
 
 
-def _first_of(a: Catalog, b: Catalog, steps: Steps, rank: int) -> tuple[Trace, Trace] | None:
-    return (read_step(a, steps[0][0], rank), read_step(b, steps[0][1], rank)) if steps else None
+class _Traces:
+    """The steps of both dumps, each read once."""
+
+    def __init__(self, a: Catalog, b: Catalog, steps: Steps, rank: int) -> None:
+        self._a, self._b, self._steps, self._rank = a, b, steps, rank
+        self._read: dict[int, tuple[Trace, Trace]] = {}
+
+    def of(self, number: int) -> tuple[Trace, Trace] | None:
+        """The two traces of a step, by its place among the steps; None after the last."""
+        if number == len(self._steps):
+            return None
+        if number not in self._read:
+            here, there = self._steps[number]
+            self._read[number] = read_step(self._a, here, self._rank), read_step(self._b, there, self._rank)
+            self._read.pop(number - 2, None)
+        return self._read[number]
 
 
 def _add_matches(found: Judgement, a: Trace, b: Trace, alignment: Alignment) -> None:

@@ -43,11 +43,14 @@ _CLOSE: Final = 1e-3
 class Mending:
     """Both programs, run through the step in float64 from A's data, parameters and random numbers.
 
-    `reached` are the operators of B that any of the differences reaches first.
+    reached   the operators of B that any of the differences reaches first
+    lasting   the storages of B that outlive the step
     """
 
-    def __init__(self, a: Trace, b: Trace, alignment: Alignment, reached: AbstractSet[int]) -> None:
-        self._b, self._alignment, self._reached = b, alignment, reached
+    def __init__(
+        self, a: Trace, b: Trace, alignment: Alignment, reached: AbstractSet[int], lasting: AbstractSet[int]
+    ) -> None:
+        self._b, self._alignment, self._reached, self._lasting = b, alignment, reached, lasting
         taken_over = {
             alignment.a_of[node.index]
             for node in b.nodes
@@ -165,11 +168,13 @@ class Mending:
                 odd.update(_places_that_differ(node, outputs, whole.outputs[node.index]))
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
-            ended = [storage for storage in self._lifetimes.storages.get(node.index, ()) if storage in odd]
+            ended = [
+                storage for storage in self._lifetimes.storages.get(node.index, ()) if storage in odd & self._lasting
+            ]
             if not whole.has_ends(run, _last_held(run, ended)):
                 return False
             run.memory.release(self._lifetimes, node.index)
-        left = {storage: held for storage, held in run.memory.storages() if storage in odd}
+        left = {storage: held for storage, held in run.memory.storages() if storage in odd & self._lasting}
         return whole.has_ends(run, left) and all(map(is_same, of_no_storage(whole.run), of_no_storage(run)))
 
     def _inputs(self, run: Execution, node: Node) -> dict[int, Array]:

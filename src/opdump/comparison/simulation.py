@@ -5,7 +5,7 @@ So rounding does not gather in it: what float32 made of gradients that are zero 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -91,6 +91,11 @@ class Simulation:
     shaker: Shaker | None = None
     _held: dict[int, Named] = field(default_factory=dict)
     """What storages hold that the next step finds again."""
+
+    @property
+    def left(self) -> Mapping[int, Named]:
+        """What the latest step left that the next one finds again, by its storage there."""
+        return self._held
 
     def step(self, run: Execution, carried: Carried, leaf: Given, output: Given, asked: Asked) -> bool:
         """Runs a step; False where an input is not known.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -43,6 +44,16 @@ class Suspect:
         if self.kind in ("extra", "operator") and self.b is not None:
             return (-1, self.b.index)
         return (-1 if self.a is None else self.a.index, -1 if self.b is None else self.b.index)
+
+    @property
+    def name(self) -> Hashable:
+        """The same for the same suspect of another step."""
+        return (
+            self.kind,
+            self.io,
+            self.slot,
+            *(each and (each.op.op_name, each.op.occurrence) for each in (self.a, self.b)),
+        )
 
 
 @dataclass(slots=True)

@@ -8,8 +8,9 @@ What differed is replaced by A's values, so that nothing is blamed twice and wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, scalars_read
 from opdump.comparison.causes import Causes
 from opdump.comparison.confirmation import Following, Rehearsal
+from opdump.comparison.counterparts import Counterparts
 from opdump.comparison.differences import (
     Difference,
     difference,
@@ -28,13 +30,14 @@ from opdump.comparison.differences import (
     same_bits,
     unshaped_difference,
 )
-from opdump.comparison.execution import Execution, draws, input_of, recorded, replay, run_reference
+from opdump.comparison.execution import Execution, draws, input_of, recorded, recorded_inputs, replay, run_reference
 from opdump.comparison.integrity import Integrity, Violation, check_integrity
-from opdump.comparison.lifetimes import lifetimes
+from opdump.comparison.lifetimes import lasting, lifetimes
 from opdump.comparison.mending import Mending
 from opdump.comparison.own_errors import in_roundings, kernel_suspect, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import ranked
+from opdump.comparison.remains import outliving, remaining
 from opdump.comparison.suspects import Kind, Suspect, Sweep
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
@@ -77,11 +80,14 @@ class Comparison:
         self.rehearsal = Rehearsal() if before is None else before.rehearsal
         self.rehearsal.then(a, b, alignment, following)
         self._b_of_before = {} if before is None else before.alignment.b_of
-        self.reference = run_reference(a, alignment.b_of)
+        self._is_last = following() is None
+        self.reference = run_reference(a, alignment.b_of, lasting(a, is_last=self._is_last))
         self.run = Execution(b)
         self.found = Sweep()
         self.scalars = scalars_read(a.nodes), scalars_read(b.nodes)
         self.causes = Causes(self.reference, self.run, alignment)
+        self._settled: set[Hashable] = set() if before is None else before._settled
+        """Suspects after which the programs met again, in this step or in one before."""
         self._recorded_only: set[int] = set()
         """Operators of B that could not be run again: their values are those that B recorded."""
         self._alike: list[tuple[Node, Node]] = []
@@ -90,7 +96,7 @@ class Comparison:
 
     def sweep(self) -> list[Suspect]:
         """Goes through B; the suspects, most likely first."""
-        ends = lifetimes(self.b)
+        ends = lifetimes(self.b, lasting(self.b, is_last=self._is_last))
         for node in self.b.nodes:
             index = self.alignment.a_of.get(node.index)
             if index is None or node.moves:
@@ -104,7 +110,15 @@ class Comparison:
                 self.found.add(suspect)
         self._confirm()
         self._kernels()
-        return ranked(self.found.suspects, self.found.latent, self.a, self.b)
+        found = ranked(self.found.suspects, self.found.latent, self.a, self.b)
+        # What was there in a step after which both programs were still the same is no cause by itself.
+        return sorted(found, key=lambda suspect: suspect.name in self._settled)
+
+    @cached_property
+    def _outliving(self) -> tuple[set[int], set[int]]:
+        """The storages of either program that outlive the step."""
+        wanted_a, wanted_b = self.rehearsal.wanted()
+        return outliving(self.a, wanted_a), outliving(self.b, wanted_b)
 
     def _confirm(self) -> None:
         """Drops differences of the programs after which they meet again."""
@@ -114,7 +128,8 @@ class Comparison:
         if self.rehearsal.comes_to_the_same():
             self._drop(accused)
             return
-        mending = Mending(self.a, self.b, self.alignment, {index for _, nodes in self._reached() for index in nodes})
+        reached = {index for _, nodes in self._reached() for index in nodes}
+        mending = Mending(self.a, self.b, self.alignment, reached, self._outliving[1])
         for refuted in (mending.left_behind, mending.harmless):
             harmless = self._which(refuted)
             # They do leave something else: one of the suspects is the cause.
@@ -135,6 +150,7 @@ class Comparison:
         ]
 
     def _drop(self, refuted: Sequence[Suspect]) -> None:
+        self._settled.update(suspect.name for suspect in refuted)
         self.found.suspects = [each for each in self.found.suspects if all(each is not other for other in refuted)]
 
     def _kernels(self) -> None:
@@ -163,7 +179,7 @@ class Comparison:
             own = recorded(record)
             leaf = None if known is None else known.seen_as(record)
             if leaf is None:
-                leaf = own
+                leaf = self._as_of_a(node, slot, own)
             elif one is not None and (one.index, slot) in self.reference.leaf_reads and own is not None:
                 self._leaf(one, node, slot, leaf, own)
             value = self.run.look_up(node, slot, leaf)
@@ -181,6 +197,16 @@ class Comparison:
             outputs = dict(done.outputs)
         self.run.outputs[node.index] = outputs
         self.run.write(node, outputs)
+
+    def _as_of_a(self, node: Node, slot: int, own: Array | None) -> Array | None:
+        """What an input of B would be, that a step before left, if A had left it."""
+        is_made = node.makers.get(slot) is not None
+        found = None if is_made or self._counterparts is None else self._counterparts.of(node, slot)
+        return own if found is None else found
+
+    @cached_property
+    def _counterparts(self) -> Counterparts | None:
+        return self.rehearsal.counterparts()
 
     def _matched(self, one: Node, other: Node) -> None:
         odd: dict[int, Difference] = {}
@@ -223,7 +249,7 @@ class Comparison:
         own = recorded(record)
         is_leaf = (one.index, slot) in self.reference.leaf_reads
         if not is_leaf or expected is None or own is None or own.shape != expected.shape:
-            return self.run.look_up(other, slot, own)
+            return self.run.look_up(other, slot, self._as_of_a(other, slot, own))
         before = len(self.run.leaf_reads)
         value = self.run.look_up(other, slot, expected)
         if len(self.run.leaf_reads) > before:
@@ -348,7 +374,7 @@ class Comparison:
         noise = [
             difference(done.outputs[place], given).absolute
             for index in made
-            if (done := replay(self.a.nodes[index], _recorded_inputs(self.a.nodes[index]))) is not None
+            if (done := replay(self.a.nodes[index], recorded_inputs(self.a.nodes[index]))) is not None
             for place, record in self.a.nodes[index].outputs.items()
             if place in done.outputs and (given := recorded(record)) is not None
         ]
@@ -403,19 +429,12 @@ class Comparison:
     def _other_name(self, one: Node, other: Node, slot: int) -> None:
         """Another parameter than in A, which happens to hold the same values."""
         record, after = one.inputs[slot], other.inputs[slot]
-        if (
-            record.memory is None
-            or after.memory is None
-            or not (leaf_name(record) or leaf_name(after) or self._is_leaf(one, slot))
-        ):
+        if record.memory is None or after.memory is None or one.makers.get(slot) or other.makers.get(slot):
             return
         usual = self._a_of_storage.get(after.memory.storage, record.memory.storage)
         if usual != record.memory.storage:
             what = f"reads {leaf_name(after) or 'another tensor'}; in A it reads {leaf_name(record) or 'one'} that holds the same values"
             self.found.latent.append(Suspect("input", one, other, "input", slot, math.inf, what))
-
-    def _is_leaf(self, node: Node, slot: int) -> bool:
-        return not node.makers.get(slot)
 
     def _argument(
         self, one: Node, other: Node, found: Difference | None, arguments: Mapping[str, tuple[Any, Any]]
@@ -448,20 +467,11 @@ class Comparison:
         return any((node.index, slot) in later.makers.values() for later in self.b.nodes[node.index + 1 :])
 
     def _finals(self) -> None:
-        """What the parameters hold at the end of the step."""
-        for name, record in self.b.finals.items():
-            before = self.a.finals.get(name)
-            if before is None or record.memory is None or before.memory is None or before.shape != record.shape:
-                continue
-            end = Node(len(self.b.nodes), record.op, {0: record}, {})
-            end_a = Node(len(self.a.nodes), before.op, {0: before}, {})
-            first = self.reference.memory.read(end_a, 0)
-            second = self.run.memory.read(end, 0)
-            if first.values is None or second.values is None:
-                continue
-            found = difference(first.values, second.values)
-            if self._counts(found, record, before):
-                self.found.add(self.causes.of_final(end_a, end, first.writers, second.writers, found))
+        """What is there after the step."""
+        for left in remaining(self.reference, self.run, self.alignment):
+            before, record = left.records
+            if self._counts(left.difference, record, before) and left.outlives(*self._outliving):
+                self.found.add(self.causes.of_final(left.a, left.b, left.writers_a, left.writers_b, left.difference))
 
 
 def _changed(violation: Violation, record: TensorRecord, trace: Trace) -> str:
@@ -471,13 +481,8 @@ def _changed(violation: Violation, record: TensorRecord, trace: Trace) -> str:
 
 
 def _same_inputs(one: Node, other: Node) -> bool:
-    first, second = _recorded_inputs(one), _recorded_inputs(other)
+    first, second = recorded_inputs(one), recorded_inputs(other)
     return first.keys() == second.keys() and all(same_bits(value, second[slot]) for slot, value in first.items())
-
-
-def _recorded_inputs(node: Node) -> dict[int, Array]:
-    given = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
-    return {slot: value for slot, value in given.items() if value is not None}
 
 
 def _differ_at_all(one: Mapping[int, Array], other: Mapping[int, Array]) -> bool:
