@@ -104,7 +104,13 @@ class Mending:
             if (writers or node.index in self._reached) and not self._is_known(node.index, outputs):
                 unknown.add(node.index)
             run.memory.release(self._lifetimes, node.index)
-        ends = {index for index in unknown | other if index not in users or _lasts(run, self._b.nodes[index])}
+        ends = {
+            index
+            for index in unknown | other
+            if index not in users
+            or _lasts(run, self._b.nodes[index])
+            or any(read_as_number(self._b.nodes[reader]) for reader in users[index])
+        }
         found = set()
         for place, reached in enumerate(differences):
             seen: set[int] = set()
