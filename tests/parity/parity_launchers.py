@@ -15,8 +15,12 @@ import opdump
 from tests.cli.programs import write_config
 from tests.parity import peers
 
+# At the end of both programs a thread of Gloo's lets go of the last collective, for which it needs the interpreter: a program that is over
+# by then is aborted, with or without a capture.
+
 ACCELERATE = """
 import sys
+import time
 import torch
 from accelerate import Accelerator
 
@@ -34,10 +38,12 @@ for batch in data:
 sys.stdout.write(f"{accelerator.process_index} of {accelerator.num_processes}: {loss.item().hex()}\\n")
 sys.stdout.flush()
 accelerator.end_training()
+time.sleep(1)
 """
 
 PLAIN = """
 import sys
+import time
 import torch
 import torch.distributed as dist
 
@@ -61,6 +67,7 @@ for step in range(2):
 sys.stdout.write(f"{dist.get_rank()} of {dist.get_world_size()}: {loss.item().hex()}\\n")
 sys.stdout.flush()
 dist.destroy_process_group()
+time.sleep(1)
 """
 
 

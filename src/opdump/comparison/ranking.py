@@ -85,7 +85,7 @@ def _is_gradient_of(suspect: Suspect, cause: Suspect) -> bool:
     return any(node is not None and node.op.forward_op in forward for node in (suspect.a, suspect.b))
 
 
-def _order(suspect: Suspect) -> tuple[int, int]:
-    """By B's order, where it has the operator."""
+def _order(suspect: Suspect) -> int:
+    """By B's order, where it has the operator. Numbers of operators begin anew in what was filed with a step after its end."""
     node = suspect.b or suspect.a
-    return (0, 0) if node is None else (node.op.step, node.op.order)
+    return 0 if node is None else node.index

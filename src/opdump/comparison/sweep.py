@@ -155,9 +155,9 @@ class Comparison:
 
     def _kernels(self) -> None:
         """Looks for a kernel that errs, before the first suspect: later the inputs differ."""
-        orders = [suspect.b.op.order for suspect in self.found.suspects if suspect.b is not None]
+        places = [suspect.b.index for suspect in self.found.suspects if suspect.b is not None]
         for one, other in self._alike:
-            if other.op.order > min(orders, default=other.op.order):
+            if other.index > min(places, default=other.index):
                 return
             suspect = kernel_suspect(one, other)
             if suspect is not None:
