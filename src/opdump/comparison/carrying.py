@@ -54,7 +54,7 @@ class Carrying:
         seen = Memory(wide=False)
         for node in trace.nodes:
             for slot, record in node.inputs.items():
-                if record.skip:
+                if record.skip or node.overwrites(slot):
                     continue
                 read = seen.read(node, slot)
                 is_made = bool(read.writers - {-1})

@@ -2,11 +2,10 @@
 
 Both programs run in float64 from the same values. A difference is left behind where everything that B computes from it, on every way to what
 remains of the step, comes to a value that A has as well: a factor that is applied before a product in one program and after it in the other.
-Of the rest, B is run with all of them mended and with some: an operator of B that gives what A's gives is not reached by a difference
-before it.
+Of the rest, one after another is mended: an operator of B gives what A's gives. What brings B nearer to what A leaves is a cause.
 
-Of A there are held what it began with, the outputs that B takes over, and fingerprints of everything else. Of B there is held one run, with
-everything mended: a run that leaves some differences as they are computes what these reach, and ends where it comes to something else.
+Of A there are held what it began with, the outputs that B takes over, what it leaves, and fingerprints of everything else. Of B there is held
+one run, with nothing mended: a run that mends something computes what that reaches.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.causes import fingerprint
 from opdump.comparison.differences import same_bits
-from opdump.comparison.ends import end_of, is_same, of_no_storage, outputs_read, read_as_number
+from opdump.comparison.ends import end_of, forget_the_rest, of_no_storage, outputs_read, read_as_number
 from opdump.comparison.execution import Execution, draws, recorded, replay
+from opdump.comparison.goal import Goal
 from opdump.comparison.leaves import Leaves
 from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named
@@ -33,8 +33,12 @@ from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 
+Lasting = tuple[AbstractSet[int], AbstractSet[int]]
+
 _MOST_RUNS: Final = 24
 """How often a step is run again."""
+_MOST_LEFT: Final = 0.5
+"""What brings B nearer to A is a cause if no larger share of what B leaves is something else afterwards."""
 _ALIKE: Final = 0.5
 """Two inputs that have at least this share of their elements in common are one, of which some elements were changed."""
 _CLOSE: Final = 1e-3
@@ -44,43 +48,47 @@ class Mending:
     """Both programs, run through the step in float64 from A's data, parameters and random numbers.
 
     reached   the operators of B that any of the differences reaches first
-    lasting   the storages of B that outlive the step
+    lasting   the storages of A and of B that outlive the step
     """
 
-    def __init__(
-        self, a: Trace, b: Trace, alignment: Alignment, reached: AbstractSet[int], lasting: AbstractSet[int]
-    ) -> None:
+    def __init__(self, a: Trace, b: Trace, alignment: Alignment, reached: AbstractSet[int], lasting: Lasting) -> None:
         self._b, self._alignment, self._reached, self._lasting = b, alignment, reached, lasting
         taken_over = {
             alignment.a_of[node.index]
             for node in b.nodes
             if node.index in alignment.a_of and (node.index in reached or draws(node))
         }
-        self._first = _First(a, alignment, taken_over)
+        self._first = _First(a, alignment, taken_over, lasting[0])
         self._leaf_values: dict[tuple[int, int], Array | None] = {}
-        self._lifetimes, self._outputs_read = lifetimes(b), outputs_read(b)
+        self._lifetimes, self._outputs_read = lifetimes(b, lasting[1]), outputs_read(b)
 
-    def harmless(self, differences: Sequence[AbstractSet[int]]) -> set[int]:
-        """Which of the differences change nothing of what B leaves."""
-        found: set[int] = set()
-        whole = self._whole(_mended(differences, found))
-        runs = 0
-
-        def look(places: Sequence[int]) -> None:
-            """As many as possible are left as they are, in order: two that cancel each other are harmless together."""
-            nonlocal runs
-            if not places or runs == _MOST_RUNS:
-                return
-            runs += 1
-            left = found | set(places)
-            if self._comes_to(whole, _mended(differences, left)):
-                found.update(left)
-            elif len(places) > 1:
-                look(places[: len(places) // 2])
-                look(places[len(places) // 2 :])
-
-        look(range(len(differences)))
-        return found
+    def cures(self, differences: Sequence[AbstractSet[int]]) -> tuple[list[int], bool]:
+        """The differences that bring B nearer to what A leaves when they are mended, in order, and whether B leaves the same then. None where
+        most of what it leaves is still something else.
+        """
+        whole = self._whole()
+        missed = first = self._missed(whole.run, whole.held)
+        chosen: list[int] = []
+        runs, before = 0, -1
+        while missed and before != len(chosen):
+            before = len(chosen)
+            for place in range(len(differences)):
+                if not missed or runs == _MOST_RUNS:
+                    break
+                if place not in chosen:
+                    runs += 1
+                    still = self._missed_with(whole, _reached(differences, [*chosen, place]))
+                    if len(still) < len(missed):
+                        missed = still
+                        chosen.append(place)
+        if len(missed) > _MOST_LEFT * len(first):
+            return [], False
+        # One that was mended before the cause may have been on its way.
+        for place in list(chosen):
+            rest = [each for each in chosen if each != place]
+            if rest and len(self._missed_with(whole, _reached(differences, rest))) <= len(missed):
+                chosen = rest
+        return sorted(chosen), not missed
 
     def left_behind(self, differences: Sequence[AbstractSet[int]]) -> set[int]:
         """The differences from which every way leads to values that A has too. Each is given by the operators of B that it reaches first."""
@@ -145,43 +153,38 @@ class Mending:
             if value.dtype.kind in "fc"
         )
 
-    def _whole(self, mended: AbstractSet[int]) -> _Whole:
-        """B with these operators mended, and everything that it gives."""
+    def _whole(self) -> _Whole:
+        """B as it is, and everything that it gives."""
         run = Execution(self._b)
-        whole = _Whole(run, mended)
+        whole = _Whole(run)
         for node in self._b.nodes:
             values = self._inputs(run, node)
-            outputs = whole.outputs[node.index] = self._given(node, values, mended)
+            outputs = whole.outputs[node.index] = self._given(node, values, frozenset())
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
-            whole.held |= _last_held(run, self._lifetimes.storages.get(node.index, ()))
             run.memory.release(self._lifetimes, node.index)
-        whole.held |= dict(run.memory.storages())
+        whole.held |= _last_held(run, self._lasting[1])
         return whole
 
-    def _comes_to(self, whole: _Whole, mended: AbstractSet[int]) -> bool:
-        """Whether B with these operators mended leaves the same. Where nothing that differs is read, it gives the same."""
+    def _missed_with(self, whole: _Whole, mended: AbstractSet[int]) -> set[object]:
+        """What B leaves with these operators mended that A does not. Where nothing that differs is read, it gives what it gave."""
         run = Execution(self._b)
         odd: set[_Place] = set()
         """Where something else is held."""
         for node in self._b.nodes:
             values = self._inputs(run, node)
             outputs = whole.outputs[node.index]
-            if (node.index in whole.mended) != (node.index in mended) or (
-                node.index not in mended and any(_place_read(node, slot) in odd for slot in node.inputs)
-            ):
+            if node.index in mended or any(_place_read(node, slot) in odd for slot in node.inputs):
                 outputs = self._given(node, values, mended)
                 odd.update(_places_that_differ(node, outputs, whole.outputs[node.index]))
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
-            ended = [
-                storage for storage in self._lifetimes.storages.get(node.index, ()) if storage in odd & self._lasting
-            ]
-            if not whole.has_ends(run, _last_held(run, ended)):
-                return False
             run.memory.release(self._lifetimes, node.index)
-        left = {storage: held for storage, held in run.memory.storages() if storage in odd & self._lasting}
-        return whole.has_ends(run, left) and all(map(is_same, of_no_storage(whole.run), of_no_storage(run)))
+        return self._missed(run, _last_held(run, self._lasting[1]))
+
+    def _missed(self, run: Execution, held: Mapping[int, Named]) -> set[object]:
+        ends = {storage: end_of(run, storage, there) for storage, there in held.items()}
+        return set(self._first.goal.missed_by(ends, of_no_storage(run)))
 
     def _inputs(self, run: Execution, node: Node) -> dict[int, Array]:
         return {
@@ -224,7 +227,7 @@ class Mending:
 class _First:
     """A, run from what it recorded: what it began with, the outputs of the nodes `taken_over`, and fingerprints of the rest."""
 
-    def __init__(self, a: Trace, alignment: Alignment, taken_over: AbstractSet[int]) -> None:
+    def __init__(self, a: Trace, alignment: Alignment, taken_over: AbstractSet[int], lasting: AbstractSet[int]) -> None:
         run = Execution(a)
         self.leaves = Leaves(run, alignment)
         self.outputs: dict[int, Mapping[int, Array]] = {}
@@ -234,7 +237,7 @@ class _First:
         """Outputs that are no floats."""
         self._seen: set[tuple[object, ...]] = set()
         """The parts of storages whose fingerprints are there, and who wrote them."""
-        ends = lifetimes(a)
+        ends, read = lifetimes(a, lasting), outputs_read(a)
         for node in a.nodes:
             values = {}
             for slot, record in node.inputs.items():
@@ -248,8 +251,14 @@ class _First:
                     self.others[node.index, slot] = _exactly(value)
             if node.index in taken_over:
                 self.outputs[node.index] = outputs
+            run.inputs[node.index], run.outputs[node.index] = values, dict(outputs)
+            forget_the_rest(run, node, read)
             run.memory.release(ends, node.index)
+        held = _last_held(run, lasting)
+        self.goal = Goal([end_of(run, storage, there) for storage, there in held.items()], of_no_storage(run))
+        """What it leaves."""
         run.memory = Memory()
+        run.inputs, run.outputs = {}, {}
 
     def _input(self, run: Execution, node: Node, slot: int, record: TensorRecord) -> Array | None:
         value = run.look_up(node, slot, None if run.is_made(node, slot) else recorded(record))
@@ -278,17 +287,9 @@ class _Whole:
     """A run of B with everything that it gave."""
 
     run: Execution
-    mended: AbstractSet[int]
     outputs: dict[int, Mapping[int, Array]] = field(default_factory=dict)
     held: dict[int, Named] = field(default_factory=dict)
-    """What each storage held last."""
-
-    def has_ends(self, run: Execution, held: Mapping[int, Named]) -> bool:
-        """Whether storages hold in the end what they hold in another run."""
-        return all(
-            storage in self.held and is_same(end_of(self.run, storage, self.held[storage]), end_of(run, storage, there))
-            for storage, there in held.items()
-        )
+    """What lasts."""
 
 
 def _last_held(run: Execution, storages: Iterable[int]) -> dict[int, Named]:
@@ -319,9 +320,9 @@ def _share_alike(own: Array, other: Array) -> float:
     return float(np.mean(np.isclose(own, other, rtol=_CLOSE, equal_nan=True))) if own.size else 1.0
 
 
-def _mended(differences: Sequence[AbstractSet[int]], left: AbstractSet[int]) -> AbstractSet[int]:
-    """The operators that give what A's give, where those differences are left as they are."""
-    return frozenset(index for place, reached in enumerate(differences) if place not in left for index in reached)
+def _reached(differences: Sequence[AbstractSet[int]], places: Iterable[int]) -> AbstractSet[int]:
+    """The operators that these differences reach."""
+    return frozenset(index for place in places for index in differences[place])
 
 
 def _outputs(node: Node, values: Mapping[int, Array]) -> Mapping[int, Array]:

@@ -8,7 +8,7 @@ What differed is replaced by A's values, so that nothing is blamed twice and wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Any, Final
@@ -54,7 +54,6 @@ _SHARE_OF_NOISE: Final = 0.05
 _WITHOUT_REPLAY: Final = 1e4
 """Units from which on a difference counts that no replay could confirm."""
 
-_OVERWRITES: Final = frozenset({"zero", "fill", "copy", "uniform", "normal", "bernoulli", "random", "exponential"})
 _OF_THE_PROGRAM: Final = frozenset({"argument", "operator", "missing", "extra", "input"})
 """Kinds that say that the programs differ, and not what ran them."""
 
@@ -129,17 +128,20 @@ class Comparison:
             self._drop(accused)
             return
         reached = {index for _, nodes in self._reached() for index in nodes}
-        mending = Mending(self.a, self.b, self.alignment, reached, self._outliving[1])
-        for refuted in (mending.left_behind, mending.harmless):
-            harmless = self._which(refuted)
-            # They do leave something else: one of the suspects is the cause.
-            if len(harmless) < len(self.found.suspects):
-                self._drop(harmless)
-
-    def _which(self, refuted: Callable[[Sequence[AbstractSet[int]]], AbstractSet[int]]) -> list[Suspect]:
-        """The suspects that are refuted, of those that reach an operator: others are seen at the end of the step alone."""
-        reached = self._reached()
-        return [reached[place][0] for place in refuted([nodes for _, nodes in reached])] if reached else []
+        mending = Mending(self.a, self.b, self.alignment, reached, self._outliving)
+        suspects = self._reached()
+        harmless = [suspects[place][0] for place in mending.left_behind([nodes for _, nodes in suspects])]
+        # They do leave something else: one of the suspects is the cause.
+        if len(harmless) < len(self.found.suspects):
+            self._drop(harmless)
+        suspects = self._reached()
+        chosen, is_all = mending.cures([nodes for _, nodes in suspects])
+        causes = [suspects[place][0] for place in chosen]
+        others = [each for each in accused if each in self.found.suspects and each not in causes]
+        if causes and is_all:
+            self._drop(others)
+        elif causes:
+            self._settled.update(suspect.name for suspect in others)
 
     def _reached(self) -> list[tuple[Suspect, AbstractSet[int]]]:
         """The suspects with the operators that each reaches first, of those that say that the programs differ."""
@@ -260,8 +262,8 @@ class Comparison:
         record = other.inputs[slot]
         if other.bare_type == "_local_scalar_dense":
             return  # a number that the program reads to print it, or to compute with it outside
-        if other.bare_type in _OVERWRITES and slot == 0:
-            return  # it is written over, and not read
+        if other.overwrites(slot):
+            return
         found = difference(expected, own)
         if not self._counts(found, record, one.inputs[slot]):
             return

@@ -19,6 +19,8 @@ _MOVERS: Final = frozenset(
     {"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"}
 )
 
+_OVERWRITERS: Final = frozenset({"zero", "fill", "copy", "uniform", "normal", "bernoulli", "random", "exponential"})
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -42,6 +44,10 @@ class Node:
             self.bare_type == "_to_copy"
             and len({record.dtype for record in (*self.inputs.values(), *self.outputs.values())}) == 1
         )
+
+    def overwrites(self, slot: int) -> bool:
+        """Whether it writes over an input, and does not read it."""
+        return slot == 0 and self.bare_type in _OVERWRITERS
 
     @cached_property
     def module(self) -> str:
