@@ -11,6 +11,7 @@ import pytest
 import opdump
 from opdump.comparison.alignment import align
 from opdump.comparison.mending import Mending
+from opdump.comparison.remains import outliving
 from opdump.comparison.trace import Trace
 from opdump.comparison.whole_steps import read_step
 
@@ -40,22 +41,17 @@ class Compared:
         assert all(index in alignment.a_of for nodes in self.differences for index in nodes), (
             "A has these operators, too"
         )
-        storages = {
-            record.memory.storage
-            for node in other.nodes
-            for record in node.outputs.values()
-            if record.memory is not None
-        }
-        self.mending = Mending(one, other, alignment, set().union(*self.differences), storages)
+        lasting = outliving(one, frozenset()), outliving(other, frozenset())
+        self.mending = Mending(one, other, alignment, set().union(*self.differences), lasting)
 
-    def harmless(self) -> set[int]:
-        return self.mending.harmless(self.differences)
+    def cures(self) -> tuple[list[int], bool]:
+        return self.mending.cures(self.differences)
 
     def left_behind(self) -> set[int]:
         return self.mending.left_behind(self.differences)
 
 
-def test_a_difference_that_changes_nothing_is_harmless_and_another_is_not(tmp_path: Path) -> None:
+def test_a_difference_that_changes_nothing_is_no_cause_and_another_is_one(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         below = (x - 100).relu()
         (below + x).exp()
@@ -65,12 +61,12 @@ def test_a_difference_that_changes_nothing_is_harmless_and_another_is_not(tmp_pa
         (below + x.mul(1.1)).exp()
 
     compared = Compared(tmp_path, first, second, "relu", "add")
-    assert compared.harmless() == {0}
+    assert compared.cures() == ([1], True)
     assert compared.left_behind() == {0}, "zeros are zeros"
 
 
 @pytest.mark.parametrize("factor", [2.0, 2.1])
-def test_two_that_cancel_each_other_are_harmless_together(tmp_path: Path, factor: float) -> None:
+def test_two_that_cancel_each_other_are_no_cause(tmp_path: Path, factor: float) -> None:
     def first(x: Any) -> None:
         x.relu_().neg_().exp()
 
@@ -78,7 +74,9 @@ def test_two_that_cancel_each_other_are_harmless_together(tmp_path: Path, factor
         x.mul_(2).relu_().div_(factor).neg_().exp()
 
     compared = Compared(tmp_path, first, second, "relu", "neg")
-    assert compared.harmless() == ({0, 1} if factor == 2 else {0}), "what relu gives is written over"
+    assert compared.cures() == (([], True) if factor == 2 else ([1], True)), (
+        "what relu gives is divided by another number"
+    )
 
 
 @pytest.mark.parametrize("factor", [3.0, 3.1])
@@ -91,7 +89,7 @@ def test_a_factor_on_the_other_side_of_a_product_is_left_behind(tmp_path: Path, 
 
     compared = Compared(tmp_path, first, second, "mm")
     assert compared.left_behind() == ({0} if factor == 3 else set())
-    assert compared.harmless() == set(), "what the product gives is something else"
+    assert compared.cures() == ([], factor == 3), "A's product without its factor is no better"
 
 
 def test_a_difference_that_meets_at_a_later_value_is_left_behind(tmp_path: Path) -> None:
@@ -137,5 +135,33 @@ def test_random_numbers_of_the_second_program_are_those_of_the_first(tmp_path: P
         torch.manual_seed(2)
         (torch.rand(5, 3) + x).tanh()
 
-    assert Compared(tmp_path / "other", first, second, "tanh").harmless() == set()
-    assert Compared(tmp_path / "same", first, without, "tanh").harmless() == {0}
+    assert Compared(tmp_path / "other", first, second, "tanh").cures() == ([0], True)
+    assert Compared(tmp_path / "same", first, without, "tanh").cures() == ([], True)
+
+
+def test_what_leaves_most_as_it_is_is_no_cause(tmp_path: Path) -> None:
+    def first(x: Any) -> None:
+        x.exp()
+        x.tanh()
+        x.cos()
+
+    def second(x: Any) -> None:
+        (x + 1).exp()
+        (x + 1).tanh()
+        (x + 1).cos()
+
+    assert Compared(tmp_path, first, second, "exp").cures() == ([], False)
+
+
+def test_what_was_mended_on_the_way_to_the_cause_is_no_cause(tmp_path: Path) -> None:
+    def first(x: Any) -> None:
+        below = x.exp()
+        below.tanh()
+        below.cos()
+
+    def second(x: Any) -> None:
+        below = (x + 1).exp()
+        below.tanh()
+        below.cos()
+
+    assert Compared(tmp_path, first, second, "tanh", "exp").cures() == ([1], True)
