@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -66,8 +67,8 @@ class Mending:
         """The differences that bring B nearer to what A leaves when they are mended, in order, and whether B leaves the same then. None where
         most of what it leaves is still something else.
         """
-        whole = self._whole()
-        missed = first = self._missed(whole.run, whole.held)
+        whole = self._whole
+        missed = first = whole.missed
         chosen: list[int] = []
         runs, before = 0, -1
         while missed and before != len(chosen):
@@ -109,7 +110,7 @@ class Mending:
                 users.setdefault(writer, set()).add(node.index)
             if node.index in self._reached and self._is_other(node.index, outputs):
                 other.add(node.index)
-            if (writers or node.index in self._reached) and not self._is_known(node.index, outputs):
+            if (writers or node.index in self._reached) and not self._is_known(outputs):
                 unknown.add(node.index)
             run.memory.release(self._lifetimes, node.index)
         ends = {
@@ -133,14 +134,37 @@ class Mending:
                 found.add(place)
         return found
 
-    def _is_known(self, index: int, values: Mapping[int, Array]) -> bool:
+    def sources(self) -> list[int]:
+        """The operators of B that are given what A has and give what A has nowhere, where something follows that A does not leave."""
+        run, missed = self._whole.run, self._whole.missed
+        unknown = {index for index, outputs in self._whole.outputs.items() if not self._is_known(outputs)}
+        makers = {
+            index: set().union(*(run.writers.get((index, slot), ()) for slot in self._b.nodes[index].inputs)) & unknown
+            for index in self._whole.outputs
+        }
+        waiting = [
+            index
+            for storage in missed
+            if isinstance(storage, int)
+            for index in run.memory.last_writers(storage) & unknown
+        ]
+        if any(not isinstance(each, int) for each in missed):
+            waiting += [index for node in self._b.nodes if read_as_number(node) for index in makers[node.index]]
+        seen: set[int] = set()
+        while waiting:
+            index = waiting.pop()
+            if index not in seen:
+                seen.add(index)
+                waiting.extend(makers[index])
+        return sorted(index for index in seen if not makers[index])
+
+    def _is_known(self, values: Mapping[int, Array]) -> bool:
         """Whether what a node of B gives is there in A."""
-        partner = self._alignment.a_of.get(index)
         return all(
             _in_order(value) in self._first.floats
             if value.dtype.kind in "fc"
-            else partner is not None and self._first.others.get((partner, slot)) == _exactly(value)
-            for slot, value in values.items()
+            else _exactly(value) in self._first.others
+            for value in values.values()
         )
 
     def _is_other(self, index: int, values: Mapping[int, Array]) -> bool:
@@ -153,6 +177,7 @@ class Mending:
             if value.dtype.kind in "fc"
         )
 
+    @cached_property
     def _whole(self) -> _Whole:
         """B as it is, and everything that it gives."""
         run = Execution(self._b)
@@ -163,7 +188,7 @@ class Mending:
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
             run.memory.release(self._lifetimes, node.index)
-        whole.held |= _last_held(run, self._lasting[1])
+        whole.missed |= self._missed(run)
         return whole
 
     def _missed_with(self, whole: _Whole, mended: AbstractSet[int]) -> set[object]:
@@ -180,10 +205,10 @@ class Mending:
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
             run.memory.release(self._lifetimes, node.index)
-        return self._missed(run, _last_held(run, self._lasting[1]))
+        return self._missed(run)
 
-    def _missed(self, run: Execution, held: Mapping[int, Named]) -> set[object]:
-        ends = {storage: end_of(run, storage, there) for storage, there in held.items()}
+    def _missed(self, run: Execution) -> set[object]:
+        ends = {storage: end_of(run, storage, held) for storage, held in _last_held(run, self._lasting[1]).items()}
         return set(self._first.goal.missed_by(ends, of_no_storage(run)))
 
     def _inputs(self, run: Execution, node: Node) -> dict[int, Array]:
@@ -233,8 +258,8 @@ class _First:
         self.outputs: dict[int, Mapping[int, Array]] = {}
         self.floats: set[tuple[float, ...]] = set()
         """Fingerprints of every input and output."""
-        self.others: dict[tuple[int, int], bytes] = {}
-        """Outputs that are no floats."""
+        self.others: set[bytes] = set()
+        """The same of what is no floats."""
         self._seen: set[tuple[object, ...]] = set()
         """The parts of storages whose fingerprints are there, and who wrote them."""
         ends, read = lifetimes(a, lasting), outputs_read(a)
@@ -247,8 +272,6 @@ class _First:
             run.write(node, outputs)
             for slot, value in outputs.items():
                 self._note(node.outputs[slot], value, frozenset({node.index}))
-                if value.dtype.kind not in "fc":
-                    self.others[node.index, slot] = _exactly(value)
             if node.index in taken_over:
                 self.outputs[node.index] = outputs
             run.inputs[node.index], run.outputs[node.index] = values, dict(outputs)
@@ -271,15 +294,16 @@ class _First:
 
     def _note(self, record: TensorRecord, value: Array, writers: frozenset[int]) -> None:
         """Takes the fingerprint of a value, unless that of what these nodes wrote in this place is known."""
-        if value.dtype.kind not in "fc":
-            return
         if record.memory is not None and writers:
             lies = (value.size,) if _is_in_order(record) else (value.shape, record.memory.strides)
             part = (record.memory.storage, record.memory.offset, writers, *lies)
             if part in self._seen:
                 return
             self._seen.add(part)
-        self.floats.add(_in_order(value))
+        if value.dtype.kind in "fc":
+            self.floats.add(_in_order(value))
+        else:
+            self.others.add(_exactly(value))
 
 
 @dataclass(slots=True)
@@ -288,8 +312,8 @@ class _Whole:
 
     run: Execution
     outputs: dict[int, Mapping[int, Array]] = field(default_factory=dict)
-    held: dict[int, Named] = field(default_factory=dict)
-    """What lasts."""
+    missed: set[object] = field(default_factory=set)
+    """What it leaves that A does not."""
 
 
 def _last_held(run: Execution, storages: Iterable[int]) -> dict[int, Named]:

@@ -20,6 +20,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, scalars_read
 from opdump.comparison.causes import Causes
 from opdump.comparison.confirmation import Following, Rehearsal
+from opdump.comparison.convicting import convict
 from opdump.comparison.counterparts import Counterparts
 from opdump.comparison.differences import (
     Difference,
@@ -33,7 +34,6 @@ from opdump.comparison.differences import (
 from opdump.comparison.execution import Execution, draws, input_of, recorded, recorded_inputs, replay, run_reference
 from opdump.comparison.integrity import Integrity, Violation, check_integrity
 from opdump.comparison.lifetimes import lasting, lifetimes
-from opdump.comparison.mending import Mending
 from opdump.comparison.own_errors import in_roundings, kernel_suspect, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import ranked
@@ -127,21 +127,13 @@ class Comparison:
         if self.rehearsal.comes_to_the_same():
             self._drop(accused)
             return
-        reached = {index for _, nodes in self._reached() for index in nodes}
-        mending = Mending(self.a, self.b, self.alignment, reached, self._outliving)
-        suspects = self._reached()
-        harmless = [suspects[place][0] for place in mending.left_behind([nodes for _, nodes in suspects])]
-        # They do leave something else: one of the suspects is the cause.
-        if len(harmless) < len(self.found.suspects):
-            self._drop(harmless)
-        suspects = self._reached()
-        chosen, is_all = mending.cures([nodes for _, nodes in suspects])
-        causes = [suspects[place][0] for place in chosen]
-        others = [each for each in accused if each in self.found.suspects and each not in causes]
-        if causes and is_all:
-            self._drop(others)
-        elif causes:
-            self._settled.update(suspect.name for suspect in others)
+        reached = self._reached()
+        unreached = [each for each in accused if all(each is not suspect for suspect, _ in reached)]
+        found = convict(self.a, self.b, self.alignment, reached, unreached, self._outliving)
+        self._drop(found.refuted)
+        self._settled.update(suspect.name for suspect in found.doubtful)
+        for suspect in found.causes:
+            self.found.add(suspect)
 
     def _reached(self) -> list[tuple[Suspect, AbstractSet[int]]]:
         """The suspects with the operators that each reaches first, of those that say that the programs differ."""
