@@ -83,7 +83,8 @@ def _result(
     for found in judged.values():
         pairs += _states(found, rows[len(pairs) : len(pairs) + len(found.outputs)])
     common = [here for each in steps.values() for here, _ in each]
-    matched = sum(found.matched for found in judged.values())
+    not_judged = any(not found.is_judged for found in judged.values())
+    matched = sum(found.matched for found in judged.values() if found.is_judged)
     unmatched = sum(found.unmatched for found in judged.values())
     suspects = [suspect for found in judged.values() for suspect in found.suspects]
     of_frameworks = any(found.of_frameworks for found in judged.values())
@@ -101,7 +102,7 @@ def _result(
         introduced=[introduced(suspect) for suspect in suspects] if matched else (),
         inherited=sum(found.inherited for found in judged.values() if found.suspects)
         + len({_place(pair.b) for pair in pairs if pair.state == "inherited"}),
-        notes=notes if matched else ["no operator of A was found in B", *notes],
+        notes=notes if matched or not_judged else ["no operator of A was found in B", *notes],
         steps=sorted(set(common)),
         ranks=list(judged),
         pairs=pairs,

@@ -41,6 +41,8 @@ class Judgement:
     not_run: set[str] = field(default_factory=set)
     """Kernels that could not be run again."""
     notes: list[str] = field(default_factory=list)
+    is_judged: bool = True
+    """Whether any step could be judged."""
     inherited: int = 0
     """Values of two frameworks that are apart since what they were computed from is; these are no pairs of outputs."""
     of_frameworks: bool = False
@@ -68,6 +70,13 @@ def judge(
         found.diverging = len(found.outputs)
         if of_different_frameworks(trace_a, trace_b):
             _add_across(found, compare_across(trace_a, trace_b))
+        elif len(a.steps_of(rank)) != len(b.steps_of(rank)) and not have_same_phases(trace_a, trace_b):
+            found.notes.append(
+                f"step {here}: the runs are cut into steps at other places, and neither it nor those after it were judged; "
+                "--step N:M compares step N of A with step M of B"
+            )
+            found.is_judged = number > 0
+            return found
         else:
             alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b), precedents)
             precedents.add(trace_a, trace_b, alignment)
@@ -78,11 +87,6 @@ def judge(
                 before.release()
             else:
                 found.alone.add(here)
-                if len(a.steps_of(rank)) != len(b.steps_of(rank)) and not have_same_phases(trace_a, trace_b):
-                    found.notes.append(
-                        f"step {here}: the runs are cut into steps at other places; it and those after it were not judged by statistics"
-                    )
-                    return found
                 before_alone = StatisticsComparison(trace_a, trace_b, alignment, before_alone)
                 judged = before_alone.judged()
                 found.suspects = judged.suspects
