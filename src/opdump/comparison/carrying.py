@@ -32,6 +32,8 @@ class Carried:
     """Which storage of the step before one of these is, where its elements tell that beyond doubt."""
     held_before: AbstractSet[int] = frozenset()
     """Storages in which there is anything of it."""
+    rewritten: AbstractSet[int] = frozenset()
+    """Storages of the step before that this step finds again and writes into: states, and no constants."""
 
     @property
     def wanted(self) -> set[int]:
@@ -50,11 +52,13 @@ class Carrying:
         inputs: dict[tuple[int, int], int] = {}
         storages: dict[int, int] = {}
         held_before: set[int] = set()
+        before_of: dict[int, int] = {}
+        written: set[int] = set()
         names: dict[str, int] = {}
         seen = Memory(wide=False)
         for node in trace.nodes:
             for slot, record in node.inputs.items():
-                if record.skip or node.overwrites(slot):
+                if record.skip or node.clears(slot):
                     continue
                 read = seen.read(node, slot)
                 is_made = bool(read.writers - {-1})
@@ -63,7 +67,7 @@ class Carrying:
                     asked = read.unknown if is_made else None
                     found = self._left.storage_of(record, values, asked)
                     if found is not None and record.memory is not None:
-                        inputs[node.index, slot] = found
+                        inputs[node.index, slot] = before_of[record.memory.storage] = found
                         held_before.add(record.memory.storage)
                         if len(np.unique(values.flat[:_LOOKED_AT])) >= _TELLING:
                             storages[record.memory.storage] = found
@@ -71,6 +75,8 @@ class Carrying:
                 if leaf_name(record) and record.memory is not None:
                     names[leaf_name(record)] = record.memory.storage
             for slot, record in node.outputs.items():
+                if record.memory is not None:
+                    written.add(record.memory.storage)
                 if has_elements(record):
                     seen.write(node.index, slot, record, record.numpy())
         for name, record in trace.finals.items():
@@ -82,4 +88,4 @@ class Carrying:
             if held is not None:
                 seen.complete(storage, held)
         self._left = Contents(seen, names)
-        return Carried(inputs, storages, held_before)
+        return Carried(inputs, storages, held_before, {before_of[each] for each in written & before_of.keys()})

@@ -57,6 +57,8 @@ class _Step:
     """What each finds of the step before."""
     wanted: tuple[AbstractSet[int], AbstractSet[int]]
     """The storages that the next step finds again."""
+    rewritten: tuple[AbstractSet[int], AbstractSet[int]]
+    """Those of them that the next step writes into."""
     is_last: bool
 
     def lasting(self) -> tuple[set[int], set[int]]:
@@ -105,8 +107,8 @@ class _Both:
         if not self.b.step(second, step.carried[1], values.leaf, values.output, Asked(lasting_in[1], step.wanted[1])):
             return None
         return (
-            ends_of(first, step.carried[0].held_before, step.wanted[0]),
-            ends_of(second, step.carried[1].held_before, step.wanted[1]),
+            ends_of(first, step.carried[0].held_before, step.rewritten[0]),
+            ends_of(second, step.carried[1].held_before, step.rewritten[1]),
         )
 
 
@@ -131,10 +133,10 @@ class Rehearsal:
         """The next step; `following` gives the one after it."""
         self._added.append(((a, b), alignment, following))
 
-    def wanted(self) -> tuple[AbstractSet[int], AbstractSet[int]]:
-        """The storages of the latest step, of A and of B, that the next step finds again."""
+    def rewritten(self) -> tuple[AbstractSet[int], AbstractSet[int]]:
+        """The storages of the latest step, of A and of B, that the next step finds again and writes into."""
         self._follow()
-        return self._steps[-1].wanted
+        return self._steps[-1].rewritten
 
     def counterparts(self) -> Counterparts | None:
         """What B would begin the latest step with if A had left it; None in the first step, or where that cannot be found out."""
@@ -175,8 +177,9 @@ class Rehearsal:
             for pair in (traces, after)[len(self._carried) - number :]:
                 if pair is not None:
                     self._carried.append((self._carrying[0].step(pair[0]), self._carrying[1].step(pair[1])))
-            wanted = [each.wanted for each in self._carried[number + 1]] if after is not None else [set(), set()]
-            self._steps.append(_Step(traces, alignment, self._carried[number], (wanted[0], wanted[1]), after is None))
+            in_a, in_b = self._carried[number + 1] if after is not None else (Carried(), Carried())
+            wanted, rewritten = (in_a.wanted, in_b.wanted), (in_a.rewritten, in_b.rewritten)
+            self._steps.append(_Step(traces, alignment, self._carried[number], wanted, rewritten, after is None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,11 +84,11 @@ class Ends:
         )
 
 
-def ends_of(run: Execution, carried: AbstractSet[int], wanted: AbstractSet[int]) -> Ends:
-    """What remains; `carried` are the storages that hold something from the steps before, `wanted` those that the next step finds again."""
+def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[int]) -> Ends:
+    """What remains; `carried` are the storages that hold something from the steps before, `rewritten` those that the next step changes."""
     trace = run.trace
     lasting = (
-        carried | wanted | {record.memory.storage for record in trace.finals.values() if record.memory is not None}
+        carried | rewritten | {record.memory.storage for record in trace.finals.values() if record.memory is not None}
     )
     lasting |= {
         held.place.memory.storage

@@ -16,10 +16,15 @@ them.
 """
 
 
-class Goal:
-    """`storages` are what lasts of A, `others` its losses or, where nothing is trained, its outputs."""
+_COARSE: Final = 1e-3
+"""Relative to what a step does to a tensor: most faults do more, and what constants that were rounded come to is less."""
 
-    def __init__(self, storages: Sequence[End], others: Sequence[End]) -> None:
+
+class Goal:
+    """`storages` are what lasts of A, `others` its losses or, where nothing is trained, its outputs. A coarse one takes more for the same."""
+
+    def __init__(self, storages: Sequence[End], others: Sequence[End], *, is_coarse: bool) -> None:
+        self._is_coarse = is_coarse
         scales = [end.scale for end in storages if end.scale > 0 and np.isfinite(end.scale)]
         self._least = _NEGLIGIBLE * float(np.median(scales)) if scales else 0.0
         self._storages, self._others = self._elements(storages), self._elements(others)
@@ -37,4 +42,4 @@ class Goal:
         return Elements([(end.values, self._tolerance(end)) for end in ends])
 
     def _tolerance(self, end: End) -> float:
-        return end.tolerance + self._least
+        return (max(end.tolerance, _COARSE * end.scale) if self._is_coarse else end.tolerance) + self._least

@@ -60,6 +60,8 @@ class Mending:
             if node.index in alignment.a_of and (node.index in reached or draws(node))
         }
         self._first = _First(a, alignment, taken_over, lasting[0])
+        self._goal = self._first.goals[0]
+        """Faults are looked for in what is coarsely something else, unless nothing is."""
         self._leaf_values: dict[tuple[int, int], Array | None] = {}
         self._lifetimes, self._outputs_read = lifetimes(b, lasting[1]), outputs_read(b)
 
@@ -189,6 +191,9 @@ class Mending:
             run.write(node, outputs)
             run.memory.release(self._lifetimes, node.index)
         whole.missed |= self._missed(run)
+        if not whole.missed:
+            self._goal = self._first.goals[-1]
+            whole.missed |= self._missed(run)
         return whole
 
     def _missed_with(self, whole: _Whole, mended: AbstractSet[int]) -> set[object]:
@@ -209,7 +214,7 @@ class Mending:
 
     def _missed(self, run: Execution) -> set[object]:
         ends = {storage: end_of(run, storage, held) for storage, held in _last_held(run, self._lasting[1]).items()}
-        return set(self._first.goal.missed_by(ends, of_no_storage(run)))
+        return set(self._goal.missed_by(ends, of_no_storage(run)))
 
     def _inputs(self, run: Execution, node: Node) -> dict[int, Array]:
         return {
@@ -262,7 +267,7 @@ class _First:
         """The same of what is no floats."""
         self._seen: set[tuple[object, ...]] = set()
         """The parts of storages whose fingerprints are there, and who wrote them."""
-        ends, read = lifetimes(a, lasting), outputs_read(a)
+        needed, read = lifetimes(a, lasting), outputs_read(a)
         for node in a.nodes:
             values = {}
             for slot, record in node.inputs.items():
@@ -276,10 +281,11 @@ class _First:
                 self.outputs[node.index] = outputs
             run.inputs[node.index], run.outputs[node.index] = values, dict(outputs)
             forget_the_rest(run, node, read)
-            run.memory.release(ends, node.index)
+            run.memory.release(needed, node.index)
         held = _last_held(run, lasting)
-        self.goal = Goal([end_of(run, storage, there) for storage, there in held.items()], of_no_storage(run))
-        """What it leaves."""
+        ends = [end_of(run, storage, there) for storage, there in held.items()], of_no_storage(run)
+        self.goals = [Goal(*ends, is_coarse=is_coarse) for is_coarse in (True, False)]
+        """What it leaves, coarsely and exactly."""
         run.memory = Memory()
         run.inputs, run.outputs = {}, {}
 

@@ -37,8 +37,8 @@ class Remains:
         )
 
 
-def outliving(trace: Trace, wanted: AbstractSet[int]) -> set[int]:
-    """The storages that outlive a step: of parameters, of what has a name, and those `wanted` that the next step finds again."""
+def outliving(trace: Trace, rewritten: AbstractSet[int]) -> set[int]:
+    """The storages that outlive a step: of parameters, of what has a name, and those `rewritten` by the next step."""
     named = {
         record.memory.storage
         for node in trace.nodes
@@ -46,7 +46,7 @@ def outliving(trace: Trace, wanted: AbstractSet[int]) -> set[int]:
         if record.memory is not None and _names_a_state(leaf_name(record))
     }
     finals = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
-    return named | wanted | finals | trained(trace)
+    return named | rewritten | finals | trained(trace)
 
 
 def _names_a_state(name: str) -> bool:

@@ -87,6 +87,8 @@ class Comparison:
         self.causes = Causes(self.reference, self.run, alignment)
         self._settled: set[Hashable] = set() if before is None else before._settled
         """Suspects after which the programs met again, in this step or in one before."""
+        self._causes: Sequence[Suspect] = ()
+        """What makes the programs leave something else, as far as that was found out."""
         self._recorded_only: set[int] = set()
         """Operators of B that could not be run again: their values are those that B recorded."""
         self._alike: list[tuple[Node, Node]] = []
@@ -110,14 +112,15 @@ class Comparison:
         self._confirm()
         self._kernels()
         found = ranked(self.found.suspects, self.found.latent, self.a, self.b)
+        causes = {suspect.name for suspect in self._causes}
         # What was there in a step after which both programs were still the same is no cause by itself.
-        return sorted(found, key=lambda suspect: suspect.name in self._settled)
+        return sorted(found, key=lambda suspect: (suspect.name not in causes, suspect.name in self._settled))
 
     @cached_property
     def _outliving(self) -> tuple[set[int], set[int]]:
         """The storages of either program that outlive the step."""
-        wanted_a, wanted_b = self.rehearsal.wanted()
-        return outliving(self.a, wanted_a), outliving(self.b, wanted_b)
+        in_a, in_b = self.rehearsal.rewritten()
+        return outliving(self.a, in_a), outliving(self.b, in_b)
 
     def _confirm(self) -> None:
         """Drops differences of the programs after which they meet again."""
@@ -132,6 +135,7 @@ class Comparison:
         found = convict(self.a, self.b, self.alignment, reached, unreached, self._outliving)
         self._drop(found.refuted)
         self._settled.update(suspect.name for suspect in found.doubtful)
+        self._causes = found.causes
         for suspect in found.causes:
             self.found.add(suspect)
 

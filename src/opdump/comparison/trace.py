@@ -19,6 +19,7 @@ _MOVERS: Final = frozenset(
     {"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"}
 )
 
+_CLEARERS: Final = frozenset({"zero", "fill", "_foreach_zero"})
 _OVERWRITERS: Final = frozenset({"zero", "fill", "copy", "uniform", "normal", "bernoulli", "random", "exponential"})
 
 
@@ -48,6 +49,10 @@ class Node:
     def overwrites(self, slot: int) -> bool:
         """Whether it writes over an input, and does not read it."""
         return slot == 0 and self.bare_type in _OVERWRITERS
+
+    def clears(self, slot: int) -> bool:
+        """Whether it writes a constant over an input: what was there, gradients mostly, is needed no more."""
+        return self.bare_type in _CLEARERS and slot in self.outputs
 
     @cached_property
     def module(self) -> str:
