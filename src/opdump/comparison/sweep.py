@@ -112,7 +112,8 @@ class Comparison:
         self._confirm()
         self._kernels()
         found = ranked(self.found.suspects, self.found.latent, self.a, self.b)
-        causes = {suspect.name for suspect in self._causes}
+        # With the causes come differences that show in these alone.
+        causes = {suspect.name for suspect in ranked(self._causes, self.found.latent, self.a, self.b)}
         # What was there in a step after which both programs were still the same is no cause by itself.
         return sorted(found, key=lambda suspect: (suspect.name not in causes, suspect.name in self._settled))
 
