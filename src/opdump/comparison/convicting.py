@@ -50,7 +50,11 @@ def convict(
     # On several lines there are others among them, of which something follows that does not matter.
     is_line = sources and len({b.nodes[index].op.line for index in sources}) == 1
     if is_line and sources[0] <= min(places, default=sources[0]):
-        named = [_source(a, b, alignment, index, [suspect for suspect, _ in rest]) for index in sources]
+        # What A has too may be something else than it has there: then who gives it is the cause.
+        makers = {maker for index in sources for maker, _ in b.nodes[index].makers.values()}
+        named = [suspect for suspect, _ in rest if suspect.b is not None and suspect.b.index in makers] or [
+            _source(a, b, alignment, index, [suspect for suspect, _ in rest]) for index in sources
+        ]
         causes = [*named, *(cause for cause in causes if all(cause is not one for one in named))]
     others = [
         each for each in (*(suspect for suspect, _ in rest), *unreached) if all(each is not one for one in causes)
