@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
 
 import opdump
+from tests.comparison import programs
 from tests.comparison.test_compare_programs import PROGRAM
 from tests.comparison.test_refactored_programs import ATTENTION, MICRO_BATCHES, OPTIMIZERS
 
@@ -20,12 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dumped(folder: Path, name: str, program: str) -> Path:
     """The dump of a program, which runs here unless it has."""
-    path = folder / f"{name}.py"
-    if not path.exists():
-        path.write_text(textwrap.dedent(program))
-        with opdump.capture(path=str(folder / name), saved_data="statistic"):
-            exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
-    return folder / name
+    return folder / name if (folder / name).exists() else programs.dumped(folder, name, program, "statistic")
 
 
 @pytest.mark.parametrize(

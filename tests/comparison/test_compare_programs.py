@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 
 import opdump
 from opdump.comparison.result import Result
+from tests.comparison.programs import dumped
 
 PROGRAM = """
 import torch
@@ -43,16 +42,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def original(folder: Path) -> Path:
     return dumped(folder, "original", PROGRAM)
-
-
-def dumped(folder: Path, name: str, program: str, saved_data: Literal["statistic", "full"] = "full") -> Path:
-    """The dump of a program, which runs here."""
-    path = folder / f"{name}.py"
-    path.write_text(textwrap.dedent(program))
-    code = compile(path.read_text(), str(path), "exec")
-    with opdump.capture(path=str(folder / name), saved_data=saved_data):
-        exec(code, {"__name__": "__main__"})
-    return folder / name
 
 
 def compared(folder: Path, original: Path, name: str, old: str, new: str) -> Result:

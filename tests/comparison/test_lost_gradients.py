@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
 
 import opdump
+from tests.comparison.programs import dumped
 
 pytestmark = pytest.mark.torch
 
@@ -31,14 +31,6 @@ for step in range(2):
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     optimizer.step()
 """
-
-
-def dumped(folder: Path, name: str, program: str) -> Path:
-    path = folder / f"{name}.py"
-    path.write_text(textwrap.dedent(program))
-    with opdump.capture(path=str(folder / name), saved_data="full"):
-        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
-    return folder / name
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from click.testing import CliRunner, Result
 import opdump
 from opdump.commands import main
 from opdump.errors import ConfigError
+from tests.comparison.programs import dumped
 
 PROGRAM = """
 import torch
@@ -32,14 +32,6 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("matches")
     changed = PROGRAM.replace("F.gelu(left)", "F.silu(left)")
     return dumped(folder, "before", PROGRAM), dumped(folder, "after", changed)
-
-
-def dumped(folder: Path, name: str, program: str) -> Path:
-    path = folder / f"{name}.py"
-    path.write_text(textwrap.dedent(program))
-    with opdump.capture(path=str(folder / name), saved_data="full"):
-        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
-    return folder / name
 
 
 def compare(dumps: tuple[Path, Path], *arguments: str | Path) -> Result:

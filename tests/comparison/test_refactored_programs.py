@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
 
 import opdump
+from tests.comparison.programs import dumped
 
 ATTENTION = (
     """
@@ -152,15 +152,6 @@ MICRO_BATCHES = (
     """,
 )
 """A matrix in two parts, and a batch in two."""
-
-
-def dumped(folder: Path, name: str, program: str) -> Path:
-    pytest.importorskip("torch")
-    path = folder / f"{name}.py"
-    path.write_text(textwrap.dedent(program))
-    with opdump.capture(path=str(folder / name), saved_data="full"):
-        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
-    return folder / name
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from click.testing import CliRunner
 import opdump
 from opdump.commands import main
 from opdump.metrics import METRICS
-from tests.comparison.test_compare_programs import PROGRAM, dumped
+from tests.comparison.programs import dumped
+from tests.comparison.test_compare_programs import PROGRAM
 
 
 @pytest.fixture(scope="module")

@@ -221,7 +221,7 @@ def _follow_data(
         free_b = set(range(len(b.nodes))) - {there for here, there in pairs.items() if here not in doubtful}
         by_type: dict[Token, list[int]] = defaultdict(list)
         for index in sorted(free_b):
-            by_type[b.nodes[index].bare_type, b.nodes[index].op.phase, b.nodes[index].sizes].append(index)
+            by_type[_key(b.nodes[index])].append(index)
         former = dict(pairs)
         weak = {here for here in doubtful if sides.agreement(pairs, here, pairs[here]) < 0}
         for here in doubtful:
@@ -230,7 +230,7 @@ def _follow_data(
         for node in a.nodes:
             if node.index in pairs:
                 continue
-            key = (node.bare_type, node.op.phase, node.sizes)
+            key = _key(node)
             near = _near(node, pairs, users_b, storages, by_storage)
             candidates = [index for index in near if index in free_b and _key(b.nodes[index]) == key]
             candidates = candidates or [index for index in by_type.get(key, ())[:_MOST_CANDIDATES] if index in free_b]

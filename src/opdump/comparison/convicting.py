@@ -15,7 +15,7 @@ from opdump.comparison.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Conviction:
-    """Of the suspects that say that the programs differ. What is in neither list is as likely as before."""
+    """Of the suspects that say that the programs differ. What is in none of the lists is as likely as before."""
 
     causes: Sequence[Suspect] = ()
     refuted: Sequence[Suspect] = ()

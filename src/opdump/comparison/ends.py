@@ -19,7 +19,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.among import Elements
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Named
-from opdump.comparison.trace import Node, Trace, is_input
+from opdump.comparison.trace import Node, Trace, names_a_state
 
 Array = NDArray[Any]
 
@@ -93,10 +93,7 @@ def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[in
     lasting |= {
         held.place.memory.storage
         for name, held in run.leaves.items()
-        if name.startswith("Parameter.")
-        and not is_input(name.removeprefix("Parameter."))
-        and held.place is not None
-        and held.place.memory is not None
+        if names_a_state(name) and held.place is not None and held.place.memory is not None
     }
     lasting |= trained(trace)
     states: dict[int, End] = {}

@@ -10,7 +10,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Difference, difference
 from opdump.comparison.ends import trained
 from opdump.comparison.execution import Execution
-from opdump.comparison.trace import Node, Trace, is_input, leaf_name
+from opdump.comparison.trace import Node, Trace, leaf_name, names_a_state
 from opdump.records import TensorRecord
 
 
@@ -43,14 +43,10 @@ def outliving(trace: Trace, rewritten: AbstractSet[int]) -> set[int]:
         record.memory.storage
         for node in trace.nodes
         for record in node.inputs.values()
-        if record.memory is not None and _names_a_state(leaf_name(record))
+        if record.memory is not None and names_a_state(leaf_name(record))
     }
     finals = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
     return named | rewritten | finals | trained(trace)
-
-
-def _names_a_state(name: str) -> bool:
-    return name.startswith("Parameter.") and not is_input(name.removeprefix("Parameter."))
 
 
 def remaining(reference: Execution, run: Execution, alignment: Alignment) -> Iterator[Remains]:

@@ -202,6 +202,11 @@ def has_elements(record: TensorRecord) -> bool:
     return record.payload is not None and not record.sample
 
 
+def names_a_state(name: str) -> bool:
+    """Whether the `leaf_name` of an input is that of a parameter or a state, and not of an input of a network."""
+    return name.startswith("Parameter.") and not is_input(name.removeprefix("Parameter."))
+
+
 def scope_of(op: OpRecord) -> str:
     """The scope that an operator ran in: its name without the last component."""
     return op.op_name.rpartition("/")[0]
