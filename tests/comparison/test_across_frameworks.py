@@ -44,14 +44,16 @@ def planted(name: str, change: Callable[[nn.Module], None], path: Path, exporter
     return found
 
 
+def scaled_epsilon(model: nn.Module) -> None:
+    """Another epsilon of one batch norm."""
+    block = model.get_submodule("layers.1")
+    assert isinstance(block, Block)
+    block.norm.eps = 1e-3
+
+
 @pytest.mark.parametrize("exporter", ["folded", "plain"])
 def test_another_epsilon_of_a_batch_norm_is_named(exporter: Exporter, tmp_path: Path) -> None:
-    def change(model: nn.Module) -> None:
-        block = model.get_submodule("layers.1")
-        assert isinstance(block, Block)
-        block.norm.eps = 1e-3
-
-    found = planted("resnet", change, tmp_path, exporter)
+    found = planted("resnet", scaled_epsilon, tmp_path, exporter)
     assert found.kind == "argument"
     assert found.evidence.startswith("eps: 1e-05 in A, as if 0.001 in B")
     assert found.a is not None

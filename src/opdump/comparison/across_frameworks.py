@@ -24,11 +24,15 @@ _OTHER_WAY_ROUND: Final[Mapping[Kind, Kind]] = {"missing": "extra", "extra": "mi
 class Outcome:
     """What is found of two traces."""
 
-    pairs: Mapping[Place, Pair]
+    pairs: Sequence[Pair]
+    failing: Collection[Pair] = ()
+    """Those of the pairs that are no rounding of each other."""
     suspects: list[Suspect] = field(default_factory=list)
-    matched: int = 0
-    unmatched: int = 0
-    inherited: int = 0
+    between: tuple[Collection[int], Collection[int]] = ((), ())
+    """The nodes of A and of B that lead to a value that both have."""
+    unused: tuple[Collection[int], Collection[int]] = ((), ())
+    """The nodes that lead to no result of the other program."""
+    unmatched: tuple[Collection[int], Collection[int]] = ((), ())
     not_run: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
@@ -39,20 +43,23 @@ def of_different_frameworks(a: Trace, b: Trace) -> bool:
     return bool(ours and theirs) and len(ours & theirs) * 4 < min(len(ours), len(theirs))
 
 
-def compare_across(a: Trace, b: Trace, *, sides: tuple[str, str] = ("A", "B")) -> Outcome:
-    """Matches two traces by values, and judges each value that both have. `sides` is what they are called in words."""
+def compare_across(
+    a: Trace, b: Trace, given: Sequence[tuple[int, int]] = (), *, sides: tuple[str, str] = ("A", "B")
+) -> Outcome:
+    """Matches two traces by values, and judges each value that both have.
+
+    The pairs of nodes in `given` are kept. `sides` is what the two are called in words.
+    """
     if _can_run(b) > _can_run(a):
-        found = compare_across(b, a, sides=("B", "A"))
-        found.suspects = [_swapped(each) for each in found.suspects]
-        return found
-    pairs = dict(match_values(a, b))
+        return _turned(compare_across(b, a, [(there, here) for here, there in given], sides=("B", "A")), b)
+    pairs = dict(match_values(a, b, given))
     if not pairs and not share_inputs(a, b):
-        return Outcome(pairs, unmatched=len(a.nodes) + len(b.nodes))
+        return Outcome([], unmatched=(range(len(a.nodes)), range(len(b.nodes))))
     run = run_on_values(a, b, pairs)
     failures = run.failures
     if failures or _open_results(a, b, pairs):
         pairs, failures = _narrowed(a, b, pairs, failures)
-    found = Outcome(pairs, not_run=run.not_run)
+    found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
     found.suspects = _distinct(named(a, b, pairs, failure, sides=sides) for failure in failures)
     _count(a, b, found, sides)
     if not found.suspects and _open_results(a, b, pairs):
@@ -69,6 +76,15 @@ def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:
         assert each.a is not None, "A is the program that was run"
         found.setdefault((each.kind, each.a.index), each)
     return list(found.values())
+
+
+def _turned(found: Outcome, a: Trace) -> Outcome:
+    """What was found of A and B, for who compares B with A."""
+    found.pairs = [pair.turned(a) for pair in found.pairs]
+    found.failing = {pair.turned(a) for pair in found.failing}
+    found.suspects = [_swapped(each) for each in found.suspects]
+    found.between, found.unused, found.unmatched = found.between[::-1], found.unused[::-1], found.unmatched[::-1]
+    return found
 
 
 def _swapped(suspect: Suspect) -> Suspect:
@@ -95,7 +111,9 @@ def _narrowed(
     trials = _TRIALS
     while trials > 0:
         doubtful = [
-            each.pair for each in left if each.pair.distance > _CERTAIN and _leads_to_a_pair(a, each.pair.a[0], pairs)
+            pair
+            for pair in (each.pair for each in left)
+            if pair.kind != "by hand" and pair.distance > _CERTAIN and _leads_to_a_pair(a, pair.a[0], pairs)
         ]
         best = pairs, left
         for pair in doubtful[:trials]:
@@ -135,29 +153,23 @@ def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> bool:
 
 
 def _count(a: Trace, b: Trace, found: Outcome, sides: tuple[str, str]) -> None:
-    """Counts the operators whose values the other run has, those that lead to one, and those that lead to no result of the other program."""
-    places = found.pairs.values()
-    direct = {pair.a[0] for pair in places}, {pair.b[0] for pair in places}
-    ours, theirs = _with_ancestors(a, direct[0]), _with_ancestors(b, direct[1])
-    left_a, left_b = len(a.nodes) - len(ours), len(b.nodes) - len(theirs)
-    unused_a = left_a if _results(b) <= theirs else 0
-    unused_b = left_b if _results(a) <= ours else 0
-    found.matched = len(ours) + unused_a
-    found.unmatched = left_a - unused_a + left_b - unused_b
-    if found.suspects:
-        found.inherited = max(0, sum(pair.distance > _CERTAIN for pair in places) - len(found.suspects))
-    one, other = sides
-    between_pairs = (
-        f"{len(ours) - len(direct[0]):,} of {one} and {len(theirs) - len(direct[1]):,} of {other} lie between them"
-    )
+    """Tells operators whose values the other run has from those that lead to one, and from those that lead to no result of the other program."""
+    direct = {pair.a[0] for pair in found.pairs}, {pair.b[0] for pair in found.pairs}
+    led = _with_ancestors(a, direct[0]), _with_ancestors(b, direct[1])
+    left = {node.index for node in a.nodes} - led[0], {node.index for node in b.nodes} - led[1]
+    none: set[int] = set()
+    found.between = led[0] - direct[0], led[1] - direct[1]
+    found.unused = left[0] if _results(b) <= led[1] else none, left[1] if _results(a) <= led[0] else none
+    found.unmatched = left[0] - found.unused[0], left[1] - found.unused[1]
+    (one, other), (ours, theirs) = sides, found.unused
     unused = (
-        f"; {unused_a:,} of {one} and {unused_b:,} of {other} lead to no result of the other program"
-        if unused_a or unused_b
+        f"; {len(ours):,} of {one} and {len(theirs):,} of {other} lead to no result of the other program"
+        if ours or theirs
         else ""
     )
     found.notes.append(
         f"the runs are of different frameworks, so operators were matched by values: {len(direct[0]):,} of {one} have the values "
-        f"of {len(direct[1]):,} of {other}, {between_pairs}{unused}"
+        f"of {len(direct[1]):,} of {other}, {len(found.between[0]):,} of {one} and {len(found.between[1]):,} of {other} lie between them{unused}"
     )
 
 

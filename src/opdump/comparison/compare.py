@@ -100,8 +100,7 @@ def _result(
         matched=matched,
         unmatched=unmatched,
         introduced=[introduced(suspect) for suspect in suspects] if matched else (),
-        inherited=sum(found.inherited for found in judged.values() if found.suspects)
-        + len({_place(pair.b) for pair in pairs if pair.state == "inherited"}),
+        inherited=len({_place(pair.b) for pair in pairs if pair.state == "inherited"}),
         notes=notes if matched or not_judged else ["no operator of A was found in B", *notes],
         steps=sorted(set(common)),
         ranks=list(judged),
@@ -190,7 +189,8 @@ def _states(found: Judgement, rows: Sequence[Measured]) -> Iterator[PairRow]:
         if row.identical:
             state = "identical"
         elif first is not None and number >= found.diverging and row.is_beyond_rounding and place >= first:
-            state = "introduced" if place in readers or (place, pair.b.slot) in outputs else "inherited"
+            is_source = pair.fails or place in readers or (place, pair.b.slot) in outputs
+            state = "introduced" if is_source else "inherited"
         yield PairRow(pair, state, row)
 
 

@@ -18,6 +18,7 @@ from opdump.comparison.pairs import Outputs, outputs_of
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
 from opdump.comparison.trace import Trace
+from opdump.comparison.value_table import ValueTable
 from opdump.comparison.whole_steps import read_step
 from opdump.comparison.window import Neighbour, window
 
@@ -43,8 +44,6 @@ class Judgement:
     notes: list[str] = field(default_factory=list)
     is_judged: bool = True
     """Whether any step could be judged."""
-    inherited: int = 0
-    """Values of two frameworks that are apart since what they were computed from is; these are no pairs of outputs."""
     of_frameworks: bool = False
     """Whether the runs are of different frameworks, whose bits are never expected to be the same."""
 
@@ -69,7 +68,8 @@ def judge(
         trace_a, trace_b = both
         found.diverging = len(found.outputs)
         if of_different_frameworks(trace_a, trace_b):
-            _add_across(found, compare_across(trace_a, trace_b))
+            by_hand = [] if given is None else given.of_values(trace_a, trace_b)
+            _add_across(found, trace_a, trace_b, compare_across(trace_a, trace_b, by_hand))
         elif len(a.steps_of(rank)) != len(b.steps_of(rank)) and not have_same_phases(trace_a, trace_b):
             found.notes.append(
                 f"step {here}: the runs are cut into steps at other places, and neither it nor those after it were judged; "
@@ -135,14 +135,18 @@ def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -
     found.not_run |= comparison.found.not_run - graphs.kernels
 
 
-def _add_across(found: Judgement, outcome: Outcome) -> None:
-    found.matched += outcome.matched
-    found.unmatched += outcome.unmatched
-    found.inherited += outcome.inherited
+def _add_across(found: Judgement, a: Trace, b: Trace, outcome: Outcome) -> None:
+    table = ValueTable(a, b, outcome)
+    found.outputs += table.outputs
+    found.matches.append(table.matches)
+    found.unmatched += sum(map(len, outcome.unmatched))
+    found.matched += len({pair.a[0] for pair in outcome.pairs}) + len(outcome.between[0]) + len(outcome.unused[0])
     found.not_run |= outcome.not_run
     found.notes += outcome.notes
     found.of_frameworks = True
     found.suspects = outcome.suspects
+    if found.suspects:
+        found.window = window(a, b, table.alignment, found.suspects[0], table.outputs_of)
 
 
 def _has_elements(trace: Trace) -> bool:

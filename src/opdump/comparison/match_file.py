@@ -10,7 +10,8 @@
         a: [Default/gelu-op2]
         b: [Default/tanh-op3]
 
-The second execution of an operator in a step is `NAME #2`. Pairs that are read are fixed, and the rest is matched as ever, what stands under
+The second execution of an operator in a step is `NAME #2`. Runs of two frameworks are matched by values; there a list of names stands for
+operators that together give what the other side's give, the last of them the value, and an operator may stand in several pairs. Pairs that are read are fixed, and the rest is matched as ever, what stands under
 `unmatched` included: to keep two operators apart, give one of them another partner.
 """
 
@@ -18,13 +19,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from opdump.comparison.alignment import Alignment, MatchKind, score
 from opdump.comparison.trace import Trace
+from opdump.comparison.value_matching import ValueKind
 from opdump.errors import ConfigError, DumpPathError
 
 _EXECUTION: Final = re.compile(r"(.*) #(\d+)")
@@ -42,8 +44,11 @@ class Match:
 
     a: str
     b: str
-    kind: MatchKind
+    kind: MatchKind | ValueKind
     score: float
+    with_a: Sequence[str] = ()
+    """Further operators of A that are matched with it, as a batch norm and the convolution that it is folded into elsewhere."""
+    with_b: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,9 @@ class StepMatches:
     pairs: Sequence[Match]
     unmatched_a: Sequence[str]
     unmatched_b: Sequence[str]
+    unused_a: Sequence[str] = ()
+    """Operators that lead to no result of the other program: runs of two frameworks have such."""
+    unused_b: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +88,26 @@ class GivenMatches:
         Raises ConfigError, with the line and the nearest names, for an operator that the step does not have.
         """
         found: dict[int, int] = {}
-        given = self.steps.get((a.rank, a.step, b.step), ())
-        if not given:
-            return found
-        names_a, names_b = ({name: index for index, name in enumerate(_names(trace))} for trace in (a, b))
         used: set[int] = set()
-        for pair in given:
-            here = self._find(pair.a, names_a, "A", pair.line)
-            there = self._find(pair.b, names_b, "B", pair.line)
+        for pair, here, there in self._pairs(a, b):
             if here in found or there in used:
                 name = pair.a if here in found else pair.b
                 raise self._error(pair.line, f"{name} stands in another pair of this step already")
             found[here] = there
             used.add(there)
         return found
+
+    def of_values(self, a: Trace, b: Trace) -> list[tuple[int, int]]:
+        """The same of a step of two frameworks, where an operator may stand in several pairs: others hold the same, or it has several outputs."""
+        return [(here, there) for _, here, there in self._pairs(a, b)]
+
+    def _pairs(self, a: Trace, b: Trace) -> Iterator[tuple[_Given, int, int]]:
+        given = self.steps.get((a.rank, a.step, b.step), ())
+        if not given:
+            return
+        places = [{name: index for index, name in enumerate(names_of(trace))} for trace in (a, b)]
+        for pair in given:
+            yield pair, self._find(pair.a, places[0], "A", pair.line), self._find(pair.b, places[1], "B", pair.line)
 
     def _find(self, name: str, places: Mapping[str, int], side: str, line: int) -> int:
         if name not in places:
@@ -106,7 +120,7 @@ class GivenMatches:
         return ConfigError(f"{self.path}:{line}: {what}")
 
 
-def _names(trace: Trace) -> list[str]:
+def names_of(trace: Trace) -> list[str]:
     """The names of the operators of a step, those that ran before with a number."""
     executions: dict[str, int] = {}
     names = []
@@ -118,7 +132,7 @@ def _names(trace: Trace) -> list[str]:
 
 def matches_of(a: Trace, b: Trace, alignment: Alignment) -> StepMatches:
     """What was matched in a step."""
-    names_a, names_b = _names(a), _names(b)
+    names_a, names_b = names_of(a), names_of(b)
     pairs = [
         Match(names_a[here], names_b[there], alignment.kinds[here], round(score(a.nodes[here], b.nodes[there]), 3))
         for here, there in sorted(alignment.b_of.items())
@@ -144,18 +158,30 @@ def write_matches(path: Path, a: str, b: str, steps: Sequence[StepMatches]) -> N
             lines.append(f"  step of b: {each.step_b}\n")
         lines.append("  pairs:\n" if each.pairs else "  pairs: []\n")
         lines += [
-            f"  - {_flow({'a': pair.a, 'b': pair.b, 'kind': pair.kind, 'score': pair.score})}" for pair in each.pairs
+            f"  - {_flow({'a': _together(pair.with_a, pair.a), 'b': _together(pair.with_b, pair.b), 'kind': pair.kind, 'score': pair.score})}"
+            for pair in each.pairs
         ]
-        lines.append("  unmatched:\n")
-        for side, names in (("a", each.unmatched_a), ("b", each.unmatched_b)):
-            lines.append(f"    {side}:\n" if names else f"    {side}: []\n")
-            lines += [f"    - {_flow(name)}" for name in names]
+        lines += _listed("unmatched", each.unmatched_a, each.unmatched_b)
+        if each.unused_a or each.unused_b:
+            lines += _listed("unused", each.unused_a, each.unused_b)
     try:
         path.write_text("".join(lines), encoding="utf-8")
     except OSError as error:
         raise DumpPathError(
             f"cannot write {path}: {error.strerror or error}; name a file in a directory that can be written"
         ) from error
+
+
+def _together(others: Sequence[str], name: str) -> str | list[str]:
+    """One name, or a list that ends in it."""
+    return [*others, name] if others else name
+
+
+def _listed(key: str, a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
+    yield f"  {key}:\n"
+    for side, names in (("a", a), ("b", b)):
+        yield f"    {side}:\n" if names else f"    {side}: []\n"
+        yield from (f"    - {_flow(name)}" for name in names)
 
 
 def _flow(value: Any) -> str:
@@ -180,7 +206,7 @@ def read_matches(path: Path) -> GivenMatches:
     reader = _Reader(path)
     steps: dict[_Place, list[_Given]] = {}
     for each in reader.items(reader.fields(root, ("a", "b", "steps")).get("steps")):
-        step = reader.fields(each, ("rank", "step", "step of b", "pairs", "unmatched"))
+        step = reader.fields(each, ("rank", "step", "step of b", "pairs", "unmatched", "unused"))
         number = reader.number(step.get("step"), each)
         there = number if "step of b" not in step else reader.number(step["step of b"], each)
         rank = 0 if "rank" not in step else reader.number(step["rank"], each)
@@ -219,6 +245,9 @@ class _Reader:
         return int(node.value)
 
     def name(self, node: Any, around: Any) -> str:
+        """The name of an operator; of a list of those that are matched together the last."""
+        if node is not None and node.id == "sequence" and node.value:
+            return self.name(node.value[-1], node)
         if node is None or node.id != "scalar":
             raise self._error(node or around, "expected the name of an operator of A under a, of B under b")
         text = str(node.value)

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import MatchKind, score
 from opdump.comparison.differences import comparable, epsilon_of
 from opdump.comparison.statistics_apart import DIFFERS, apart, same_statistics
+from opdump.comparison.tensor_layouts import TensorLayout
 from opdump.comparison.trace import Node, has_elements
+from opdump.comparison.value_matching import ValueKind
 from opdump.kernels import PairMetrics, compare_pair
 from opdump.metrics import AddedMetrics
 from opdump.op_types.unspecified import unspecified_outputs
@@ -50,8 +52,15 @@ class Outputs:
 
     a: TensorRecord
     b: TensorRecord
-    matched_by: MatchKind = "name"
+    matched_by: MatchKind | ValueKind = "name"
     match_score: float = 1.0
+    layout: TensorLayout | None = None
+    """How B's elements lie where A has its own; None where they lie the same."""
+    with_a: Sequence[str] = ()
+    """Operators of A that are matched together with it: those between the values before it that both runs have and this one."""
+    with_b: Sequence[str] = ()
+    fails: bool = False
+    """Whether it was found to be no rounding of what the other program makes of the same values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +131,8 @@ class PairRow:
             "name_b": self.b.op_name,
             "matched_by": self.outputs.matched_by,
             "match_score": self.outputs.match_score,
+            "with_a": list(self.outputs.with_a),
+            "with_b": list(self.outputs.with_b),
             "source": self.b.line,
             "slot": other.slot,
             "dtype_a": one.dtype,
@@ -166,10 +177,12 @@ def units(pairs: Iterable[Outputs]) -> Iterator[list[Outputs]]:
 def measured(unit: Sequence[Outputs]) -> tuple[list[Measured], dict[str, str]]:
     """A row for each pair, and why metrics of installed packages are missing in some, by their names."""
     added = AddedMetrics()
-    return [measure(pair.a, pair.b, added) for pair in unit], added.reasons
+    return [measure(pair.a, pair.b, added, pair.layout) for pair in unit], added.reasons
 
 
-def measure(one: TensorRecord, other: TensorRecord, added: AddedMetrics) -> Measured:
+def measure(
+    one: TensorRecord, other: TensorRecord, added: AddedMetrics, layout: TensorLayout | None = None
+) -> Measured:
     """How far one output is apart: by elements, or by statistics where elements are missing."""
     if math.prod(one.shape) != math.prod(other.shape):
         return Measured(identical=False, reason=f"shape {one.shape} in A, {other.shape} in B")
@@ -179,8 +192,8 @@ def measure(one: TensorRecord, other: TensorRecord, added: AddedMetrics) -> Meas
             return Measured(identical=True, reason=_UNKNOWN)
         return Measured(identical=not distance and same_statistics(one, other), by_statistics=distance)
     a, b = one.numpy(), other.numpy()
-    same_shape = one.shape == other.shape
-    b = b if same_shape else b.reshape(a.shape)
+    same_shape = one.shape == other.shape or layout is not None
+    b = b.reshape(a.shape) if layout is None else layout.apply(b)
     found = _metrics(a, one.dtype, b, other.dtype)
     epsilon = max(epsilon_of(one.dtype), epsilon_of(other.dtype))
     return Measured(

@@ -34,6 +34,11 @@ class TensorLayout:
         moved: Array = other.reshape(self.start).transpose(self.axes).reshape(self.end)
         return moved
 
+    def turned(self, shape: tuple[int, ...]) -> TensorLayout:
+        """How A's tensor becomes B's, which has this shape."""
+        axes = tuple(self.axes.index(axis) for axis in range(len(self.axes)))
+        return TensorLayout(tuple(self.start[axis] for axis in self.axes), axes, shape)
+
 
 def find_layout(one: Array, other: Array, *, within: float) -> tuple[TensorLayout, float] | None:
     """The layout in which B's elements are nearest to A's, and the relative difference that is left; None where that is not `within`."""

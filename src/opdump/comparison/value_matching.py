@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import difference
+from opdump.comparison.statistics_apart import apart
 from opdump.comparison.tensor_layouts import TensorLayout, find_layout
 from opdump.comparison.trace import Node, Trace, has_elements
 from opdump.op_types import rows_of
@@ -25,6 +26,11 @@ from opdump.records import TensorRecord
 Array = NDArray[Any]
 Place = tuple[int, int]
 """A node and a slot of its outputs."""
+ValueKind = Literal[
+    "by hand",  # somebody said so
+    "value",  # they hold the same
+    "kind",  # the same kind of operator at the same place, where values are too far apart to tell
+]
 
 WITHIN: Final = 1e-2
 """Tensors that are further apart, relative to the root mean square, are not taken for each other."""
@@ -43,6 +49,12 @@ class Pair:
     layout: TensorLayout | None
     """None where there are statistics alone."""
     distance: float
+    kind: ValueKind = "value"
+
+    def turned(self, a: Trace) -> Pair:
+        """The same for who compares B with A."""
+        layout = None if self.layout is None else self.layout.turned(a.nodes[self.a[0]].outputs[self.a[1]].shape)
+        return replace(self, a=self.b, b=self.a, layout=layout)
 
 
 @dataclass(frozen=True)
@@ -60,9 +72,10 @@ class _Value:
         return self.record.numpy()
 
 
-def match_values(a: Trace, b: Trace) -> Mapping[Place, Pair]:
-    """Pairs of outputs, by those of A. Each value of A has at most one of B, the nearest first."""
-    ours, theirs = _values(a), _values(b)
+def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> Mapping[Place, Pair]:
+    """Pairs of outputs, by those of A. Each value of A has at most one of B, the nearest first. The nodes of `given` are matched by hand."""
+    pairs = _by_hand(a, b, given)
+    ours, theirs = _values(a, {one for one, _ in given}), _values(b, {other for _, other in given})
     by_size: dict[int, list[int]] = defaultdict(list)
     for number, value in enumerate(theirs):
         by_size[math.prod(value.record.shape)].append(number)
@@ -74,7 +87,6 @@ def match_values(a: Trace, b: Trace) -> Mapping[Place, Pair]:
                 found.append((distance, abs(number / len(ours) - other / len(theirs)), number, other))
     taken_a: set[int] = set()
     taken_b: set[int] = set()
-    pairs: dict[Place, Pair] = {}
     for distance, _, number, other in sorted(found):
         if number not in taken_a and other not in taken_b:
             taken_a.add(number)
@@ -84,10 +96,38 @@ def match_values(a: Trace, b: Trace) -> Mapping[Place, Pair]:
     return pairs
 
 
-def _values(trace: Trace) -> list[_Value]:
+def _by_hand(a: Trace, b: Trace, given: Sequence[tuple[int, int]]) -> dict[Place, Pair]:
+    """The outputs of these nodes that hold the same; where none does, the two that are nearest."""
+    found: dict[Place, Pair] = {}
+    for one, other in given:
+        fitting = [
+            Pair((one, slot), (other, place), *how, "by hand")
+            for slot, record in a.nodes[one].outputs.items()
+            for place, there in b.nodes[other].outputs.items()
+            if (how := _how_apart(record, there)) is not None
+        ]
+        fitting.sort(key=lambda pair: pair.distance)
+        for pair in [pair for pair in fitting if pair.distance <= WITHIN] or fitting[:1]:
+            found.setdefault(pair.a, pair)
+    return found
+
+
+def _how_apart(one: TensorRecord, other: TensorRecord) -> tuple[TensorLayout | None, float] | None:
+    """The best layout and the distance that is left, by statistics where elements are missing; None for tensors of other sizes."""
+    if math.prod(one.shape) != math.prod(other.shape) or 0 in one.shape:
+        return None
+    if has_elements(one) and has_elements(other):
+        return find_layout(one.numpy(), other.numpy(), within=math.inf)
+    distance = apart(one, other)
+    return None if distance is None else (None, distance)
+
+
+def _values(trace: Trace, without: Collection[int] = ()) -> list[_Value]:
     """The distinct values of a trace, in the order in which they were made. Tensors of one repeated element say nothing."""
     found: dict[object, _Value] = {}
     for node in trace.nodes:
+        if node.index in without:
+            continue
         for slot, record in node.outputs.items():
             if 0 in record.shape or record.skip:
                 continue
@@ -239,4 +279,4 @@ def _has_first_output(node: Node) -> bool:
 
 def _pair_of_kind(one: Node, other: Node) -> Pair | None:
     best = find_layout(one.outputs[0].numpy(), other.outputs[0].numpy(), within=math.inf)
-    return None if best is None else Pair((one.index, 0), (other.index, 0), *best)
+    return None if best is None else Pair((one.index, 0), (other.index, 0), *best, "kind")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.pairs import Measured, measured, outputs_of
+from opdump.comparison.pairs import Measured, Outputs, measured, outputs_of
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Node, Trace, shown_scope
 from opdump.records import OpRecord
@@ -19,6 +19,7 @@ _AFTER: Final = 3
 WINDOW_HEADINGS: Final = ("", "A", "B", "operator", "module", "line", "roundings apart")
 
 Row = tuple[Node | None, Node | None]
+OutputsOf = Callable[[Node, Node], Iterable[Outputs]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,12 @@ class Neighbour:
         }
 
 
-def window(a: Trace, b: Trace, alignment: Alignment, suspect: Suspect) -> list[Neighbour]:
-    """The operators before and after a suspect, in the order of B; those of A alone stand where A ran them."""
+def window(
+    a: Trace, b: Trace, alignment: Alignment, suspect: Suspect, outputs: OutputsOf = outputs_of
+) -> list[Neighbour]:
+    """The operators before and after a suspect, in the order of B; those of A alone stand where A ran them. `outputs` says which of two
+    matched operators' outputs belong together.
+    """
     rows = list(_merged(a, b, alignment))
     places = [place for place, row in enumerate(rows) if _is_of(suspect, row)]
     if not places:
@@ -81,7 +86,8 @@ def window(a: Trace, b: Trace, alignment: Alignment, suspect: Suspect) -> list[N
     last = places[-1]
     first = next(place for place in places if last - place <= _BEFORE)
     return [
-        _neighbour(*row, is_source=_is_of(suspect, row)) for row in rows[max(0, first - _BEFORE) : last + _AFTER + 1]
+        _neighbour(*row, outputs, is_source=_is_of(suspect, row))
+        for row in rows[max(0, first - _BEFORE) : last + _AFTER + 1]
     ]
 
 
@@ -112,10 +118,10 @@ def _is_of(suspect: Suspect, row: Row) -> bool:
     return (one is not None and one is suspect.a) or (other is not None and other is suspect.b)
 
 
-def _neighbour(one: Node | None, other: Node | None, *, is_source: bool) -> Neighbour:
+def _neighbour(one: Node | None, other: Node | None, outputs: OutputsOf, *, is_source: bool) -> Neighbour:
     found: list[Measured] = []
     if one is not None and other is not None:
-        found, _ = measured(list(outputs_of(one, other)))
+        found, _ = measured(list(outputs(one, other)))
     return Neighbour(None if one is None else one.op, None if other is None else other.op, found, is_source)
 
 
