@@ -51,7 +51,7 @@ def compare_across(
     The pairs of nodes in `given` are kept. `sides` is what the two are called in words.
     """
     if _can_run(b) > _can_run(a):
-        return _turned(compare_across(b, a, [(there, here) for here, there in given], sides=("B", "A")), b)
+        return _turned(compare_across(b, a, [(there, here) for here, there in given], sides=("B", "A")), a)
     pairs = dict(match_values(a, b, given))
     if not pairs and not share_inputs(a, b):
         return Outcome([], unmatched=(range(len(a.nodes)), range(len(b.nodes))))
@@ -78,10 +78,10 @@ def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:
     return list(found.values())
 
 
-def _turned(found: Outcome, a: Trace) -> Outcome:
+def _turned(found: Outcome, b: Trace) -> Outcome:
     """What was found of A and B, for who compares B with A."""
-    found.pairs = [pair.turned(a) for pair in found.pairs]
-    found.failing = {pair.turned(a) for pair in found.failing}
+    found.pairs = [pair.turned(b) for pair in found.pairs]
+    found.failing = {pair.turned(b) for pair in found.failing}
     found.suspects = [_swapped(each) for each in found.suspects]
     found.between, found.unused, found.unmatched = found.between[::-1], found.unused[::-1], found.unmatched[::-1]
     return found

@@ -51,9 +51,9 @@ class Pair:
     distance: float
     kind: ValueKind = "value"
 
-    def turned(self, a: Trace) -> Pair:
+    def turned(self, b: Trace) -> Pair:
         """The same for who compares B with A."""
-        layout = None if self.layout is None else self.layout.turned(a.nodes[self.a[0]].outputs[self.a[1]].shape)
+        layout = None if self.layout is None else self.layout.turned(b.nodes[self.b[0]].outputs[self.b[1]].shape)
         return replace(self, a=self.b, b=self.a, layout=layout)
 
 
