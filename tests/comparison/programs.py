@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 import opdump
+from opdump.comparison.trace import Trace
+from opdump.comparison.whole_steps import read_step
+
+Program = Callable[[Any], Any]
+"""Computes something of the product of data and a weight."""
 
 
 def dumped(folder: Path, name: str, program: str, saved_data: Literal["statistic", "full"] = "full") -> Path:
@@ -20,3 +26,14 @@ def dumped(folder: Path, name: str, program: str, saved_data: Literal["statistic
     with opdump.capture(path=str(folder / name), saved_data=saved_data):
         exec(code, {"__name__": "__main__"})
     return folder / name
+
+
+def traced(path: Path, program: Program) -> Trace:
+    """The step that a program makes of the same product each time."""
+    import torch
+
+    torch.manual_seed(0)
+    data, weight = torch.randn(5, 4), torch.randn(4, 3)
+    with opdump.capture(path=str(path), saved_data="full"):
+        program(data @ weight)
+    return read_step(opdump.open(path), 0)

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import opdump
 from opdump.comparison.alignment import align
 from opdump.comparison.mending import Mending
 from opdump.comparison.remains import outliving
-from opdump.comparison.trace import Trace
-from opdump.comparison.whole_steps import read_step
+from tests.comparison.programs import Program, traced
 
 pytestmark = pytest.mark.torch
-
-Program = Callable[[Any], Any]
-"""Computes something of the product of data and a weight."""
-
-
-def _traced(path: Path, program: Program) -> Trace:
-    import torch
-
-    torch.manual_seed(0)
-    data, weight = torch.randn(5, 4), torch.randn(4, 3)
-    with opdump.capture(path=str(path), saved_data="full"):
-        program(data @ weight)
-    return read_step(opdump.open(path), 0)
 
 
 class Compared:
     """Two programs, and the differences that reach the operators of these types first."""
 
     def __init__(self, path: Path, a: Program, b: Program, *reached: str) -> None:
-        one, other = _traced(path / "a", a), _traced(path / "b", b)
+        one, other = traced(path / "a", a), traced(path / "b", b)
         alignment = align(one, other)
         self.differences = [{node.index for node in other.nodes if node.bare_type == each} for each in reached]
         assert all(index in alignment.a_of for nodes in self.differences for index in nodes), (
