@@ -1,6 +1,6 @@
 """TensorFlow programs as people write them answer the same bits plainly and under capture, in each mode, on both versions.
 
-The programs are in `scripts/tf_real_programs.py`: Keras with callbacks and metrics, mixed precision, pipelines, replicas, ragged tensors, lookups,
+The programs are in `tf_real_programs/`: Keras with callbacks and metrics, mixed precision, pipelines, replicas, ragged tensors, lookups,
 loops, SavedModels, checks of numerics, sessions with hooks and checkpoints.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ import pytest
 from tests.parity import peers
 
 PYTHONS = {"2.21": peers.TENSORFLOW, "2.15": peers.TENSORFLOW215}
-SOURCE = (peers.SCRIPTS / "tf_real_programs.py").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r'^@program\("(\w+)"\)\ndef (\w+)', SOURCE, re.MULTILINE)
+FILES = {"of_keras": "function", "of_functions": "function", "of_sessions": "session"}
+SOURCES = {name: (Path(__file__).parent / "tf_real_programs" / f"{name}.py").read_text("utf-8") for name in FILES}
+PROGRAMS = [
+    (FILES[name], each) for name in FILES for each in re.findall(r"^def ([a-z]\w*)", SOURCES[name], re.MULTILINE)
+]
 MODES = {"function": ("statistics", "full", "overflow"), "session": ("statistics", "full", "overflow", "streams")}
 
 
@@ -31,7 +35,7 @@ def _groups() -> list[list[tuple[str, str]]]:
 def _told(version: str, kind: str, *names: str) -> tuple[dict[str, Any], ...]:
     printed = peers.run(
         PYTHONS[version],
-        [peers.SCRIPTS / "tf_real_programs.py", kind, *names],
+        [peers.SCRIPTS / "run_tf_real_programs.py", kind, *names],
         {"PYTHONPATH": f"{peers.ROOT / 'src'}:{peers.ROOT}", "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
     return tuple(json.loads(line) for line in printed.splitlines() if line.startswith("{"))
