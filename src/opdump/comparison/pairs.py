@@ -1,11 +1,12 @@
 """How far the outputs of matched operators are apart: the rows of the table of a comparison.
 
-Work is cut into units, ranges of pairs that any process can measure by itself: `measured` takes one and gives a row for each of its pairs. It
-holds one pair at a time, and large files are mapped.
+Work is cut into units (rank, step, range of operators) that any process can measure by itself: `measured` takes one and gives a row for
+each of its pairs. It holds one pair at a time, and large files are mapped.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,17 +162,18 @@ def outputs_of(one: Node, other: Node, matched_by: MatchKind = "name") -> Iterat
 
 
 def units(pairs: Iterable[Outputs]) -> Iterator[list[Outputs]]:
-    """Cuts pairs into units of work."""
-    unit: list[Outputs] = []
-    elements = 0
-    for pair in pairs:
-        unit.append(pair)
-        elements += math.prod(pair.a.shape)
-        if len(unit) >= _PAIRS_OF_A_UNIT or elements >= _ELEMENTS_OF_A_UNIT:
+    """Cuts pairs into units of work: a range of the operators of one step of one rank each, as B runs them."""
+    for _, step in itertools.groupby(pairs, key=lambda pair: (pair.b.op.rank_id, pair.b.op.step)):
+        unit: list[Outputs] = []
+        elements = 0
+        for pair in step:
+            unit.append(pair)
+            elements += math.prod(pair.a.shape)
+            if len(unit) >= _PAIRS_OF_A_UNIT or elements >= _ELEMENTS_OF_A_UNIT:
+                yield unit
+                unit, elements = [], 0
+        if unit:
             yield unit
-            unit, elements = [], 0
-    if unit:
-        yield unit
 
 
 def measured(unit: Sequence[Outputs]) -> tuple[list[Measured], dict[str, str]]:
