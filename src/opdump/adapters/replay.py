@@ -73,9 +73,21 @@ class SupportsScripts(Protocol):
 
 REPLAYERS: Final[Registry[Replayer]] = Registry(
     "opdump.replayers",
-    {"aten": "opdump.adapters.torch.replay:REPLAYER"},
+    {
+        "aten": "opdump.adapters.torch.replay:REPLAYER",
+        "ai.onnx": "opdump.adapters.onnxruntime.replay:REPLAYER",
+        "ai.onnx.ml": "opdump.adapters.onnxruntime.replay:REPLAYER",
+        "com.microsoft": "opdump.adapters.onnxruntime.replay:REPLAYER",
+    },
 )
 """By the namespace of the kernel: what stands before `::`."""
+
+
+_PACKAGES: Final[Mapping[str, str]] = {
+    "aten": "torch",
+    **dict.fromkeys(("ai.onnx", "ai.onnx.ml", "com.microsoft"), "onnx onnxruntime"),
+}
+"""What is to be installed for a namespace."""
 
 
 def can_replay(namespace: str = "aten") -> bool:
@@ -104,7 +116,7 @@ def required_replayer(op: OpRecord) -> Replayer:
         return REPLAYERS.load(namespace)
     except ImportError as error:
         raise CannotReplayError(
-            f"{op.kernel} is run again by its framework, which cannot be imported here ({error}); type: pip install torch"
+            f"{op.kernel} is run again by its framework, which cannot be imported here ({error}); type: pip install {_PACKAGES.get(namespace, namespace)}"
         ) from error
 
 

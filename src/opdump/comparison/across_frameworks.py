@@ -10,6 +10,7 @@ from opdump.adapters.replay import replayer_of
 from opdump.comparison.stretches import between, named
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Node, Trace
+from opdump.comparison.value_kernels import wrong_kernel, wrong_kernels
 from opdump.comparison.value_matching import Pair, Place, match_kinds, match_values, share_inputs
 from opdump.comparison.value_run import Failure, run_on_values
 
@@ -60,7 +61,13 @@ def compare_across(
     if failures or _open_results(a, b, pairs):
         pairs, failures = _narrowed(a, b, pairs, failures)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
-    found.suspects = _distinct(named(a, b, pairs, failure, sides=sides) for failure in failures)
+    found.suspects = _distinct(
+        wrong_kernel(a, b, pairs, failure.pair, failure.off, sides) or named(a, b, pairs, failure, sides=sides)
+        for failure in failures
+    )
+    # What A gave is run again, and plays no part in that: its own kernels are looked at where it is off what B gave all the same.
+    apart = [pair for pair in pairs.values() if pair.distance > _CERTAIN and pair not in found.failing]
+    found.suspects += wrong_kernels(a, b, pairs, apart, sides)
     _count(a, b, found, sides)
     if not found.suspects and _open_results(a, b, pairs):
         found.notes.append(
@@ -92,9 +99,10 @@ def _swapped(suspect: Suspect) -> Suspect:
     return replace(suspect, kind=kind, a=suspect.b, b=suspect.a)
 
 
-def _can_run(trace: Trace) -> bool:
-    """Whether operators of a run can be run again."""
-    return any(replayer_of(node.op) for node in trace.nodes)
+def _can_run(trace: Trace) -> int:
+    """How well the operators of a run can be run again: PyTorch has more of them in float64 than others."""
+    known = [node for node in trace.nodes if replayer_of(node.op)]
+    return bool(known) + any(node.op.kernel.startswith("aten::") for node in known)
 
 
 def _narrowed(

@@ -256,8 +256,8 @@ def _leaves(nodes: Sequence[Node]) -> Iterator[tuple[Node, int, TensorRecord]]:
 def _choices(node: Node) -> Iterator[tuple[str, Sequence[Any]]]:
     """Arguments of which other values are tried."""
     yield from ((name, values) for name, values in _OTHER_ARGUMENTS.items() if name in node.op.arguments)
-    if node.bare_type in _ARGUMENTS_OF:
-        yield _ARGUMENTS_OF[node.bare_type]
+    if node.bare_type.lower() in _ARGUMENTS_OF:
+        yield _ARGUMENTS_OF[node.bare_type.lower()]
 
 
 @dataclass(frozen=True, slots=True)

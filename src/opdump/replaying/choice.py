@@ -35,6 +35,8 @@ def chosen(catalog: Catalog, name: str, step: int | None, rank: int | None, occu
     if first is None:
         where = "" if step is None else f" in step {step}"
         raise NotInDumpError(f"{catalog.path}: no operator has the line {name}{where}")
+    if name in found:
+        return found[name]
     innermost = [each for each in found.values() if each.line and name.endswith(each.line)]
     choice = innermost if len(innermost) == 1 else list(found.values())
     if not choice:

@@ -9,7 +9,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of
 
-_RANDOM_OPERATORS: Final = frozenset(
+RANDOM_OPERATORS: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
     | {"BiasDropout", "BitmaskDropout", "BitmaskBiasDropout"}
 )
@@ -47,7 +47,7 @@ def has_half_precision(model: ModelProto) -> bool:
 
 def is_random(node: ModelNode) -> bool:
     """Whether a second run of a node, or of what is in its bodies, may give something else."""
-    return any(each.op_type in _RANDOM_OPERATORS for each in node.with_bodies)
+    return any(each.op_type in RANDOM_OPERATORS for each in node.with_bodies)
 
 
 def operators_of_program(model: ModelProto, nodes: Iterable[ModelNode]) -> dict[str, str]:
@@ -82,9 +82,7 @@ def _nodes_of_model(model: ModelProto) -> Iterable[NodeProto]:
 
 
 def _is_random(node: NodeProto) -> bool:
-    return node.op_type in _RANDOM_OPERATORS or any(
-        _is_random(inner) for body in bodies_of(node) for inner in body.node
-    )
+    return node.op_type in RANDOM_OPERATORS or any(_is_random(inner) for body in bodies_of(node) for inner in body.node)
 
 
 def _has_half_values(graph: GraphProto) -> bool:

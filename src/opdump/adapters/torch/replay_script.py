@@ -5,6 +5,7 @@ Its inputs are in it, as bytes, where they are few, and else in an npz file of i
 
 from __future__ import annotations
 
+import json
 import keyword
 import math
 import re
@@ -25,25 +26,25 @@ _INLINE: Final = 1024
 """So many bytes of inputs and outputs stand in the program itself."""
 _TAKEN: Final = frozenset({"data", "np", "run", "tensor", "torch", "width", "result"})
 _INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CALL_WIDTH: Final = 100
+_CALL_WIDTH: Final = 120
 
-_HEADER: Final = "def tensor(name, dtype, shape, strides, offset=0, width=None):"
-_FILED_DATA: Final = ('with np.load(__file__.removesuffix(".py") + ".npz") as file:', "    data = dict(file)")
-_INLINE_ELEMENTS: Final = "    made = torch.frombuffer(bytearray.fromhex(data[name]), dtype=dtype).reshape(shape)"
-_FILED_ELEMENTS: Final = "    made = torch.from_numpy(data[name]).view(dtype)"
-_IN_MEMORY: Final = """\
-    if width and (made.is_floating_point() or made.is_complex()):
-        made = made.to(torch.complex128 if made.is_complex() else width)
-    extent = offset + 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
-    return made.new_zeros(extent).as_strided(shape, strides, offset).copy_(made)"""
+_FILED: Final = ('with np.load(__file__.removesuffix(".py") + ".npz") as file:', "    data = dict(file)", "")
+_TENSOR: Final = """\
+def tensor({what}, dtype, shape, strides=None, width=None):
+    made = {elements}
+    made = made.to({wide} if width and {floats} else dtype)
+    return torch.empty_strided(shape, strides, dtype=made.dtype).copy_(made) if strides else made.clone()"""
+_FILED_ELEMENTS: Final = "torch.from_numpy(data[name]).view(dtype)"
+_INLINE_ELEMENTS: Final = "torch.frombuffer(bytearray.fromhex(elements), dtype=dtype).reshape(shape)"
 _END: Final = """\
 with torch.no_grad():
     now, exact = run(), run({reference})
-for slot, values in now.items():
-    for name, given in (("recorded", recorded.get(slot, values)), ("now", values)):
-        one, other = given + 0.0, exact[slot] + 0.0
+for slot in now:
+    other = exact[slot] + 0.0
+    for when, given in (("recorded", recorded.get(slot, now[slot])), ("now", now[slot])):
+        one = given.to(other.dtype)
         apart = torch.where((one == other) | (one.isnan() & other.isnan()), 0, (one - other).abs()).max().item()
-        print(f"output.{{slot}} {{name}}, {{given.dtype}}: {{apart:.6g}} from {reference}, its largest element is {{other.abs().max().item():.6g}}")"""
+        print(f"output.{{slot}} {{when}}, {{given.dtype}}: {{apart:.6g}} from {reference}, its largest element is {{other.abs().max().item():.6g}}")"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +82,26 @@ def script_of(
     stored = {**tensors, **{f"output_{slot}": tensor for slot, tensor in recorded.items()}}
     is_inline = all(tensor.size for tensor in stored.values()) and sum(each.size for each in stored.values()) <= _INLINE
     args, kwargs = call_of(func, op, {argument: _Code(name) for argument, name in names.items()}, None)
+    is_complex = any(tensor.is_complex for tensor in tensors.values())
     lines = [
         f'"""{title}"""',
-        "",
         *(() if is_inline else ("import numpy as np",)),
         "import torch",
         "",
-        *(_inline_data(stored) if is_inline else _FILED_DATA),
-        "",
-        _HEADER,
-        _INLINE_ELEMENTS if is_inline else _FILED_ELEMENTS,
-        _IN_MEMORY,
+        *(() if is_inline else _FILED),
+        _TENSOR.format(
+            what="elements" if is_inline else "name",
+            elements=_INLINE_ELEMENTS if is_inline else _FILED_ELEMENTS,
+            wide="torch.complex128 if made.is_complex() else width" if is_complex else "width",
+            floats="(made.is_floating_point() or made.is_complex())" if is_complex else "made.is_floating_point()",
+        ),
         "",
         "def run(width=None):",
-        *(f"    {name} = {tensor.code(name, ', width=width')}" for name, tensor in tensors.items()),
+        *(f"    {name} = {tensor.code(name, 'width=width', is_inline=is_inline)}" for name, tensor in tensors.items()),
         *_call(f"torch.ops.{_path(op.kernel)}", args, kwargs),
         f"    return {{{_results(found, names)}}}",
         "",
-        f"recorded = {{{', '.join(f'{slot}: ' + tensor.code(f'output_{slot}') for slot, tensor in recorded.items())}}}",
+        f"recorded = {{{', '.join(f'{slot}: ' + tensor.code(f'output_{slot}', is_inline=is_inline) for slot, tensor in recorded.items())}}}",
         _END.format(reference=f"torch.{reference}"),
         "",
     ]
@@ -110,8 +113,12 @@ class _Stored:
 
     def __init__(self, tensor: torch.Tensor, memory: Memory | None = None) -> None:
         self._shape = tuple(tensor.shape)
-        self._once, self._strides, self._offset = layout_of(tensor, memory)
+        self._once, self._strides, _ = layout_of(tensor, memory)
         self._dtype = tensor.dtype
+
+    @property
+    def is_complex(self) -> bool:
+        return self._dtype.is_complex
 
     @property
     def size(self) -> int:
@@ -128,16 +135,13 @@ class _Stored:
             found = tensor.view(_INTEGERS[tensor.element_size()]).numpy()
         return found
 
-    def code(self, name: str, more: str = "") -> str:
+    def code(self, name: str, *more: str, is_inline: bool) -> str:
         """The expression that makes it."""
         shape = tuple(self._once.shape)
-        offset = f", {self._offset}" if self._offset else ""
-        made = f'tensor("{name}", {self._dtype}, {shape}, {tuple(self._strides)}{offset}{more})'
+        strides = () if self._once.contiguous().stride() == self._strides else (str(tuple(self._strides)),)
+        what = self.array.tobytes().hex() if is_inline else name
+        made = f"tensor({', '.join((json.dumps(what), str(self._dtype), str(shape), *strides, *more))})"
         return made if shape == self._shape else f"{made}.expand({self._shape})"
-
-
-def _inline_data(stored: Mapping[str, _Stored]) -> list[str]:
-    return ["data = {", *(f'    "{name}": "{tensor.array.tobytes().hex()}",' for name, tensor in stored.items()), "}"]
 
 
 def _variable(argument: str) -> str:
@@ -153,10 +157,13 @@ def _path(kernel: str) -> str:
 
 def _call(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     parts = [*map(_code, args), *(f"{name}={_code(value)}" for name, value in kwargs.items())]
-    line = f"    result = {function}({', '.join(parts)})"
-    if len(line) <= _CALL_WIDTH:
-        return [line]
-    return [f"    result = {function}(", *(f"        {part}," for part in parts), "    )"]
+    lines = [f"    result = {function}("]
+    for number, part in enumerate(parts):
+        text = part + (", " if number < len(parts) - 1 else ")")
+        if len(lines[-1]) + len(text) > _CALL_WIDTH:
+            lines.append(" " * 8)
+        lines[-1] += text
+    return [line.rstrip() for line in lines] if parts else [f"{lines[0]})"]
 
 
 def _code(value: Any) -> str:

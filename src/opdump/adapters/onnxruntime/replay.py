@@ -1,0 +1,173 @@
+"""Runs recorded operators of ONNX Runtime again, each in a model of its own: as it ran, or in float64.
+
+ONNX Runtime has few kernels for float64. Where it has none, the reference evaluator of the package onnx takes its place, and where that
+cannot either (operators of ONNX Runtime's own), float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
+
+from opdump.adapters.host.element_types import BY_DTYPE
+from opdump.adapters.onnxruntime.hazards import RANDOM_OPERATORS
+from opdump.adapters.onnxruntime.replay_model import (
+    ONNX_DOMAINS,
+    NodeModel,
+    domain_of,
+    meant_otherwise,
+    model_of,
+    versions_of,
+)
+from opdump.adapters.onnxruntime.replay_script import script_of
+from opdump.adapters.replay import AS_RECORDED, Array, Replayed, Script
+from opdump.errors import CannotReplayError
+from opdump.records import OpRecord, TensorRecord
+
+_SILENT: Final = 4
+_SESSIONS: Final = 64
+_SAME: Final = 1e-6
+"""Versions of an operator that are further apart, relative to the largest element, mean something else."""
+_DROPS: Final = 2
+"""The input of Dropout that says whether it drops."""
+_REFUSALS: Final = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ImportError)
+"""What the reference evaluator raises for what it does not take."""
+_Engine = Callable[[NodeModel, Mapping[str, Array]], list[Any]]
+
+
+class OnnxReplayer:
+    """Runs operators of ONNX, and ONNX Runtime's own, on the CPU."""
+
+    def draws(self, op: OpRecord) -> bool:
+        return op.op_type in RANDOM_OPERATORS and op.op_type != "Dropout"
+
+    def run(
+        self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], *, dtype: str = "float64"
+    ) -> Replayed:
+        return _run(op, inputs, values, dtype)[0]
+
+    def script(
+        self,
+        op: OpRecord,
+        inputs: Mapping[int, TensorRecord],
+        values: Mapping[int, Array],
+        outputs: Mapping[int, TensorRecord],
+        title: str,
+    ) -> Script:
+        _, model = _run(op, inputs, values, AS_RECORDED)
+        return script_of(model, _fed(model, values), outputs, title=title, has_reference=domain_of(op) in ONNX_DOMAINS)
+
+
+def _run(
+    op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], dtype: str
+) -> tuple[Replayed, NodeModel]:
+    """What it gives, and the model that was run."""
+    if OnnxReplayer().draws(op) or (op.op_type == "Dropout" and _DROPS in values and values[_DROPS].any()):
+        raise CannotReplayError(f"{op.kernel} draws random numbers, and no dump has the state of the generator")
+    missing = inputs.keys() - values.keys() - {slot for slot, record in inputs.items() if 0 in record.shape}
+    if missing:
+        raise CannotReplayError(f"the dump does not have the elements of {inputs[min(missing)].name}")
+    given = {slot: values.get(slot, np.zeros(record.shape)) for slot, record in inputs.items()}
+    floating = None if dtype == AS_RECORDED else BY_DTYPE[dtype].number
+    why = ""
+    for version in versions_of(op, inputs):
+        for engine in (_by_runtime, _by_reference) if _takes_reference(op, floating) else (_by_runtime,):
+            for all_outputs in (True, False):
+                model = model_of(op, inputs, version, floating, all_outputs=all_outputs)
+                if floating is not None and not model.computes_in(floating):
+                    why = why or f"it takes no {dtype}"
+                    continue
+                try:
+                    found = engine(model, _fed(model, given))
+                except CannotReplayError as error:
+                    why = why or str(error)
+                    continue
+                outputs = {slot: _array(value) for slot, value in enumerate(found) if value is not None}
+                if meant_otherwise(op, version):
+                    _hold_against_older(op, inputs, given, version, outputs[0])
+                return Replayed(outputs, dtype), model
+    if dtype == "float64":
+        found_narrow, model = _run(op, inputs, values, "float32")
+        return found_narrow, model
+    raise CannotReplayError(
+        f"ONNX Runtime {onnxruntime.__version__} does not run {op.kernel} on these inputs on the CPU: {why}"
+    )
+
+
+def _takes_reference(op: OpRecord, floating: int | None) -> bool:
+    return floating == TensorProto.DOUBLE and domain_of(op) in ONNX_DOMAINS
+
+
+def _hold_against_older(
+    op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], version: int, newest: Array
+) -> None:
+    """Raises CannotReplayError where an older version of the operator gives something else."""
+    for older in (each for each in versions_of(op, inputs) if not meant_otherwise(op, each)):
+        model = model_of(op, inputs, older, None, all_outputs=False)
+        before = _by_runtime(model, _fed(model, values))[0].astype(np.float64)
+        apart = np.abs(before - newest).max(initial=0.0)
+        if not math.isfinite(apart) or apart > _SAME * max(1.0, np.abs(newest).max(initial=0.0)):
+            raise CannotReplayError(
+                f"{op.op_name} means something else before version {version} of the operator, and the dump does not say which it is"
+            )
+        return
+
+
+def _fed(model: NodeModel, values: Mapping[int, Array]) -> dict[str, Array]:
+    """The values as the model takes them."""
+    return {
+        f"x{slot}": np.ascontiguousarray(
+            values[slot], element.storage if element.known_to_numpy else np.float32
+        ).reshape(values[slot].shape)
+        for slot, element in model.types.items()
+    }
+
+
+def _by_runtime(model: NodeModel, values: Mapping[str, Array]) -> list[Any]:
+    try:
+        return list(_session(model.proto.SerializeToString()).run(None, dict(values)))
+    except _runtime_errors() as error:
+        raise CannotReplayError(_first_line(error)) from error
+
+
+@lru_cache(maxsize=_SESSIONS)
+def _session(model: bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = _SILENT
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _runtime_errors() -> tuple[type[Exception], ...]:
+    state = onnxruntime.capi.onnxruntime_pybind11_state
+    names = ("Fail", "NotImplemented", "InvalidArgument", "InvalidGraph", "RuntimeException", "NoSuchFile", "EPFail")
+    return (*(getattr(state, name) for name in names if hasattr(state, name)), RuntimeError, ValueError)
+
+
+def _by_reference(model: NodeModel, values: Mapping[str, Array]) -> list[Any]:
+    try:
+        with np.errstate(all="ignore"):
+            return list(ReferenceEvaluator(model.proto).run(None, dict(values)))
+    except _REFUSALS as error:
+        raise CannotReplayError(_first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _array(value: Any) -> Array:
+    """The elements as numpy holds them: narrow floats widened to float32, and nothing else changed."""
+    found = np.asarray(value)
+    return found if found.dtype.kind != "V" and found.dtype.isbuiltin else found.astype(np.float32)
+
+
+REPLAYER: Final = OnnxReplayer()

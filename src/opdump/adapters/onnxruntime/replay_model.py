@@ -1,0 +1,195 @@
+"""Makes a model of one recorded node again: its type, attributes and inputs, in the types that were recorded or in wider ones.
+
+A dump does not say which version of an operator a model asked for. The newest one counts that has these attributes and inputs by these
+names, and runs; where an older one would give something else for the same attributes, both are held against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
+
+from opdump.adapters.host.element_types import BY_DTYPE, ElementType
+from opdump.errors import CannotReplayError
+from opdump.records import OpRecord, TensorRecord
+
+ONNX_DOMAINS: Final = frozenset({"ai.onnx", "ai.onnx.ml"})
+_MEANS_SOMETHING_ELSE_BEFORE: Final[Mapping[str, int]] = {
+    "Softmax": 13,
+    "LogSoftmax": 13,
+    "Hardmax": 13,
+    "RoiAlign": 16,
+}
+"""Versions from which an operator means something else by the same attributes."""
+_NEWEST_OF_OTHERS: Final = 1
+_VARIADIC: Final = onnx.defs.OpSchema.FormalParameterOption.Variadic
+_SINGLE: Final = onnx.defs.OpSchema.FormalParameterOption.Single
+_FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+_TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeModel:
+    """A model of one node. Its inputs are called x0, x1, ..., by slot, its outputs y0, y1, ...
+
+    `types` are those of the inputs; what numpy lacks is fed as float32 and cast in the model.
+    """
+
+    proto: ModelProto
+    types: Mapping[int, ElementType]
+    outputs: int
+    version: int
+
+    def computes_in(self, floating: int) -> bool:
+        """Whether its floats are of that ONNX type; those that the operator takes in another one alone are not."""
+        floats = [element.number for element in self.types.values() if element.number in _FLOATS]
+        return not floats or floating in floats
+
+
+def domain_of(op: OpRecord) -> str:
+    """What stands before `::` in its kernel: `ai.onnx`, `com.microsoft`."""
+    return op.kernel.partition("::")[0]
+
+
+def versions_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Iterator[int]:
+    """The versions of the operator that have these attributes and inputs, the newest first. Raises CannotReplayError where none has."""
+    domain = domain_of(op)
+    if domain not in ONNX_DOMAINS:
+        yield _NEWEST_OF_OTHERS
+        return
+    found = False
+    version = onnx.defs.onnx_opset_version() if domain == "ai.onnx" else 5
+    while version > 0:
+        schema = _schema(op, version)
+        if schema is None:
+            break
+        if _takes(schema, op, inputs):
+            found = True
+            yield schema.since_version
+        version = schema.since_version - 1
+    if not found:
+        raise CannotReplayError(f"onnx {onnx.__version__} has no {op.kernel} with these attributes and inputs")
+
+
+def meant_otherwise(op: OpRecord, version: int) -> bool:
+    """Whether versions of the operator before this one mean something else by the same attributes."""
+    return version >= _MEANS_SOMETHING_ELSE_BEFORE.get(op.op_type, 1 << 31)
+
+
+def model_of(
+    op: OpRecord, inputs: Mapping[int, TensorRecord], version: int, floating: int | None, *, all_outputs: bool
+) -> NodeModel:
+    """The model in that version of the operator, with floats in the ONNX type `floating` where the operator takes it.
+
+    `all_outputs`: those that a node may leave out too. Raises CannotReplayError for attributes that are not in the dump whole.
+    """
+    schema = _schema(op, version)
+    types = {slot: _type_of(schema, slot, record, floating) for slot, record in inputs.items()}
+    names = [f"x{slot}" if slot in inputs else "" for slot in range(max(inputs, default=-1) + 1)]
+    count = 1 if schema is None else _outputs_of(schema, op, all_outputs=all_outputs)
+    domain = domain_of(op)
+    node = helper.make_node(
+        op.op_type,
+        [f"{name}_" if name and not types[slot].known_to_numpy else name for slot, name in enumerate(names)],
+        [f"y{slot}" for slot in range(count)],
+        domain="" if domain == "ai.onnx" else domain,
+    )
+    node.attribute.extend(_attributes(schema, op, floating))
+    casts, fed = [], []
+    for slot, element in types.items():
+        number = element.number
+        if not element.known_to_numpy:
+            casts.append(helper.make_node("Cast", [f"x{slot}"], [f"x{slot}_"], to=number))
+            number = TensorProto.FLOAT
+        fed.append(helper.make_tensor_value_info(f"x{slot}", number, inputs[slot].shape))
+    results = [onnx.ValueInfoProto(name=name) for name in node.output]
+    imports = [helper.make_opsetid(node.domain, version)]
+    if node.domain:
+        imports.append(helper.make_opsetid("", min(onnx.defs.onnx_opset_version(), 21)))
+    graph = helper.make_graph([*casts, node], op.op_type, fed, results)
+    return NodeModel(helper.make_model(graph, opset_imports=imports, ir_version=10), types, count, version)
+
+
+def _schema(op: OpRecord, version: int) -> Any:
+    """None where onnx does not know the operator in that version."""
+    domain = domain_of(op)
+    try:
+        return onnx.defs.get_schema(op.op_type, version, "" if domain == "ai.onnx" else domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _takes(schema: Any, op: OpRecord, inputs: Mapping[int, TensorRecord]) -> bool:
+    names = [each.name for each in schema.inputs]
+    is_variadic = bool(schema.inputs) and schema.inputs[-1].option == _VARIADIC
+    fits = all(
+        is_variadic or (slot < len(names) and record.argument in ("", names[slot])) for slot, record in inputs.items()
+    )
+    required = {slot for slot, each in enumerate(schema.inputs) if each.option == _SINGLE}
+    needed = {name for name, each in schema.attributes.items() if each.required}
+    return fits and required <= inputs.keys() and needed <= op.arguments.keys() <= schema.attributes.keys()
+
+
+def _outputs_of(schema: Any, op: OpRecord, *, all_outputs: bool) -> int:
+    if schema.outputs and schema.outputs[-1].option == _VARIADIC:
+        sizes = op.arguments.get("split")
+        count = op.arguments.get("num_outputs", len(sizes) if isinstance(sizes, list) else None)
+        if not isinstance(count, int):
+            raise CannotReplayError(f"the dump does not say how many outputs {op.op_name} has")
+        return count
+    return len(schema.outputs) if all_outputs else max(1, schema.min_output)
+
+
+def _type_of(schema: Any, slot: int, record: TensorRecord, floating: int | None) -> ElementType:
+    element = BY_DTYPE.get(record.dtype)
+    if element is None or element.bits < 8 or not (element.known_to_numpy or element.dtype == "bfloat16"):
+        raise CannotReplayError(f"tensors of {record.dtype} are not fed to ONNX Runtime here")
+    if floating is None or element.number not in _FLOATS:
+        return element
+    wanted = next(each for each in BY_DTYPE.values() if each.number == floating)
+    if schema is None:
+        return wanted  # ONNX Runtime says whether it has a kernel
+    parameter = schema.inputs[min(slot, len(schema.inputs) - 1)]
+    return wanted if f"tensor({wanted.runtime_name})" in parameter.types else element
+
+
+def _attributes(schema: Any, op: OpRecord, floating: int | None) -> Iterator[AttributeProto]:
+    for name, value in op.arguments.items():
+        kind = None if schema is None else schema.attributes[name].type
+        decoded = _decoded(op, name, value)
+        if floating is not None and name in _TYPE_ATTRIBUTES and decoded in _FLOATS:
+            decoded = floating
+        if isinstance(decoded, TensorProto) and floating is not None and decoded.data_type in _FLOATS:
+            decoded = helper.make_tensor(name, floating, decoded.dims, onnx.numpy_helper.to_array(decoded).reshape(-1))
+        if decoded is None or (kind is None and decoded == []):
+            continue
+        if kind is None:
+            yield helper.make_attribute(name, decoded)
+        else:
+            yield helper.make_attribute(name, decoded, attr_type=AttributeProto.AttributeType.Value(kind.name))
+
+
+def _decoded(op: OpRecord, name: str, value: Any) -> Any:
+    """What `attributes.py` wrote as JSON."""
+    if isinstance(value, list):
+        return [_decoded(op, name, each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    if "float" in value:
+        return float(value["float"])
+    if "bytes" in value:
+        return bytes.fromhex(value["bytes"])
+    if "elements" in value:
+        elements = [_decoded(op, name, each) for each in value["elements"]]
+        return helper.make_tensor(name, BY_DTYPE[value["dtype"]].number, value["shape"], elements)
+    raise CannotReplayError(f"the attribute {name} of {op.op_name} is not in the dump: {value}")
+
+
+def node_of(model: NodeModel) -> NodeProto:
+    """The node itself, behind the casts."""
+    found: NodeProto = model.proto.graph.node[-1]
+    return found
