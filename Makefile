@@ -1,9 +1,10 @@
 # Every target sets up .venv by itself; a second run finds it ready.
 #
 #   make demo        a small residual network, trained and dumped; it sets up what that needs and no more
-#   make test        the suite (PyTorch is the only framework it needs)
+#   make test        the suite (PyTorch is the only framework it needs); of its longest tests a choice, told at the end
 #   make test-tensorflow   the TensorFlow adapter, in environments with TensorFlow 2.21 and 2.15 (a large download)
 #   make parity      against real peers, each in an environment of its own (a large download), and test-tensorflow
+#   make test-all    test and parity, with all cases of the longest tests
 #   make forced-device   every program of the example set in every mode, as if on a device: half an hour
 #   make lint        formatter, linter, import contracts, C++ format, types
 #   make bench       instrumented / plain, measured in one run
@@ -20,6 +21,7 @@ PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 VENV ?= .venv
 WORKERS ?= 2
 PYTEST_ARGS ?=
+SAMPLED ?= --sampled
 DIAGNOSIS_ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -34,7 +36,7 @@ CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
 # `make` works from any shell: another project's module path must not leak in.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-core test-tensorflow parity forced-device lint format bench bench-diagnosis docs wheel changelog clean
+.PHONY: help setup demo test test-all test-core test-tensorflow parity forced-device lint format bench bench-diagnosis docs wheel changelog clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -68,14 +70,17 @@ demo: $(VENV)/.opdump
 	@$(BIN)/python examples/digits_resnet/demo.py
 
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SAMPLED) $(PYTEST_ARGS)
+
+test-all:
+	$(MAKE) test parity SAMPLED=
 
 test-tensorflow:
 	tests/parity/run --set-up .venv-tensorflow .venv-tensorflow215
-	WORKERS=$(WORKERS) tests/tensorflow/run $(PYTEST_ARGS)
+	WORKERS=$(WORKERS) tests/tensorflow/run $(SAMPLED) $(PYTEST_ARGS)
 
 parity: setup test-tensorflow
-	tests/parity/run
+	tests/parity/run $(SAMPLED)
 
 forced-device: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) tests/torch/every_forced_program.py

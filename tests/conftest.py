@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.sampling import Sampling
+
 # Read by PyTorch and numpy when they are first imported, which is after this file.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -74,6 +76,15 @@ _DUMP_VARIABLES = (
     "WORLD_SIZE",
     "LOCAL_RANK",
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sampled", action="store_true", help="of long suites, a choice of the cases (tests/sampling.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--sampled"):
+        config.pluginmanager.register(Sampling())
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

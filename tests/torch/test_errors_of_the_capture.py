@@ -90,6 +90,7 @@ def _facts(catalog: opdump.Catalog, step: int) -> list[object]:
     return [(each.op.op_name, each.io, each.slot, each.shape) for each in catalog.tensors(step=step)]
 
 
+@pytest.mark.sampled(3, each="part")
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -203,6 +203,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
         return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
 
 
+@pytest.mark.sampled(3, each="program")
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_function_mode_of_the_program_sees_the_program_alone(way: str, program: str, tmp_path: Path) -> None:
@@ -339,6 +340,7 @@ def test_a_wrapper_that_answers_for_its_sizes_is_not_asked_for_them(tmp_path: Pa
         assert run() == plain
 
 
+@pytest.mark.sampled(3, each="program")
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_dispatch_mode_of_the_program_sees_the_program_alone(way: str, program: str, tmp_path: Path) -> None:

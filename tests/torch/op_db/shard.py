@@ -37,24 +37,32 @@ class Outcome:
     wrong_statistics: list[str] = field(default_factory=list)
 
 
-def run_shard(index: int, shards: int, *, samples: int | None, in_place: bool) -> Outcome:
-    """Every `shards`-th operator from the `index`-th on, for all its types."""
+Share = tuple[int, int]
+"""Which one of a number, and of how many: every third from the first on."""
+
+
+def run_shard(operators: Share, types: Share, *, samples: int | None, in_place: bool) -> Outcome:
+    """A share of the operators, for a share of the types of each."""
     outcome = Outcome()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # samples warn of deprecations, that is their business
-        share = op_db[index::shards]
+        share = op_db[operators[0] :: operators[1]]
         for start in range(0, len(share), _AT_ONCE):
-            _run_operators(share[start : start + _AT_ONCE], outcome, samples, in_place=in_place)
+            _run_operators(share[start : start + _AT_ONCE], types, outcome, samples, in_place=in_place)
     return outcome
 
 
-def _run_operators(operators: list[Any], outcome: Outcome, samples: int | None, *, in_place: bool) -> None:
+def _run_operators(
+    operators: list[Any], types: Share, outcome: Outcome, samples: int | None, *, in_place: bool
+) -> None:
     counts = outcome.counts
     found: list[tuple[str, Case, Run | Exception]] = []
-    for operator in operators:
+    for number, operator in enumerate(operators):
         name = f"{operator.name}.{operator.variant_test_name}" if operator.variant_test_name else operator.name
         counts["operators of op_db"] += 1
-        for dtype in sorted(operator.supported_dtypes("cpu"), key=str):
+        own = sorted(operator.supported_dtypes("cpu"), key=str)
+        # Each operator begins with another one: else a part would have the same types of all.
+        for dtype in own[(types[0] + number) % types[1] :: types[1]]:
             counts["pairs"] += 1
             found += [
                 (name, case, _attempt(case.copied())) for case in cases(operator, dtype, samples, in_place=in_place)

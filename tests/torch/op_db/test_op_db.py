@@ -2,7 +2,7 @@
 
     operators of op_db 702, pairs 6121, samples backward ..., forward ...; differing 0, failing 0
 
-By default a few samples of each pair; `OPDUMP_OP_DB=all` takes all of them, and the in-place forms.
+By default a few samples of each pair; `OPDUMP_OP_DB=all` takes all of them, and the in-place forms. Sampled, a third of the types of each operator.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 from tests.torch.op_db.shard import run_shard
 
 SHARDS = 24
+PARTS = 3
+"""Of the types of each operator."""
 SAMPLES = 2
 
 DIFFERING: dict[str, str] = {}
@@ -24,20 +26,26 @@ DIFFERING: dict[str, str] = {}
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200 if os.environ.get("OPDUMP_OP_DB") == "all" else 600)
+@pytest.mark.sampled(PARTS, each="shard")
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_operators_give_the_same_bits_under_capture(shard: int, record_property: Callable[[str, object], None]) -> None:
+def test_operators_give_the_same_bits_under_capture(
+    shard: int, part: int, record_property: Callable[[str, object], None]
+) -> None:
     everything = os.environ.get("OPDUMP_OP_DB") == "all"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        outcome = run_shard(shard, SHARDS, samples=None if everything else SAMPLES, in_place=everything)
+        outcome = run_shard(
+            (shard, SHARDS), (part, PARTS), samples=None if everything else SAMPLES, in_place=everything
+        )
     finally:
         torch.set_num_threads(threads)
     counts = outcome.counts
     counts["differing operators"] = len(outcome.differing)
     counts["failing operators"] = len(outcome.failing)
     record_property("counts", {f"op_db: {name}": count for name, count in counts.items()})
-    print(f"op_db shard {shard}:", ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    print(f"op_db shard {shard}, part {part}:", ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
     assert not outcome.failing
     assert not outcome.wrong_statistics, outcome.wrong_statistics[:5]
     assert {name: why for name, why in outcome.differing.items() if name not in DIFFERING} == {}

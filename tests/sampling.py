@@ -1,0 +1,74 @@
+"""A choice of the tests of long suites, the same in every run: `pytest --sampled` runs it, plain `pytest` runs them all.
+
+    @pytest.mark.sampled(4)  # one in four of the cases; sampled(4, each="kind"): one in four of those of each kind
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("size", SIZES)
+    def test_a_file_is_read(kind: str, size: int) -> None: ...
+
+Of the cases of such a test those are kept whose names have the smallest digests, and one at least. The end of a run tells what is sampled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from itertools import chain
+
+import pytest
+
+_KEY = "sampled"
+"""Under it a process of pytest-xdist tells the first one what it left out."""
+
+
+class Sampling:
+    """The plugin."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[int, int]] = {}
+        """Of each sampled test: how many of its cases run, and how many there are."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leaves out the other cases of sampled tests."""
+        tests: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            if item.get_closest_marker("sampled") is not None:
+                tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        left_out: set[pytest.Item] = set()
+        for name, cases in tests.items():
+            mark = cases[0].get_closest_marker("sampled")
+            assert mark is not None
+            kept = chosen(cases, *mark.args, **mark.kwargs)
+            left_out |= set(cases) - kept
+            self._told[name] = len(kept), len(cases)
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[_KEY] = self._told
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """Takes over what another process left out: all of them leave out the same."""
+        self._told |= getattr(node, "workeroutput", {}).get(_KEY, {})
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Tells which tests are sampled."""
+        if self._told:
+            terminalreporter.section("sampled; make test-all runs them all")
+            for name, (kept, count) in sorted(self._told.items()):
+                terminalreporter.line(f"{kept} of {count}: {name}")
+
+
+def chosen(cases: Sequence[pytest.Item], one_in: int, *, each: str | None = None) -> set[pytest.Item]:
+    """One in so many of the cases, or of those with the same value of the parameter `each`, by the digests of their names."""
+    kinds: dict[object, list[pytest.Item]] = {}
+    for case in cases:
+        assert isinstance(case, pytest.Function), case
+        kinds.setdefault(None if each is None else case.callspec.params[each], []).append(case)
+    kept = (sorted(kind, key=_digest)[: math.ceil(len(kind) / one_in)] for kind in kinds.values())
+    return set(chain.from_iterable(kept))
+
+
+def _digest(case: pytest.Item) -> bytes:
+    return hashlib.sha256(case.nodeid.encode()).digest()
