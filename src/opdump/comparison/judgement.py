@@ -10,8 +10,10 @@ from opdump import amounts
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
 from opdump.comparison.alignment import Alignment, Precedents, align
+from opdump.comparison.by_bounds import Bounded, is_bounded, judge_by_bounds
 from opdump.comparison.by_statistics import StatisticsComparison, have_same_phases
 from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
+from opdump.comparison.inferred_makers import with_makers
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.pairs import Outputs, outputs_of
@@ -60,6 +62,7 @@ def judge(
     found = Judgement()
     before: Comparison | None = None
     before_alone: StatisticsComparison | None = None
+    bounded: Bounded | None = None
     precedents = Precedents()
     traces = _Traces(a, b, steps, rank)
     for number, (here, _) in enumerate(steps):
@@ -81,16 +84,20 @@ def judge(
             alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b), precedents)
             precedents.add(trace_a, trace_b, alignment)
             _add_matches(found, trace_a, trace_b, alignment)
-            if _has_elements(trace_a) and _has_elements(trace_b):
-                before = Comparison(trace_a, trace_b, alignment, before, partial(traces.of, number + 1))
-                _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment))
-                before.release()
-            else:
+            if not (_has_elements(trace_a) and _has_elements(trace_b)):
                 found.alone.add(here)
                 before_alone = StatisticsComparison(trace_a, trace_b, alignment, before_alone)
                 judged = before_alone.judged()
                 found.suspects = judged.suspects
                 trace_a, trace_b, alignment = judged.a, judged.b, judged.alignment
+            elif is_bounded(trace_a, trace_b):
+                bounded = judge_by_bounds(trace_a, trace_b, alignment, bounded)
+                found.suspects = bounded.suspects
+                found.notes += [note for note in bounded.notes if note not in found.notes]
+            else:
+                before = Comparison(trace_a, trace_b, alignment, before, partial(traces.of, number + 1))
+                _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment))
+                before.release()
             if found.suspects:
                 found.window = window(trace_a, trace_b, alignment, found.suspects[0])
         if found.suspects:
@@ -112,7 +119,8 @@ class _Traces:
             return None
         if number not in self._read:
             here, there = self._steps[number]
-            self._read[number] = read_step(self._a, here, self._rank), read_step(self._b, there, self._rank)
+            one, other = read_step(self._a, here, self._rank), read_step(self._b, there, self._rank)
+            self._read[number] = with_makers(one), with_makers(other)
             self._read.pop(number - 2, None)
         return self._read[number]
 
