@@ -43,6 +43,29 @@ class ResNet(nn.Module):
         return functional.softmax(self.out(x), -1)
 
 
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(12, 32), nn.GELU(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.softmax(self.layers(x), -1)
+
+
+class ConvNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, 1, 1), nn.BatchNorm2d(8, eps=1e-3)
+        self.second, self.other_norm = nn.Conv2d(8, 16, 3, 1, 1), nn.BatchNorm2d(16, eps=1e-3)
+        self.out = nn.Linear(256, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.relu(self.norm(self.first(x))), 2)
+        x = functional.avg_pool2d(functional.relu(self.other_norm(self.second(x))), 2)
+        result: Tensor = self.out(x.permute(0, 2, 3, 1).flatten(1))
+        return result
+
+
 class Layer(nn.Module):
     """Attention by hand, since PyTorch runs a layer of its own as one operator."""
 
@@ -126,6 +149,8 @@ def _tokens() -> Tensor:
 
 
 NETWORKS: Final[Mapping[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]]] = {
+    "mlp": (Perceptron, lambda: torch.randn(6, 12)),
+    "cnn": (ConvNet, lambda: _image(3)),
     "resnet": (ResNet, lambda: _image(3)),
     "transformer": (Transformer, _tokens),
     "encoder": (Encoder, _tokens),

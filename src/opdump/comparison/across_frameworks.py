@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from opdump.adapters.replay import replayer_of
+from opdump.checks.operator_classes import class_of
 from opdump.comparison.stretches import between, named
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Node, Trace
@@ -112,8 +113,8 @@ def _narrowed(
 
     A pair that fails is doubtful: if the values after it are as they should be without it, it was no pair.
     """
-    open_a = _open(a, [failure.pair.a[0] for failure in failures], {place[0] for place in pairs})
-    open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b[0] for pair in pairs.values()})
+    open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs))
+    open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()})
     pairs = {**match_kinds(open_a, open_b), **pairs}
     left = run_on_values(a, b, pairs).failures
     trials = _TRIALS
@@ -138,16 +139,16 @@ def _narrowed(
     return pairs, left
 
 
-def _open(trace: Trace, failed: Iterable[int], ends: Collection[int]) -> list[Node]:
+def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place]) -> list[Node]:
     """The nodes between a value that fails and those before it, and the nodes that lead to no value of the other run."""
-    found = {node.index for last in failed for node in between(trace, last, ends) if node.index not in ends}
-    found |= {node.index for node in trace.nodes} - _with_ancestors(trace, ends)
+    found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
+    found |= {node.index for node in trace.nodes} - _with_ancestors(trace, {index for index, _ in ends})
     return [trace.nodes[index] for index in sorted(found)]
 
 
 def _leads_to_a_pair(trace: Trace, index: int, pairs: Mapping[Place, Pair]) -> bool:
     return any(
-        index in {node.index for node in between(trace, place[0], {other[0] for other in pairs} - {index})}
+        index in {node.index for node in between(trace, place[0], {other for other in pairs if other[0] != index})}
         for place in pairs
         if place[0] > index
     )
@@ -155,15 +156,15 @@ def _leads_to_a_pair(trace: Trace, index: int, pairs: Mapping[Place, Pair]) -> b
 
 def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> bool:
     """Whether either program has results that the other has not."""
-    ours = _with_ancestors(a, {place[0] for place in pairs})
-    theirs = _with_ancestors(b, {pair.b[0] for pair in pairs.values()})
+    ours = _explained(a, {place[0] for place in pairs})
+    theirs = _explained(b, {pair.b[0] for pair in pairs.values()})
     return not (_results(a) <= ours or _results(b) <= theirs)
 
 
 def _count(a: Trace, b: Trace, found: Outcome, sides: tuple[str, str]) -> None:
     """Tells operators whose values the other run has from those that lead to one, and from those that lead to no result of the other program."""
     direct = {pair.a[0] for pair in found.pairs}, {pair.b[0] for pair in found.pairs}
-    led = _with_ancestors(a, direct[0]), _with_ancestors(b, direct[1])
+    led = _explained(a, direct[0]), _explained(b, direct[1])
     left = {node.index for node in a.nodes} - led[0], {node.index for node in b.nodes} - led[1]
     none: set[int] = set()
     found.between = led[0] - direct[0], led[1] - direct[1]
@@ -184,6 +185,19 @@ def _count(a: Trace, b: Trace, found: Outcome, sides: tuple[str, str]) -> None:
 def _results(trace: Trace) -> set[int]:
     """The operators whose outputs no other reads."""
     return {node.index for node in trace.nodes} - {maker for node in trace.nodes for maker, _ in node.makers.values()}
+
+
+def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
+    """These nodes, those that they depend on, and those that only move what these gave."""
+    found = _with_ancestors(trace, nodes)
+    for node in trace.nodes:
+        if (
+            class_of(node.op.op_type) == "moves"
+            and node.makers
+            and all(maker in found for maker, _ in node.makers.values())
+        ):
+            found.add(node.index)
+    return found
 
 
 def _with_ancestors(trace: Trace, nodes: Iterable[int]) -> set[int]:

@@ -42,16 +42,15 @@ _CHOOSES: Final = frozenset({"MaxPool", "MaxPool3D", "AdaptiveMaxPool2D", "ClipB
 """Concepts that give elements as they are, and may be an error's place all the same."""
 
 
-def between(trace: Trace, last: int, ends: Collection[int]) -> list[Node]:
-    """The nodes that lead to this one, back to those whose values both runs have, in order."""
+def between(trace: Trace, last: int, ends: Collection[Place]) -> list[Node]:
+    """The nodes that lead to this one, back to the outputs that both runs have, in order."""
     found: set[int] = set()
     waiting = [last]
     while waiting:
         index = waiting.pop()
-        if index in found or (index in ends and index != last):
-            continue
-        found.add(index)
-        waiting += [maker for maker, _ in trace.nodes[index].makers.values()]
+        if index not in found:
+            found.add(index)
+            waiting += [maker[0] for maker in trace.nodes[index].makers.values() if maker not in ends]
     return [trace.nodes[index] for index in sorted(found)]
 
 
@@ -89,8 +88,8 @@ def named(
     `sides` is what the two runs are called in words.
     """
     pair = failure.pair
-    ours = between(a, pair.a[0], {place[0] for place in pairs})
-    theirs = between(b, pair.b[0], {each.b[0] for each in pairs.values()})
+    ours = between(a, pair.a[0], pairs)
+    theirs = between(b, pair.b[0], {each.b for each in pairs.values()})
     other = b.nodes[pair.b[0]]
     how = _how(failure, ours, theirs, sides)
     if failure.given is None:

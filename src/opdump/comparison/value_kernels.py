@@ -27,7 +27,7 @@ def wrong_kernel(
 
     `off` is how far the two values are apart.
     """
-    ends = {place[0] for place in pairs}, {each.b[0] for each in pairs.values()}
+    ends = set(pairs), {each.b for each in pairs.values()}
     for side, (trace, last) in ((1, (b, pair.b[0])), (0, (a, pair.a[0]))):
         for node in between(trace, last, ends[side]):
             for slot, error in _own_errors(node):

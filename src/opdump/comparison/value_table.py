@@ -12,7 +12,7 @@ from opdump.comparison.match_file import Match, StepMatches, names_of
 from opdump.comparison.pairs import Outputs
 from opdump.comparison.stretches import between
 from opdump.comparison.trace import Node, Trace
-from opdump.comparison.value_matching import Pair
+from opdump.comparison.value_matching import Pair, Place
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class ValueTable:
         return Outputs(one, other, pair.kind, score, pair.layout, with_a, with_b, pair in self.found.failing)
 
     @cached_property
-    def _ends(self) -> tuple[set[int], set[int]]:
-        return {pair.a[0] for pair in self.found.pairs}, {pair.b[0] for pair in self.found.pairs}
+    def _ends(self) -> tuple[set[Place], set[Place]]:
+        return {pair.a for pair in self.found.pairs}, {pair.b for pair in self.found.pairs}
 
     @cached_property
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
