@@ -18,6 +18,7 @@ import click
 from opdump.commands import EXIT_INTERRUPTED, EXIT_USAGE
 from opdump.commands.progress_bar import progress_bar
 from opdump.errors import OpdumpError
+from opdump.interpreter.garbage import collected_rarely
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -94,7 +95,7 @@ def compare(
         raise click.UsageError("one dump alone: name a second one, or two of its steps: --step 3:4")
     try:
         first, second = steps if steps is not None else (None, None)
-        with progress_bar() as progress, _executor(jobs) as executor:
+        with collected_rarely(), progress_bar() as progress, _executor(jobs) as executor:
             result = compare_dumps(
                 a,
                 a if b is None else b,
