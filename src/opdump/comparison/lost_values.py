@@ -7,7 +7,6 @@ step count, and on these ways the operators that begin them.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,15 +16,13 @@ from typing import Final, Literal
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import epsilon_of
+from opdump.comparison.ends_in_parts import OF_LISTS, Ends, Output, without_parts
 from opdump.comparison.statistics_apart import apart
 from opdump.comparison.trace import Node, Trace
 from opdump.comparison.value_index import ValueIndex, has_statistics, norm_of
-from opdump.op_types import bare_name
 from opdump.records import TensorRecord
 
 State = Literal["known", "constant", "noise", "unknown"]
-Output = tuple[int, int]
-"""A node and a slot of its outputs."""
 
 _BASE: Final = 2e-5
 """Rounding of float32 moves statistics by less than this part of the root mean square, but where they cancel."""
@@ -37,13 +34,6 @@ _CANCELS: Final = 1e-5
 """Sums that are so much smaller than what they are sums of are what cancellation left."""
 _SHARE: Final = 0.1
 """A type that at least this share of the values of a run has is its choice, and no accident."""
-_MOST_PARTS: Final = 4
-_MOST_TRIED: Final = 20_000
-"""Combinations of so many parts, of which there are more, are not tried."""
-_OF_SQUARES: Final = 4.0
-"""Squares, and what six digits leave of them, are off by so many times as much."""
-_MOST_WHOLES: Final = 96
-"""Tensors that are parts of others are looked for among so many at most."""
 _MOST: Final = 1e-3
 """Values that are further apart are not the same, however far their inputs are."""
 _COARSE_GROWTH: Final = 8.0
@@ -53,8 +43,6 @@ _NOTHING: Final = 1e-4
 _PRODUCTS: Final = frozenset({"mm", "bmm", "mv", "dot"})
 _SUMS: Final = _PRODUCTS | {"sum", "mean", "add", "sub", "rsub", "addmm", "baddbmm", "cumsum", "convolution"}
 _ARRANGES: Final = frozenset({"cat", "stack", "copy"})
-_OF_LISTS: Final = "_foreach_"
-"""What the names of operators begin with that do the same to each of a list of tensors."""
 _DIVISORS: Final = MappingProxyType({"div": 1, "addcdiv": 2})
 """The input that an operator divides by."""
 
@@ -89,10 +77,10 @@ class StepValues:
         return self._traced(later[0].came_from, later[1].came_from)
 
     def _traced(self, ends_a: Collection[Output], ends_b: Collection[Output]) -> tuple[Lost, Lost]:
-        lost_a, lost_b = _without_parts(self.a.of(ends_a), self.b.of(ends_b), self._base)
+        lost_a, lost_b = without_parts(self.a.of(ends_a), self.b.of(ends_b), self._base)
         if not lost_a and not lost_b:
             return Lost(), Lost()
-        unread_a, unread_b = _without_parts(self.a.of(self.a.unread()), self.b.of(self.b.unread()), self._base)
+        unread_a, unread_b = without_parts(self.a.of(self.a.unread()), self.b.of(self.b.unread()), self._base)
         return self.a.traced(lost_a, unread_a), self.b.traced(lost_b, unread_b)
 
 
@@ -329,14 +317,14 @@ def only_arranges(node: Node) -> bool:
 def _inputs_of(node: Node, slot: int) -> list[int]:
     """The inputs that an output is made of: all, but where an operator does the same to each of a list of tensors."""
     slots, count = sorted(node.inputs), len(node.outputs)
-    if not node.bare_type.startswith(_OF_LISTS) or count < 2 or len(slots) % count:
+    if not node.bare_type.startswith(OF_LISTS) or count < 2 or len(slots) % count:
         return slots
     return slots[sorted(node.outputs).index(slot) :: count]
 
 
 def _kind(node: Node) -> str:
     """What an operator does, to one tensor or to each of a list."""
-    return node.bare_type.removeprefix(_OF_LISTS)
+    return node.bare_type.removeprefix(OF_LISTS)
 
 
 def _divides_by_nothing(node: Node, slot: int) -> bool:
@@ -367,81 +355,3 @@ def _share_left(node: Node, slot: int) -> float:
     else:
         return math.inf
     return norm / scale if scale else math.inf
-
-
-Ends = list[tuple[Output, TensorRecord, bool]]
-"""What a run leaves, and whether it is noise."""
-
-
-def _without_parts(a: Ends, b: Ends, tolerance: float) -> tuple[list[Output], list[Output]]:
-    """What is no noise, and no part of what the other has: q, k and v in one."""
-    a, b = _without_same_totals(a, b, tolerance)
-    used_a: set[Output] = set()
-    used_b: set[Output] = set()
-    for wholes, parts, used_wholes, used_parts in ((b, a, used_b, used_a), (a, b, used_a, used_b)):
-        for place, record, _ in wholes[:_MOST_WHOLES]:
-            found = _parts_of(record, [each for each in parts[:_MOST_WHOLES] if each[0] not in used_parts], tolerance)
-            if found and place not in used_wholes:
-                used_wholes.add(place)
-                used_parts.update(found)
-    a, b = _without_same_totals(
-        [each for each in a if each[0] not in used_a], [each for each in b if each[0] not in used_b], tolerance
-    )
-    return [place for place, _, is_noise in a if not is_noise], [place for place, _, is_noise in b if not is_noise]
-
-
-def _without_same_totals(a: Ends, b: Ends, tolerance: float) -> tuple[Ends, Ends]:
-    """The ends without those of a kind of operator that are the same elements in all, however they are cut into tensors."""
-    kinds = {_kind_of(record) for _, record, _ in (*a, *b)}
-    same = {
-        kind
-        for kind in kinds
-        if _have_same_total(
-            [each for each in a if _kind_of(each[1]) == kind],
-            [each for each in b if _kind_of(each[1]) == kind],
-            tolerance,
-        )
-    }
-    a, b = ([each for each in ends if _kind_of(each[1]) not in same] for ends in (a, b))
-    has_noise = any(is_noise for _, _, is_noise in (*a, *b))
-    return ([], []) if not has_noise and _have_same_total(a, b, tolerance) else (a, b)
-
-
-def _kind_of(record: TensorRecord) -> str:
-    return bare_name(record.op.op_type).removeprefix(_OF_LISTS)
-
-
-def _have_same_total(a: Ends, b: Ends, tolerance: float) -> bool:
-    """Whether as many elements have the same sum of squares; of noise, only how much there is is known."""
-    if sum(math.prod(record.shape) for _, record, _ in a) != sum(math.prod(record.shape) for _, record, _ in b):
-        return False
-    total_a, total_b = (sum(norm_of(record) ** 2 for _, record, _ in ends) for ends in (a, b))
-    noise = sum(norm_of(record) ** 2 for _, record, is_noise in (*a, *b) if is_noise)
-    return abs(total_a - total_b) <= _OF_SQUARES * tolerance * total_a + 2 * noise
-
-
-def _parts_of(whole: TensorRecord, candidates: Ends, tolerance: float) -> list[Output]:
-    """Tensors that have together the elements that one has; of what is noise, only how much there is is known."""
-    size, square = math.prod(whole.shape), norm_of(whole) ** 2
-    top, bottom = float(whole.statistics["max"]), float(whole.statistics["min"])
-    room = tolerance * (top - bottom)
-    small = [
-        (place, record, is_noise)
-        for place, record, is_noise in candidates
-        if math.prod(record.shape) < size
-        and (
-            is_noise
-            or (float(record.statistics["max"]) <= top + room and float(record.statistics["min"]) >= bottom - room)
-        )
-    ]
-    for count in range(2, _MOST_PARTS + 1):
-        if math.comb(len(small), count) > _MOST_TRIED:
-            break
-        for chosen in itertools.combinations(small, count):
-            if sum(math.prod(record.shape) for _, record, _ in chosen) != size:
-                continue
-            squares = sum(norm_of(record) ** 2 for _, record, _ in chosen)
-            noise = sum(norm_of(record) ** 2 for _, record, is_noise in chosen if is_noise)
-            if abs(squares - square) <= _OF_SQUARES * tolerance * square + 2 * noise:
-                return [place for place, _, _ in chosen]
-    return []
