@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.lost_values import Lost, StepValues, only_arranges
-from opdump.comparison.statistics_apart import apart, same_statistics
+from opdump.comparison.origin_meaning import Meanings, odd_inputs
+from opdump.comparison.origin_ranking import Code, Origin, OriginRanking, Pair, code_of
+from opdump.comparison.precision import planted_casts
+from opdump.comparison.statistics_apart import same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.comparison.value_index import has_statistics
-
-_AGREES: Final = 1e-4
-"""Statistics that are closer, relative to the root mean square of the elements, are those of the same tensor."""
-_MOST_REACHED: Final = 0.8
-"""An operator from which this share of all that is lost follows comes before those from which less follows."""
 
 
 def have_same_phases(a: Trace, b: Trace) -> bool:
@@ -30,8 +27,8 @@ def have_same_phases(a: Trace, b: Trace) -> bool:
     return {node.op.phase for node in a.nodes} == {node.op.phase for node in b.nodes}
 
 
-Pair = tuple[Node | None, Node | None]
-"""An operator of A and one of B."""
+Cleared = tuple[frozenset[Code], frozenset[Code]]
+"""Code of A and of B."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +46,44 @@ class StatisticsComparison:
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: StatisticsComparison | None = None) -> None:
         self.a, self.b, self.alignment, self._before = a, b, alignment, before
-        self._users_b = b.users()
         self._values: StepValues = StepValues(a, b, alignment, None if before is None else before._values)
+        self._cleared_before: Cleared = (
+            (frozenset(), frozenset()) if before is None else before._cleared((Lost(), Lost()))
+        )
 
     def judged(self) -> Judged:
         """What speaks against operators, most likely first: of the step before, where it made what now is lost."""
         lost = self._values.lost()
         before, self._before = self._before, None
+        casts = [
+            *planted_casts(self.a, self.alignment.b_of, is_b=False),
+            *planted_casts(self.b, self.alignment.a_of, is_b=True),
+        ]
+        if casts:
+            return Judged(casts, self.a, self.b, self.alignment)
         if before is not None:
-            earlier = before._named(*before._values.lost_later(lost))
+            earlier = before._named(before._values.lost_later(lost))
             if earlier:
                 return Judged(earlier, before.a, before.b, before.alignment)
-        return Judged(self._named(*lost), self.a, self.b, self.alignment)
+        return Judged(self._named(lost), self.a, self.b, self.alignment)
 
-    def _named(self, lost_a: Lost, lost_b: Lost) -> list[Suspect]:
-        pairs = self._pairs(lost_a, lost_b)
+    def _cleared(self, lost: tuple[Lost, Lost]) -> Cleared:
+        """Code whose values came to the same in this step or one before."""
+        sides = self._values.a, self._values.b
+        found = [
+            before | {code_of(node) for node in side.met_again(of_side.nodes)}
+            for before, side, of_side in zip(self._cleared_before, sides, lost, strict=True)
+        ]
+        return found[0], found[1]
 
-        def order(pair: Pair) -> tuple[bool, int, bool]:
-            one, other = pair
-            shares = [
-                lost.origins[node.index]
-                for lost, node in ((lost_a, one), (lost_b, other))
-                if node is not None and node.index in lost.origins
-            ]
-            return max(shares, default=1.0) < _MOST_REACHED, self._place(one, other), other is None
-
+    def _named(self, lost: tuple[Lost, Lost]) -> list[Suspect]:
         found: list[Suspect] = []
-        meant = [each for pair in sorted(pairs, key=order) for each in self._meant(pair, lost_b)]
+        lost_a, lost_b = lost
+        origins = [self._origin(pair, lost_a, lost_b) for pair in self._pairs(lost_a, lost_b)]
+        cleared = self._cleared(lost)
+        ranked = OriginRanking(self.a, self.b, self.alignment, cleared).ranked(origins)
+        meanings = Meanings(self.a, self.b, self.alignment, lost_b, cleared)
+        meant = [*self._overwritten(lost_b), *(each for origin in ranked for each in meanings.of(origin.pair))]
         # What only one program puts elsewhere changes nothing by itself.
         telling = [(one, other) for one, other in meant if one is not None or other is None or not only_arranges(other)]
         for one, other in telling or meant:
@@ -83,6 +91,29 @@ class StatisticsComparison:
             if all(suspect.place != each.place or suspect.kind != each.kind for each in found):
                 found.append(suspect)
         return found
+
+    def _overwritten(self, lost: Lost) -> Iterator[Pair]:
+        """Who reads first what somebody else wrote over in B, and not in A."""
+        seen = set()
+        for index in sorted(lost.nodes):
+            other = self.b.nodes[index]
+            partner = self.alignment.a_of.get(index)
+            one = None if partner is None else self.a.nodes[partner]
+            slot = self._overwritten_slot(one, other)
+            if slot is not None and other.makers[slot] not in seen:
+                seen.add(other.makers[slot])
+                yield one, other
+
+    def _origin(self, pair: Pair, lost_a: Lost, lost_b: Lost) -> Origin:
+        shares = [
+            lost.origins[node.index]
+            for lost, node in zip((lost_a, lost_b), pair, strict=True)
+            if node is not None and node.index in lost.origins
+        ]
+        reads_given = any(
+            node is not None and node.index in lost.given for lost, node in zip((lost_a, lost_b), pair, strict=True)
+        )
+        return Origin(pair, reads_given, max(shares, default=0.0), self._place(*pair))
 
     def _pairs(self, lost_a: Lost, lost_b: Lost) -> list[Pair]:
         """The operators at which values are lost, those of both programs together where they belong together."""
@@ -111,40 +142,6 @@ class StatisticsComparison:
         pairs += [(self.a.nodes[a_of[index]], self.b.nodes[index]) for index in sorted(matched)]
         return pairs
 
-    def _meant(self, pair: Pair, lost: Lost) -> Iterator[Pair]:
-        """What is meant by an operator: of a copy what reads it, of one that reads another value who made that, if that differs itself."""
-        one, other = pair
-        if other is not None and (other.moves or other.bare_type == "copy"):
-            readers = [index for index, _ in self._users_b.get((other.index, 0), ()) if index in lost.nodes]
-            if readers and readers[0] in self.alignment.a_of:
-                yield self.a.nodes[self.alignment.a_of[readers[0]]], self.b.nodes[readers[0]]
-                return
-        if one is not None and other is not None:
-            yield from self._wired_before(one, other)
-        yield pair
-        if one is not None and other is not None:
-            yield from self._crossed(one, other)
-
-    def _wired_before(self, one: Node, other: Node) -> Iterator[Pair]:
-        """Who made what a pair reads otherwise, where both have them and these read something else themselves."""
-        for slot in _odd_inputs(one, other):
-            maker_a, maker_b = one.makers.get(slot), other.makers.get(slot)
-            if maker_a is None or maker_b is None or self.alignment.b_of.get(maker_a[0]) != maker_b[0]:
-                continue
-            before, after = self.a.nodes[maker_a[0]], self.b.nodes[maker_b[0]]
-            yield from self._wired_before(before, after)
-            if differing(before, after) or any(_odd_inputs(before, after)):
-                yield before, after
-
-    def _crossed(self, one: Node, other: Node) -> Iterator[Pair]:
-        """Who made what a pair reads otherwise, where that is another operator that both have."""
-        for slot in _odd_inputs(one, other):
-            maker_a, maker_b = one.makers.get(slot), other.makers.get(slot)
-            if maker_a is not None and maker_b is not None:
-                partner = self.alignment.a_of.get(maker_b[0])
-                if partner is not None and partner != maker_a[0] and maker_a[0] in self.alignment.b_of:
-                    yield self.a.nodes[partner], self.b.nodes[maker_b[0]]
-
     def _nearest(self, one: Node, others: list[Node]) -> Node | None:
         place = self._place(one, None)
         return min(others, key=lambda other: abs(other.index - place), default=None)
@@ -159,6 +156,11 @@ class StatisticsComparison:
     def _suspect(self, one: Node | None, other: Node | None) -> Suspect:
         if other is None:
             return Suspect("missing", one, None, "output", 0, math.inf, "B has nowhere what it gives")
+        overwritten = self._overwritten_slot(one, other)
+        if overwritten is not None:
+            made_by = self.b.nodes[other.makers[overwritten][0]].op.op_name
+            what = f"is not what {made_by} wrote there, by its statistics, and no operator wrote there since"
+            return Suspect("memory", one, other, "input", overwritten, math.inf, what)
         if one is None:
             return Suspect("extra", None, other, "output", 0, math.inf, "A has nowhere what it gives")
         if one.bare_type != other.bare_type:
@@ -168,18 +170,19 @@ class StatisticsComparison:
         if arguments:
             changes = ", ".join(f"{name}: {old} in A, {new} in B" for name, (old, new) in sorted(arguments.items()))
             return Suspect("argument", one, other, "output", 0, math.inf, changes)
-        for slot in _odd_inputs(one, other):
+        for slot in odd_inputs(one, other):
             record = other.inputs[slot]
             if slot not in other.makers and slot not in one.makers:
                 kind: Kind = "parameter" if leaf_name(record).startswith("Parameter.") else "data"
                 what = f"{leaf_name(record) or 'an input of the program'} differs where it is read first, by its statistics"
                 return Suspect(kind, one, other, "input", slot, math.inf, what)
-            if _is_overwritten(self.b, other, slot) and not _is_overwritten(self.a, one, slot):
-                made_by = self.b.nodes[other.makers[slot][0]].op.op_name
-                what = f"is not what {made_by} wrote there, by its statistics, and no operator wrote there since"
-                return Suspect("memory", one, other, "input", slot, math.inf, what)
             return Suspect("input", one, other, "input", slot, math.inf, "reads something else, by its statistics")
         return Suspect("kernel", one, other, "output", 0, math.inf, "inputs have the same statistics")
+
+    def _overwritten_slot(self, one: Node | None, other: Node) -> int | None:
+        """An input that somebody else wrote over in B, and not in A."""
+        slots = (slot for slot in other.makers if _is_overwritten(self.b, other, slot))
+        return next((slot for slot in slots if one is None or not _is_overwritten(self.a, one, slot)), None)
 
 
 def _is_overwritten(trace: Trace, node: Node, slot: int) -> bool:
@@ -188,7 +191,7 @@ def _is_overwritten(trace: Trace, node: Node, slot: int) -> bool:
         return False
     maker, output = node.makers[slot]
     made, read = trace.nodes[maker].outputs.get(output), node.inputs[slot]
-    if made is None or not has_statistics(made):
+    if made is None or not has_statistics(made) or math.prod(made.shape) != math.prod(read.shape):
         return False
     return made.memory is not None and made.memory == read.memory and not same_statistics(made, read)
 
@@ -199,13 +202,3 @@ def _is_of_same_type(one: Node, other: Node) -> bool:
 
 def _gives_same_sizes(one: Node, other: Node) -> bool:
     return one.sizes == other.sizes and one.op.phase == other.op.phase
-
-
-def _odd_inputs(one: Node, other: Node) -> Iterator[int]:
-    """The inputs of a pair of operators that have other statistics."""
-    for slot, record in other.inputs.items():
-        before = one.inputs.get(slot)
-        if before is not None and has_statistics(record) and has_statistics(before):
-            distance = apart(before, record)
-            if distance is not None and distance > _AGREES:
-                yield slot

@@ -17,6 +17,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.ends_in_parts import OF_LISTS, Ends, Output, without_parts
+from opdump.comparison.joined_values import joined
 from opdump.comparison.statistics_apart import apart
 from opdump.comparison.trace import Node, Trace
 from opdump.comparison.value_index import ValueIndex, has_statistics, norm_of
@@ -54,8 +55,16 @@ class Lost:
     nodes: frozenset[int] = frozenset()
     origins: Mapping[int, float] = field(default_factory=dict)
     """With the share of what is lost that follows from each; all where a loss does."""
+    is_certain: bool = False
+    """Whether the other run has some of what is lost in no pieces either."""
+    given: frozenset[int] = frozenset()
+    """Of these nodes, those that read what no operator of the run was seen to make."""
     came_from: frozenset[Output] = frozenset()
     """What the step before made and these ways begin with."""
+
+
+Left = Mapping[Hashable, tuple[Output | None, State]]
+"""What steps before left that the other run does not have, by its statistics: who made it in the last of them, and what it is."""
 
 
 class StepValues:
@@ -63,25 +72,41 @@ class StepValues:
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: StepValues | None = None) -> None:
         self._base = max(_BASE, _ROUNDINGS * max(_usual_rounding(a), _usual_rounding(b)))
-        certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
-        certain_b = {alignment.b_of[here] for here in certain}
-        self.a: _Side = _Side(a, b, alignment.b_of, certain, self._base, None if before is None else before.a)
-        self.b: _Side = _Side(b, a, alignment.a_of, certain_b, self._base, None if before is None else before.b)
+        self._certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
+        self._alignment = alignment
+        self._left: tuple[Left, Left] = ({}, {}) if before is None else (before.a.remembered(), before.b.remembered())
+        self.a: _Side
+        self.b: _Side
+        self.a, self.b = self._sides(a, b, (), ())
+
+    def _sides(
+        self, a: Trace, b: Trace, pieces_a: Collection[TensorRecord], pieces_b: Collection[TensorRecord]
+    ) -> tuple[_Side, _Side]:
+        """Both runs. Of each the pieces are known as well: the other has them, cut into tensors in another way."""
+        certain_b = {self._alignment.b_of[here] for here in self._certain}
+        return (
+            _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0]),
+            _Side(b, a, pieces_b, self._alignment.a_of, certain_b, self._base, self._left[1]),
+        )
 
     def lost(self) -> tuple[Lost, Lost]:
         """What each run leaves at the end of the step that the other does not."""
         return self._traced(self.a.ends(), self.b.ends())
 
     def lost_later(self, later: tuple[Lost, Lost]) -> tuple[Lost, Lost]:
-        """What this step made that leads to what is lost in the next."""
-        return self._traced(later[0].came_from, later[1].came_from)
+        """What this step made that leads to what is lost in the next, and the other run has not in pieces either."""
+        lost = self._traced(later[0].came_from, later[1].came_from)
+        return lost if any(each.is_certain for each in lost) else (Lost(), Lost())
 
     def _traced(self, ends_a: Collection[Output], ends_b: Collection[Output]) -> tuple[Lost, Lost]:
         lost_a, lost_b = without_parts(self.a.of(ends_a), self.b.of(ends_b), self._base)
         if not lost_a and not lost_b:
             return Lost(), Lost()
         unread_a, unread_b = without_parts(self.a.of(self.a.unread()), self.b.of(self.b.unread()), self._base)
-        return self.a.traced(lost_a, unread_a), self.b.traced(lost_b, unread_b)
+        # Whether anything is lost is not asked of the pieces: where one is found and the next is noise, the rest would not add up.
+        pieces = joined(_records(self.a.trace), _records(self.b.trace), self._base)
+        a, b = self._sides(self.a.trace, self.b.trace, *pieces)
+        return a.traced(lost_a, unread_a), b.traced(lost_b, unread_b)
 
 
 def _records(trace: Trace) -> Iterator[TensorRecord]:
@@ -110,14 +135,15 @@ class _Side:
         self,
         trace: Trace,
         other: Trace,
+        pieces: Collection[TensorRecord],
         matched: Mapping[int, int],
         certain: Collection[int],
         base: float,
-        before: _Side | None,
+        left: Left,
     ) -> None:
         self.trace, self._other, self._matched, self._certain, self._base = trace, other, matched, certain, base
         self._most = max(_MOST, _COARSE_GROWTH * base)
-        self._values = ValueIndex(_records(other), self._most)
+        self._values = ValueIndex([*_records(other), *pieces], self._most)
         self.states: dict[Output, State] = {}
         self._drifts: dict[Output, float] = {}
         """How far what is known is from what it is known as; of others, what their inputs are."""
@@ -126,13 +152,15 @@ class _Side:
         self._changed: set[Output] = set()
         """What the other run has somewhere, but not where it belongs."""
         self._read: dict[Output, State] = {}
-        self._left = {} if before is None else before._remembered()
+        self._left = left
+        self._given: set[int] = set()
+        """Nodes that read what no operator made, and the other run has nowhere."""
         self._came_from: dict[Output, Output] = {}
         """Inputs that the step before made and the other run does not have: who made them there."""
         for node in trace.nodes:
             self._follow(node)
 
-    def _remembered(self) -> dict[Hashable, tuple[Output | None, State]]:
+    def remembered(self) -> Left:
         """What the other run does not have of this step and those before, by its statistics: who made it in this step, and what it is."""
         found: dict[Hashable, tuple[Output | None, State]] = {
             key: (None, state) for key, (_, state) in self._left.items()
@@ -169,7 +197,7 @@ class _Side:
     def _state_of_unknown(self, node: Node, slot: int, states: Collection[State], is_changed: bool) -> State:
         record, partner = node.outputs[slot], self._matched.get(node.index)
         is_selector = partner is None and not epsilon_of(record.dtype)
-        if is_selector or (not set(states) - {"constant"} and not is_changed):
+        if is_selector or node.bare_type.endswith("_like") or (not set(states) - {"constant"} and not is_changed):
             return "constant"
         if self._cancels(node, slot):
             return "noise"
@@ -209,6 +237,7 @@ class _Side:
             return ("noise" if is_frail else "constant" if _is_uniform(record) else "known"), distance
         if maker is None:
             if made is None:
+                self._given.add(node.index)
                 return "unknown", 0.0
             if made[0] is not None and made[1] == "unknown":
                 self._came_from[node.index, slot] = made[0]
@@ -260,6 +289,25 @@ class _Side:
             if self.states.get(place) in ("unknown", "noise") and not self._is_elsewhere(place)
         ]
 
+    def met_again(self, lost: Collection[int]) -> Iterator[Node]:
+        """Operators that give what the other run does not have, and all that is made of it comes to the same before long, to rounding."""
+        users = self.trace.users()
+        apart = set(lost)
+        for node in reversed(self.trace.nodes):
+            unknown = [slot for slot in node.outputs if self.states.get((node.index, slot)) == "unknown"]
+            readers = [index for slot in node.outputs for index, _ in users.get((node.index, slot), ())]
+            if node.index in apart or not unknown or not readers:
+                continue
+            if any(index in apart or self._is_off(index) for index in readers):
+                apart.add(node.index)
+            else:
+                yield node
+
+    def _is_off(self, index: int) -> bool:
+        """Whether a node gives what the other run has by and large alone."""
+        places = ((index, slot) for slot in self.trace.nodes[index].outputs)
+        return any(self.states.get(place) == "known" and self._drifts[place] > self._base for place in places)
+
     def _is_elsewhere(self, place: Output) -> bool:
         """Whether the other run has a value, though from another operator."""
         return (
@@ -267,7 +315,10 @@ class _Side:
         )
 
     def traced(self, ends: Collection[Output], unread: Collection[Output]) -> Lost:
-        """The ways that lead to some ends."""
+        """The ways that lead to some ends, of those that the other run has in no pieces either if there are such."""
+        certain = [end for end in ends if self.states[end] == "unknown"]
+        ends = certain or ends
+        unread = [end for end in unread if self.states[end] == "unknown"]
         if not ends and not unread:
             return Lost()
         reached: dict[int, set[Output]] = {}
@@ -298,7 +349,7 @@ class _Side:
         losses = set(unread)
         most = max(len(reached[index]) for index in origins)
         shares = {index: 1.0 if reached[index] & losses else len(reached[index]) / most for index in sorted(origins)}
-        return Lost(frozenset(reached), shares, frozenset(came_from))
+        return Lost(frozenset(reached), shares, bool(certain), frozenset(self._given & origins), frozenset(came_from))
 
 
 def _key(record: TensorRecord) -> Hashable:
