@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.lost_values import Lost, StepValues, only_arranges
-from opdump.comparison.origin_meaning import Meanings, odd_inputs
-from opdump.comparison.origin_ranking import Code, Origin, OriginRanking, Pair, code_of
+from opdump.comparison.origin_meaning import Meanings
+from opdump.comparison.origin_ranking import Code, Origin, OriginRanking, Pair, code_of, odd_inputs
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.statistics_apart import same_statistics
 from opdump.comparison.suspects import Kind, Suspect
@@ -85,7 +85,11 @@ class StatisticsComparison:
         meanings = Meanings(self.a, self.b, self.alignment, lost_b, cleared)
         meant = [*self._overwritten(lost_b), *(each for origin in ranked for each in meanings.of(origin.pair))]
         # What only one program puts elsewhere changes nothing by itself.
-        telling = [(one, other) for one, other in meant if one is not None or other is None or not only_arranges(other)]
+        telling = [
+            (one, other)
+            for one, other in meant
+            if one is not None or other is None or other.index in lost_b.given or not only_arranges(other)
+        ]
         for one, other in telling or meant:
             suspect = self._suspect(one, other)
             if all(suspect.place != each.place or suspect.kind != each.kind for each in found):

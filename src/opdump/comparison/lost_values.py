@@ -153,6 +153,10 @@ class _Side:
         """What the other run has somewhere, but not where it belongs."""
         self._read: dict[Output, State] = {}
         self._left = left
+        self._made: dict[Hashable, Output] = {}
+        """The last operator so far that gave what has these statistics."""
+        self._makers: dict[Output, Output] = {}
+        """Who made each input."""
         self._given: set[int] = set()
         """Nodes that read what no operator made, and the other run has nowhere."""
         self._came_from: dict[Output, Output] = {}
@@ -172,6 +176,7 @@ class _Side:
         return found
 
     def _follow(self, node: Node) -> None:
+        self._makers.update({(node.index, slot): maker for slot, maker in node.makers.items()})
         read = {slot: self._input(node, slot) for slot in node.inputs}
         for slot, (state, _) in read.items():
             self._read[node.index, slot] = state
@@ -193,6 +198,7 @@ class _Side:
         is_known = is_near or is_arranged
         self.states[place] = "known" if is_known else self._state_of_unknown(node, slot, states, is_changed)
         self._drifts[place] = distance if is_near else drift
+        self._made[_key(record)] = place
 
     def _state_of_unknown(self, node: Node, slot: int, states: Collection[State], is_changed: bool) -> State:
         record, partner = node.outputs[slot], self._matched.get(node.index)
@@ -218,7 +224,7 @@ class _Side:
             if distance is not None:
                 if distance <= self._base or _is_uniform(record):
                     return distance, False
-                if distance > self._tolerance(drift) and (node.index in self._certain or differing(one, node)):
+                if differing(one, node) or (distance > self._tolerance(drift) and node.index in self._certain):
                     return distance, True
         return self._values.distance(record), False
 
@@ -237,13 +243,21 @@ class _Side:
             return ("noise" if is_frail else "constant" if _is_uniform(record) else "known"), distance
         if maker is None:
             if made is None:
-                self._given.add(node.index)
-                return "unknown", 0.0
+                return self._seen_before(node, slot, record)
             if made[0] is not None and made[1] == "unknown":
                 self._came_from[node.index, slot] = made[0]
             return made[1], 0.0
         made_state = self.states.get(maker, "unknown")
         return ("unknown" if made_state == "known" else made_state), drift
+
+    def _seen_before(self, node: Node, slot: int, record: TensorRecord) -> tuple[State, float]:
+        """What is known of an input that no operator was seen to make: an operator of the step may have given just that."""
+        maker = None if _is_uniform(record) else self._made.get(_key(record))
+        if maker is None:
+            self._given.add(node.index)
+            return "unknown", 0.0
+        self._makers[node.index, slot] = maker
+        return self.states[maker], self._drifts[maker]
 
     def _cancels(self, node: Node, slot: int) -> bool:
         """Whether a sum is what cancellation left of its summands."""
@@ -336,10 +350,10 @@ class _Side:
                 node = self.trace.nodes[index]
                 slots = _inputs_of(node, place[1])
                 makers = {
-                    node.makers[slot]
+                    maker
                     for slot in slots
-                    if slot in node.makers
-                    and self.states.get(node.makers[slot]) == "unknown"
+                    if (maker := self._makers.get((index, slot))) is not None
+                    and self.states.get(maker) == "unknown"
                     and self._read[index, slot] == "unknown"
                 }
                 came_from |= {self._came_from[index, slot] for slot in slots if (index, slot) in self._came_from}

@@ -8,15 +8,13 @@ from typing import Final
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
+from opdump.comparison.differences import epsilon_of
 from opdump.comparison.lost_values import Lost
-from opdump.comparison.origin_ranking import Code, Pair, code_of
-from opdump.comparison.statistics_apart import apart, same_statistics
+from opdump.comparison.origin_ranking import Code, Pair, code_of, odd_inputs
+from opdump.comparison.statistics_apart import same_statistics
 from opdump.comparison.trace import Node, Trace
-from opdump.comparison.value_index import has_statistics
 from opdump.records import TensorRecord
 
-_AGREES: Final = 1e-4
-"""Statistics that are closer, relative to the root mean square of the elements, are those of the same tensor."""
 _ARRANGERS: Final = frozenset(
     {"cat", "stack", "roll", "flip", "index", "index_select", "gather", "take", "sort", "permute_copy", "index_put"}
 )
@@ -52,7 +50,7 @@ class Meanings:
         yield from self._wired_before(one, other)
         yield from self._given_before(one, other)
         arranged = self._arranged(other) if is_same_as_told(one, other) else []
-        yield from (each for each in arranged if each[0] is None or differing(each[0], each[1]))
+        yield from (each for each in arranged if each[0] is None or not is_same_as_told(each[0], each[1]))
         yield pair
         yield from arranged[:_MOST_ARRANGERS]
         yield from self._crossed(one, other)
@@ -74,7 +72,7 @@ class Meanings:
                 if each.index not in matched and each.index not in stretch and code_of(each) not in cleared:
                     stretch[each.index] = each
                     waiting += [trace.nodes[maker] for maker, _ in each.makers.values()]
-            for _, each in sorted(stretch.items()):
+            for each in (each for _, each in sorted(stretch.items()) if _gives_numbers(each)):
                 yield (None, each) if trace is self.b else (each, None)
 
     def _wired_before(self, one: Node, other: Node) -> Iterator[Pair]:
@@ -125,6 +123,11 @@ class Meanings:
                     yield self.a.nodes[partner], self.b.nodes[maker_b[0]]
 
 
+def _gives_numbers(node: Node) -> bool:
+    """Whether it gives more than masks and places."""
+    return any(epsilon_of(record.dtype) for record in node.outputs.values())
+
+
 def _is_seen_as(record: TensorRecord, read: TensorRecord) -> bool:
     """Whether both are the same memory with the same statistics."""
     if record.memory is None or read.memory is None:
@@ -135,13 +138,3 @@ def _is_seen_as(record: TensorRecord, read: TensorRecord) -> bool:
 def is_same_as_told(one: Node, other: Node) -> bool:
     """Whether a pair of operators does the same to the same, as far as arguments and statistics tell."""
     return one.bare_type == other.bare_type and not differing(one, other) and not any(odd_inputs(one, other))
-
-
-def odd_inputs(one: Node, other: Node) -> Iterator[int]:
-    """The inputs of a pair of operators that have other statistics."""
-    for slot, record in other.inputs.items():
-        before = one.inputs.get(slot)
-        if before is not None and has_statistics(record) and has_statistics(before):
-            distance = apart(before, record)
-            if distance is not None and distance > _AGREES:
-                yield slot
