@@ -57,31 +57,22 @@ class OriginRanking:
 
     def ranked(self, origins: Sequence[Origin]) -> list[Origin]:
         """Those that prove something and follow from no other, then the rest; the code that is cleared last."""
-        reach = Reach(self.b)
-        places = {id(each): each.pair[1].index for each in origins if each.pair[1] is not None}
-        reached = {key: reach.of(index) for key, index in places.items()}
+        flow = _Flow(origins, Reach(self.a), Reach(self.b))
         proofs = [each for each in origins if each.reads_given or self._is_aligned(each.pair)]
         cleared = {id(each) for each in origins if each not in proofs and self._is_cleared(each.pair)}
-
-        def follows(origin: Origin, causes: Iterable[Origin]) -> bool:
-            place = places.get(id(origin))
-            return any(place in reached.get(id(each), ()) for each in causes if each is not origin)
-
-        # That an operator reads something else proves less where that may follow from what one program alone runs.
         causes = [each for each in origins if id(each) not in cleared]
-        doubtful = {id(each) for each in proofs if self._reads_otherwise(each) and follows(each, causes)}
-        certain = [each for each in proofs if id(each) not in doubtful]
+        # That an operator reads something else proves less where that may follow from what one program alone runs.
+        certain = [each for each in proofs if each.reads_given or not flow.leads_to_odd_inputs(causes, each)]
 
         def order(origin: Origin) -> tuple[bool, bool, bool, bool, int]:
             is_proof = origin in certain
-            follows_proof = is_proof and follows(origin, certain)
-            return id(origin) in cleared, not is_proof, follows_proof, origin.share < _MOST_REACHED, origin.place
+            follows = flow.leads_to(certain if is_proof else causes, origin)
+            is_small = origin.share < _MOST_REACHED
+            # Where values lead may be hidden by rounding, so a proof is believed all the same.
+            first, second = (follows, is_small) if is_proof else (is_small, follows)
+            return id(origin) in cleared, not is_proof, first, second, origin.place
 
         return sorted(origins, key=order)
-
-    def _reads_otherwise(self, origin: Origin) -> bool:
-        one, other = origin.pair
-        return not origin.reads_given and one is not None and other is not None and any(odd_inputs(one, other))
 
     def _is_aligned(self, pair: Pair) -> bool:
         """Whether both programs have the operator, as far as is known."""
@@ -101,3 +92,38 @@ def odd_inputs(one: Node, other: Node) -> Iterator[int]:
             distance = apart(before, record)
             if distance is not None and distance > _AGREES:
                 yield slot
+
+
+class _Flow:
+    """What follows from the origins, in either run."""
+
+    def __init__(self, origins: Sequence[Origin], a: Reach, b: Reach) -> None:
+        self._reached = {
+            id(origin): tuple(
+                set() if node is None else reach.of(node.index) for node, reach in zip(origin.pair, (a, b), strict=True)
+            )
+            for origin in origins
+        }
+
+    def leads_to(self, causes: Iterable[Origin], origin: Origin) -> bool:
+        """Whether an origin follows from one of others."""
+        places = [None if node is None else node.index for node in origin.pair]
+        return any(
+            place in reached
+            for cause in causes
+            if cause is not origin
+            for place, reached in zip(places, self._reached[id(cause)], strict=True)
+        )
+
+    def leads_to_odd_inputs(self, causes: Iterable[Origin], origin: Origin) -> bool:
+        """Whether what B's operator of an origin reads, and A's does not, is or follows from what another origin gives."""
+        one, other = origin.pair
+        if one is None or other is None:
+            return False
+        makers = {other.makers[slot][0] for slot in odd_inputs(one, other) if slot in other.makers}
+        return any(
+            maker in self._reached[id(cause)][1] or (cause.pair[1] is not None and cause.pair[1].index == maker)
+            for cause in causes
+            if cause is not origin
+            for maker in makers
+        )
