@@ -54,6 +54,7 @@ def test_fault_is_named_by_statistics(folder: Path, name: str, old: str, new: st
     [
         ("factor", ATTENTION, "self.out(y) + x", "self.out(y) + x * 1.01", 22),
         ("momentum", OPTIMIZERS, "before * 0.5", "before * 0.51", 21),
+        ("values", ATTENTION, ".softmax(-1) @ v", ".softmax(-1) @ k", 21),
     ],
 )
 def test_fault_in_a_program_written_anew_is_named_by_statistics(
@@ -63,6 +64,77 @@ def test_fault_in_a_program_written_anew_is_named_by_statistics(
     result = opdump.compare(dumped(folder, f"before_{name}", pair[0]), dumped(folder, name, pair[1].replace(old, new)))
     lines = [each.b.stack[0].line for each in result.introduced[:3] if each.b is not None]
     assert (result.verdict, line in lines) == ("divergent", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "old", "new", "line", "op_type"),
+    [
+        (
+            "eps",
+            ATTENTION,
+            "made.out_proj, nn.LayerNorm(4)",
+            "made.out_proj, nn.LayerNorm(4, eps=0.5)",
+            22,
+            "native_layer_norm",
+        ),
+        ("slower", OPTIMIZERS, "0.1 * momenta[place]", "0.11 * momenta[place]", 22, "mul"),
+    ],
+)
+def test_fault_in_a_program_written_anew_is_named_first_by_statistics(
+    folder: Path, name: str, pair: tuple[str, str], old: str, new: str, line: int, op_type: str
+) -> None:
+    assert pair[1].count(old) == 1
+    result = opdump.compare(dumped(folder, f"before_{name}", pair[0]), dumped(folder, name, pair[1].replace(old, new)))
+    first = result.introduced[0].b
+    assert first is not None
+    assert (first.stack[0].line, first.op_type) == (line, op_type)
+
+
+ORDERED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+one, other, last = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(6, 2)
+optimizer = torch.optim.SGD([*one.parameters(), *other.parameters(), *last.parameters()], lr=0.1)
+data = torch.randn(5, 4)
+for step in range(2):
+    parts = [one(data), other(data)]
+    joined = torch.cat(parts, 1)
+    loss = last(joined.tanh()).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_who_put_parts_into_another_order_is_named_beside_who_gives_something_else_for_it(folder: Path) -> None:
+    turned = ORDERED.replace("torch.cat(parts, 1)", "torch.cat(parts[::-1], 1)")
+    result = opdump.compare(dumped(folder, "ordered", ORDERED), dumped(folder, "turned", turned))
+    assert "cat" in [each.b.op_type for each in result.introduced[:3] if each.b is not None]
+
+
+def test_value_that_loses_precision_is_named_by_statistics(folder: Path) -> None:
+    cast = PROGRAM.replace("x = F.gelu(x)", "x = F.gelu(x).bfloat16().float()")
+    found = opdump.compare(dumped(folder, "original", PROGRAM), dumped(folder, "cast", cast)).introduced[0]
+    assert found.b is not None
+    assert (found.kind, found.b.op_type, found.b.stack[0].line) == ("precision", "_to_copy", 13)
+
+
+def test_who_reads_a_changed_parameter_in_backward_is_named_and_not_the_optimizer(folder: Path) -> None:
+    changed = PROGRAM.replace("    loss.backward()", "    second.weight.detach().numpy()[0, 1] += 2; loss.backward()")
+    result = opdump.compare(dumped(folder, "original", PROGRAM), dumped(folder, "weight", changed))
+    found = result.introduced[0].b
+    assert found is not None
+    assert (found.phase, found.op_type) == ("backward", "mm")
+
+
+def test_what_both_programs_join_otherwise_is_not_named_with_the_fault(folder: Path) -> None:
+    faulty = ATTENTION[1].replace("self.out(y) + x", "self.out(y) + x * 1.01")
+    result = opdump.compare(dumped(folder, "joined_apart", ATTENTION[0]), dumped(folder, "factor_apart", faulty))
+    first = result.introduced[0].b
+    assert first is not None
+    assert first.stack[0].line == 22
 
 
 def test_memory_that_somebody_else_wrote_is_told_by_statistics(folder: Path) -> None:
