@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime")
 import torch
 from torch import Tensor, nn
 
-from tests.comparison.networks import dump_onnx, dump_torch, network
+from tests.comparison.networks import Block, dump_onnx, dump_torch, network
 from tests.comparison.test_across_frameworks import scaled_epsilon
 from tests.parity import ascend_lenet
 from tests.parity.ascend_lenet import DEVICES, GRAPH, NET, STEPS, TIME, Operator, Value
@@ -98,6 +98,31 @@ def test_rounding_of_float16_on_a_device_is_benign_and_not_proven(tmp_path: Path
     assert (result.verdict, list(result.introduced), result.unmatched) == ("benign", [], 0)
     assert any(note.endswith(NOT_PROVEN) for note in result.notes)
     assert {row["state"] for row in result.rows()} == {"identical", "noise"}
+
+
+@pytest.mark.parametrize("name", ["resnet", "transformer", "lstm"])
+def test_float16_on_a_device_is_benign_beside_float32(name: str, tmp_path: Path) -> None:
+    model, given = network(name)
+    others = dump_torch(model, given, tmp_path / "torch"), dump_onnx(model, given, tmp_path / "onnx", "plain")
+    narrow = given.half() if given.is_floating_point() else given
+    device = device_dump(model.half(), narrow, tmp_path / "device")
+    for other in others:
+        result = opdump.compare(device, other)
+        assert (result.verdict, list(result.introduced), result.unmatched) == ("benign", [], 0)
+
+
+def test_an_activation_that_is_missing_in_float16_on_a_device_is_told(tmp_path: Path) -> None:
+    class Bare(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(self.first(x))
+            result: Tensor = torch.relu(self.other_norm(self.second(y)) + self.short(x))
+            return result
+
+    model, given = network("resnet")
+    exported = dump_onnx(model, given, tmp_path / "onnx", "plain")
+    model.get_submodule("layers.1").__class__ = Bare
+    (found,) = opdump.compare(exported, device_dump(model.half(), given.half(), tmp_path / "device")).introduced
+    assert (found.kind, found.a and found.a.op_name) == ("missing", "/layers/layers.1/Relu")
 
 
 def trained(path: Path, *, rate: float, fast: bool) -> Path:

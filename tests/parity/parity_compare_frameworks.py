@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opdump
-from tests.comparison.networks import dump_torch, network
+from tests.comparison.networks import dump_onnx, dump_torch, network
 from tests.parity import peers
 
 ENVIRONMENT: Final = {"PYTHONPATH": f"{peers.ROOT / 'src'}:{peers.ROOT}", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -51,6 +51,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
         state = {each: tensor.numpy() for each, tensor in model.state_dict().items()}
         np.savez(folder / f"{name}.npz", given=given.numpy(), **state)
         dump_torch(model, given, folder / f"{name}_torch")
+        dump_onnx(model, given, folder / f"{name}_onnx", "plain")
     peers.run(peers.TENSORFLOW, [peers.SCRIPTS / "tf_networks.py", folder], ENVIRONMENT)
     return folder
 
@@ -74,6 +75,17 @@ def test_a_difference_in_a_copy_is_named(copies: Path, name: str) -> None:
     assert evidence in found.evidence
     assert found.b is not None
     assert found.b.line.startswith("tf_networks.py:")
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+def test_a_copy_is_judged_against_onnx_runtime_too(copies: Path, name: str) -> None:
+    same = opdump.compare(copies / f"{name}_onnx", copies / name)
+    assert (same.verdict, list(same.introduced), same.unmatched) == ("benign", [], 0)
+    one, other = copies / f"{name}_onnx", copies / f"{name}_planted"
+    (found,), (turned,) = opdump.compare(one, other).introduced, opdump.compare(other, one).introduced
+    assert found.a is not None
+    assert (found.a, found.b) == (turned.b, turned.a)
+    assert found.a.op_type == {"cnn": "BatchNormalization"}.get(name, "Erf")
 
 
 def _copied(folder: Path, epsilon: str) -> Path:

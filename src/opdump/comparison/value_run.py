@@ -23,6 +23,8 @@ ROUNDINGS: Final = 16.0
 """How many times further off than rounding makes A's operators a value of B may be: it may round at other places."""
 _BOUND: Final = 1024.0
 """Units of the element type that an operator of equal inputs may be off, where nothing could be run again."""
+_NARROW_BOUND: Final = 16.0
+"""The same of types narrower than float32, in which few operators add up."""
 _BY_STATISTICS: Final = 1e-3
 _LEAST: Final = 2.0**-52
 """The unit of types that are exact."""
@@ -126,7 +128,8 @@ def _by_replay(a: Trace, b: Trace, pair: Pair, expected: Array, rounded: Array, 
 def _by_bounds(a: Trace, b: Trace, pair: Pair, inherited: float) -> Failure | None:
     """Where A's operator could not be run: what is given agrees, and what comes of it does not by any rounding."""
     epsilon = epsilon_of_pair(a, b, pair)
-    allowed = max(_BOUND * epsilon, _BY_STATISTICS if pair.layout is None else 0.0, ROUNDINGS * inherited)
+    bound = _BOUND if epsilon <= epsilon_of("float32") else _NARROW_BOUND
+    allowed = max(bound * epsilon, _BY_STATISTICS if pair.layout is None else 0.0, ROUNDINGS * inherited)
     if pair.distance <= allowed:
         return None
     return Failure(pair, pair.distance / max(epsilon, _LEAST), pair.distance, inherited)
