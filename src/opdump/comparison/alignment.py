@@ -16,6 +16,7 @@ from difflib import SequenceMatcher
 from types import MappingProxyType
 from typing import Final, Literal
 
+from opdump.comparison.owners import owners
 from opdump.comparison.trace import Node, Trace, leaf_name
 
 Token = Hashable
@@ -161,7 +162,7 @@ def _shaped(node: Node) -> Token:
 
 
 def _typed_with_shape(node: Node) -> Token:
-    return (node.bare_type, node.op.phase, node.shapes[1])
+    return (node.bare_type, node.op.phase, node.shapes[1], node.are_floats)
 
 
 def _match_gaps(a: Sequence[Node], b: Sequence[Node], describe: Callable[[Node], Token], pairs: dict[int, int]) -> None:
@@ -214,7 +215,9 @@ def _follow_data(
     by_storage = _readers_of_storages(b)
     for _ in range(_ROUNDS):
         storages = _common_storages(a, b, pairs, known)
-        sides = _Sides(a, b, users_a, users_b, storages, known)
+        shared = _read_by_the_model(a, storages)
+        owned = owners(a, shared.keys()), owners(b, set(shared.values()))
+        sides = _Sides(a, b, users_a, users_b, storages, known, *owned)
         doubtful = {
             here for here, there in pairs.items() if kinds[here] != "by hand" and sides.is_doubtful(pairs, here, there)
         }
@@ -231,7 +234,7 @@ def _follow_data(
             if node.index in pairs:
                 continue
             key = _key(node)
-            near = _near(node, pairs, users_b, storages, by_storage)
+            near = _near(node, pairs, users_b, storages, by_storage) | sides.of_the_same_owner(node.index)
             candidates = [index for index in near if index in free_b and _key(b.nodes[index]) == key]
             candidates = candidates or [index for index in by_type.get(key, ())[:_MOST_CANDIDATES] if index in free_b]
             scored = []
@@ -260,7 +263,7 @@ _CERTAIN: Final = 8.0
 
 
 def _key(node: Node) -> Token:
-    return (node.bare_type, node.op.phase, node.sizes)
+    return (node.bare_type, node.op.phase, node.sizes, node.are_floats)
 
 
 def _near(
@@ -279,6 +282,18 @@ def _near(
         if record.memory is not None and record.memory.storage in storages:
             found.update(by_storage.get(storages[record.memory.storage], ()))
     return found
+
+
+def _read_by_the_model(trace: Trace, storages: Mapping[int, int]) -> dict[int, int]:
+    """Those of the pairs of storages of which the forward pass of A reads: parameters, and no states of optimizers."""
+    read = {
+        record.memory.storage
+        for node in trace.nodes
+        if node.op.phase == "forward"
+        for record in node.inputs.values()
+        if record.memory is not None
+    }
+    return {here: there for here, there in storages.items() if here in read}
 
 
 def _readers_of_storages(trace: Trace) -> Mapping[int, list[int]]:
@@ -356,6 +371,14 @@ class _Sides:
     storages: Mapping[int, int]
     known: Mapping[int, int]
     """Those of the storages that are the same by what they hold."""
+    owners_a: Mapping[int, int]
+    owners_b: Mapping[int, int]
+    """The storage of the parameter that an operator of an optimizer works for."""
+
+    def of_the_same_owner(self, here: int) -> set[int]:
+        """The nodes of B that work for the parameter for which a node of A works."""
+        owner = self.storages.get(self.owners_a.get(here, -1))
+        return set() if owner is None else {index for index, other in self.owners_b.items() if other == owner}
 
     def agreement(self, pairs: Mapping[int, int], here: int, there: int) -> float:
         """How many makers, readers and storages of the two belong together, less those that belong to others."""
@@ -378,6 +401,9 @@ class _Sides:
                 agree += weight
             else:
                 disagree += weight
+
+        if here in self.owners_a and there in self.owners_b:
+            weigh(_CERTAIN, same=self.storages[self.owners_a[here]] == self.owners_b[there])
 
         for slot, maker in one.makers.items():
             expected = pairs.get(maker[0])

@@ -12,6 +12,8 @@ _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}
 )
 """Arguments that say where and how, and not what. A change of the element type shows in the types of the tensors."""
+_DIMENSIONS: Final = frozenset({"axis", "dim", "dim0", "dim1", "dims"})
+"""Arguments that name dimensions of the first input."""
 _CLOSE: Final = 2.0**-23
 """Relative: numbers that float32 cannot tell apart are the same; one program may have rounded them before the other."""
 
@@ -33,9 +35,19 @@ def differing(
         name: (one.get(name), other.get(name))
         for name in names
         if name not in _OF_NO_VALUE
-        and not _is_same(one.get(name), other.get(name))
+        and not _is_same(_counted_up(a, name, one.get(name)), _counted_up(b, name, other.get(name)))
         and not (_is_among(one.get(name), scalars_a) and _is_among(other.get(name), scalars_b))
     }
+
+
+def _counted_up(node: Node, name: str, value: Any) -> Any:
+    """A dimension as it is counted from the first, where it is counted from the last; anything else as it is."""
+    rank = len(node.inputs[0].shape) if 0 in node.inputs else 0
+    if name not in _DIMENSIONS or not rank:
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_counted_up(node, name, each) for each in value]
+    return value + rank if isinstance(value, int) and -rank <= value < 0 else value
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment, arguments_key
+from opdump.comparison.constants import Constants
 from opdump.comparison.differences import Difference, epsilon_of
 from opdump.comparison.execution import Execution, input_of
 from opdump.comparison.gradients import LostGradients
@@ -26,6 +27,7 @@ class Causes:
         self._reference, self._run, self._alignment = reference, run, alignment
         self._users_a, self._users_b = reference.trace.users(), run.trace.users()
         self._gradients = LostGradients(reference.trace, run.trace, alignment)
+        self._constants_a, self._constants_b = Constants(reference), Constants(run)
 
     def of_input(self, one: Node, other: Node, slot: int, found: Difference) -> Suspect:
         """The cause of an input that differs."""
@@ -81,7 +83,7 @@ class Causes:
             guilty = self._first_with_the_same(only_b)
             what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads what it wrote"
             return Suspect("extra", None, guilty, "output", 0, score, what)
-        odd = self._unexplained(self._run, only_b, self._values(self._reference, only_a, one, slot))
+        odd = self._unexplained(self._run, only_b, writers_b, self._values(self._reference, only_a, one, slot))
         if odd is None or odd.op.phase != "backward":
             # What reads gradients afterwards does without those that are missing.
             cut = self._cut(only_a, other, slot, score)
@@ -92,7 +94,7 @@ class Causes:
             what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads what was before it"
             return Suspect("missing", missing, other, "input", slot, score, what)
         if odd is None:
-            lost = self._unexplained(self._reference, only_a, self._values(self._run, only_b, other, slot))
+            lost = self._unexplained(self._reference, only_a, writers_a, self._values(self._run, only_b, other, slot))
             if lost is None:
                 return Suspect(
                     "input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b)
@@ -173,22 +175,36 @@ class Causes:
                 )
         return {fingerprint(value) for value in seen if value is not None}
 
-    def _unexplained(self, run: Execution, nodes: list[Node], known: set[tuple[float, ...]]) -> Node | None:
-        """The operator that gives what the other side has nowhere, though what it reads is there."""
-        inside = {node.index: node for node in nodes}
-        constant: set[int] = set()
-        for node in nodes:
-            made_by = [run.writers.get((node.index, slot), frozenset({-1})) for slot in node.inputs]
-            if all(writers and writers <= constant for writers in made_by):
-                constant.add(node.index)
-        for node in reversed(nodes):
-            if node.index in constant or self._is_explained(run.outputs.get(node.index, {}).values(), known):
+    def _unexplained(
+        self, run: Execution, nodes: list[Node], writers: Iterable[int], known: set[tuple[float, ...]]
+    ) -> Node | None:
+        """The operator that gives what the other side has nowhere, though what it reads is there.
+
+        Looked for on the ways back from the `writers` of what differs, which end where the other side has the value.
+        """
+        inside = {node.index for node in nodes}
+        constants = self._constants_a if run is self._reference else self._constants_b
+        waiting = [index for index in writers if index >= 0]
+        seen: set[int] = set()
+        unexplained: list[Node] = []
+        while waiting:
+            index = waiting.pop()
+            node = run.trace.nodes[index]
+            if index in seen or not (index in inside or node.moves):
                 continue
+            seen.add(index)
+            if index in constants or self._is_explained(run.outputs.get(index, {}).values(), known):
+                continue
+            if index in inside:
+                unexplained.append(node)
+            for slot in node.inputs:
+                waiting.extend(each for each in run.writers.get((index, slot), ()) if each >= 0)
+        for node in sorted(unexplained, key=lambda each: -each.index):
             reads = [
                 value
                 for slot, value in run.inputs.get(node.index, {}).items()
-                if (writers := run.writers.get((node.index, slot), frozenset())) & inside.keys()
-                and not writers <= constant
+                if (made_by := run.writers.get((node.index, slot), frozenset())) & inside
+                and not all(index in constants for index in made_by)
             ]
             if all(fingerprint(value) in known for value in reads):
                 return node

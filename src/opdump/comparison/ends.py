@@ -96,6 +96,7 @@ def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[in
         if names_a_state(name) and held.place is not None and held.place.memory is not None
     }
     lasting |= trained(trace)
+    lasting -= gradients(trace)
     states: dict[int, End] = {}
     made: dict[int, End] = {}
     for storage, held in run.memory.storages():
@@ -116,6 +117,16 @@ def trained(trace: Trace) -> set[int]:
         elif node.op.phase == "optimizer":
             written |= {record.memory.storage for record in node.outputs.values() if record.memory is not None}
     return read & written
+
+
+def gradients(trace: Trace) -> set[int]:
+    """The storages that the backward pass makes. Whether one is kept is the program's choice: where it is used again, the next step shows it."""
+    first: dict[int, str] = {}
+    for node in trace.nodes:
+        for record in (*node.inputs.values(), *node.outputs.values()):
+            if record.memory is not None:
+                first.setdefault(record.memory.storage, node.op.phase)
+    return {storage for storage, phase in first.items() if phase == "backward"}
 
 
 def end_of(run: Execution, storage: int, held: Named) -> End:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.causes import fingerprint
+from opdump.comparison.constants import Constants
 from opdump.comparison.differences import same_bits
 from opdump.comparison.ends import end_of, forget_the_rest, of_no_storage, outputs_read, read_as_number
 from opdump.comparison.execution import Execution, draws, recorded, replay
@@ -29,6 +30,7 @@ from opdump.comparison.goal import Goal
 from opdump.comparison.leaves import Leaves
 from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named
+from opdump.comparison.sources import Sources
 from opdump.comparison.trace import Node, Trace
 from opdump.records import TensorRecord
 
@@ -132,33 +134,21 @@ class Mending:
                 if index not in seen:
                     seen.add(index)
                     waiting.extend(users[index] & unknown)
-            if not waiting:
+            # What a draw gives is taken from A: nothing is known of its differences.
+            if not waiting and not any(draws(self._b.nodes[index]) for index in reached):
                 found.add(place)
         return found
 
     def sources(self) -> list[int]:
-        """The operators of B that are given what A has and give what A has nowhere, where something follows that A does not leave."""
+        """The operators of B that are given what A has and give what A has nowhere, where something follows that A does not leave; no constants."""
         run, missed = self._whole.run, self._whole.missed
-        unknown = {index for index, outputs in self._whole.outputs.items() if not self._is_known(outputs)}
-        makers = {
-            index: set().union(*(run.writers.get((index, slot), ()) for slot in self._b.nodes[index].inputs)) & unknown
-            for index in self._whole.outputs
-        }
-        waiting = [
-            index
-            for storage in missed
-            if isinstance(storage, int)
-            for index in run.memory.last_writers(storage) & unknown
-        ]
+        lasting = [index for each in missed if isinstance(each, int) for index in run.memory.last_writers(each)]
         if any(not isinstance(each, int) for each in missed):
-            waiting += [index for node in self._b.nodes if read_as_number(node) for index in makers[node.index]]
-        seen: set[int] = set()
-        while waiting:
-            index = waiting.pop()
-            if index not in seen:
-                seen.add(index)
-                waiting.extend(makers[index])
-        return sorted(index for index in seen if not makers[index])
+            numbers = (node.index for node in self._b.nodes if read_as_number(node))
+            lasting += [maker for index in numbers for maker in self._whole.sources.makers.get(index, ())]
+        constants = Constants(run)
+        found = self._whole.sources.of(lasting, self._alignment.a_of)
+        return [index for index in found if index not in constants]
 
     def _is_known(self, values: Mapping[int, Array]) -> bool:
         """Whether what a node of B gives is there in A."""
@@ -183,10 +173,14 @@ class Mending:
     def _whole(self) -> _Whole:
         """B as it is, and everything that it gives."""
         run = Execution(self._b)
-        whole = _Whole(run)
+        whole = _Whole(run, Sources(self._b))
         for node in self._b.nodes:
             values = self._inputs(run, node)
+            for slot, value in values.items():
+                makers = run.writers.get((node.index, slot), frozenset())
+                whole.sources.read(node, slot, value, makers, is_known=self._is_known({slot: value}))
             outputs = whole.outputs[node.index] = self._given(node, values, frozenset())
+            whole.sources.gives(node, outputs, is_known=self._is_known(outputs))
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
             run.memory.release(self._lifetimes, node.index)
@@ -317,6 +311,7 @@ class _Whole:
     """A run of B with everything that it gave."""
 
     run: Execution
+    sources: Sources
     outputs: dict[int, Mapping[int, Array]] = field(default_factory=dict)
     missed: set[object] = field(default_factory=set)
     """What it leaves that A does not."""

@@ -1,7 +1,7 @@
 """Casts to a narrower type that one run has in a few places alone.
 
 A whole network in a narrower type is a choice; one operator in it, among others of its kind that are not, or a value that is rounded and
-widened again at once, is a difference that somebody made.
+widened again at once, is a difference that somebody made. Products of matrices and convolutions are of one kind: autocast takes all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Node, Trace
 
 _MOST: Final = 0.5
-"""Where at least this share of the operators of a type runs in the narrower type, it is the choice of the whole."""
+"""Where at least this share of the operators of a kind runs in the narrower type, it is the choice of the whole."""
+_PRODUCTS: Final = frozenset(
+    {"addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "convolution", "dot", "linear", "matmul", "mm", "mv"}
+)
 
 
 def narrowing_casts(trace: Trace, matched: Mapping[int, int]) -> Iterator[Node]:
@@ -29,9 +32,9 @@ def narrowing_casts(trace: Trace, matched: Mapping[int, int]) -> Iterator[Node]:
 def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> Iterator[Suspect]:
     """Those that stand alone: what reads them is widened at once, or computes in a type that its kind does not use elsewhere."""
     users = trace.users()
-    by_type: dict[str, list[bool]] = {}
+    by_kind: dict[str, list[bool]] = {}
     for node in trace.nodes:
-        by_type.setdefault(node.bare_type, []).append(_is_narrow(node))
+        by_kind.setdefault(_kind(node), []).append(_is_narrow(node))
     for node in narrowing_casts(trace, matched):
         readers = [trace.nodes[index] for slot in node.outputs for index, _ in users.get((node.index, slot), ())]
         forward = [reader for reader in readers if reader.op.phase == "forward"]
@@ -39,8 +42,8 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
             continue
         if all(_widens(reader) for reader in forward):
             why = "is rounded to it and widened again"
-        elif all(_share(by_type[reader.bare_type]) < _MOST for reader in forward if not _widens(reader)):
-            why = f"is computed with in it, where most {forward[0].op.op_type} of this run are not"
+        elif all(_share(by_kind[_kind(reader)]) < _MOST for reader in forward if not _widens(reader)):
+            why = f"is computed with in it, where most operators like {forward[0].op.op_type} are not"
         else:
             continue
         record = next(iter(node.outputs.values()))
@@ -48,6 +51,10 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
         score = epsilon_of(record.dtype) / (epsilon_of(source.dtype) or math.inf)
         what = f"{source.dtype} is cast to {record.dtype} and {why}; the other run has no such cast"
         yield Suspect("precision", None if is_b else node, node if is_b else None, "output", record.slot, score, what)
+
+
+def _kind(node: Node) -> str:
+    return "product" if node.bare_type in _PRODUCTS else node.bare_type
 
 
 def _dtypes(node: Node) -> tuple[str, str] | None:

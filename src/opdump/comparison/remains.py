@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Difference, difference
-from opdump.comparison.ends import trained
+from opdump.comparison.ends import gradients, trained
 from opdump.comparison.execution import Execution
 from opdump.comparison.trace import Node, Trace, leaf_name, names_a_state
 from opdump.records import TensorRecord
@@ -38,7 +38,7 @@ class Remains:
 
 
 def outliving(trace: Trace, rewritten: AbstractSet[int]) -> set[int]:
-    """The storages that outlive a step: of parameters, of what has a name, and those `rewritten` by the next step."""
+    """The storages that outlive a step: of parameters, of what has a name, and those `rewritten` by the next step; without gradients."""
     named = {
         record.memory.storage
         for node in trace.nodes
@@ -46,7 +46,7 @@ def outliving(trace: Trace, rewritten: AbstractSet[int]) -> set[int]:
         if record.memory is not None and names_a_state(leaf_name(record))
     }
     finals = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
-    return named | rewritten | finals | trained(trace)
+    return (named | rewritten | finals | trained(trace)) - gradients(trace)
 
 
 def remaining(reference: Execution, run: Execution, alignment: Alignment) -> Iterator[Remains]:

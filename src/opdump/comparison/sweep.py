@@ -56,6 +56,8 @@ _WITHOUT_REPLAY: Final = 1e4
 
 _OF_THE_PROGRAM: Final = frozenset({"argument", "operator", "missing", "extra", "input"})
 """Kinds that say that the programs differ, and not what ran them."""
+_OF_THE_RUN: Final = frozenset({"memory", "kernel", "data", "parameter"})
+"""Kinds that were seen by looking, whatever the programs come to."""
 
 
 class Comparison:
@@ -114,8 +116,15 @@ class Comparison:
         found = ranked(self.found.suspects, self.found.latent, self.a, self.b)
         # With the causes come differences that show in these alone.
         causes = {suspect.name for suspect in ranked(self._causes, self.found.latent, self.a, self.b)}
-        # What was there in a step after which both programs were still the same is no cause by itself.
-        return sorted(found, key=lambda suspect: (suspect.name not in causes, suspect.name in self._settled))
+        # What was there in a step after which both programs were still the same is no cause by itself. What speaks against the run and not
+        # against the program (memory, a kernel, data) stands beside the causes.
+        return sorted(
+            found,
+            key=lambda suspect: (
+                suspect.kind not in _OF_THE_RUN and suspect.name not in causes,
+                suspect.name in self._settled,
+            ),
+        )
 
     @cached_property
     def _outliving(self) -> tuple[set[int], set[int]]:

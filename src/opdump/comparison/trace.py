@@ -65,6 +65,11 @@ class Node:
         return tuple(math.prod(record.shape) for record in self.outputs.values())
 
     @cached_property
+    def are_floats(self) -> tuple[bool, ...]:
+        """Whether each output holds floats, of any width."""
+        return tuple("float" in record.dtype for record in self.outputs.values())
+
+    @cached_property
     def shapes(self) -> tuple[object, ...]:
         """Shapes of inputs and outputs, by slot."""
         return (

@@ -1,0 +1,115 @@
+"""Where in one program begins what the other has nowhere, of all that leads to something that the other does not leave.
+
+A value may be nowhere in the other program and right all the same: a mask of another kind, three weights in one matrix, images cut into
+columns. It is right if something that is read of it, or computed from it, is there: that clears it, and what it was made of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from numpy.typing import NDArray
+
+from opdump.comparison.trace import Node, Trace
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Sources:
+    """Filled in the order in which a program runs."""
+
+    trace: Trace
+    makers: dict[int, set[int]] = field(default_factory=dict)
+    """By node: who made those of its inputs that the other program has nowhere."""
+    unknown: set[int] = field(default_factory=set)
+    """Nodes that give what the other program has nowhere."""
+    _parts: dict[int, dict[object, int]] = field(default_factory=dict)
+    """By node: the parts of what it made that were read and are known, and their sizes."""
+    _telling: set[int] = field(default_factory=set)
+    """Nodes of the forward pass whose output is known, and depends on what they read. Backward and optimizer know values that say nothing: what
+    a normalisation makes of another scale, a gradient of what was read for its shape alone.
+    """
+
+    def read(self, node: Node, slot: int, value: Array, makers: Iterable[int], *, is_known: bool) -> None:
+        """A node reads this of what these made."""
+        made = {maker for maker in makers if maker >= 0}
+        if not is_known:
+            self.makers.setdefault(node.index, set()).update(made)
+        elif node.op.phase != "optimizer" and _varies(value):
+            record = node.inputs[slot]
+            part = (record.shape, record.memory and (record.memory.offset, record.memory.strides))
+            for maker in made:
+                self._parts.setdefault(maker, {})[part] = value.size
+
+    def gives(self, node: Node, outputs: Mapping[int, Array], *, is_known: bool) -> None:
+        """A node gives this, after all that it reads."""
+        if not is_known:
+            self.unknown.add(node.index)
+        elif node.op.phase == "forward" and not node.moves and any(map(_varies, outputs.values())):
+            self._telling.add(node.index)
+
+    def of(self, lasting: Iterable[int], matched: Container[int]) -> list[int]:
+        """The nodes that read what the other program has, and give what it has nowhere, on the ways to these nodes. `matched` have a partner in
+        the other program: a source that alone makes one of them give something else comes before one that never does.
+        """
+        among = self.unknown - self._cleared()
+        found = self._firsts(lasting, among) or self._firsts(lasting, self.unknown)
+        reached = Counter(index for source in found for index in self._followers(source))
+        alone = [
+            source
+            for source in found
+            if any(reached[index] == 1 and index in matched for index in self._followers(source))
+        ]
+        of_the_model = [source for source in alone if self.trace.nodes[source].op.phase == "forward"]
+        return sorted(of_the_model or alone or found)
+
+    def _followers(self, source: int) -> set[int]:
+        """A node, and those that give what the other program has nowhere since it does."""
+        found = {source}
+        waiting = [source]
+        while waiting:
+            new = {reader for reader in self._readers.get(waiting.pop(), ()) if reader in self.unknown} - found
+            found |= new
+            waiting.extend(new)
+        return found
+
+    @cached_property
+    def _readers(self) -> Mapping[int, list[int]]:
+        """By node: who reads what it made and the other program has nowhere."""
+        found: dict[int, list[int]] = {}
+        for index, made in self.makers.items():
+            for maker in made:
+                found.setdefault(maker, []).append(index)
+        return found
+
+    def _firsts(self, lasting: Iterable[int], among: AbstractSet[int]) -> list[int]:
+        waiting = [index for index in lasting if index in among]
+        seen: set[int] = set()
+        while waiting:
+            index = waiting.pop()
+            if index not in seen:
+                seen.add(index)
+                waiting.extend(self.makers.get(index, set()) & among)
+        return [index for index in seen if not self.makers.get(index, set()) & among]
+
+    def _cleared(self) -> set[int]:
+        """Nodes that give what the other program has nowhere, and of which all that is read, or something that is computed of it, is there."""
+        found: set[int] = set()
+        for index in sorted(self.unknown, reverse=True):
+            size = max(self.trace.nodes[index].sizes, default=0)
+            if sum(self._parts.get(index, {}).values()) >= size or any(
+                reader in self._telling or reader in found for reader in self._readers.get(index, ())
+            ):
+                found.add(index)
+        return found
+
+
+def _varies(value: Array) -> bool:
+    """Whether it is floats, and not all the same: what tells something of what it was computed from."""
+    return value.dtype.kind in "fc" and value.size > 1 and bool((value.reshape(-1) != value.flat[0]).any())
