@@ -66,8 +66,18 @@ class Sources:
             for source in found
             if any(reached[index] == 1 and index in matched for index in self._followers(source))
         ]
-        of_the_model = [source for source in alone if self.trace.nodes[source].op.phase == "forward"]
-        return sorted(of_the_model or alone or found)
+        return sorted(self._of_the_model(set().union(*(self._who_computes(source) for source in alone or found))))
+
+    def _who_computes(self, index: int) -> AbstractSet[int]:
+        """The node, or where it hands on another part of what both programs have, who reads that."""
+        readers = self._of_the_model(set(self._readers.get(index, ())))
+        if not self.trace.nodes[index].moves or not readers:
+            return {index}
+        return set().union(*map(self._who_computes, readers))
+
+    def _of_the_model(self, nodes: AbstractSet[int]) -> AbstractSet[int]:
+        """Those of the forward pass, if there are any."""
+        return {index for index in nodes if self.trace.nodes[index].op.phase == "forward"} or nodes
 
     def _followers(self, source: int) -> set[int]:
         """A node, and those that give what the other program has nowhere since it does."""

@@ -1,0 +1,63 @@
+"""Data that both programs read, with some other elements in one of them: found by what it holds, whoever reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.comparison.differences import equal_elements, is_permutation, same_bits
+from opdump.comparison.trace import Node, Trace, has_elements, leaf_name, names_a_state
+
+Array = NDArray[Any]
+
+_ALIKE: Final = 0.5
+"""At least this share of the elements is the same to the bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What no operator made, where a program reads it first."""
+
+    node: Node
+    slot: int
+    values: Array
+
+
+def changed_data(
+    a: Trace, b: Trace, read_a: Collection[tuple[int, int]], read_b: Collection[tuple[int, int]]
+) -> Iterator[tuple[Read, Read]]:
+    """Pairs of inputs of A and of B, by node and slot, that are the same but for some elements, and that the other program has nowhere as
+    they are. Parameters are no data.
+    """
+    first, second = _data(a, read_a), _data(b, read_b)
+    only_a = [one for one in first if not any(same_bits(one.values, other.values) for other in second)]
+    only_b = [other for other in second if not any(same_bits(one.values, other.values) for one in first)]
+    for other in only_b:
+        alike = [(_share(one.values, other.values), one) for one in only_a]
+        share, one = max(alike, key=lambda pair: pair[0], default=(0.0, None))
+        if one is not None and share >= _ALIKE and not is_permutation(one.values, other.values):
+            yield one, other
+
+
+def _data(trace: Trace, reads: Collection[tuple[int, int]]) -> list[Read]:
+    found: list[Read] = []
+    for index, slot in sorted(reads):
+        node = trace.nodes[index]
+        record = node.inputs[slot]
+        if not has_elements(record) or node.overwrites(slot) or names_a_state(leaf_name(record)):
+            continue
+        values = record.numpy().reshape(-1)
+        if values.size > 1 and not any(same_bits(values, known.values) for known in found):
+            found.append(Read(node, slot, values))
+    return found
+
+
+def _share(one: Array, other: Array) -> float:
+    """The share of elements that are the same; 0 for other types and sizes."""
+    if one.dtype != other.dtype or one.size != other.size:
+        return 0.0
+    return float(np.mean(equal_elements(one, other)))
