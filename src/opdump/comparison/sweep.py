@@ -13,7 +13,6 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
@@ -27,13 +26,13 @@ from opdump.comparison.differences import (
     Difference,
     difference,
     epsilon_of,
-    equal_elements,
     is_permutation,
     same_bits,
     unshaped_difference,
 )
+from opdump.comparison.evidence import apart, changed
 from opdump.comparison.execution import Execution, draws, input_of, recorded, recorded_inputs, replay, run_reference
-from opdump.comparison.integrity import Integrity, Violation, check_integrity
+from opdump.comparison.integrity import Integrity, check_integrity
 from opdump.comparison.lifetimes import lasting, lifetimes
 from opdump.comparison.own_errors import in_roundings, kernel_suspect, rounding_of
 from opdump.comparison.precision import planted_casts
@@ -153,10 +152,11 @@ class Comparison:
     def _data(self) -> Iterator[Suspect]:
         """Data with some other elements, where it is read by operators that only one of the programs has."""
         read_a, read_b = (
-            run.leaf_reads - whole.inherited for run, whole in ((self.reference, self.whole_a), (self.run, self.whole_b))
+            run.leaf_reads - whole.inherited
+            for run, whole in ((self.reference, self.whole_a), (self.run, self.whole_b))
         )
         for one, other in changed_data(self.a, self.b, read_a, read_b):
-            what = f"an input of the program differs where it is read first: {_apart(one.values, other.values)}"
+            what = f"an input of the program differs where it is read first: {apart(one.values, other.values)}"
             yield Suspect("data", one.node, other.node, "input", other.slot, math.inf, what)
 
     def _reached(self) -> list[tuple[Suspect, AbstractSet[int]]]:
@@ -294,7 +294,7 @@ class Comparison:
             self.found.permuted.append(record.source or record.argument or other.op.op_name)
             return
         kind: Kind = "parameter" if name.startswith("Parameter.") else "data"
-        what = f"{name or 'an input of the program'} differs where it is read first: {_apart(expected, own)}"
+        what = f"{name or 'an input of the program'} differs where it is read first: {apart(expected, own)}"
         self.found.add(Suspect(kind, one, other, "input", slot, in_roundings(found, record), what))
 
     def _was_left(self, one: Node, other: Node, slot: int) -> bool:
@@ -323,7 +323,7 @@ class Comparison:
             violation = there or here
             assert violation is not None
             found = difference(first, second)
-            what = _changed(violation, record, self.b) if there else f"{_changed(violation, record, self.a)} (in A)"
+            what = changed(violation, record, self.b) if there else f"{changed(violation, record, self.a)} (in A)"
             self.found.add(Suspect("memory", one, other, "input", slot, in_roundings(found, record), what))
 
     def _memory_of_b(self, node: Node) -> None:
@@ -332,7 +332,7 @@ class Comparison:
             found = self.whole_b.violations.get((node.index, slot))
             if found is None or any(found.is_like(other) for other in self.whole_a.violations.values()):
                 continue
-            self.found.add(Suspect("memory", None, node, "input", slot, math.inf, _changed(found, record, self.b)))
+            self.found.add(Suspect("memory", None, node, "input", slot, math.inf, changed(found, record, self.b)))
 
     def _counts(self, found: Difference, record: TensorRecord, other: TensorRecord | None, noise: float = 0.0) -> bool:
         epsilon = rounding_of(record, other)
@@ -492,12 +492,6 @@ class Comparison:
                 self.found.add(self.causes.of_final(left.a, left.b, left.writers_a, left.writers_b, left.difference))
 
 
-def _changed(violation: Violation, record: TensorRecord, trace: Trace) -> str:
-    makers = sorted(violation.writers - {-1})
-    maker = trace.nodes[makers[-1]].op.op_name if makers else record.source or "the step before"
-    return f"{violation.changed:,} of {violation.size:,} elements are not what {maker} left there, and no operator wrote them"
-
-
 def _same_inputs(one: Node, other: Node) -> bool:
     first, second = recorded_inputs(one), recorded_inputs(other)
     return first.keys() == second.keys() and all(same_bits(value, second[slot]) for slot, value in first.items())
@@ -505,15 +499,3 @@ def _same_inputs(one: Node, other: Node) -> bool:
 
 def _differ_at_all(one: Mapping[int, Array], other: Mapping[int, Array]) -> bool:
     return any(slot in other and unshaped_difference(value, other[slot]) for slot, value in one.items())
-
-
-def _apart(one: Array, other: Array) -> str:
-    if one.shape != other.shape:
-        return f"shape {one.shape} in A, {other.shape} in B"
-    with np.errstate(all="ignore"):
-        unequal = ~equal_elements(one, other)
-    first = int(np.flatnonzero(unequal.reshape(-1))[0])
-    return (
-        f"{int(unequal.sum()):,} of {one.size:,} elements, the first at {first} "
-        f"({one.reshape(-1)[first]:g} in A, {other.reshape(-1)[first]:g} in B)"
-    )
