@@ -1,0 +1,134 @@
+"""Where in a program begins what the other has nowhere, whose an operator of an optimizer is, and which data has other elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from opdump.comparison.arguments import differing
+from opdump.comparison.changed_data import changed_data
+from opdump.comparison.constants import Constants
+from opdump.comparison.execution import Execution
+from opdump.comparison.owners import owners
+from opdump.comparison.sources import Sources
+from opdump.comparison.trace import Node, Trace
+from opdump.records import OpRecord, TensorRecord
+from tests.comparison.hand_made import node, record
+
+VALUES = np.arange(1.0, 7.0, dtype=np.float32)
+
+
+def chain(*types: str) -> Trace:
+    """Operators of which each reads what the one before gave."""
+    nodes = [
+        node(index, each, [record(VALUES)], [record(VALUES, io="output")], makers={0: (index - 1, 0)} if index else {})
+        for index, each in enumerate(types)
+    ]
+    return Trace(0, 0, nodes)
+
+
+def followed(trace: Trace, known: set[int]) -> Sources:
+    """What a program gives, where the other one has what these nodes give."""
+    found = Sources(trace)
+    for each in trace.nodes:
+        for slot, (maker, _) in each.makers.items():
+            found.read(each, slot, VALUES, [maker], is_known=maker in known)
+        found.gives(each, {0: VALUES}, is_known=each.index in known)
+    return found
+
+
+def test_the_first_that_gives_something_else_is_the_source() -> None:
+    assert followed(chain("mul", "exp", "sum"), known={0}).of([2], matched={1, 2}) == [1]
+
+
+def test_what_gives_something_known_further_on_is_no_source() -> None:
+    trace = Trace(
+        0,
+        0,
+        [
+            node(0, "mul", [record(VALUES)], [record(VALUES, io="output")]),
+            node(1, "div", [record(VALUES)], [record(VALUES, io="output")], makers={0: (0, 0)}),
+            node(2, "exp", [record(VALUES)], [record(VALUES, io="output")]),
+            node(
+                3, "add", [record(VALUES), record(VALUES)], [record(VALUES, io="output")], makers={0: (0, 0), 1: (2, 0)}
+            ),
+        ],
+    )
+    assert followed(trace, known={1}).of([3], matched={2, 3}) == [2]
+
+
+def test_of_a_copy_of_another_part_the_reader_is_named() -> None:
+    assert followed(chain("mul", "clone", "sum"), known={0}).of([2], matched={1, 2}) == [2]
+
+
+def test_nothing_is_a_source_where_all_is_known() -> None:
+    assert followed(chain("mul", "exp"), known={0, 1}).of([1], matched={0, 1}) == []
+
+
+def test_an_operator_of_an_optimizer_belongs_to_the_parameter_that_is_written() -> None:
+    trace = Trace(
+        0,
+        0,
+        [
+            node(0, "mul", [record(VALUES, 1)], [record(VALUES, 2, io="output")], phase="optimizer"),
+            node(
+                1,
+                "add_",
+                [record(VALUES, 7), record(VALUES, 2)],
+                [record(VALUES, 7, io="output")],
+                phase="optimizer",
+                makers={1: (0, 0)},
+            ),
+        ],
+    )
+    assert owners(trace, {7}) == {0: 7, 1: 7}
+    assert owners(trace, set()) == {}
+
+
+def test_what_serves_two_parameters_has_no_owner() -> None:
+    writes = [
+        node(
+            index,
+            "add_",
+            [record(VALUES, storage), record(VALUES, 2)],
+            [record(VALUES, storage, io="output")],
+            phase="optimizer",
+            makers={1: (0, 0)},
+        )
+        for index, storage in ((1, 7), (2, 8))
+    ]
+    trace = Trace(0, 0, [node(0, "norm", [], [record(VALUES, 2, io="output")], phase="optimizer"), *writes])
+    assert owners(trace, {7, 8}) == {1: 7, 2: 8}
+
+
+def data(values: list[float], kind: str = "float32") -> Trace:
+    return Trace(0, 0, [node(0, "exp", [record(np.array(values, kind))], [record(VALUES, io="output")])])
+
+
+def test_data_with_another_element_is_found() -> None:
+    one, other = data([1, 2, 3, 4]), data([1, 2, 9, 4])
+    ((first, second),) = changed_data(one, other, {(0, 0)}, {(0, 0)})
+    assert (first.node, second.node) == (one.nodes[0], other.nodes[0])
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3, 4], [4, 3, 2, 1], [5, 6, 7, 4], [1, 2, 3]])
+def test_the_same_data_or_other_data_is_not_changed_data(values: list[float]) -> None:
+    assert not list(changed_data(data([1, 2, 3, 4]), data(values), {(0, 0)}, {(0, 0)}))
+
+
+def test_what_is_made_of_nothing_is_constant_and_what_reads_data_is_not() -> None:
+    nodes = [node(0, "arange"), node(1, "mul", [record(VALUES)]), node(2, "exp", [record(VALUES)])]
+    run = Execution(Trace(0, 0, nodes))
+    run.writers[2, 0] = frozenset({0})
+    constants = Constants(run)
+    assert [index in constants for index in range(3)] == [True, False, True]
+
+
+def with_dimension(dim: int, rank: int) -> Node:
+    read = TensorRecord(OpRecord("sum", "sum", 0), "input", 0, "float32", (2,) * rank)
+    return Node(0, OpRecord("sum", "sum", 0, arguments={"dim": dim}), {0: read}, {})
+
+
+def test_a_dimension_counted_from_the_last_is_the_same_as_from_the_first() -> None:
+    assert not differing(with_dimension(-1, 3), with_dimension(2, 3))
+    assert differing(with_dimension(-1, 3), with_dimension(1, 3)) == {"dim": (-1, 1)}
