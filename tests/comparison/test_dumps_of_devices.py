@@ -92,7 +92,7 @@ def test_rounding_of_float16_on_a_device_is_benign_and_not_proven(tmp_path: Path
     model, given = network("resnet")
     model.half()
     one = device_dump(model, given.half(), tmp_path / "one")
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch's stub knows no memory_format alone
     other = device_dump(model, given.half().to(memory_format=torch.channels_last), tmp_path / "other")
     result = opdump.compare(one, other)
     assert (result.verdict, list(result.introduced), result.unmatched) == ("benign", [], 0)

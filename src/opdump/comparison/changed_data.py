@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import equal_elements, is_permutation, same_bits
+from opdump.comparison.evidence import apart
+from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Node, Trace, has_elements, leaf_name, names_a_state
 
 Array = NDArray[Any]
@@ -41,6 +44,15 @@ def changed_data(
         share, one = max(alike, key=lambda pair: pair[0], default=(0.0, None))
         if one is not None and share >= _ALIKE and not is_permutation(one.values, other.values):
             yield one, other
+
+
+def data_suspects(
+    a: Trace, b: Trace, read_a: Collection[tuple[int, int]], read_b: Collection[tuple[int, int]]
+) -> Iterator[Suspect]:
+    """The same pairs, each where it is read first."""
+    for one, other in changed_data(a, b, read_a, read_b):
+        what = f"an input of the program differs where it is read first: {apart(one.values, other.values)}"
+        yield Suspect("data", one.node, other.node, "input", other.slot, math.inf, what)
 
 
 def _data(trace: Trace, reads: Collection[tuple[int, int]]) -> list[Read]:

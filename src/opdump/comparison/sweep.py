@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, scalars_read
 from opdump.comparison.causes import Causes
-from opdump.comparison.changed_data import changed_data
+from opdump.comparison.changed_data import data_suspects
 from opdump.comparison.confirmation import Following, Rehearsal
 from opdump.comparison.convicting import convict
 from opdump.comparison.counterparts import Counterparts
@@ -146,18 +146,15 @@ class Comparison:
         self._drop(found.refuted)
         self._settled.update(suspect.name for suspect in found.doubtful)
         self._causes = found.causes
-        for suspect in (*self._data(), *found.causes):
+        for suspect in (*self._changed_data(), *found.causes):
             self.found.add(suspect)
 
-    def _data(self) -> Iterator[Suspect]:
-        """Data with some other elements, where it is read by operators that only one of the programs has."""
+    def _changed_data(self) -> Iterator[Suspect]:
         read_a, read_b = (
-            run.leaf_reads - whole.inherited
-            for run, whole in ((self.reference, self.whole_a), (self.run, self.whole_b))
+            self.reference.leaf_reads - self.whole_a.inherited,
+            self.run.leaf_reads - self.whole_b.inherited,
         )
-        for one, other in changed_data(self.a, self.b, read_a, read_b):
-            what = f"an input of the program differs where it is read first: {apart(one.values, other.values)}"
-            yield Suspect("data", one.node, other.node, "input", other.slot, math.inf, what)
+        return data_suspects(self.a, self.b, read_a, read_b)
 
     def _reached(self) -> list[tuple[Suspect, AbstractSet[int]]]:
         """The suspects with the operators that each reaches first, of those that say that the programs differ."""

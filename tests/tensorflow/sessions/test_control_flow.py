@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -37,7 +39,10 @@ def test_nested_branches_and_their_gradients_are_recorded() -> None:
         x, feed = x_fed()
         w = v1.get_variable("w", initializer=np.ones(8, np.float32) * 0.5)
         p = x * w
-        inner = lambda: v1.cond(tf.reduce_sum(p) < 1e6, lambda: tf.tanh(p, name="inner_tanh"), lambda: p / 3.0)  # noqa: E731
+
+        def inner() -> Any:
+            return v1.cond(tf.reduce_sum(p) < 1e6, lambda: tf.tanh(p, name="inner_tanh"), lambda: p / 3.0)
+
         y = v1.cond(tf.reduce_sum(p) > -1e6, inner, lambda: tf.exp(p, name="outer_exp"))
         loss = tf.reduce_sum(y)
         return [v1.train.GradientDescentOptimizer(0.1).minimize(loss), loss], feed
