@@ -6,14 +6,13 @@ import itertools
 import math
 from typing import Final
 
+from opdump.comparison.step_rows import OF_LISTS
 from opdump.comparison.value_index import norm_of
 from opdump.op_types import bare_name
 from opdump.records import TensorRecord
 
 Output = tuple[int, int]
 """A node and a slot of its outputs."""
-OF_LISTS: Final = "_foreach_"
-"""What the names of operators begin with that do the same to each of a list of tensors."""
 _MOST_PARTS: Final = 4
 _MOST_TRIED: Final = 20_000
 """Combinations of so many parts, of which there are more, are not tried."""

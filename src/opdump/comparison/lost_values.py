@@ -8,20 +8,26 @@ step count, and on these ways the operators that begin them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Final, Literal
+
+import numpy as np
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import epsilon_of
-from opdump.comparison.ends_in_parts import OF_LISTS, Ends, Output, without_parts
+from opdump.comparison.ends_in_parts import Ends, Output, without_parts
 from opdump.comparison.joined_values import joined
 from opdump.comparison.statistics_apart import apart
+from opdump.comparison.step_rows import inputs_of, kind_of
 from opdump.comparison.trace import Node, Trace
+from opdump.comparison.value_columns import Floats, Places, rows_apart
 from opdump.comparison.value_index import ValueIndex, has_statistics, norm_of
-from opdump.records import TensorRecord
+from opdump.records import StatisticValue, TensorRecord
 
 State = Literal["known", "constant", "noise", "unknown"]
 
@@ -41,8 +47,6 @@ _COARSE_GROWTH: Final = 8.0
 """The same for runs in narrow types, as a multiple of what one of their operators may be off."""
 _NOTHING: Final = 1e-4
 """What is so much smaller than the others is next to nothing."""
-_PRODUCTS: Final = frozenset({"mm", "bmm", "mv", "dot"})
-_SUMS: Final = _PRODUCTS | {"sum", "mean", "add", "sub", "rsub", "addmm", "baddbmm", "cumsum", "convolution"}
 _ARRANGES: Final = frozenset({"cat", "stack", "copy"})
 _DIVISORS: Final = MappingProxyType({"div": 1, "addcdiv": 2})
 """The input that an operator divides by."""
@@ -63,7 +67,8 @@ class Lost:
     """What the step before made and these ways begin with."""
 
 
-Left = Mapping[Hashable, tuple[Output | None, State]]
+Key = tuple[int, float, tuple[StatisticValue, ...]]
+Left = Mapping[Key, tuple[Output | None, State]]
 """What steps before left that the other run does not have, by its statistics: who made it in the last of them, and what it is."""
 
 
@@ -91,6 +96,8 @@ class StepValues:
 
     def lost(self) -> tuple[Lost, Lost]:
         """What each run leaves at the end of the step that the other does not."""
+        if self.a.has_all_known and self.b.has_all_known:
+            return Lost(), Lost()
         return self._traced(self.a.ends(), self.b.ends())
 
     def lost_later(self, later: tuple[Lost, Lost]) -> tuple[Lost, Lost]:
@@ -104,12 +111,12 @@ class StepValues:
             return Lost(), Lost()
         unread_a, unread_b = without_parts(self.a.of(self.a.unread()), self.b.of(self.b.unread()), self._base)
         # Whether anything is lost is not asked of the pieces: where one is found and the next is noise, the rest would not add up.
-        pieces = joined(_records(self.a.trace), _records(self.b.trace), self._base)
+        pieces = joined(records_of(self.a.trace), records_of(self.b.trace), self._base)
         a, b = self._sides(self.a.trace, self.b.trace, *pieces)
         return a.traced(lost_a, unread_a), b.traced(lost_b, unread_b)
 
 
-def _records(trace: Trace) -> Iterator[TensorRecord]:
+def records_of(trace: Trace) -> Iterator[TensorRecord]:
     for node in trace.nodes:
         yield from node.inputs.values()
         yield from node.outputs.values()
@@ -129,7 +136,11 @@ def _usual_rounding(trace: Trace) -> float:
 
 
 class _Side:
-    """One run, held against the values of the other."""
+    """One run, held against the values of the other.
+
+    Where an output is that of the same operator of the other run, it is known, and nothing more is asked: an operator is followed alone
+    where one of its outputs is not, or where what it reads is not known, or is noise.
+    """
 
     def __init__(
         self,
@@ -143,8 +154,19 @@ class _Side:
     ) -> None:
         self.trace, self._other, self._matched, self._certain, self._base = trace, other, matched, certain, base
         self._most = max(_MOST, _COARSE_GROWTH * base)
-        self._values = ValueIndex([*_records(other), *pieces], self._most)
-        self.states: dict[Output, State] = {}
+        self._pieces = pieces
+        self._rows, self._columns = trace.rows, trace.columns
+        outputs = np.arange(len(self._rows.outputs))
+        self._told: list[bool] = self._columns.told[outputs].tolist()
+        near = self._near_partners(outputs)
+        self._near: list[float] = near.tolist()
+        """How far each output is from that of the same operator; infinite beyond rounding."""
+        shares = self._rows.shares_left(self._columns.norms, self._columns.told)
+        cancels = shares <= max(_CANCELS, base / 2)
+        self._cancels: set[int] = set(np.flatnonzero(cancels).tolist())
+        """Rows of outputs that are what cancellation left of their summands."""
+        self._followed: dict[Output, State] = {}
+        """Of the outputs of nodes that were followed."""
         self._drifts: dict[Output, float] = {}
         """How far what is known is from what it is known as; of others, what their inputs are."""
         self._frail: set[Output] = set()
@@ -153,59 +175,119 @@ class _Side:
         """What the other run has somewhere, but not where it belongs."""
         self._read: dict[Output, State] = {}
         self._left = left
-        self._made: dict[Hashable, Output] = {}
-        """The last operator so far that gave what has these statistics."""
-        self._makers: dict[Output, Output] = {}
-        """Who made each input."""
+        self._seen: dict[Output, Output] = {}
+        """Who gave before what an input has, of those that no operator was seen to make."""
         self._given: set[int] = set()
         """Nodes that read what no operator made, and the other run has nowhere."""
         self._came_from: dict[Output, Output] = {}
         """Inputs that the step before made and the other run does not have: who made them there."""
-        for node in trace.nodes:
-            self._follow(node)
+        odd = self._columns.told[outputs] & (np.isinf(near) | cancels)
+        waiting = sorted({self._rows.outputs[row][0] for row in np.flatnonzero(odd).tolist()} | self._readers_of_left())
+        self._follow(waiting)
+
+    @cached_property
+    def _values(self) -> ValueIndex:
+        return ValueIndex([*records_of(self._other), *self._pieces], self._most)
+
+    def state(self, place: Output) -> State | None:
+        """What is known of an output; None of one without statistics."""
+        found = self._followed.get(place)
+        if found is None:
+            row = self._rows.of_output.get(place)
+            found = "known" if row is not None and self._told[row] else None
+        return found
 
     def remembered(self) -> Left:
         """What the other run does not have of this step and those before, by its statistics: who made it in this step, and what it is."""
-        found: dict[Hashable, tuple[Output | None, State]] = {
+        found: dict[Key, tuple[Output | None, State]] = {
             key: (None, state) for key, (_, state) in self._left.items()
         }
-        for place, of_output in self.states.items():
+        for place, of_output in self._followed.items():
             state: State = "noise" if place in self._frail else of_output
             if state != "known":
                 found[_key(self.trace.nodes[place[0]].outputs[place[1]])] = place, state
         return found
 
-    def _follow(self, node: Node) -> None:
-        self._makers.update({(node.index, slot): maker for slot, maker in node.makers.items()})
+    @property
+    def has_all_known(self) -> bool:
+        """Whether the other run has every output, and none is noise."""
+        return all(state in ("known", "constant") for state in self._followed.values())
+
+    def _near_partners(self, outputs: Places) -> Floats:
+        columns, others = self._columns, self._other.columns
+        partners = self._partners()
+        both = np.flatnonzero(partners >= 0)
+        near = np.full(len(outputs), np.inf)
+        if len(both):
+            there = others.at(partners[both])
+            distances = rows_apart(columns.at(both), there)
+            is_known = columns.told[both] & there.told & (distances <= self._base)
+            near[both[is_known]] = distances[is_known]
+        return near
+
+    def _partners(self) -> Places:
+        """The row of each output of the same operator of the other run; -1 where there is none."""
+        of_output, matched = self._other.rows.of_output, self._matched
+        found = [of_output.get((matched.get(index, -1), slot), -1) for index, slot in self._rows.outputs]
+        return np.array(found, np.intp)
+
+    def _readers_of_left(self) -> set[int]:
+        """Nodes that read what a step before left and the other run does not have."""
+        if not self._left:
+            return set()
+        leaves = self._rows.leaves
+        is_like = np.isin(self._columns.norms[leaves], np.array([norm for _, norm, _ in self._left], np.float64))
+        places = (self._rows.inputs[row - len(self._rows.outputs)] for row in leaves[is_like].tolist())
+        return {index for index, slot in places if _key(self.trace.nodes[index].inputs[slot]) in self._left}
+
+    def _follow(self, waiting: list[int]) -> None:
+        """Follows nodes, in their order, and what reads what is not known or noise of them."""
+        users = self.trace.users()
+        queued = set(waiting)
+        while waiting:
+            node = self.trace.nodes[heappop(waiting)]
+            self._judge_node(node)
+            for slot in node.outputs:
+                place = node.index, slot
+                if place in self._frail or place in self._changed or self._followed.get(place, "unknown") != "known":
+                    for index, _ in users.get(place, ()):
+                        if index not in queued:
+                            queued.add(index)
+                            heappush(waiting, index)
+
+    def _judge_node(self, node: Node) -> None:
         read = {slot: self._input(node, slot) for slot in node.inputs}
         for slot, (state, _) in read.items():
             self._read[node.index, slot] = state
         for slot, record in node.outputs.items():
             if has_statistics(record):
-                made_of = [read[each] for each in _inputs_of(node, slot)]
+                made_of = [read[each] for each in inputs_of(node, slot)]
                 self._judge(node, slot, {state for state, _ in made_of}, max((far for _, far in made_of), default=0.0))
 
     def _judge(self, node: Node, slot: int, states: Collection[State], drift: float) -> None:
         """Says what an output is, of inputs of these states that are so far off."""
         place, record = (node.index, slot), node.outputs[slot]
+        cancels = self._rows.of_output[place] in self._cancels
         distance, is_changed = self._distance(node, slot, record, drift)
         if is_changed:
             self._changed.add(place)
-        if self._cancels(node, slot) or ("noise" in states and set(states) <= {"noise", "constant"}):
+        if cancels or ("noise" in states and set(states) <= {"noise", "constant"}):
             self._frail.add(place)
         is_near = distance <= self._tolerance(drift)
         is_arranged = node.index not in self._matched and only_arranges(node) and set(states) <= {"known", "constant"}
         is_known = is_near or is_arranged
-        self.states[place] = "known" if is_known else self._state_of_unknown(node, slot, states, is_changed)
+        unknown = self._state_of_unknown
+        self._followed[place] = "known" if is_known else unknown(node, slot, states, cancels, is_changed)
         self._drifts[place] = distance if is_near else drift
-        self._made[_key(record)] = place
 
-    def _state_of_unknown(self, node: Node, slot: int, states: Collection[State], is_changed: bool) -> State:
+    def _state_of_unknown(
+        self, node: Node, slot: int, states: Collection[State], cancels: bool, is_changed: bool
+    ) -> State:
         record, partner = node.outputs[slot], self._matched.get(node.index)
         is_selector = partner is None and not epsilon_of(record.dtype)
         if is_selector or node.bare_type.endswith("_like") or (not set(states) - {"constant"} and not is_changed):
             return "constant"
-        if self._cancels(node, slot):
+        if cancels:
             return "noise"
         if _divides_by_nothing(node, slot) and (partner is None or not differing(self._other.nodes[partner], node)):
             return "noise"
@@ -216,13 +298,16 @@ class _Side:
 
     def _distance(self, node: Node, slot: int, record: TensorRecord, drift: float) -> tuple[float, bool]:
         """How far the nearest value of the other run is, and whether it should be nearer: that of the same operator."""
+        near = self._near[self._rows.of_output[node.index, slot]]
+        if near <= self._base:
+            return near, False
         partner = self._matched.get(node.index)
         one = None if partner is None else self._other.nodes[partner]
         after = None if one is None else one.outputs.get(slot)
         if one is not None and after is not None and has_statistics(after):
             distance = apart(record, after)
             if distance is not None:
-                if distance <= self._base or _is_uniform(record):
+                if _is_uniform(record):
                     return distance, False
                 if differing(one, node) or (distance > self._tolerance(drift) and node.index in self._certain):
                     return distance, True
@@ -234,10 +319,10 @@ class _Side:
         if not has_statistics(record):
             return "constant", 0.0
         if maker in self._changed:
-            return self.states[maker], self._drifts[maker]
-        drift = 0.0 if maker is None else self._drifts.get(maker, 0.0)
+            return self._followed[maker], self._drifts[maker]
+        drift = 0.0 if maker is None else self._drift(maker)
         distance = self._values.distance(record)
-        made = self._left.get(_key(record)) if maker is None else None
+        made = self._left.get(_key(record)) if maker is None and self._left else None
         if distance <= self._tolerance(drift):
             is_frail = maker in self._frail or (made is not None and made[1] == "noise")
             return ("noise" if is_frail else "constant" if _is_uniform(record) else "known"), distance
@@ -247,21 +332,35 @@ class _Side:
             if made[0] is not None and made[1] == "unknown":
                 self._came_from[node.index, slot] = made[0]
             return made[1], 0.0
-        made_state = self.states.get(maker, "unknown")
-        return ("unknown" if made_state == "known" else made_state), drift
+        made_state = self.state(maker)
+        return ("unknown" if made_state in ("known", None) else made_state), drift
+
+    def _drift(self, place: Output) -> float:
+        """How far off an output is; 0 for one that is not compared."""
+        found = self._drifts.get(place)
+        if found is None:
+            row = self._rows.of_output.get(place)
+            found = 0.0 if row is None or not self._told[row] else self._near[row]
+        return found
 
     def _seen_before(self, node: Node, slot: int, record: TensorRecord) -> tuple[State, float]:
         """What is known of an input that no operator was seen to make: an operator of the step may have given just that."""
-        maker = None if _is_uniform(record) else self._made.get(_key(record))
+        maker = None if _is_uniform(record) else self._last_with(record, node.index)
         if maker is None:
             self._given.add(node.index)
             return "unknown", 0.0
-        self._makers[node.index, slot] = maker
-        return self.states[maker], self._drifts[maker]
+        self._seen[node.index, slot] = maker
+        return self.state(maker) or "unknown", self._drift(maker)
 
-    def _cancels(self, node: Node, slot: int) -> bool:
-        """Whether a sum is what cancellation left of its summands."""
-        return _share_left(node, slot) <= max(_CANCELS, self._base / 2)
+    def _last_with(self, record: TensorRecord, before: int) -> Output | None:
+        """The last output before a node that has the statistics of a record."""
+        key, count = _key(record), len(self._rows.outputs)
+        is_like = self._columns.told[:count] & (self._columns.norms[:count] == norm_of(record))
+        for row in np.flatnonzero(is_like)[::-1].tolist():
+            index, slot = self._rows.outputs[row]
+            if index < before and _key(self.trace.nodes[index].outputs[slot]) == key:
+                return index, slot
+        return None
 
     def ends(self) -> list[Output]:
         """What the step leaves: the last writes to what was there before it; where nothing of it is written, what nobody reads."""
@@ -298,19 +397,19 @@ class _Side:
     def of(self, places: Iterable[Output]) -> Ends:
         """Those of the places that the other run does not have, and those that say nothing."""
         return [
-            (place, self.trace.nodes[place[0]].outputs[place[1]], self.states[place] == "noise")
+            (place, self.trace.nodes[place[0]].outputs[place[1]], self.state(place) == "noise")
             for place in sorted(places)
-            if self.states.get(place) in ("unknown", "noise") and not self._is_elsewhere(place)
+            if self._followed.get(place) in ("unknown", "noise") and not self._is_elsewhere(place)
         ]
 
     def met_again(self, lost: Collection[int]) -> Iterator[Node]:
         """Operators that give what the other run does not have, and all that is made of it comes to the same before long, to rounding."""
         users = self.trace.users()
         apart = set(lost)
-        for node in reversed(self.trace.nodes):
-            unknown = [slot for slot in node.outputs if self.states.get((node.index, slot)) == "unknown"]
+        unknown = {index for (index, _), state in self._followed.items() if state == "unknown"}
+        for node in (self.trace.nodes[index] for index in sorted(unknown, reverse=True)):
             readers = [index for slot in node.outputs for index, _ in users.get((node.index, slot), ())]
-            if node.index in apart or not unknown or not readers:
+            if node.index in apart or not readers:
                 continue
             if any(index in apart or self._is_off(index) for index in readers):
                 apart.add(node.index)
@@ -320,7 +419,7 @@ class _Side:
     def _is_off(self, index: int) -> bool:
         """Whether a node gives what the other run has by and large alone."""
         places = ((index, slot) for slot in self.trace.nodes[index].outputs)
-        return any(self.states.get(place) == "known" and self._drifts[place] > self._base for place in places)
+        return any(self._followed.get(place) == "known" and self._drifts[place] > self._base for place in places)
 
     def _is_elsewhere(self, place: Output) -> bool:
         """Whether the other run has a value, though from another operator."""
@@ -330,9 +429,9 @@ class _Side:
 
     def traced(self, ends: Collection[Output], unread: Collection[Output]) -> Lost:
         """The ways that lead to some ends, of those that the other run has in no pieces either if there are such."""
-        certain = [end for end in ends if self.states[end] == "unknown"]
+        certain = [end for end in ends if self.state(end) == "unknown"]
         ends = certain or ends
-        unread = [end for end in unread if self.states[end] == "unknown"]
+        unread = [end for end in unread if self.state(end) == "unknown"]
         if not ends and not unread:
             return Lost()
         reached: dict[int, set[Output]] = {}
@@ -348,12 +447,12 @@ class _Side:
                 index = place[0]
                 reached.setdefault(index, set()).add(end)
                 node = self.trace.nodes[index]
-                slots = _inputs_of(node, place[1])
+                slots = inputs_of(node, place[1])
                 makers = {
                     maker
                     for slot in slots
-                    if (maker := self._makers.get((index, slot))) is not None
-                    and self.states.get(maker) == "unknown"
+                    if (maker := node.makers.get(slot) or self._seen.get((index, slot))) is not None
+                    and self._followed.get(maker) == "unknown"
                     and self._read[index, slot] == "unknown"
                 }
                 came_from |= {self._came_from[index, slot] for slot in slots if (index, slot) in self._came_from}
@@ -366,8 +465,8 @@ class _Side:
         return Lost(frozenset(reached), shares, bool(certain), frozenset(self._given & origins), frozenset(came_from))
 
 
-def _key(record: TensorRecord) -> Hashable:
-    return math.prod(record.shape), tuple(record.statistics.values())
+def _key(record: TensorRecord) -> Key:
+    return math.prod(record.shape), norm_of(record), tuple(record.statistics.values())
 
 
 def _is_uniform(record: TensorRecord) -> bool:
@@ -379,44 +478,11 @@ def only_arranges(node: Node) -> bool:
     return node.moves or node.bare_type in _ARRANGES
 
 
-def _inputs_of(node: Node, slot: int) -> list[int]:
-    """The inputs that an output is made of: all, but where an operator does the same to each of a list of tensors."""
-    slots, count = sorted(node.inputs), len(node.outputs)
-    if not node.bare_type.startswith(OF_LISTS) or count < 2 or len(slots) % count:
-        return slots
-    return slots[sorted(node.outputs).index(slot) :: count]
-
-
-def _kind(node: Node) -> str:
-    """What an operator does, to one tensor or to each of a list."""
-    return node.bare_type.removeprefix(OF_LISTS)
-
-
 def _divides_by_nothing(node: Node, slot: int) -> bool:
     """Whether some elements are divided by next to nothing: an optimizer makes full steps of what rounding left there."""
-    slots, place = _inputs_of(node, slot), _DIVISORS.get(_kind(node))
+    slots, place = inputs_of(node, slot), _DIVISORS.get(kind_of(node))
     divisor = None if place is None or place >= len(slots) else node.inputs[slots[place]]
     if divisor is None or not has_statistics(divisor):
         return False
     least = float(divisor.statistics.get("min", math.inf))
     return 0 <= least * math.sqrt(math.prod(divisor.shape)) <= _NOTHING * norm_of(divisor)
-
-
-def _share_left(node: Node, slot: int) -> float:
-    """How large a sum is, as a part of what its summands are; infinite for what is none."""
-    records = [node.inputs[each] for each in _inputs_of(node, slot)]
-    inputs = [norm_of(each) for each in records if has_statistics(each)]
-    norm = norm_of(node.outputs[slot])
-    if not inputs or not math.isfinite(norm):
-        return math.inf
-    if node.op.phase == "backward" and node.bare_type.endswith("backward"):
-        scale = inputs[0]
-    elif _kind(node) in _PRODUCTS and len(inputs) == 2:
-        scale = inputs[0] * inputs[1]
-    elif _kind(node) in _SUMS:
-        scale = max(inputs)
-        if _kind(node) == "mean":
-            scale *= math.sqrt(math.prod(node.outputs[slot].shape) / max(1, math.prod(records[0].shape)))
-    else:
-        return math.inf
-    return norm / scale if scale else math.inf

@@ -31,11 +31,14 @@ def narrowing_casts(trace: Trace, matched: Mapping[int, int]) -> Iterator[Node]:
 
 def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> Iterator[Suspect]:
     """Those that stand alone: what reads them is widened at once, or computes in a type that its kind does not use elsewhere."""
+    casts = list(narrowing_casts(trace, matched))
+    if not casts:
+        return
     users = trace.users()
     by_kind: dict[str, list[bool]] = {}
     for node in trace.nodes:
         by_kind.setdefault(_kind(node), []).append(_is_narrow(node))
-    for node in narrowing_casts(trace, matched):
+    for node in casts:
         readers = [trace.nodes[index] for slot in node.outputs for index, _ in users.get((node.index, slot), ())]
         forward = [reader for reader in readers if reader.op.phase == "forward"]
         if not forward:

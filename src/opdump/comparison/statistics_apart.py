@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
 from opdump.records import StatisticValue, TensorRecord
+from opdump.statistics import SummaryStatistics
 
 DIFFERS: Final = 1e-3
 """Statistics that are further apart, relative to the root mean square of the elements, are those of different tensors."""
-_NAMES: Final = ("max", "min", "avg", "l2norm")
+NAMES: Final = ("max", "min", "avg", "l2norm")
+Numbers = tuple[float | None, ...]
+"""The statistics of `NAMES` of a tensor, None where it lacks one."""
 
 
 def apart(one: TensorRecord, other: TensorRecord) -> float | None:
@@ -18,33 +20,44 @@ def apart(one: TensorRecord, other: TensorRecord) -> float | None:
     size = math.prod(one.shape)
     if size != math.prod(other.shape):
         return math.inf
-    before, after = _numbers(one), _numbers(other)
-    names = before.keys() & after.keys()
-    if not names:
-        return None
-    worst = 0.0
-    for name in names:
-        a, b = before[name], after[name]
+    return numbers_apart(numbers_of(one), numbers_of(other), size)
+
+
+def numbers_of(record: TensorRecord) -> Numbers:
+    """The statistics that are compared."""
+    statistics = record.statistics
+    if type(statistics) is SummaryStatistics:
+        found = statistics.summary
+        average = found.sum / found.count if found.count else math.nan
+        return found.max, found.min, average, math.sqrt(found.sum_squares)
+    return tuple(None if (value := statistics.get(name)) is None else float(value) for name in NAMES)
+
+
+def numbers_apart(before: Numbers, after: Numbers, size: int) -> float | None:
+    """The same of two tensors of so many elements."""
+    worst: float | None = None
+    scale: float | None = None
+    for place, (a, b) in enumerate(zip(before, after, strict=True)):
+        if a is None or b is None:
+            continue
+        worst = worst or 0.0
         if a == b or (math.isnan(a) and math.isnan(b)):
             continue
-        distance = abs(a - b) / (math.sqrt(size) if name == "l2norm" else 1.0)
+        distance = abs(a - b) / (math.sqrt(size) if place == len(NAMES) - 1 else 1.0)
         if not math.isfinite(distance):
             return math.inf
-        scale = _scale(before, size)
+        if scale is None:
+            scale = _scale(before, size)
         worst = max(worst, distance / scale if scale else math.inf)
     return worst
 
 
-def _numbers(record: TensorRecord) -> dict[str, float]:
-    statistics = record.statistics
-    return {name: float(value) for name in _NAMES if (value := statistics.get(name)) is not None}
-
-
-def _scale(numbers: Mapping[str, float], size: int) -> float:
+def _scale(numbers: Numbers, size: int) -> float:
     """The root mean square of the elements; where their norm is not known, or infinite, the largest that is finite."""
-    if math.isfinite(numbers.get("l2norm", math.inf)):
-        return numbers["l2norm"] / math.sqrt(size) if size else 0.0
-    ends = (abs(numbers.get(name, 0.0)) for name in ("max", "min"))
+    most, least, _, norm = numbers
+    if norm is not None and math.isfinite(norm):
+        return norm / math.sqrt(size) if size else 0.0
+    ends = (abs(end) for end in (most, least) if end is not None)
     return max((end for end in ends if math.isfinite(end)), default=0.0)
 
 

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Final
 
 from opdump.catalog.catalog import Catalog
+from opdump.comparison.step_rows import StepRows
+from opdump.comparison.value_columns import Columns, columns_of
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord
 
@@ -87,6 +89,18 @@ class Trace:
     nodes: Sequence[Node]
     finals: Mapping[str, TensorRecord] = field(default_factory=dict)
     """What the parameters hold at the end of the step, by their names."""
+
+    @cached_property
+    def rows(self) -> StepRows:
+        """Which row of `columns` is which input or output."""
+        return StepRows(self.nodes)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The statistics of all outputs, then of all inputs."""
+        outputs = (record for node in self.nodes for record in node.outputs.values())
+        inputs = (record for node in self.nodes for record in node.inputs.values())
+        return columns_of((*outputs, *inputs))
 
     def users(self) -> Mapping[tuple[int, int], list[tuple[int, int]]]:
         """Who reads each output: (node, slot) -> (node, slot)s."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from opdump.comparison.statistics_apart import apart
+from opdump.comparison.statistics_apart import Numbers, numbers_apart, numbers_of
 from opdump.records import TensorRecord
 
 
@@ -17,25 +17,47 @@ class ValueIndex:
 
     def __init__(self, records: Iterable[TensorRecord], wide: float) -> None:
         self._wide = wide
-        by_size: dict[int, dict[tuple[object, ...], TensorRecord]] = defaultdict(dict)
+        by_size: dict[int, list[tuple[float, Numbers]]] = defaultdict(list)
         for record in records:
             if has_statistics(record):
                 for each in (record, _complement(record)) if record.dtype == "bool" else (record,):
-                    by_size[math.prod(record.shape)][tuple(each.statistics.values())] = each
-        self._by_size: dict[int, tuple[list[float], list[TensorRecord]]] = {}
+                    by_size[math.prod(record.shape)].append((norm_of(each), numbers_of(each)))
+        self._by_size: dict[int, tuple[list[float], list[Numbers]]] = {}
         for size, found in by_size.items():
-            ordered = sorted(found.values(), key=norm_of)
-            self._by_size[size] = ([norm_of(record) for record in ordered], ordered)
+            found.sort(key=lambda each: each[0])
+            self._by_size[size] = [norm for norm, _ in found], [numbers for _, numbers in found]
 
     def distance(self, record: TensorRecord) -> float:
         """How far the nearest tensor is from this one (`apart`); infinite where none is near."""
-        norms, records = self._by_size.get(math.prod(record.shape), ((), ()))
-        norm = norm_of(record)
+        size, norm, numbers = math.prod(record.shape), norm_of(record), numbers_of(record)
+        norms, others = self._by_size.get(size, ([], []))
+        nearest = math.inf
+        for place in self._near(norms, norm):
+            # The norms alone are at least so far apart.
+            if norm and math.isfinite(norm) and abs(norms[place] - norm) / norm > nearest * (1 + self._wide):
+                break
+            distance = numbers_apart(numbers, others[place], size)
+            if distance is not None and distance < nearest:
+                nearest = distance
+                if not distance:
+                    break
+        return nearest
+
+    def _near(self, norms: Sequence[float], norm: float) -> Iterator[int]:
+        """The places of like norms, the nearest first."""
         if math.isinf(norm):
-            near = records[bisect_left(norms, math.inf) :]
-        else:
-            near = records[bisect_left(norms, norm * (1 - self._wide)) : bisect_right(norms, norm * (1 + self._wide))]
-        return min((distance for each in near if (distance := apart(record, each)) is not None), default=math.inf)
+            yield from range(bisect_left(norms, math.inf), len(norms))
+            return
+        first = bisect_left(norms, norm * (1 - self._wide))
+        last = bisect_right(norms, norm * (1 + self._wide))
+        below, above = bisect_left(norms, norm, first, last) - 1, bisect_left(norms, norm, first, last)
+        while below >= first or above < last:
+            if below < first or (above < last and norms[above] - norm <= norm - norms[below]):
+                yield above
+                above += 1
+            else:
+                yield below
+                below -= 1
 
 
 def has_statistics(record: TensorRecord) -> bool:
