@@ -32,8 +32,9 @@ from opdump.catalog.source_place import SourcePlace
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.html_table import html_table
+from opdump.index.columns import BatchColumns
 from opdump.index.runs import Run, RunChoice
-from opdump.layouts.base import ModelDirectories, Rank, StepContent, SupportsModels
+from opdump.layouts.base import ModelDirectories, Rank, StepContent, SupportsColumns, SupportsModels
 from opdump.layouts.detect import read_ranks
 from opdump.plan import KernelPattern
 from opdump.records import IO, OpRecord, SkipReason, TensorRecord
@@ -223,6 +224,11 @@ class Catalog:
             for op in content.ops:
                 if (include_skipped or not op.skip) and take(op):
                     yield Execution(op, tuple(tensors.get(id(op), ())))
+
+    def columns(self, step: int, rank: int | None = None) -> BatchColumns | None:
+        """A step of which there are statistics alone, in columns; None where it is to be read as records."""
+        tree = self._tree(rank)
+        return tree.columns(step) if isinstance(tree, SupportsColumns) else None
 
     def counted(self, step: int, rank: int | None = None) -> Mapping[SkipReason, int]:
         """How many operators without data ran in a step that an earlier one lists, by reason; on the lowest rank unless one

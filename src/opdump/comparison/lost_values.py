@@ -199,9 +199,7 @@ class _Side:
 
     def remembered(self) -> Left:
         """What the other run does not have of this step and those before, by its statistics: who made it in this step, and what it is."""
-        found: dict[Key, tuple[Output | None, State]] = {
-            key: (None, state) for key, (_, state) in self._left.items()
-        }
+        found: dict[Key, tuple[Output | None, State]] = {key: (None, state) for key, (_, state) in self._left.items()}
         for place, of_output in self._followed.items():
             state: State = "noise" if place in self._frail else of_output
             if state != "known":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
 
+import numpy as np
+
 from opdump.errors import CorruptDumpError
+from opdump.index.columns import BatchColumns, Pattern
 from opdump.index.opening import IndexFile, check_index
 from opdump.index.payload import FilePayload
 from opdump.index.runs import Run
@@ -26,6 +29,7 @@ from opdump.index.values import (
     shown,
     statistics,
     summaries,
+    summary_rows,
     text,
     whole,
     whole_numbers,
@@ -58,11 +62,14 @@ class BatchRecords(NamedTuple):
     counted: Mapping[SkipReason, int]
 
 
-class _Pattern(NamedTuple):
-    """What a batch ran: the rows of its operators, and of each tensor the place of its operator and its signature."""
+class _Filed(NamedTuple):
+    """A row of `batches` with what it refers to."""
 
-    operators: list[int]
-    tensors: list[tuple[int, int]]
+    pattern: Pattern
+    times: list[int]
+    summaries: Any
+    counted: Any
+    extras: dict[int, tuple[Any, Any]]
 
 
 class IndexReader:
@@ -85,7 +92,7 @@ class IndexReader:
         self._arguments: dict[int, dict[str, Any]] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
         self._last_row = {"operators": 0, "signatures": 0, "arguments": 0, "frames": 0}
-        self._patterns: dict[int, _Pattern] = {}
+        self._patterns: dict[int, Pattern] = {}
         self._read_before: set[FiledBatch] = set()
         with self._named():
             check_index(self._file)
@@ -123,7 +130,33 @@ class IndexReader:
             rows = self._rows(database, "SELECT id, timestamps FROM batches ORDER BY id")
             return max((max(whole_numbers(stamps), default=-1) for _, stamps in rows), default=-1)
 
+    def columns(self, batch: FiledBatch) -> BatchColumns | None:
+        """The same of a batch of which the index has summaries alone, without the records; None of any other."""
+        with self._named(), self._file.connect() as database:
+            query = "SELECT EXISTS(SELECT 1 FROM extras WHERE batch = ?)"
+            if database.execute(query, (batch.id,)).fetchone()[0]:
+                return None
+            filed = self._filed(database, batch)
+            if filed.extras or filed.summaries is None:
+                return None
+            rows = summary_rows(filed.summaries, len(filed.pattern.tensors))
+            times = np.array(filed.times, np.int64)
+            counted = _counted(filed.counted)
+            return BatchColumns(filed.pattern, batch.step, times, rows, counted, self._op, self._tensor)
+
     def _read(self, database: sqlite3.Connection, batch: FiledBatch) -> BatchRecords:
+        filed = self._filed(database, batch)
+        pattern, extras = filed.pattern, filed.extras
+        found = summaries(filed.summaries, len(pattern.tensors))
+        times = zip(pattern.operators, filed.times, strict=True)
+        ops = [self._op(operator, time, batch.step) for operator, time in times]
+        tensors = [
+            self._tensor(ops[place], signature, summary, *extras.get(number, (None, None)))
+            for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, found, strict=True))
+        ]
+        return BatchRecords(ops, tensors, _counted(filed.counted))
+
+    def _filed(self, database: sqlite3.Connection, batch: FiledBatch) -> _Filed:
         row = database.execute(
             "SELECT pattern, timestamps, summaries, counted FROM batches WHERE id = ?", (batch.id,)
         ).fetchone()
@@ -145,13 +178,7 @@ class IndexReader:
             raise CorruptDumpError(
                 f"batch {batch.id} of the index has nothing to say of {len(pattern.tensors)} tensors of {len(times)} operators"
             )
-        found = summaries(row[2], len(pattern.tensors))
-        ops = [self._op(operator, time, batch.step) for operator, time in zip(pattern.operators, times, strict=True)]
-        tensors = [
-            self._tensor(ops[place], signature, summary, *extras.get(number, (None, None)))
-            for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, found, strict=True))
-        ]
-        return BatchRecords(ops, tensors, _counted(row[3]))
+        return _Filed(pattern, times, row[2], row[3], extras)
 
     def constants(self) -> list[tuple[int, TensorRecord]]:
         """The constants of every run, in the order in which they were filed: (run, record)."""
@@ -184,7 +211,13 @@ class IndexReader:
             **fields,
         )
 
-    def _tensor(self, op: OpRecord, number: Any, summary: Summary | None, others: Any, file: Any) -> TensorRecord:
+    def _directories(self, operators: Iterable[int]) -> list[tuple[str, int]]:
+        fields = (known(self._operators, operator, "operator")[0] for operator in operators)
+        return [(each["net_name"], each["graph_id"]) for each in fields]
+
+    def _tensor(
+        self, op: OpRecord, number: Any, summary: Summary | None, others: Any = None, file: Any = None
+    ) -> TensorRecord:
         signature: dict[str, Any] = known(self._signatures, number, "signature")
         values: Mapping[str, StatisticValue] = statistics(others) if others is not None else {}
         if summary is not None:
@@ -195,7 +228,7 @@ class IndexReader:
             payload = self._open_payload(self._root, text(file), signature["dtype"], filed)
         return TensorRecord(op=op, payload=payload, statistics=values, **signature)
 
-    def _pattern(self, database: sqlite3.Connection, number: int) -> _Pattern:
+    def _pattern(self, database: sqlite3.Connection, number: int) -> Pattern:
         pattern = self._patterns.get(number)
         if pattern is not None:
             return pattern
@@ -214,7 +247,7 @@ class IndexReader:
         if len(self._patterns) >= _MOST_CACHED_PATTERNS:
             self._patterns.clear()
         self._load_what_is_new(database)  # a pattern comes with what it names
-        pattern = self._patterns[number] = _Pattern(operators, tensors)
+        pattern = self._patterns[number] = Pattern(operators, tensors, self._directories(operators))
         return pattern
 
     def _extras(

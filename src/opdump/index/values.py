@@ -125,8 +125,9 @@ def memory(value: Any, rank: int) -> Memory | None:
 def whole_numbers(value: Any) -> list[int]:
     """A JSON array of whole numbers."""
     numbers = json_array(value)
-    for number in numbers:
-        whole(number)
+    if {*map(type, numbers)} != {int} or not -(2**63) <= min(numbers) <= max(numbers) < 2**63:
+        for number in numbers:
+            whole(number)
     return numbers
 
 
@@ -161,6 +162,12 @@ def summaries(blob: Any, tensors: int) -> list[Summary | None]:
     """The summary of each tensor, None where it has none."""
     if blob is None:
         return [None] * tensors
+    summary_rows(blob, tensors)
+    return [None if math.isnan(row[0]) else Summary(*row) for row in SUMMARY.iter_unpack(blob)]
+
+
+def summary_rows(blob: Any, tensors: int) -> NDArray[np.float64]:
+    """The same as rows, NaN for the count of a tensor that has none."""
     if not isinstance(blob, bytes) or len(blob) != tensors * SUMMARY.size:
         found = f"{len(blob)} bytes" if isinstance(blob, bytes) else shown(blob)
         raise CorruptDumpError(
@@ -169,7 +176,7 @@ def summaries(blob: Any, tensors: int) -> list[Summary | None]:
     rows = np.frombuffer(blob, "<f8").reshape(tensors, len(Summary._fields))
     if not np.all(_is_summary(rows[~np.isnan(rows[:, 0])])):
         raise CorruptDumpError("the index holds a summary whose counts or squares are negative or without end")
-    return [None if math.isnan(row[0]) else Summary(*row) for row in SUMMARY.iter_unpack(blob)]
+    return rows
 
 
 def _is_summary(rows: NDArray[np.float64]) -> NDArray[np.bool_]:

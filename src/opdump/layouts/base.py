@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
+from opdump.index.columns import BatchColumns
 from opdump.index.runs import Run, RunChoice
 from opdump.plan import DumpPlan, LayoutFacts
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
@@ -145,6 +146,15 @@ class ModelDirectories:
     """The directories of the rank's runs, which have notes of graph files."""
     models: Mapping[str, tuple[str, ...]]
     """The directories of each model by the name of the model, relative to `base`."""
+
+
+@runtime_checkable
+class SupportsColumns(Protocol):
+    """A rank that can give steps in columns."""
+
+    def columns(self, step: int) -> BatchColumns | None:
+        """A step of which there are summaries alone; None of any other, which is read as records."""
+        ...
 
 
 @runtime_checkable

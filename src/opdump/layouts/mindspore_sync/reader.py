@@ -11,8 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph
+from opdump.index.columns import BatchColumns
 from opdump.index.lost_files import LostFiles, cut_off
 from opdump.index.metadata import ENVIRONMENT_NAME, METADATA, read_json_object
 from opdump.index.payload import FilePayload, inside
@@ -101,6 +104,10 @@ class RankTree:
 
     def step(self, step: int) -> StepContent:
         """The records of a step; none where the chosen run has no such step."""
+        columns = self.columns(step)
+        if columns is not None:
+            recorded = columns.records()
+            return StepContent(tuple(recorded[0]), tuple(recorded[1]), columns.counted)
         batches = self._batches(step)
         known = {key: record for _, records in batches for key, record in keyed(records.tensors)}
         rest = self._unindexed(step, known)
@@ -124,6 +131,31 @@ class RankTree:
         rest = _after(ops, rest)
         self._note(*rest.problems)
         return StepContent((*ops, *rest.ops), (*tensors, *rest.tensors), counted)
+
+    def columns(self, step: int) -> BatchColumns | None:
+        """The step in columns, where the index has all of it in one batch, and summaries alone."""
+        batches = self._index.of_step(step) if self._index is not None else ()
+        if self._index is None or len(batches) != 1 or (isinstance(self._run, int) and batches[0].run != self._run):
+            return None
+        try:
+            columns = self._index.columns(batches[0])
+            # Executions that share their time stamp may be one, filed in two parts.
+            if columns is None or len(np.unique(columns.timestamps)) < len(columns.timestamps):
+                return None
+            with_summary = columns.with_summary
+            for place in self._places_of_step.get(step, ()):
+                numbers = columns.pattern.tensors_by_directory.get((place.net_name, place.graph_id))
+                rows = 0 if numbers is None else np.count_nonzero(with_summary[numbers])
+                if self._files(place).tensors or not self._has_rows(place, int(rows)):
+                    return None
+        except CorruptDumpError:
+            return None  # who reads the records is told
+        return columns
+
+    def _has_rows(self, place: Place, count: int) -> bool:
+        """Whether the table of a place, if there is one, has as many rows as that."""
+        table = self._files(place).statistics
+        return table is None or read_table(inside(self.root, table)).count(b"\n") - 1 == count
 
     def constants(self) -> tuple[TensorRecord, ...]:
         """The constants of every graph, by data id: of each the last one filed, or all with `run` "all"."""

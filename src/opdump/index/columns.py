@@ -1,0 +1,73 @@
+"""A batch of an index as it is filed, in columns: records of operators and tensors are made of it when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.kernels import Summary
+from opdump.records import OpRecord, SkipReason, TensorRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """What a batch ran: the rows of its operators, and of each tensor the place of its operator and its signature.
+
+    A batch that repeats another has the very same pattern.
+    """
+
+    operators: Sequence[int]
+    tensors: Sequence[tuple[int, int]]
+    directories: Sequence[tuple[str, int]]
+    """The network and the graph of each operator."""
+
+    @cached_property
+    def tensors_by_directory(self) -> Mapping[tuple[str, int], NDArray[np.intp]]:
+        """The places of the tensors of each network and graph."""
+        found: dict[tuple[str, int], list[int]] = {}
+        for number, (place, _) in enumerate(self.tensors):
+            found.setdefault(self.directories[place], []).append(number)
+        return {directory: np.array(numbers, np.intp) for directory, numbers in found.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchColumns:
+    """A batch of tensors that have summaries, or nothing, and no files."""
+
+    pattern: Pattern
+    step: int
+    timestamps: NDArray[np.int64]
+    """Of each operator."""
+    summaries: NDArray[np.float64]
+    """Of each tensor; NaN for the count of one that has none."""
+    counted: Mapping[SkipReason, int]
+    """How many operators without data ran that an earlier batch lists, by reason."""
+    make_op: Callable[[int, int, int], OpRecord]
+    """An operator, by its row, its time and its step."""
+    make_tensor: Callable[[OpRecord, int, Summary | None], TensorRecord]
+    """A tensor of an operator, by its signature."""
+
+    @property
+    def with_summary(self) -> NDArray[np.bool_]:
+        """Whether each tensor has a summary."""
+        return ~np.isnan(self.summaries[:, 0])
+
+    def summary(self, number: int) -> Summary | None:
+        """That of a tensor, by its place."""
+        row = self.summaries[number].tolist()
+        return None if row[0] != row[0] else Summary(*row)
+
+    def records(self) -> tuple[list[OpRecord], list[TensorRecord]]:
+        """All operators and tensors, in the order in which they were filed."""
+        times = self.timestamps.tolist()
+        ops = [self.make_op(row, time, self.step) for row, time in zip(self.pattern.operators, times, strict=True)]
+        rows = map(Summary._make, self.summaries.tolist())
+        tensors = [
+            self.make_tensor(ops[place], signature, None if summary.count != summary.count else summary)
+            for (place, signature), summary in zip(self.pattern.tensors, rows, strict=True)
+        ]
+        return ops, tensors
