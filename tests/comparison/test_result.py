@@ -80,8 +80,13 @@ def test_the_window_shows_both_runs_around_the_divergence(dumps: tuple[Path, Pat
 def test_operators_that_one_run_has_are_marked_as_in_a_diff(tmp_path: Path, dumps: tuple[Path, Path]) -> None:
     extra = dumped(tmp_path, "extra", PROGRAM.replace("x = second(x)", "x = second(x * 1.01)"))
     marks = [line.cells()[0] for line in opdump.compare(dumps[0], extra).window]
-    assert marks.count("+") == 1
-    assert [line.cells()[0] for line in opdump.compare(extra, dumps[0]).window].count("-") == 1
+    assert marks.count("!+") == 1
+    assert [line.cells()[0] for line in opdump.compare(extra, dumps[0]).window].count("!-") == 1
+    together = dumped(tmp_path, "together", PROGRAM.replace("F.gelu(x)", "F.silu(F.tanh(F.sigmoid(x)) + x.sin())"))
+    window = opdump.compare(dumps[0], together).window
+    marks = [line.cells()[0] for line in window]
+    assert sum(line.is_source for line in window) >= 1
+    assert marks.index("!-" if "!-" in marks else "-") < marks.index("!+")
 
 
 def test_files_are_written_whole(tmp_path: Path, dumps: tuple[Path, Path]) -> None:

@@ -177,7 +177,7 @@ def _count(a: Trace, b: Trace, found: Outcome, sides: tuple[str, str]) -> None:
         else ""
     )
     found.notes.append(
-        f"the runs are of different frameworks, so operators were matched by values: {len(direct[0]):,} of {one} have the values "
+        f"the runs call hardly an operator alike, so operators were matched by values: {len(direct[0]):,} of {one} have the values "
         f"of {len(direct[1]):,} of {other}, {len(found.between[0]):,} of {one} and {len(found.between[1]):,} of {other} lie between them{unused}"
     )
 

@@ -18,6 +18,8 @@ from opdump.comparison.judgement import Judgement, Steps, judge, notes_of
 from opdump.comparison.match_file import GivenMatches, read_matches
 from opdump.comparison.pairs import Measured, Outputs, PairRow, State, measured, units
 from opdump.comparison.result import Result, Verdict
+from opdump.comparison.strangers import are_strangers
+from opdump.errors import NotInDumpError
 from opdump.records import OpRecord
 
 Dump = str | os.PathLike[str] | Catalog
@@ -50,10 +52,13 @@ def compare(
     NaN at the same place, and the same infinity, are no difference. Where the dumps have statistics alone, structure and
     arguments are compared, and statistics.
 
-    Raises as `opdump.open` does, NotInDumpError where a dump has no such rank, and ConfigError, with the line, for a match.yaml that
+    Raises as `opdump.open` does, NotInDumpError where a dump has no such rank or step, and ConfigError, with the line, for a match.yaml that
     cannot be used.
     """
     one, other = _opened(a), _opened(b)
+    if step is not None:
+        _check_step(one, step)
+        _check_step(other, step if step_b is None else step_b)
     ranks = [rank] if rank is not None else [each for each in one.ranks if each in set(other.ranks)]
     steps = {each: _steps(one, other, step, step_b, each) for each in ranks}
     ranks = [each for each in ranks if steps[each]]
@@ -67,12 +72,11 @@ def compare(
     else:
         found = executor.map(_judge_rank, *zip(*((names, steps[each], each, given) for each in ranks), strict=True))
         judged = list(_counted(found, len(ranks), tell))
-    return _result(names, steps, dict(zip(ranks, judged, strict=True)), executor, tell)
+    return _result(names, dict(zip(ranks, judged, strict=True)), executor, tell)
 
 
 def _result(
     names: tuple[str, str],
-    steps: dict[int, Steps],
     judged: dict[int, Judgement],
     executor: Executor | None,
     tell: Progress,
@@ -82,31 +86,33 @@ def _result(
     pairs: list[PairRow] = []
     for found in judged.values():
         pairs += _states(found, rows[len(pairs) : len(pairs) + len(found.outputs)])
-    common = [here for each in steps.values() for here, _ in each]
-    not_judged = any(not found.is_judged for found in judged.values())
+    judged_steps = sorted({step for found in judged.values() for step in found.steps})
     matched = sum(found.matched for found in judged.values() if found.is_judged)
     unmatched = sum(found.unmatched for found in judged.values())
     suspects = [suspect for found in judged.values() for suspect in found.suspects]
     of_frameworks = any(found.of_frameworks for found in judged.values())
     identical = not unmatched and not of_frameworks and all(row.identical for row in rows)
+    strangers = are_strangers(matched, sum(found.most for found in judged.values()))
     verdict: Verdict = (
-        "incomparable" if not matched else "divergent" if suspects else "identical" if identical else "benign"
+        "incomparable" if strangers else "divergent" if suspects else "identical" if identical else "benign"
     )
-    notes = notes_of(list(judged.values()), len(set(common)), can_replay=can_replay())
+    notes = notes_of(list(judged.values()), can_replay=can_replay())
+    if strangers:
+        notes = [*dict.fromkeys(note for found in judged.values() for note in found.nearest), *notes]
     return Result(
         verdict=verdict,
         a=names[0],
         b=names[1],
         matched=matched,
         unmatched=unmatched,
-        introduced=[introduced(suspect) for suspect in suspects] if matched else (),
-        inherited=len({_place(pair.b) for pair in pairs if pair.state == "inherited"}),
-        notes=notes if matched or not_judged else ["no operator of A was found in B", *notes],
-        steps=sorted(set(common)),
+        introduced=() if strangers else [introduced(suspect) for suspect in suspects],
+        inherited=0 if strangers else len({_place(pair.b) for pair in pairs if pair.state == "inherited"}),
+        notes=notes,
+        steps=judged_steps,
         ranks=list(judged),
         pairs=pairs,
         matches=[each for found in judged.values() for each in found.matches],
-        window=next((found.window for found in judged.values() if found.window), ()),
+        window=() if strangers else next((found.window for found in judged.values() if found.window), ()),
         missing_metrics=missing,
     )
 
@@ -120,10 +126,18 @@ def _opened(dump: Dump) -> Catalog:
 
 
 def _steps(a: Catalog, b: Catalog, step: int | None, step_b: int | None, rank: int) -> Steps:
-    if step is not None:
-        return [(step, step if step_b is None else step_b)]
     held = set(b.steps_of(rank))
+    if step is not None:
+        there = step if step_b is None else step_b
+        return [(step, there)] if step in a.steps_of(rank) and there in held else []
     return [(each, each) for each in a.steps_of(rank) if each in held]
+
+
+def _check_step(dump: Catalog, step: int) -> None:
+    if step not in dump.steps:
+        raise NotInDumpError(
+            f"{dump.path}: holds no step {step}; it holds {', '.join(map(str, dump.steps[:20])) or 'none'}"
+        )
 
 
 def _nothing_common(a: Catalog, b: Catalog) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from opdump import amounts
 from opdump.catalog.catalog import Catalog
@@ -16,13 +17,17 @@ from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
 from opdump.comparison.inferred_makers import with_makers
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
+from opdump.comparison.opaque_kernels import opaque_suspects
 from opdump.comparison.pairs import Outputs, outputs_of
+from opdump.comparison.strangers import are_strangers, nearest_names
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
 from opdump.comparison.trace import Trace
 from opdump.comparison.value_table import ValueTable
 from opdump.comparison.whole_steps import read_step
 from opdump.comparison.window import Neighbour, window
+
+_SHOWN_PROBLEMS: Final = 3
 
 Steps = Sequence[tuple[int, int]]
 """Which step of A is compared with which of B."""
@@ -34,6 +39,10 @@ class Judgement:
 
     matched: int = 0
     unmatched: int = 0
+    most: int = 0
+    """How many operators could have been matched at most: those of the smaller program."""
+    steps: list[int] = field(default_factory=list)
+    """Steps of A that were judged: all up to the first with a source."""
     suspects: Sequence[Suspect] = ()
     window: Sequence[Neighbour] = ()
     outputs: list[Outputs] = field(default_factory=list)
@@ -44,6 +53,10 @@ class Judgement:
     not_run: set[str] = field(default_factory=set)
     """Kernels that could not be run again."""
     notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What of the dumps could not be read."""
+    nearest: list[str] = field(default_factory=list)
+    """Of programs that have hardly an operator in common, names that are alike."""
     is_judged: bool = True
     """Whether any step could be judged."""
     of_frameworks: bool = False
@@ -79,7 +92,7 @@ def judge(
                 "--step N:M compares step N of A with step M of B"
             )
             found.is_judged = number > 0
-            return found
+            break
         else:
             alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b), precedents)
             precedents.add(trace_a, trace_b, alignment)
@@ -100,9 +113,14 @@ def judge(
                 before.release()
             if found.suspects:
                 found.window = window(trace_a, trace_b, alignment, found.suspects[0])
+        found.steps.append(here)
+        found.most += min(len(trace_a.nodes), len(trace_b.nodes))
+        if number == 0 and are_strangers(found.matched, found.most):
+            found.nearest = nearest_names(trace_a, trace_b)
         if found.suspects:
-            return found
+            break
         done()
+    found.problems = [str(problem) for problem in (*a.problems, *b.problems)]
     return found
 
 
@@ -136,11 +154,24 @@ def _add_matches(found: Judgement, a: Trace, b: Trace, alignment: Alignment) -> 
 def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -> None:
     """What the sweep of a step found, but of compiled graphs, and what was found of these."""
     apart = [suspect for suspect in comparison.sweep() if not graphs.judged(suspect)]
-    found.suspects = [*apart, *graphs.suspects]
+    opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
+    found.suspects = _with_opaque(opaque, [*apart, *graphs.suspects])
     found.notes += graphs.notes
     permuted = comparison.found.permuted
     found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in permuted]
-    found.not_run |= comparison.found.not_run - graphs.kernels
+    found.not_run |= not_proven | (comparison.found.not_run - graphs.kernels)
+
+
+def _with_opaque(opaque: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]:
+    """All of them; operators that cannot be run again come before what ran after them, and none is told twice."""
+    told = {suspect.place for suspect in others}
+    first = others[0].b if others else None
+    before = [each for each in opaque if first is None or (each.b is not None and each.b.index < first.index)]
+    return [
+        *before,
+        *others,
+        *(each for each in opaque if each.place not in told and all(each is not other for other in before)),
+    ]
 
 
 def _add_across(found: Judgement, a: Trace, b: Trace, outcome: Outcome) -> None:
@@ -161,9 +192,14 @@ def _has_elements(trace: Trace) -> bool:
     return any(holds_elements(node.outputs) for node in trace.nodes)
 
 
-def notes_of(judgements: Sequence[Judgement], steps: int, *, can_replay: bool) -> list[str]:
+def notes_of(judgements: Sequence[Judgement], *, can_replay: bool) -> list[str]:
     """What a reader has to know of how it was judged."""
     notes = [note for found in judgements for note in found.notes]
+    problems = list(dict.fromkeys(problem for found in judgements for problem in found.problems))
+    notes += [f"not read: {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
+    if len(problems) > _SHOWN_PROBLEMS:
+        notes.append(f"{len(problems) - _SHOWN_PROBLEMS:,} more were not read: opdump show lists them")
+    steps = len({step for found in judgements for step in found.steps})
     not_run = sorted(set().union(*(found.not_run for found in judgements)))
     alone = set().union(*(found.alone for found in judgements))
     if not_run:

@@ -69,9 +69,21 @@ class Result:
     def headline(self) -> str:
         """The verdict in one line."""
         if not self.introduced:
-            return _NO_SOURCE[self.verdict]
+            return self._without_source
         sources = amounts.count(self.sources, "independent source")
         return f"FIRST DIVERGENCE {self.introduced[0].headline}; {sources}, {self.inherited:,} inherited"
+
+    @property
+    def _without_source(self) -> str:
+        if self.verdict == "incomparable" and self.matched:
+            return "INCOMPARABLE: hardly anything of A was found in B"
+        by_statistics = sum(pair.measured.by_statistics is not None for pair in self.pairs)
+        if self.verdict == "identical" and by_statistics:
+            others = (
+                "" if by_statistics == len(self.pairs) else " where the dumps have no elements, and else the same bits"
+            )
+            return f"IDENTICAL: the same operators gave the same statistics{others}"
+        return _NO_SOURCE[self.verdict]
 
     def rows(self) -> list[dict[str, Any]]:
         """The pairs as rows of a table, all with the same columns: `pandas.DataFrame(result.rows())`."""

@@ -40,7 +40,8 @@ class Neighbour:
         """The line as cells of a table: a mark as in a diff, the place in either run, operator and line, the difference."""
         op = self.b or self.a
         assert op is not None, "a line has an operator"
-        mark = "-" if self.b is None else "+" if self.a is None else "!" if self.is_source else ""
+        side = "-" if self.b is None else "+" if self.a is None else ""
+        mark = ("!" if self.is_source else "") + side
         orders = ("" if self.a is None else f"#{self.a.order}", "" if self.b is None else f"#{self.b.order}")
         return (mark, *orders, op.op_type, shown_scope(op), op.line, self._difference())
 
@@ -81,29 +82,27 @@ def window(
     """
     rows = list(_merged(a, b, alignment))
     places = [place for place, row in enumerate(rows) if _is_of(suspect, row)]
-    if not places:
-        return []
-    last = places[-1]
-    first = next(place for place in places if last - place <= _BEFORE)
-    return [
-        _neighbour(*row, outputs, is_source=_is_of(suspect, row))
-        for row in rows[max(0, first - _BEFORE) : last + _AFTER + 1]
-    ]
+    shown = {each for place in places for each in range(place - _BEFORE, place + _AFTER + 1)}
+    return [_neighbour(*row, outputs, is_source=place in places) for place, row in enumerate(rows) if place in shown]
 
 
 def _merged(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Row]:
-    """Both traces as one sequence. Operators that ran in another order stand where B has them."""
+    """Both traces as one sequence. Operators that ran in another order stand where B has them; where both have some alone, A's come first."""
     next_a = 0
+    waiting: list[Row] = []
     for node in b.nodes:
         index = alignment.a_of.get(node.index)
         if index is None:
-            yield None, node
+            waiting.append((None, node))
             continue
         if index >= next_a:
             yield from _alone(a.nodes[next_a:index], alignment)
             next_a = index + 1
+        yield from waiting
+        waiting = []
         yield a.nodes[index], node
     yield from _alone(a.nodes[next_a:], alignment)
+    yield from waiting
 
 
 def _alone(nodes: Sequence[Node], alignment: Alignment) -> Iterator[Row]:

@@ -1,0 +1,101 @@
+"""What is compared at all: steps that are there, programs that have something in common, dumps that lack a part."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import opdump
+from opdump.commands import main
+from opdump.comparison.strangers import are_strangers, nearest_names
+from opdump.comparison.trace import Trace
+from opdump.errors import NotInDumpError
+from tests.comparison.hand_made import node
+from tests.comparison.programs import dumped
+from tests.comparison.test_compare_programs import PROGRAM
+
+OTHER = """
+import torch
+
+torch.manual_seed(1)
+values = torch.randn(3, 50)
+for step in range(2):
+    found = torch.sort(values.cumsum(1))[0].flip(0).exp().prod(1)
+    found = torch.logsumexp(torch.fft.rfft(values).abs(), 1).sqrt() + torch.linalg.norm(values, dim=1)
+    found = torch.cummax(values, 1)[0].roll(2).atan().tril().unfold(1, 5, 5).mean(2).ceil().floor()
+    torch.nn.functional.conv1d(values[:, None], torch.ones(1, 1, 3)).sigmoid().std().log()
+"""
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dumped(tmp_path_factory.mktemp("comparable"), "before", PROGRAM)
+
+
+def test_a_step_that_is_not_there_is_told(dump: Path) -> None:
+    with pytest.raises(NotInDumpError, match=r"holds no step 9; it holds 0, 1"):
+        opdump.compare(dump, dump, step=9)
+    with pytest.raises(NotInDumpError, match="holds no step 7"):
+        opdump.compare(dump, dump, step=0, step_b=7)
+    done = CliRunner().invoke(main, ["compare", str(dump), "--step", "0:7"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "holds no step 7; it holds 0, 1" in done.stderr
+
+
+def test_the_steps_of_a_result_are_those_up_to_the_first_that_differs(tmp_path: Path, dump: Path) -> None:
+    assert len(opdump.compare(dump, dump).steps) > 1
+    result = opdump.compare(dump, dumped(tmp_path, "after", PROGRAM.replace("F.gelu(x)", "F.relu(x)")))
+    assert list(result.steps) == [0]
+
+
+def test_programs_that_share_an_operator_by_chance_are_incomparable(tmp_path: Path, dump: Path) -> None:
+    other = dumped(tmp_path, "other", OTHER)
+    done = CliRunner().invoke(main, ["compare", str(dump), str(other)])
+    assert done.exit_code == 3, done.output
+    assert "INCOMPARABLE: " in done.output
+    assert opdump.compare(dump, other).introduced == ()
+
+
+def test_a_tenth_of_the_smaller_program_is_enough_to_be_compared() -> None:
+    assert [are_strangers(matched, 50) for matched in (0, 4, 5, 6)] == [True, True, False, False]
+    assert [are_strangers(matched, 3) for matched in (0, 1)] == [True, False]
+
+
+def test_names_that_are_alike_are_told_of_programs_that_have_nothing_in_common() -> None:
+    one, other, another = (
+        Trace(0, 0, [node(place, op_type) for place, op_type in enumerate(types)], {})
+        for types in (("addmm", "relu", "softmax"), ("sort", "relu_", "addmm_out"), ("sort", "prod"))
+    )
+    assert nearest_names(one, other) == [
+        "Default/addmm-op0 of A has no counterpart in B; the nearest names are Default/addmm_out-op2",
+        "Default/relu-op1 of A has no counterpart in B; the nearest names are Default/relu_-op1",
+    ]
+    assert nearest_names(one, another) == ["A runs addmm, relu, softmax; B runs prod, sort"]
+
+
+def test_nothing_is_called_the_same_bits_of_which_statistics_are_known_alone(tmp_path: Path) -> None:
+    path = dumped(tmp_path, "statistics", PROGRAM, "statistic")
+    headline = opdump.compare(path, path).headline
+    assert headline == "IDENTICAL: the same operators gave the same statistics"
+
+
+def test_a_file_that_is_gone_is_told(tmp_path: Path, dump: Path) -> None:
+    other = dumped(tmp_path, "again", PROGRAM)
+    lost = next(other.rglob("*gelu-op*.output.0.*.npy"))
+    lost.unlink()
+    result = opdump.compare(dump, other)
+    assert result.verdict == "identical"
+    assert "the same statistics where the dumps have no elements" in result.headline
+    assert [note for note in result.notes if lost.name in note], result.notes
+
+
+def test_only_the_first_of_many_lost_files_are_told_and_the_others_counted(tmp_path: Path, dump: Path) -> None:
+    other = dumped(tmp_path, "again", PROGRAM)
+    for lost in itertools.islice(other.rglob("*-op*.output.0.*.npy"), 6):
+        lost.unlink()
+    notes = [note for note in opdump.compare(dump, other).notes if "not read" in note]
+    assert len(notes) == 4
+    assert "opdump show lists them" in notes[-1]
