@@ -17,7 +17,7 @@ from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace
 from tests.comparison.hand_made import node, record
 
-GIVEN = np.float32([1.0, -2.0, 3.0, 0.5])
+GIVEN = np.array([1.0, -2.0, 3.0, 0.5], np.float32)
 
 
 def judged(
@@ -73,13 +73,13 @@ def test_rounding_is_benign_and_not_proven(ratio: float) -> None:
 
 
 def test_the_same_results_are_nothing_to_tell_of() -> None:
-    with_nan = np.float32([np.nan, np.inf, 1, 2])
+    with_nan = np.array([np.nan, np.inf, 1, 2], np.float32)
     assert judged(with_nan, with_nan) == ([], set())
 
 
 def test_nan_and_infinities_of_one_run_are_named() -> None:
     for bad in (np.nan, np.inf, -np.inf):
-        (found,), _ = judged(GIVEN, np.float32([bad, *GIVEN[1:]]))
+        (found,), _ = judged(GIVEN, np.array([bad, *GIVEN[1:]], np.float32))
         assert found.score == np.inf
 
 
