@@ -81,6 +81,11 @@ def test_pairs_by_hand_override(dumps: tuple[Path, Path], tmp_path: Path) -> Non
         ("steps:\n- step: one", 2, "expected step and rank as numbers"),
         ("steps: 3", 1, "expected a list"),
         ("- step", 1, "expected keys a, b, steps"),
+        ("steps:\n- step: 0\n  ? [pairs]\n  : []", 3, "unknown key that is no word"),
+        ("steps:\n- step: 0\n  pairs:\n  - {a: &again [*again], b: x}", 4, "expected the name of an operator"),
+        ("steps:\n- step: 9\n  pairs:\n  - {a: x, b: x}", 4, "the dumps do not both have rank 0, step 9"),
+        ("steps:\n- step: 0\n  step of b: 9\n  pairs:\n  - {a: x, b: x}", 5, "rank 0, step 0, of B 9"),
+        ("steps:\n- rank: 3\n  step: 0\n  pairs:\n  - {a: x, b: x}", 5, "the dumps do not both have rank 3"),
         ("steps: [", 1, "is no YAML"),
     ],
 )

@@ -66,7 +66,7 @@ def compare(
     if not ranks:
         return Result(verdict="incomparable", a=names[0], b=names[1], notes=(_nothing_common(one, other),))
     tell = progress or _untold
-    given = None if match is None else read_matches(Path(match))
+    given = None if match is None else _given(Path(match), one, other)
     if executor is None or len(ranks) == 1 or isinstance(a, Catalog) or isinstance(b, Catalog):
         judged = list(_judged(one, other, steps, ranks, given, tell))
     else:
@@ -131,6 +131,15 @@ def _steps(a: Catalog, b: Catalog, step: int | None, step_b: int | None, rank: i
         there = step if step_b is None else step_b
         return [(step, there)] if step in a.steps_of(rank) and there in held else []
     return [(each, each) for each in a.steps_of(rank) if each in held]
+
+
+def _given(path: Path, a: Catalog, b: Catalog) -> GivenMatches:
+    given = read_matches(path)
+    ranks = set(a.ranks) & set(b.ranks)
+    given.check_places(
+        {(rank, here, there) for rank in ranks for here in a.steps_of(rank) for there in b.steps_of(rank)}
+    )
+    return given
 
 
 def _check_step(dump: Catalog, step: int) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -81,6 +81,14 @@ class GivenMatches:
 
     path: Path
     steps: Mapping[_Place, Sequence[_Given]]
+
+    def check_places(self, known: Collection[_Place]) -> None:
+        """Raises ConfigError for pairs of a rank or a step that is not in both dumps."""
+        for place, pairs in self.steps.items():
+            if pairs and place not in known:
+                rank, step, step_b = place
+                b = "" if step_b == step else f", of B {step_b}"
+                raise self._error(pairs[0].line, f"the dumps do not both have rank {rank}, step {step}{b}")
 
     def of(self, a: Trace, b: Trace) -> dict[int, int]:
         """The pairs of a step, by index.
@@ -226,11 +234,11 @@ class _Reader:
     def fields(self, node: Any, known: Sequence[str]) -> dict[str, Any]:
         if getattr(node, "id", "") != "mapping":
             raise self._error(node, f"expected keys {', '.join(known)}")
-        found = {key.value: value for key, value in node.value}
         for key, _ in node.value:
-            if key.value not in known:
-                raise self._error(key, f"unknown key {key.value!r}; known are {', '.join(known)}")
-        return found
+            if key.id != "scalar" or key.value not in known:
+                what = repr(key.value) if key.id == "scalar" else "that is no word"
+                raise self._error(key, f"unknown key {what}; known are {', '.join(known)}")
+        return {key.value: value for key, value in node.value}
 
     def items(self, node: Any) -> list[Any]:
         if node is None or (node.id == "scalar" and node.value in ("", "null", "~")):
@@ -247,7 +255,7 @@ class _Reader:
     def name(self, node: Any, around: Any) -> str:
         """The name of an operator; of a list of those that are matched together the last."""
         if node is not None and node.id == "sequence" and node.value:
-            return self.name(node.value[-1], node)
+            node = node.value[-1]
         if node is None or node.id != "scalar":
             raise self._error(node or around, "expected the name of an operator of A under a, of B under b")
         text = str(node.value)
