@@ -123,6 +123,38 @@ def test_a_gradient_that_is_not_finite_is_followed_through_the_optimizer_into_th
     assert lines[2] == "     kept    step 1  in weight: later steps read it"
 
 
+@pytest.mark.parametrize("follower", ["train", "eval"])
+def test_what_a_step_leaves_in_running_statistics_is_the_same_history_in_the_next(
+    tmp_path: Path, follower: str
+) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(3)
+    batches = iter([torch.full((4, 3), INF), torch.randn(4, 3), torch.randn(4, 3)])
+
+    def program() -> None:
+        batch = next(batches) * 2.0
+        norm(batch)
+        getattr(norm, follower)()
+
+    found = checked(tmp_path / "dump", program, steps=3)
+    births = [(each.born and each.born.op_type, each.given) for each in found.histories]
+    assert len(births) == 1, births
+    assert found.histories[0].last_step == 2
+
+
+@pytest.mark.parametrize("given", [[INF, 1.0, 1.0], [INF, INF, 1.0]], ids=["cleared since", "others"])
+def test_bad_data_of_a_later_step_is_no_history_of_one_before(tmp_path: Path, given: list[float]) -> None:
+    total, fresh = torch.zeros(3), torch.tensor(given)
+    read = iter([infinite, fresh.exp])
+
+    def program() -> None:
+        total.add_(next(read)())
+        total.fill_(0.0)
+
+    found = checked(tmp_path / "dump", program, steps=2)
+    assert [bool(each.given) for each in found.histories] == [False, True]
+
+
 def test_what_backward_kills_is_told_of_its_phase(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.tensor([1.0, -1.0], requires_grad=True)

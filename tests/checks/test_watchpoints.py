@@ -207,9 +207,21 @@ def test_a_condition_of_two_steps_is_an_error_without_the_step_before(condition:
 
 
 @pytest.mark.parametrize("condition", HISTORY)
-@pytest.mark.parametrize("before", [BEFORE[:-1], np.array([NAN, *BEFORE[1:]], np.float32)], ids=["size", "nan"])
+@pytest.mark.parametrize(
+    "before",
+    [BEFORE[:-1], *(np.array([bad, *BEFORE[1:]], np.float32) for bad in (NAN, INF, -INF))],
+    ids=["size", "nan", "inf", "-inf"],
+)
 def test_a_step_before_of_another_size_or_with_nan_differs_in_no_number(condition: str, before: Array) -> None:
     assert hits(f"{condition} {DEFAULTS[condition]}", NOW, before) == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_hit"), [("weight_change_too_large", True), ("weight_change_too_small", False)]
+)
+def test_epsilon_stands_for_a_weight_that_was_zero(condition: str, *, is_hit: bool) -> None:
+    found = hits(f"{condition} epsilon=0.5", NOW, np.zeros_like(BEFORE))
+    assert [hit.parameters[0].actual for hit in found] == ([np.abs(NOW).mean(dtype=np.float64) / 0.5] if is_hit else [])
 
 
 def test_a_step_that_was_not_dumped_is_no_step_before() -> None:

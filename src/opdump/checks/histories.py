@@ -90,6 +90,10 @@ class History:
     """Parameters that have them, with the first step that left them so."""
 
 
+Key = tuple[str, tuple[int, ...], int | None, int | None]
+"""Element type, shape, how many NaN and infinities."""
+
+
 class Histories:
     """Follows one rank: `observe` each operator in execution order, `end_step` after the last of a step."""
 
@@ -97,6 +101,10 @@ class Histories:
         self.found: list[History] = []
         self._of_source: dict[str, History] = {}
         """Who made the bad numbers of a tensor of this step, or of a parameter."""
+        self._left: dict[int, tuple[Key, History]] = {}
+        """By storage: the bad numbers that were written into memory which was there before, as running statistics are."""
+        self._before: dict[Key, History] = {}
+        """The same of the step before, by what such a tensor is like: storages have other numbers in each step."""
         self._latest: History | None = None
         self._updating: History | None = None
         """The history that reached the optimizer, or a parameter, last."""
@@ -110,6 +118,9 @@ class Histories:
         bad_outputs: Sequence[Known],
     ) -> str:
         """Takes an operator, with those of its tensors that have NaN, or infinities that are no mask. What it says of a kill, or nothing."""
+        for record, _ in outputs if self._left else ():
+            if record.memory is not None:
+                self._left.pop(record.memory.storage, None)
         if not bad_inputs and not bad_outputs:
             return ""
         if op.op_type == PARAMETER:
@@ -121,8 +132,11 @@ class Histories:
                 histories = [self._born(op, *bad_outputs[0])]
             else:
                 histories[0].passed_on += 1
-            for record, _ in bad_outputs:
+            here = {record.memory.storage for record, _ in inputs if record.memory is not None}
+            for record, stats in bad_outputs:
                 self._of_source[f"{op.op_name}:{record.slot}"] = histories[0]
+                if record.memory is not None and record.memory.storage in here:
+                    self._left[record.memory.storage] = _key(record, stats), histories[0]
             self._reach(op, histories[0])
             return ""
         if not _kills(op, inputs, outputs, bad_inputs):
@@ -135,6 +149,8 @@ class Histories:
     def end_step(self) -> None:
         """What the next step reads of operators is its own."""
         self._of_source = {name: each for name, each in self._of_source.items() if name.startswith(PROGRAMS_OWN)}
+        self._before = dict(self._left.values())
+        self._left = {}
         self._latest = None
 
     def _read(self, op: OpRecord, bad: Sequence[Known]) -> list[History]:
@@ -144,6 +160,8 @@ class Histories:
             history = self._of_source.get(record.source) if record.source else self._latest or self._updating
             if history is None and record.source.startswith(_PREFIX):
                 history = self._updating  # the dump does not have how the step left its parameters
+            if history is None and record.source.startswith(PROGRAMS_OWN):
+                history = self._before.get(_key(record, stats))  # a buffer, which has no name
             if history is None:
                 history = self._begin(
                     History(kind=_kind(stats), rank=op.rank_id, given=record.source, first_step=op.step)
@@ -183,6 +201,10 @@ class Histories:
             history.last_step = op.step
             self._of_source[source] = history
             self._updating = history
+
+
+def _key(record: TensorRecord, stats: TensorStats) -> Key:
+    return record.dtype, record.shape, stats.nan, stats.inf
 
 
 def amount_of(stats: TensorStats) -> str:
