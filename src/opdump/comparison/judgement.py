@@ -15,6 +15,7 @@ from opdump.comparison.by_bounds import Bounded, is_bounded, judge_by_bounds
 from opdump.comparison.by_statistics import StatisticsComparison, have_same_phases
 from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
 from opdump.comparison.inferred_makers import with_makers
+from opdump.comparison.initial_draws import initial_draws, is_read
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.opaque_kernels import opaque_suspects
@@ -153,25 +154,30 @@ def _add_matches(found: Judgement, a: Trace, b: Trace, alignment: Alignment) -> 
 
 def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -> None:
     """What the sweep of a step found, but of compiled graphs, and what was found of these."""
-    apart = [suspect for suspect in comparison.sweep() if not graphs.judged(suspect)]
+    apart = [
+        suspect
+        for suspect in comparison.sweep()
+        if not graphs.judged(suspect)
+        and not (
+            suspect.kind == "random" and suspect.b is not None and not is_read(comparison.b, suspect.b, suspect.slot)
+        )
+    ]
     opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
-    found.suspects = _with_opaque(opaque, [*apart, *graphs.suspects])
+    drawn = initial_draws(comparison.a, comparison.b, comparison.alignment)
+    found.suspects = _merged([*drawn, *opaque], [*apart, *graphs.suspects])
     found.notes += graphs.notes
     permuted = comparison.found.permuted
     found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in permuted]
     found.not_run |= not_proven | (comparison.found.not_run - graphs.kernels)
 
 
-def _with_opaque(opaque: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]:
-    """All of them; operators that cannot be run again come before what ran after them, and none is told twice."""
+def _merged(seen: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]:
+    """All of them, each place once. What was seen by looking at what one operator read and gave stands before what ran after it."""
     told = {suspect.place for suspect in others}
     first = others[0].b if others else None
-    before = [each for each in opaque if first is None or (each.b is not None and each.b.index < first.index)]
-    return [
-        *before,
-        *others,
-        *(each for each in opaque if each.place not in told and all(each is not other for other in before)),
-    ]
+    new = [suspect for suspect in seen if suspect.place not in told]
+    before = [each for each in new if first is None or (each.b is not None and each.b.index < first.index)]
+    return [*before, *others, *(each for each in new if each not in before)]
 
 
 def _add_across(found: Judgement, a: Trace, b: Trace, outcome: Outcome) -> None:
