@@ -52,9 +52,9 @@ Examples:
 \b
 Ends with 0 where nothing differs beyond rounding, with 1 where an operator
 introduced a difference, with 2 for a wrong command line or a dump that cannot
-be read, with 3 where nothing of A was found in B. docs/compare.md tells how
-the verdict is reached. Dump with --full to have elements: statistics alone
-prove less.""",
+be read, with 3 where nothing of A was found in B, or hardly anything.
+docs/compare.md tells how the verdict is reached. Dump with --full to have
+elements: statistics alone prove less.""",
 )
 @click.argument("a")
 @click.argument("b", required=False)
