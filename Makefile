@@ -100,7 +100,7 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/summary_kernel.py
 	$(BIN)/python benchmarks/compare_pairs.py
-	$(BIN)/python benchmarks/compare_dumps.py --tensors 200000
+	$(BIN)/python benchmarks/compare_dumps.py
 	$(BIN)/python benchmarks/device_summary.py
 	$(BIN)/python benchmarks/capture_overhead.py
 	$(BIN)/python benchmarks/end_step.py

@@ -1,7 +1,7 @@
-"""How long `opdump compare` takes for dumps with statistics alone: `python benchmarks/compare_dumps.py [--tensors 1000000] [--jobs 2]`.
+"""How long `opdump compare` takes for dumps with statistics alone: `python benchmarks/compare_dumps.py [--tensors 1000000] [--operators 1000] [--jobs 2]`.
 
-Two dumps are made by the writer, without a framework: steps of a chain of operators with an input and an output each. The command reads them, matches
-and judges all steps and measures all outputs. Printed are seconds of the wall clock, seconds of processors, the peak of memory, and what of it
+Two dumps are made by the writer, without a framework: steps of a chain of so many operators with an input and an output each, off by rounding. The
+command reads them, matches and judges all steps and compares all outputs. Printed are seconds of the wall clock, seconds of processors, the peak of memory, and what of it
 reading both dumps takes by itself; and the start of the command (`opdump compare --help`).
 
 Goals: statistics of a million pairs of tensors under 10 s; a start under 0.5 s.
@@ -24,29 +24,28 @@ from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
 
-OPERATORS = 1000
-"""Of a step."""
 READ = "import sys, opdump; [list(opdump.open(path)) for path in sys.argv[1:]]"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tensors", type=int, default=1_000_000, help="pairs of tensors")
+    parser.add_argument("--operators", type=int, default=1000, help="operators of a step")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    steps = max(1, options.tensors // (2 * OPERATORS))
+    steps = max(1, options.tensors // (2 * options.operators))
     with tempfile.TemporaryDirectory(prefix="opdump-compare-") as place:
         dumps = [str(Path(place, name)) for name in "ab"]
         for path, factor in zip(dumps, (1.0, 1 + 1e-7), strict=True):
-            write(Path(path), steps, factor)
-        print(f"{2 * OPERATORS * steps} pairs of tensors in {steps} steps")
+            write(Path(path), steps, factor, options.operators)
+        print(f"{2 * options.operators * steps} pairs of tensors in {steps} steps")
         measure("start", ["-m", "opdump", "compare", "--help"])
         measure("import opdump", ["-c", "import opdump"])
         measure("both dumps, read", ["-c", READ, *dumps])
         measure("opdump compare", ["-m", "opdump", "compare", *dumps, "--jobs", str(options.jobs)])
 
 
-def write(path: Path, steps: int, factor: float) -> None:
+def write(path: Path, steps: int, factor: float, operators: int) -> None:
     """A dump with statistics alone; those of the second run are off by rounding."""
     plan = DumpPlan(path=path, saved_data="statistic")
     writer = SyncWriter(plan, RunFacts(0, "CPU", "none", "0", "0", ("benchmark",), plan.to_json()))
@@ -55,7 +54,7 @@ def write(path: Path, steps: int, factor: float) -> None:
     ]
     for step in range(steps):
         ops, tensors = [], []
-        for number in range(OPERATORS):
+        for number in range(operators):
             op = OpRecord(
                 op_type="relu",
                 op_name=f"Default/network-Net/layer{number // 10}-Block/relu-op{number}",
@@ -73,7 +72,7 @@ def write(path: Path, steps: int, factor: float) -> None:
             ]
             ops.append(op)
         writer.write_step(step, ops, tensors, [None] * len(tensors))
-    writer.close({"executed": OPERATORS * steps})
+    writer.close({"executed": operators * steps})
 
 
 def tensor(op: OpRecord, io: str, step: int, number: int, factor: float, source: str = "") -> TensorRecord:

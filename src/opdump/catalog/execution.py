@@ -38,6 +38,14 @@ class Execution:
         """Outputs by slot."""
         return {record.slot: record for record in self.tensors if record.io == "output"}
 
+    def by_slot(self) -> tuple[dict[int, TensorRecord], dict[int, TensorRecord]]:
+        """Inputs and outputs."""
+        inputs: dict[int, TensorRecord] = {}
+        outputs: dict[int, TensorRecord] = {}
+        for record in self.tensors:
+            (inputs if record.io == "input" else outputs)[record.slot] = record
+        return inputs, outputs
+
     op_type = _of_op(lambda op: op.op_type)
     op_name = _of_op(lambda op: op.op_name)
     timestamp = _of_op(lambda op: op.timestamp)

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from opdump.comparison.owners import owners
+from opdump.comparison.same_program import run_the_same
 from opdump.comparison.trace import Node, Trace, leaf_name
 
 Token = Hashable
@@ -98,6 +99,9 @@ def _execution(node: Node) -> Execution:
 
 def align(a: Trace, b: Trace, given: Mapping[int, int] = _NONE, before: Precedents | None = None) -> Alignment:
     """Matches the nodes of two traces; the pairs of `given` as they are, others as in the steps before."""
+    in_place = None if given else _in_place(a, b, before)
+    if in_place is not None:
+        return in_place
     pairs = dict(given)
     kinds: dict[int, MatchKind] = dict.fromkeys(given, "by hand")
     for here, there, kind in () if before is None else before.of(a, b):
@@ -112,6 +116,20 @@ def align(a: Trace, b: Trace, given: Mapping[int, int] = _NONE, before: Preceden
     kinds = {here: kinds[here] for here in pairs}
     storages = _common_storages(a, b, pairs, known)
     return Alignment(pairs, {there: here for here, there in pairs.items()}, kinds, storages)
+
+
+def _in_place(a: Trace, b: Trace, before: Precedents | None) -> Alignment | None:
+    """Each operator with the one at its place, where both run the same program and nothing speaks against it; None elsewhere."""
+    if not run_the_same(a, b):
+        return None
+    earlier = [] if before is None else list(before.of(a, b))
+    known = _with_same_contents(a, b) | ({} if before is None else before.storages(a, b))
+    if any(here != there for here, there, _ in earlier) or any(here != there for here, there in known.items()):
+        return None
+    pairs = {node.index: node.index for node in a.nodes}
+    kinds: dict[int, MatchKind] = dict.fromkeys(pairs, "name")
+    kinds.update({here: kind for here, _, kind in earlier})
+    return Alignment(pairs, dict(pairs), kinds, _common_storages(a, b, pairs, known))
 
 
 def score(one: Node, other: Node) -> float:

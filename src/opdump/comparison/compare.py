@@ -13,10 +13,12 @@ from pathlib import Path
 
 from opdump.adapters.replay import can_replay
 from opdump.catalog.catalog import Catalog, open_dump
+from opdump.comparison.chain import Chain
 from opdump.comparison.introduced import introduced
 from opdump.comparison.judgement import Judgement, Steps, judge, notes_of
 from opdump.comparison.match_file import GivenMatches, read_matches
 from opdump.comparison.pairs import Measured, Outputs, PairRow, State, measured, units
+from opdump.comparison.repeated_steps import RepeatedStep
 from opdump.comparison.result import Result, Verdict
 from opdump.comparison.strangers import are_strangers
 from opdump.errors import NotInDumpError
@@ -81,22 +83,25 @@ def _result(
     executor: Executor | None,
     tell: Progress,
 ) -> Result:
-    outputs = [pair for found in judged.values() for pair in found.outputs]
-    rows, missing = _measured(outputs, executor, tell)
-    pairs: list[PairRow] = []
-    for found in judged.values():
-        pairs += _states(found, rows[len(pairs) : len(pairs) + len(found.outputs)])
+    parts = [part for found in judged.values() for part in found.outputs]
+    again = [part for part in parts if isinstance(part, RepeatedStep)]
+    rows, missing = _measured([pair for part in parts if isinstance(part, list) for pair in part], executor, tell)
+    waiting = iter(rows)
+    pairs = [part for found in judged.values() for part in _states(found, waiting)]
+    inherited = {_place(row.b) for part in pairs if isinstance(part, list) for row in part if row.state == "inherited"}
     judged_steps = sorted({step for found in judged.values() for step in found.steps})
     matched = sum(found.matched for found in judged.values() if found.is_judged)
     unmatched = sum(found.unmatched for found in judged.values())
     suspects = [suspect for found in judged.values() for suspect in found.suspects]
     of_frameworks = any(found.of_frameworks for found in judged.values())
-    identical = not unmatched and not of_frameworks and all(row.identical for row in rows)
+    differing = sum(not row.identical for row in rows) + sum(each.differing for each in again)
+    by_statistics = sum(row.by_statistics is not None for row in rows) + sum(each.by_statistics for each in again)
+    identical = not unmatched and not of_frameworks and not differing
     strangers = are_strangers(matched, sum(found.most for found in judged.values()))
     verdict: Verdict = (
         "incomparable" if strangers else "divergent" if suspects else "identical" if identical else "benign"
     )
-    notes = notes_of(list(judged.values()), can_replay=can_replay())
+    notes = notes_of(list(judged.values()), can_replay=can_replay)
     if strangers:
         notes = [*dict.fromkeys(note for found in judged.values() for note in found.nearest), *notes]
     return Result(
@@ -106,12 +111,14 @@ def _result(
         matched=matched,
         unmatched=unmatched,
         introduced=() if strangers else [introduced(suspect) for suspect in suspects],
-        inherited=0 if strangers else len({_place(pair.b) for pair in pairs if pair.state == "inherited"}),
+        inherited=0 if strangers else len(inherited),
         notes=notes,
         steps=judged_steps,
         ranks=list(judged),
-        pairs=pairs,
-        matches=[each for found in judged.values() for each in found.matches],
+        pairs=Chain(pairs),
+        differing=differing,
+        by_statistics=by_statistics,
+        matches=Chain([each for found in judged.values() for each in found.matches]),
         window=() if strangers else next((found.window for found in judged.values() if found.window), ()),
         missing_metrics=missing,
     )
@@ -200,21 +207,29 @@ def _measured(
     return rows, missing
 
 
-def _states(found: Judgement, rows: Sequence[Measured]) -> Iterator[PairRow]:
-    """The pairs of a rank with what each of them is."""
+def _states(found: Judgement, rows: Iterator[Measured]) -> Iterator[list[PairRow] | RepeatedStep]:
+    """The pairs of a rank with what each of them is, step by step. The next rows are those of its pairs."""
     accused = [(suspect, node.op) for suspect in found.suspects if (node := suspect.b or suspect.a) is not None]
     outputs = {(_place(op), suspect.slot) for suspect, op in accused if suspect.io == "output"}
     readers = {_place(op) for suspect, op in accused if suspect.io == "input"}
     first = min((_place(op) for _, op in accused), default=None)
-    for number, (pair, row) in enumerate(zip(found.outputs, rows, strict=True)):
+
+    def state_of(pair: Outputs, row: Measured, *, may_differ: bool) -> State:
         place = _place(pair.b.op)
-        state: State = "noise"
         if row.identical:
-            state = "identical"
-        elif first is not None and number >= found.diverging and row.is_beyond_rounding and place >= first:
+            return "identical"
+        if first is not None and may_differ and row.is_beyond_rounding and place >= first:
             is_source = pair.fails or place in readers or (place, pair.b.slot) in outputs
-            state = "introduced" if is_source else "inherited"
-        yield PairRow(pair, state, row)
+            return "introduced" if is_source else "inherited"
+        return "noise"
+
+    for number, part in enumerate(found.outputs):
+        if isinstance(part, RepeatedStep):
+            yield part
+        else:
+            may_differ = number >= found.diverging
+            measured_pairs = ((pair, next(rows)) for pair in part)
+            yield [PairRow(pair, state_of(pair, row, may_differ=may_differ), row) for pair, row in measured_pairs]
 
 
 Place = tuple[int, int, int, str]

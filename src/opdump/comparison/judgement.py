@@ -13,6 +13,7 @@ from opdump.comparison.across_frameworks import Outcome, compare_across, of_diff
 from opdump.comparison.alignment import Alignment, Precedents, align
 from opdump.comparison.by_bounds import Bounded, is_bounded, judge_by_bounds
 from opdump.comparison.by_statistics import StatisticsComparison, have_same_phases
+from opdump.comparison.chain import Part
 from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
 from opdump.comparison.inferred_makers import with_makers
 from opdump.comparison.initial_draws import initial_draws, is_read
@@ -20,6 +21,7 @@ from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.opaque_kernels import opaque_suspects
 from opdump.comparison.pairs import Outputs, outputs_of
+from opdump.comparison.repeated_steps import RepeatedMatches, RepeatedStep, Repeats
 from opdump.comparison.strangers import are_strangers, nearest_names
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
@@ -36,7 +38,7 @@ Steps = Sequence[tuple[int, int]]
 
 @dataclass(slots=True)
 class Judgement:
-    """Of one rank. `outputs` are those of all matched operators, in the order of B; from `diverging` on they are of the part with a source."""
+    """Of one rank. `outputs` are those of all matched operators, step by step in the order of B; from `diverging` on of the part with a source."""
 
     matched: int = 0
     unmatched: int = 0
@@ -46,8 +48,8 @@ class Judgement:
     """Steps of A that were judged: all up to the first with a source."""
     suspects: Sequence[Suspect] = ()
     window: Sequence[Neighbour] = ()
-    outputs: list[Outputs] = field(default_factory=list)
-    matches: list[StepMatches] = field(default_factory=list)
+    outputs: list[list[Outputs] | RepeatedStep] = field(default_factory=list)
+    matches: list[Part[StepMatches]] = field(default_factory=list)
     diverging: int = 0
     alone: set[int] = field(default_factory=set)
     """Steps that have statistics alone."""
@@ -79,7 +81,18 @@ def judge(
     bounded: Bounded | None = None
     precedents = Precedents()
     traces = _Traces(a, b, steps, rank)
-    for number, (here, _) in enumerate(steps):
+    repeats = Repeats(a, b, rank)
+    for number, (here, there) in enumerate(steps):
+        again = None if given is not None else repeats.of(here, there)
+        if again is not None:
+            before_again = StatisticsComparison(again[1], again[2], again[0].alignment, before_alone)
+            if before_again.loses_nothing():
+                before_alone = before_again
+                _add_repeated(found, here, RepeatedStep.of(*again))
+                found.steps.append(here)
+                found.most += min(len(again[1].nodes), len(again[2].nodes))
+                done()
+                continue
         both = traces.of(number)
         assert both is not None
         trace_a, trace_b = both
@@ -97,18 +110,24 @@ def judge(
         else:
             alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b), precedents)
             precedents.add(trace_a, trace_b, alignment)
-            _add_matches(found, trace_a, trace_b, alignment)
             if not (_has_elements(trace_a) and _has_elements(trace_b)):
                 found.alone.add(here)
                 before_alone = StatisticsComparison(trace_a, trace_b, alignment, before_alone)
                 judged = before_alone.judged()
                 found.suspects = judged.suspects
+                once = None if judged.suspects or given is not None else repeats.add(trace_a, trace_b, alignment)
+                if once is None:
+                    _add_matches(found, trace_a, trace_b, alignment)
+                else:
+                    _add_repeated(found, here, once)
                 trace_a, trace_b, alignment = judged.a, judged.b, judged.alignment
             elif is_bounded(trace_a, trace_b):
+                _add_matches(found, trace_a, trace_b, alignment)
                 bounded = judge_by_bounds(trace_a, trace_b, alignment, bounded)
                 found.suspects = bounded.suspects
                 found.notes += [note for note in bounded.notes if note not in found.notes]
             else:
+                _add_matches(found, trace_a, trace_b, alignment)
                 before = Comparison(trace_a, trace_b, alignment, before, partial(traces.of, number + 1))
                 _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment))
                 before.release()
@@ -145,11 +164,24 @@ class _Traces:
 
 
 def _add_matches(found: Judgement, a: Trace, b: Trace, alignment: Alignment) -> None:
-    found.matches.append(matches_of(a, b, alignment))
+    found.matches.append([matches_of(a, b, alignment)])
     found.matched += alignment.matched
     found.unmatched += len(a.nodes) + len(b.nodes) - 2 * alignment.matched
-    for index_b, index in sorted(alignment.a_of.items()):
-        found.outputs.extend(outputs_of(a.nodes[index], b.nodes[index_b], alignment.kinds[index]))
+    found.outputs.append(
+        [
+            pair
+            for index_b, index in sorted(alignment.a_of.items())
+            for pair in outputs_of(a.nodes[index], b.nodes[index_b], alignment.kinds[index])
+        ]
+    )
+
+
+def _add_repeated(found: Judgement, step: int, repeated: RepeatedStep) -> None:
+    found.alone.add(step)
+    found.matches.append(RepeatedMatches(repeated))
+    found.matched += repeated.pair.alignment.matched
+    found.unmatched += repeated.pair.unmatched
+    found.outputs.append(repeated)
 
 
 def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -> None:
@@ -182,8 +214,8 @@ def _merged(seen: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]
 
 def _add_across(found: Judgement, a: Trace, b: Trace, outcome: Outcome) -> None:
     table = ValueTable(a, b, outcome)
-    found.outputs += table.outputs
-    found.matches.append(table.matches)
+    found.outputs.append(list(table.outputs))
+    found.matches.append([table.matches])
     found.unmatched += sum(map(len, outcome.unmatched))
     found.matched += len({pair.a[0] for pair in outcome.pairs}) + len(outcome.between[0]) + len(outcome.unused[0])
     found.not_run |= outcome.not_run
@@ -198,7 +230,7 @@ def _has_elements(trace: Trace) -> bool:
     return any(holds_elements(node.outputs) for node in trace.nodes)
 
 
-def notes_of(judgements: Sequence[Judgement], *, can_replay: bool) -> list[str]:
+def notes_of(judgements: Sequence[Judgement], *, can_replay: Callable[[], bool]) -> list[str]:
     """What a reader has to know of how it was judged."""
     notes = [note for found in judgements for note in found.notes]
     problems = list(dict.fromkeys(problem for found in judgements for problem in found.problems))
@@ -212,7 +244,7 @@ def notes_of(judgements: Sequence[Judgement], *, can_replay: bool) -> list[str]:
         named = ", ".join(not_run[:5]) + (", ..." if len(not_run) > 5 else "")
         notes.append(
             f"{amounts.count(len(not_run), 'kernel')} could not be run again, so what they recorded was compared, more loosely: {named}"
-            + ("" if can_replay else "; PyTorch is not installed here, and runs operators again: pip install torch")
+            + ("" if can_replay() else "; PyTorch is not installed here, and runs operators again: pip install torch")
         )
     if alone:
         notes.append(

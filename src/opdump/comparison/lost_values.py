@@ -39,8 +39,6 @@ _GROWTH: Final = 32.0
 """One operator makes a difference of its inputs no larger than this many times."""
 _CANCELS: Final = 1e-5
 """Sums that are so much smaller than what they are sums of are what cancellation left."""
-_SHARE: Final = 0.1
-"""A type that at least this share of the values of a run has is its choice, and no accident."""
 _MOST: Final = 1e-3
 """Values that are further apart are not the same, however far their inputs are."""
 _COARSE_GROWTH: Final = 8.0
@@ -76,7 +74,7 @@ class StepValues:
     """The values of both runs in a step, each held against those of the other."""
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: StepValues | None = None) -> None:
-        self._base = max(_BASE, _ROUNDINGS * max(_usual_rounding(a), _usual_rounding(b)))
+        self._base = max(_BASE, _ROUNDINGS * max(a.rows.usual_rounding, b.rows.usual_rounding))
         self._certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
         self._alignment = alignment
         self._left: tuple[Left, Left] = ({}, {}) if before is None else (before.a.remembered(), before.b.remembered())
@@ -121,18 +119,6 @@ def records_of(trace: Trace) -> Iterator[TensorRecord]:
         yield from node.inputs.values()
         yield from node.outputs.values()
     yield from trace.finals.values()
-
-
-def _usual_rounding(trace: Trace) -> float:
-    """The coarsest rounding, beyond that of float32, of the types that a run has for a good part of its values."""
-    counts: dict[float, int] = {}
-    for node in trace.nodes:
-        for record in node.outputs.values():
-            epsilon = epsilon_of(record.dtype)
-            if epsilon:
-                counts[epsilon] = counts.get(epsilon, 0) + 1
-    few = _SHARE * sum(counts.values())
-    return max((each for each, count in counts.items() if count >= few and each > epsilon_of("float32")), default=0.0)
 
 
 class _Side:
@@ -213,7 +199,7 @@ class _Side:
 
     def _near_partners(self, outputs: Places) -> Floats:
         columns, others = self._columns, self._other.columns
-        partners = self._partners()
+        partners = self._rows.partners(self._other.rows, self._matched)
         both = np.flatnonzero(partners >= 0)
         near = np.full(len(outputs), np.inf)
         if len(both):
@@ -222,12 +208,6 @@ class _Side:
             is_known = columns.told[both] & there.told & (distances <= self._base)
             near[both[is_known]] = distances[is_known]
         return near
-
-    def _partners(self) -> Places:
-        """The row of each output of the same operator of the other run; -1 where there is none."""
-        of_output, matched = self._other.rows.of_output, self._matched
-        found = [of_output.get((matched.get(index, -1), slot), -1) for index, slot in self._rows.outputs]
-        return np.array(found, np.intp)
 
     def _readers_of_left(self) -> set[int]:
         """Nodes that read what a step before left and the other run does not have."""
@@ -361,36 +341,12 @@ class _Side:
         return None
 
     def ends(self) -> list[Output]:
-        """What the step leaves: the last writes to what was there before it; where nothing of it is written, what nobody reads."""
-        before = {record.memory.storage for record in self.trace.finals.values() if record.memory is not None}
-        first: dict[int, str] = {}
-        written: dict[tuple[int, int], Output] = {}
-        for node in self.trace.nodes:
-            for record in node.inputs.values():
-                if record.memory is None or record.skip:
-                    continue
-                made_in = first.get(record.memory.storage)
-                if made_in is None or (made_in == "forward" and node.op.phase == "optimizer"):
-                    before.add(record.memory.storage)
-            for slot, record in node.outputs.items():
-                if record.memory is not None and has_statistics(record):
-                    first.setdefault(record.memory.storage, node.op.phase)
-                    written[record.memory.storage, record.memory.offset] = (node.index, slot)
-        return [place for (storage, _), place in written.items() if storage in before] or self.unread()
+        """What the step leaves."""
+        return self._rows.ends(self._columns.told)
 
     def unread(self) -> list[Output]:
-        """First outputs of operators of the forward pass that no operator makes anything of: losses."""
-        nodes = self.trace.nodes
-        read = {
-            maker
-            for maker, readers in self.trace.users().items()
-            if any(nodes[each].outputs and not nodes[each].bare_type.endswith("_like") for each, _ in readers)
-        }
-        return [
-            (node.index, 0)
-            for node in self.trace.nodes
-            if node.op.phase == "forward" and 0 in node.outputs and (node.index, 0) not in read
-        ]
+        """Losses."""
+        return self._rows.unread
 
     def of(self, places: Iterable[Output]) -> Ends:
         """Those of the places that the other run does not have, and those that say nothing."""

@@ -49,6 +49,10 @@ class Result:
     steps: Sequence[int] = field(default=())
     ranks: Sequence[int] = field(default=())
     pairs: Sequence[PairRow] = field(default=(), repr=False)
+    differing: int = 0
+    """How many of the pairs are not identical."""
+    by_statistics: int = 0
+    """How many of the pairs were compared by statistics, since a dump has no elements of them."""
     window: Sequence[Neighbour] = field(default=(), repr=False)
     matches: Sequence[StepMatches] = field(default=(), repr=False)
     """Which operator of A is which of B, step by step, with what it was matched by."""
@@ -77,10 +81,11 @@ class Result:
     def _without_source(self) -> str:
         if self.verdict == "incomparable" and self.matched:
             return "INCOMPARABLE: hardly anything of A was found in B"
-        by_statistics = sum(pair.measured.by_statistics is not None for pair in self.pairs)
-        if self.verdict == "identical" and by_statistics:
+        if self.verdict == "identical" and self.by_statistics:
             others = (
-                "" if by_statistics == len(self.pairs) else " where the dumps have no elements, and else the same bits"
+                ""
+                if self.by_statistics == len(self.pairs)
+                else " where the dumps have no elements, and else the same bits"
             )
             return f"IDENTICAL: the same operators gave the same statistics{others}"
         return _NO_SOURCE[self.verdict]
@@ -119,7 +124,7 @@ class Result:
             ("", "kind", "operator", "evidence"),
             [(f"#{each.op.order}", each.kind, each.op.op_name, each.evidence) for each in self.introduced[:_SHOWN]],
         )
-        differing = amounts.count(sum(pair.state != "identical" for pair in self.pairs), "output")
+        differing = amounts.count(self.differing, "output")
         matched = f"{amounts.count(self.matched, 'operator')} matched, {self.unmatched:,} without a counterpart; {differing} not identical"
         return "".join(
             [

@@ -1,24 +1,29 @@
-"""Which row of a step's columns is which tensor, and which of its operators sum: what is the same wherever the same operators run."""
+"""What is the same wherever the same operators run: which row of a step's columns is which tensor, who reads what, where it ends, what sums."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from opdump.comparison.differences import epsilon_of
 from opdump.comparison.value_columns import Bools, Floats, Places
 
 if TYPE_CHECKING:
     from opdump.comparison.trace import Node
+    from opdump.records import TensorRecord
 
 Slot = tuple[int, int]
 """A node and a slot of its outputs, or of its inputs."""
 
 OF_LISTS: Final = "_foreach_"
 """What the names of operators begin with that do the same to each of a list of tensors."""
+_SHARE: Final = 0.1
+"""A type that at least this share of the values of a run has is its choice, and no accident."""
 _PRODUCTS: Final = frozenset({"mm", "bmm", "mv", "dot"})
 _SUMS: Final = _PRODUCTS | {"sum", "mean", "add", "sub", "rsub", "addmm", "baddbmm", "cumsum", "convolution"}
 
@@ -26,8 +31,8 @@ _SUMS: Final = _PRODUCTS | {"sum", "mean", "add", "sub", "rsub", "addmm", "baddb
 class StepRows:
     """The outputs of all nodes, then their inputs."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Sequence[Node], finals: Collection[TensorRecord] = ()) -> None:
+        self._nodes, self._finals = nodes, finals
         self.outputs: list[Slot] = [(node.index, slot) for node in nodes for slot in node.outputs]
         self.inputs: list[Slot] = [(node.index, slot) for node in nodes for slot in node.inputs]
         self.of_output: Mapping[Slot, int] = {place: row for row, place in enumerate(self.outputs)}
@@ -39,6 +44,78 @@ class StepRows:
         )
         """The rows of inputs that no operator was seen to make."""
         self._sums: tuple[Bools, _Sums] | None = None
+        self._ends: tuple[Bools, list[Slot]] | None = None
+        self._partners: tuple[StepRows, Mapping[int, int], Places] | None = None
+
+    @cached_property
+    def users(self) -> Mapping[Slot, list[Slot]]:
+        """Who reads each output."""
+        found: dict[Slot, list[Slot]] = {}
+        for node in self._nodes:
+            for slot, maker in node.makers.items():
+                found.setdefault(maker, []).append((node.index, slot))
+        return found
+
+    @cached_property
+    def usual_rounding(self) -> float:
+        """The coarsest rounding, beyond that of float32, of the types that a good part of the outputs has."""
+        counts: dict[float, int] = {}
+        for node in self._nodes:
+            for record in node.outputs.values():
+                epsilon = epsilon_of(record.dtype)
+                if epsilon:
+                    counts[epsilon] = counts.get(epsilon, 0) + 1
+        few = _SHARE * sum(counts.values())
+        usual = [each for each, count in counts.items() if count >= few and each > epsilon_of("float32")]
+        return max(usual, default=0.0)
+
+    def partners(self, other: StepRows, matched: Mapping[int, int]) -> Places:
+        """The row of each output of the matched operator of the other run; -1 where there is none."""
+        if self._partners is None or self._partners[0] is not other or self._partners[1] is not matched:
+            rows = [other.of_output.get((matched.get(index, -1), slot), -1) for index, slot in self.outputs]
+            self._partners = other, matched, np.array(rows, np.intp)
+        return self._partners[2]
+
+    def ends(self, told: Bools) -> list[Slot]:
+        """What the step leaves: the last writes to what was there before it; where nothing of it is written, what nobody reads.
+
+        `told` says of which rows there are statistics.
+        """
+        if self._ends is None or not np.array_equal(self._ends[0], told):
+            self._ends = told, self._written(told) or self.unread
+        return self._ends[1]
+
+    def _written(self, told: Bools) -> list[Slot]:
+        before = {record.memory.storage for record in self._finals if record.memory is not None}
+        first: dict[int, str] = {}
+        written: dict[tuple[int, int], Slot] = {}
+        for node in self._nodes:
+            for record in node.inputs.values():
+                if record.memory is None or record.skip:
+                    continue
+                made_in = first.get(record.memory.storage)
+                if made_in is None or (made_in == "forward" and node.op.phase == "optimizer"):
+                    before.add(record.memory.storage)
+            for slot, record in node.outputs.items():
+                if record.memory is not None and told[self.of_output[node.index, slot]]:
+                    first.setdefault(record.memory.storage, node.op.phase)
+                    written[record.memory.storage, record.memory.offset] = (node.index, slot)
+        return [place for (storage, _), place in written.items() if storage in before]
+
+    @cached_property
+    def unread(self) -> list[Slot]:
+        """First outputs of operators of the forward pass that no operator makes anything of: losses."""
+        nodes = self._nodes
+        read = {
+            maker
+            for maker, readers in self.users.items()
+            if any(nodes[each].outputs and not nodes[each].bare_type.endswith("_like") for each, _ in readers)
+        }
+        return [
+            (node.index, 0)
+            for node in nodes
+            if node.op.phase == "forward" and 0 in node.outputs and (node.index, 0) not in read
+        ]
 
     def shares_left(self, norms: Floats, told: Bools) -> Floats:
         """How large each output is, as a part of what its summands are, by the norms of all rows; infinite for what is no sum."""

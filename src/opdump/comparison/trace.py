@@ -93,7 +93,7 @@ class Trace:
     @cached_property
     def rows(self) -> StepRows:
         """Which row of `columns` is which input or output."""
-        return StepRows(self.nodes)
+        return StepRows(self.nodes, tuple(self.finals.values()))
 
     @cached_property
     def columns(self) -> Columns:
@@ -104,11 +104,7 @@ class Trace:
 
     def users(self) -> Mapping[tuple[int, int], list[tuple[int, int]]]:
         """Who reads each output: (node, slot) -> (node, slot)s."""
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for node in self.nodes:
-            for slot, maker in node.makers.items():
-                found.setdefault(maker, []).append((node.index, slot))
-        return found
+        return self.rows.users
 
 
 def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Trace]:
@@ -124,18 +120,22 @@ def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Tr
     ]
     parts = []
     for start, end in itertools.pairwise([0, *starts, len(nodes)]):
-        part = [
-            replace(
-                node,
-                index=node.index - start,
-                makers={
-                    slot: (maker - start, output)
-                    for slot, (maker, output) in node.makers.items()
-                    if start <= maker < end
-                },
-            )
-            for node in nodes[start:end]
-        ]
+        part = (
+            nodes
+            if not starts
+            else [
+                replace(
+                    node,
+                    index=node.index - start,
+                    makers={
+                        slot: (maker - start, output)
+                        for slot, (maker, output) in node.makers.items()
+                        if start <= maker < end
+                    },
+                )
+                for node in nodes[start:end]
+            ]
+        )
         at_end: dict[str, TensorRecord] = {}
         for place, records in finals.items():
             if start < place <= end or place == end == 0:
@@ -153,7 +153,7 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
     for execution in catalog.ops(step=step, rank=rank, include_skipped=True):
         if execution.op.skip or not execution.tensors:
             continue
-        inputs, outputs = execution.inputs, execution.outputs
+        inputs, outputs = execution.by_slot()
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
             # Inputs of a network have such records too.
             if 0 in outputs and not is_input(execution.op.op_name):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.statistics_apart import NAMES, numbers_of
+from opdump.kernels import Summary
 from opdump.records import TensorRecord
 
 Floats = NDArray[np.float64]
@@ -52,6 +53,20 @@ def columns_of(records: Iterable[TensorRecord]) -> Columns:
     captured = np.fromiter((not record.skip for record in found), bool, len(found))
     sizes = np.fromiter((math.prod(record.shape) for record in found), np.float64, len(found))
     return Columns(sizes, table, held, captured & held[:, -1])
+
+
+def columns_of_summaries(rows: Floats, sizes: Floats, *, captured: Bools) -> Columns:
+    """The columns of tensors of these sizes, by rows of their summaries; NaN for the count of one that has none."""
+    summary = Summary(*rows.T)  # of columns
+    counts: Floats = summary.count  # type: ignore[assignment]
+    averages = np.full(len(rows), np.nan)
+    with np.errstate(all="ignore"):  # NaN and infinities are numbers too
+        np.divide(summary.sum, counts, out=averages, where=counts > 0)
+        table = np.stack((summary.max, summary.min, averages, np.sqrt(summary.sum_squares)), axis=1)
+    has_summary = ~np.isnan(counts)
+    table[~has_summary] = np.nan
+    held = np.repeat(has_summary[:, None], len(NAMES), axis=1)
+    return Columns(sizes, table, held, captured & has_summary)
 
 
 def rows_apart(one: Columns, other: Columns) -> Floats:

@@ -5,33 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.kernels import Summary
-from opdump.records import OpRecord, SkipReason, TensorRecord
+from opdump.records import IO, OpRecord, SkipReason, TensorRecord
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
-    """What a batch ran: the rows of its operators, and of each tensor the place of its operator and its signature.
+class Program:
+    """What a batch ran, but for the arguments of its operators, which may change from step to step.
 
-    A batch that repeats another has the very same pattern.
+    A batch that ran the same as another has the very same program.
     """
 
-    operators: Sequence[int]
-    tensors: Sequence[tuple[int, int]]
     directories: Sequence[tuple[str, int]]
     """The network and the graph of each operator."""
+    slots: Sequence[tuple[int, IO, int]]
+    """Of each tensor the place of its operator, and which of its inputs or outputs it is."""
 
     @cached_property
     def tensors_by_directory(self) -> Mapping[tuple[str, int], NDArray[np.intp]]:
         """The places of the tensors of each network and graph."""
         found: dict[tuple[str, int], list[int]] = {}
-        for number, (place, _) in enumerate(self.tensors):
+        for number, (place, _, _) in enumerate(self.slots):
             found.setdefault(self.directories[place], []).append(number)
         return {directory: np.array(numbers, np.intp) for directory, numbers in found.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """What a batch ran: the rows of its operators, and of each tensor the place of its operator and its signature."""
+
+    operators: Sequence[int]
+    tensors: Sequence[tuple[int, int]]
+    program: Program
+    arguments: Sequence[Mapping[str, Any]]
+    """Of each operator."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,11 +67,6 @@ class BatchColumns:
     def with_summary(self) -> NDArray[np.bool_]:
         """Whether each tensor has a summary."""
         return ~np.isnan(self.summaries[:, 0])
-
-    def summary(self, number: int) -> Summary | None:
-        """That of a tensor, by its place."""
-        row = self.summaries[number].tolist()
-        return None if row[0] != row[0] else Summary(*row)
 
     def records(self) -> tuple[list[OpRecord], list[TensorRecord]]:
         """All operators and tensors, in the order in which they were filed."""

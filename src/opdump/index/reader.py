@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast, get_args
 import numpy as np
 
 from opdump.errors import CorruptDumpError
-from opdump.index.columns import BatchColumns, Pattern
+from opdump.index.columns import BatchColumns, Pattern, Program
 from opdump.index.opening import IndexFile, check_index
 from opdump.index.payload import FilePayload
 from opdump.index.runs import Run
@@ -46,6 +46,11 @@ _LATER_COLUMNS: Final[list[Any]] = [0, ""]
 """What `sample` and `memory` of a signature are in an index of a version that lacks them: 2 both, 3 the second."""
 
 
+_TEXTS: Final = frozenset({"op_type", "op_name", "net_name", "phase", "kernel", "forward_op", "skip"})
+_OF_OPERATORS: Final = tuple(name if field in _TEXTS else whole for field in OPERATOR_FIELDS)
+"""What checks the values of an operator."""
+
+
 class FiledBatch(NamedTuple):
     """What one call of the writer filed: its row, its run, its step."""
 
@@ -72,6 +77,13 @@ class _Filed(NamedTuple):
     extras: dict[int, tuple[Any, Any]]
 
 
+_Operator = tuple[dict[str, Any], int, int]
+"""The fields of the operator's records; the rows of its stack and its arguments."""
+_Tensors = Sequence[tuple[int, int]]
+"""Of each tensor of a pattern the place of its operator and its signature."""
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
+
+
 class IndexReader:
     """The index at `path`, whose files are below `root`. A connection lives as long as one call: a capture that is still
     going on is not held up.
@@ -86,13 +98,16 @@ class IndexReader:
         self._file = IndexFile(path)
         self._root = root
         self._open_payload = open_payload
-        self._operators: dict[int, tuple[dict[str, Any], int, int]] = {}
+        self._operators: dict[int, _Operator] = {}
         self._signatures: dict[int, dict[str, Any]] = {}
         """Of each row the fields of its records."""
         self._arguments: dict[int, dict[str, Any]] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
         self._last_row = {"operators": 0, "signatures": 0, "arguments": 0, "frames": 0}
         self._patterns: dict[int, Pattern] = {}
+        self._tensors: dict[tuple[Any, int], _Tensors] = {}
+        """Those of patterns that were read, by their text and the number of operators."""
+        self._programs: list[tuple[Sequence[_Operator], _Tensors, Program]] = []
         self._read_before: set[FiledBatch] = set()
         with self._named():
             check_index(self._file)
@@ -211,10 +226,6 @@ class IndexReader:
             **fields,
         )
 
-    def _directories(self, operators: Iterable[int]) -> list[tuple[str, int]]:
-        fields = (known(self._operators, operator, "operator")[0] for operator in operators)
-        return [(each["net_name"], each["graph_id"]) for each in fields]
-
     def _tensor(
         self, op: OpRecord, number: Any, summary: Summary | None, others: Any = None, file: Any = None
     ) -> TensorRecord:
@@ -237,18 +248,43 @@ class IndexReader:
             raise CorruptDumpError(f"the index refers to pattern {number}, which it does not hold")
         self._budget().spend(row)
         operators = whole_numbers(row[0])
-        tensors = []
-        for pair in json_array(row[1]):
-            if not isinstance(pair, list) or len(pair) != 2 or not 0 <= whole(pair[0]) < len(operators):
-                raise CorruptDumpError(
-                    f"pattern {number} of the index has a tensor {shown(pair)} among {len(operators)} operators"
-                )
-            tensors.append((whole(pair[0]), whole(pair[1])))
+        key = row[1], len(operators)
+        tensors = self._tensors[key] if key in self._tensors else self._tensors_of(number, row[1], len(operators))
         if len(self._patterns) >= _MOST_CACHED_PATTERNS:
             self._patterns.clear()
+        if len(self._tensors) >= _MOST_CACHED_PATTERNS:
+            self._tensors.clear()
+        self._tensors[key] = tensors
         self._load_what_is_new(database)  # a pattern comes with what it names
-        pattern = self._patterns[number] = Pattern(operators, tensors, self._directories(operators))
+        rows = [known(self._operators, operator, "operator") for operator in operators]
+        arguments = [known(self._arguments, each, "arguments") if each else _NO_ARGUMENTS for _, _, each in rows]
+        program = self._program(rows, tensors)
+        pattern = self._patterns[number] = Pattern(operators, tensors, program, arguments)
         return pattern
+
+    def _tensors_of(self, number: int, value: Any, operators: int) -> _Tensors:
+        tensors = []
+        for pair in json_array(value):
+            if not isinstance(pair, list) or len(pair) != 2 or not 0 <= whole(pair[0]) < operators:
+                raise CorruptDumpError(
+                    f"pattern {number} of the index has a tensor {shown(pair)} among {operators} operators"
+                )
+            tensors.append((whole(pair[0]), whole(pair[1])))
+        return tensors
+
+    def _program(self, rows: Sequence[_Operator], tensors: _Tensors) -> Program:
+        """The program of a pattern: that of one read before, where this differs from that in arguments alone."""
+        for former, others, program in reversed(self._programs):
+            same = tensors is others and len(rows) == len(former)
+            if same and all(one[:2] == other[:2] for one, other in zip(rows, former, strict=True)):
+                return program
+        slots = ((place, known(self._signatures, signature, "signature")) for place, signature in tensors)
+        program = Program(
+            [(fields["net_name"], fields["graph_id"]) for fields, _, _ in rows],
+            [(place, each["io"], each["slot"]) for place, each in slots],
+        )
+        self._programs = [*self._programs[1 - _MOST_CACHED_PATTERNS :], (rows, tensors, program)]
+        return program
 
     def _extras(
         self, database: sqlite3.Connection, batch: FiledBatch, tensors: int, budget: Budget
@@ -336,17 +372,14 @@ def _run(row: tuple[Any, ...]) -> Run:
     )
 
 
-def _operator(row: list[Any]) -> tuple[dict[str, Any], int, int]:
-    """The fields of the operator's records; the rows of its stack and its arguments."""
-    texts = {"op_type", "op_name", "net_name", "phase", "kernel", "forward_op", "skip"}
+def _operator(row: list[Any]) -> _Operator:
     *values, stack, arguments = row
-    fields = {
-        field: name(value) if field in texts else whole(value)
-        for field, value in zip(OPERATOR_FIELDS, values, strict=True)
-    }
+    checked = [check(value) for check, value in zip(_OF_OPERATORS, values, strict=True)]
+    fields: dict[str, Any] = dict(zip(OPERATOR_FIELDS, checked, strict=True))
     if fields["phase"] not in _PHASES:
         raise CorruptDumpError(f"the index describes an operator of the phase {shown(fields['phase'])}")
-    return fields | {"skip": _reason(fields["skip"])}, whole(stack), whole(arguments)
+    fields["skip"] = _reason(fields["skip"])
+    return fields, whole(stack), whole(arguments)
 
 
 def _signature(row: list[Any]) -> dict[str, Any]:

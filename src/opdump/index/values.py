@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +39,11 @@ class Budget:
 
     def spend(self, row: Sequence[Any]) -> None:
         """Count a row."""
-        self.used += 2 + sum([len(value) for value in row if isinstance(value, str | bytes)])
+        used = 2
+        for value in row:
+            if type(value) is str or type(value) is bytes:
+                used += len(value)
+        self.used += used
         if self.used > self.size:
             raise CorruptDumpError(
                 f"the rows of the index hold more than the {self.size} bytes of its file: its pages refer to each other"
@@ -48,7 +53,7 @@ class Budget:
         """The rows, whose first `keys` values are whole numbers and grow from row to row: none comes twice."""
         last: tuple[int, ...] = ()
         for row in rows:
-            key = tuple([whole(value) for value in row[:keys]])
+            key = (whole(row[0]),) if keys == 1 else tuple([whole(value) for value in row[:keys]])
             if key <= last:
                 raise CorruptDumpError(f"the rows of the index are out of order: {key} comes after {last}")
             last = key
@@ -66,6 +71,8 @@ def whole(value: Any) -> int:
 
 def count(value: Any) -> int:
     """A whole number that is not negative."""
+    if type(value) is int and 0 <= value < 2**63:
+        return value
     if whole(value) < 0:
         raise CorruptDumpError(f"the index holds {value} where a number of 0 and up was expected")
     return int(value)
@@ -87,6 +94,8 @@ def text(value: Any) -> str:
 
 def name(value: Any) -> str:
     """Text that each of very many records may repeat: not too long for that."""
+    if type(value) is str and len(value) <= _LONGEST_NAME:
+        return value
     if len(text(value)) > _LONGEST_NAME:
         raise CorruptDumpError(
             f"the index holds a name of {len(value)} characters; at most {_LONGEST_NAME} were expected"
@@ -94,6 +103,7 @@ def name(value: Any) -> str:
     return str(value)
 
 
+@lru_cache(maxsize=256)
 def shape(value: Any) -> tuple[int, ...]:
     """`2,3`; the empty text is the shape of a scalar."""
     parts = name(value).split(",") if value else []

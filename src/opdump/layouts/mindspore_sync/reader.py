@@ -144,7 +144,7 @@ class RankTree:
                 return None
             with_summary = columns.with_summary
             for place in self._places_of_step.get(step, ()):
-                numbers = columns.pattern.tensors_by_directory.get((place.net_name, place.graph_id))
+                numbers = columns.pattern.program.tensors_by_directory.get((place.net_name, place.graph_id))
                 rows = 0 if numbers is None else np.count_nonzero(with_summary[numbers])
                 if self._files(place).tensors or not self._has_rows(place, int(rows)):
                     return None
