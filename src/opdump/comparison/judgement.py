@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -205,11 +206,28 @@ def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -
 
 def _merged(seen: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]:
     """All of them, each place once. What was seen by looking at what one operator read and gave stands before what ran after it."""
+    others = _numbers_last(others)
     told = {suspect.place for suspect in others}
     first = others[0].b if others else None
     new = [suspect for suspect in seen if suspect.place not in told]
     before = [each for each in new if first is None or (each.b is not None and each.b.index < first.index)]
     return [*before, *others, *(each for each in new if each not in before)]
+
+
+def _numbers_last(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """The suspects; single numbers that the program put into a tensor come behind what differs before: they may have been counted from that."""
+    first = min((each.b.index for each in suspects if each.kind != "data" and each.b is not None), default=math.inf)
+
+    def is_counted(suspect: Suspect) -> bool:
+        node = suspect.b
+        return (
+            suspect.kind == "data"
+            and node is not None
+            and node.index > first
+            and math.prod(node.inputs[suspect.slot].shape) == 1
+        )
+
+    return sorted(suspects, key=is_counted)
 
 
 def _add_across(found: Judgement, a: Trace, b: Trace, outcome: Outcome) -> None:
