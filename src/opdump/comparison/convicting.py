@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.mending import Mending
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Node, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class Conviction:
     """Of the suspects that say that the programs differ. What is in none of the lists is as likely as before."""
 
     causes: Sequence[Suspect] = ()
+    leading: Sequence[Suspect] = ()
+    """Those of the causes that come first."""
     refuted: Sequence[Suspect] = ()
     doubtful: Sequence[Suspect] = ()
     """Those that explain nothing which the causes do not explain."""
@@ -45,23 +47,49 @@ def convict(
     rest = [each for place, each in enumerate(suspects) if place not in behind]
     chosen, is_all = mending.cures([nodes for _, nodes in rest])
     causes = [rest[place][0] for place in chosen]
-    sources = mending.sources()
-    places = [suspect.b.index for suspect in causes or [suspect for suspect, _ in rest] if suspect.b is not None]
-    # On several lines there are others among them, of which something follows that does not matter.
-    is_line = sources and len({b.nodes[index].op.line for index in sources}) == 1
-    if is_line and sources[0] <= min(places, default=sources[0]):
-        # What A has too may be something else than it has there: then who gives it is the cause.
-        makers = {maker for index in sources for maker, _ in b.nodes[index].makers.values()}
-        named = [suspect for suspect, _ in rest if suspect.b is not None and suspect.b.index in makers] or [
-            _source(a, b, alignment, index, [suspect for suspect, _ in rest]) for index in sources
-        ]
-        causes = [*named, *(cause for cause in causes if all(cause is not one for one in named))]
+    leading = _leading(a, b, alignment, mending, [suspect for suspect, _ in rest], causes, is_all=is_all)
+    causes = [*leading, *(cause for cause in causes if all(cause is not one for one in leading))]
     others = [
         each for each in (*(suspect for suspect, _ in rest), *unreached) if all(each is not one for one in causes)
     ]
     if causes and is_all:
-        return Conviction(causes, [*refuted, *others])
-    return Conviction(causes, refuted, others if causes else ())
+        return Conviction(causes, leading, [*refuted, *others])
+    return Conviction(causes, leading, refuted, others if causes else ())
+
+
+def _leading(
+    a: Trace,
+    b: Trace,
+    alignment: Alignment,
+    mending: Mending,
+    suspects: Sequence[Suspect],
+    causes: Sequence[Suspect],
+    *,
+    is_all: bool,
+) -> list[Suspect]:
+    """The causes that come before the others; some of them may not have been suspects."""
+    if not is_all and (not_stepped := mending.not_stepped()):
+        return [_not_stepped(a.nodes[index]) for index in not_stepped]
+    sources = mending.sources()
+    lines = {b.nodes[index].op.line for index in sources}
+    places = [suspect.b.index for suspect in causes or suspects if suspect.b is not None]
+    if len(lines) == 1 and (not is_all or sources[0] <= min(places, default=sources[0])):
+        # What its partner reads something else for: then who gives it is the cause.
+        matched = [index for index in sources if index in alignment.a_of]
+        makers = {maker for index in matched for maker, _ in b.nodes[index].makers.values()}
+        return [suspect for suspect in suspects if suspect.b is not None and suspect.b.index in makers] or [
+            _source(a, b, alignment, index, suspects) for index in sources
+        ]
+    # On several lines there are others among them, of which something follows that does not matter.
+    if is_all:
+        return list(causes[:1])
+    return [cause for cause in causes if cause.b is not None and cause.b.index in sources]
+
+
+def _not_stepped(node: Node) -> Suspect:
+    """What speaks against an operator of A that writes a parameter or a state, where no optimizer of B does."""
+    what = f"no operator of an optimizer in B writes what {node.op.op_name} of A writes last"
+    return Suspect("missing", node, None, "output", 0, math.inf, what)
 
 
 def _source(a: Trace, b: Trace, alignment: Alignment, index: int, suspects: Sequence[Suspect]) -> Suspect:

@@ -55,7 +55,7 @@ class Mending:
     """
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, reached: AbstractSet[int], lasting: Lasting) -> None:
-        self._b, self._alignment, self._reached, self._lasting = b, alignment, reached, lasting
+        self._a, self._b, self._alignment, self._reached, self._lasting = a, b, alignment, reached, lasting
         taken_over = {
             alignment.a_of[node.index]
             for node in b.nodes
@@ -68,8 +68,8 @@ class Mending:
         self._lifetimes, self._outputs_read = lifetimes(b, lasting[1]), outputs_read(b)
 
     def cures(self, differences: Sequence[AbstractSet[int]]) -> tuple[list[int], bool]:
-        """The differences that bring B nearer to what A leaves when they are mended, in order, and whether B leaves the same then. None where
-        most of what it leaves is still something else.
+        """The differences that bring B nearer to what A leaves when they are mended, and whether B leaves the same then: those first that do
+        most alone. None where most of what it leaves is still something else.
         """
         whole = self._whole
         missed = first = whole.missed
@@ -93,7 +93,10 @@ class Mending:
             rest = [each for each in chosen if each != place]
             if rest and len(self._missed_with(whole, _reached(differences, rest))) <= len(missed):
                 chosen = rest
-        return sorted(chosen), not missed
+        if len(chosen) > 1:
+            alone = {place: len(self._missed_with(whole, differences[place])) for place in chosen}
+            return sorted(chosen, key=lambda place: (alone[place], place)), not missed
+        return chosen, not missed
 
     def left_behind(self, differences: Sequence[AbstractSet[int]]) -> set[int]:
         """The differences from which every way leads to values that A has too. Each is given by the operators of B that it reaches first."""
@@ -149,6 +152,18 @@ class Mending:
         constants = Constants(run)
         found = self._whole.sources.of(lasting, self._alignment.a_of)
         return [index for index in found if index not in constants]
+
+    def not_stepped(self) -> list[int]:
+        """The operators of optimizers in A that write last what outlives the step, and that none of an optimizer of B writes."""
+        a_of_storage = {there: here for here, there in self._alignment.storages.items()}
+        found = set()
+        for storage in self._whole.missed:
+            if isinstance(storage, int) and storage in a_of_storage:
+                theirs = self._whole.run.memory.last_writers(storage)
+                ours = self._first.writers.get(a_of_storage[storage], frozenset())
+                if not any(self._b.nodes[index].op.phase == "optimizer" for index in theirs):
+                    found |= {index for index in ours if self._a.nodes[index].op.phase == "optimizer"}
+        return sorted(found)
 
     def _is_known(self, values: Mapping[int, Array]) -> bool:
         """Whether what a node of B gives is there in A."""
@@ -280,6 +295,8 @@ class _First:
         ends = [end_of(run, storage, there) for storage, there in held.items()], of_no_storage(run)
         self.goals = [Goal(*ends, is_coarse=is_coarse) for is_coarse in (True, False)]
         """What it leaves, coarsely and exactly."""
+        self.writers = {storage: run.memory.last_writers(storage) for storage in held}
+        """Who wrote that last, by storage."""
         run.memory = Memory()
         run.inputs, run.outputs = {}, {}
 

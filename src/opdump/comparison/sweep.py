@@ -20,7 +20,7 @@ from opdump.comparison.arguments import differing, scalars_read
 from opdump.comparison.causes import Causes
 from opdump.comparison.changed_data import data_suspects
 from opdump.comparison.confirmation import Following, Rehearsal
-from opdump.comparison.convicting import convict
+from opdump.comparison.convicting import Conviction, convict
 from opdump.comparison.counterparts import Counterparts
 from opdump.comparison.differences import (
     Difference,
@@ -89,7 +89,7 @@ class Comparison:
         self.causes = Causes(self.reference, self.run, alignment)
         self._settled: set[Hashable] = set() if before is None else before._settled
         """Suspects after which the programs met again, in this step or in one before."""
-        self._causes: Sequence[Suspect] = ()
+        self._convicted = Conviction()
         """What makes the programs leave something else, as far as that was found out."""
         self._recorded_only: set[int] = set()
         """Operators of B that could not be run again: their values are those that B recorded."""
@@ -115,7 +115,10 @@ class Comparison:
         self._kernels()
         found = ranked(self.found.suspects, self.found.latent, self.a, self.b)
         # With the causes come differences that show in these alone.
-        causes = {suspect.name for suspect in ranked(self._causes, self.found.latent, self.a, self.b)}
+        causes, leading = (
+            {suspect.name for suspect in ranked(those, self.found.latent, self.a, self.b)}
+            for those in (self._convicted.causes, self._convicted.leading)
+        )
         # What was there in a step after which both programs were still the same is no cause by itself. What speaks against the run and not
         # against the program (memory, a kernel, data) stands beside the causes.
         return sorted(
@@ -123,6 +126,7 @@ class Comparison:
             key=lambda suspect: (
                 suspect.kind not in _OF_THE_RUN and suspect.name not in causes,
                 suspect.name in self._settled,
+                suspect.kind not in _OF_THE_RUN and suspect.name not in leading,
             ),
         )
 
@@ -145,7 +149,7 @@ class Comparison:
         found = convict(self.a, self.b, self.alignment, reached, unreached, self._outliving)
         self._drop(found.refuted)
         self._settled.update(suspect.name for suspect in found.doubtful)
-        self._causes = found.causes
+        self._convicted = found
         for suspect in (*self._changed_data(), *found.causes):
             self.found.add(suspect)
 
