@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,11 @@ class Causes:
             only_a = [node for node in all_a if node.index not in self._alignment.b_of]
             only_b = [node for node in all_b if node.index not in self._alignment.a_of]
             if only_a and only_b:
+                moved = self._unexplained(
+                    self._run, only_b, writers_b, self._values(self._reference, only_a, one, slot), self._constants_b
+                )
+                if moved is not None:
+                    return self._operator(moved, only_a, score)
                 only_a = only_b = []
         if not only_a and not only_b:
             one, other, slot = self._other_parameter(writers_a, writers_b) or (one, other, slot)
@@ -83,7 +88,8 @@ class Causes:
             guilty = self._first_with_the_same(only_b)
             what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads what it wrote"
             return Suspect("extra", None, guilty, "output", 0, score, what)
-        odd = self._unexplained(self._run, only_b, writers_b, self._values(self._reference, only_a, one, slot))
+        known_a = self._values(self._reference, only_a, one, slot)
+        odd = self._unexplained(self._run, only_b, writers_b, known_a, self._constants_b)
         if odd is None or odd.op.phase != "backward":
             # What reads gradients afterwards does without those that are missing.
             cut = self._cut(only_a, other, slot, score)
@@ -94,13 +100,21 @@ class Causes:
             what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads what was before it"
             return Suspect("missing", missing, other, "input", slot, score, what)
         if odd is None:
-            lost = self._unexplained(self._reference, only_a, writers_a, self._values(self._run, only_b, other, slot))
+            known_b = self._values(self._run, only_b, other, slot)
+            lost = self._unexplained(self._reference, only_a, writers_a, known_b, self._constants_a)
+            constant = None if lost is not None else self._unexplained(self._run, only_b, writers_b, known_a, ())
+            if constant is not None:
+                return self._operator(constant, only_a, score)
             if lost is None:
                 return Suspect(
                     "input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b)
                 )
             what = f"{other.op.op_name} reads nothing that {lost.op.op_name} of A gives"
             return Suspect("missing", lost, other, "input", slot, score, what)
+        return self._operator(odd, only_a, score)
+
+    def _operator(self, odd: Node, only_a: list[Node], score: float) -> Suspect:
+        """Another operator in B than in A."""
         partner = self._partner(odd, only_a)
         what = f"{odd.op.op_type} gives what no operator of A gives there"
         if partner is not None:
@@ -176,14 +190,18 @@ class Causes:
         return {fingerprint(value) for value in seen if value is not None}
 
     def _unexplained(
-        self, run: Execution, nodes: list[Node], writers: Iterable[int], known: set[tuple[float, ...]]
+        self,
+        run: Execution,
+        nodes: list[Node],
+        writers: Iterable[int],
+        known: set[tuple[float, ...]],
+        cleared: Container[int],
     ) -> Node | None:
-        """The operator that gives what the other side has nowhere, though what it reads is there.
+        """The operator that gives what the other side has nowhere, though what it reads is there; none of those `cleared`.
 
         Looked for on the ways back from the `writers` of what differs, which end where the other side has the value.
         """
         inside = {node.index for node in nodes}
-        constants = self._constants_a if run is self._reference else self._constants_b
         waiting = [index for index in writers if index >= 0]
         seen: set[int] = set()
         unexplained: list[Node] = []
@@ -193,7 +211,7 @@ class Causes:
             if index in seen or not (index in inside or node.moves):
                 continue
             seen.add(index)
-            if index in constants or self._is_explained(run.outputs.get(index, {}).values(), known):
+            if index in cleared or self._is_explained(run.outputs.get(index, {}).values(), known):
                 continue
             if index in inside:
                 unexplained.append(node)
@@ -204,7 +222,7 @@ class Causes:
                 value
                 for slot, value in run.inputs.get(node.index, {}).items()
                 if (made_by := run.writers.get((node.index, slot), frozenset())) & inside
-                and not all(index in constants for index in made_by)
+                and not all(index in cleared for index in made_by)
             ]
             if all(fingerprint(value) in known for value in reads):
                 return node

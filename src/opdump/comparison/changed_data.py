@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import equal_elements, is_permutation, same_bits
+from opdump.comparison.differences import difference, epsilon_of, equal_elements, is_permutation, same_bits
 from opdump.comparison.evidence import apart
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Node, Trace, has_elements, leaf_name, names_a_state
@@ -19,6 +19,8 @@ Array = NDArray[Any]
 
 _ALIKE: Final = 0.5
 """At least this share of the elements is the same to the bit."""
+_ROUNDINGS: Final = 64.0
+"""What is less apart than so many units of the largest element's rounding is rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ def changed_data(
     a: Trace, b: Trace, read_a: Collection[tuple[int, int]], read_b: Collection[tuple[int, int]]
 ) -> Iterator[tuple[Read, Read]]:
     """Pairs of inputs of A and of B, by node and slot, that are the same but for some elements, and that the other program has nowhere as
-    they are. Parameters are no data.
+    they are. What is apart by rounding is the same. Parameters are no data.
     """
     first, second = _data(a, read_a), _data(b, read_b)
     only_a = [one for one in first if not any(same_bits(one.values, other.values) for other in second)]
@@ -42,7 +44,7 @@ def changed_data(
     for other in only_b:
         alike = [(_share(one.values, other.values), one) for one in only_a]
         share, one = max(alike, key=lambda pair: pair[0], default=(0.0, None))
-        if one is not None and share >= _ALIKE and not is_permutation(one.values, other.values):
+        if one is not None and share >= _ALIKE and _is_changed(one, other):
             yield one, other
 
 
@@ -66,6 +68,14 @@ def _data(trace: Trace, reads: Collection[tuple[int, int]]) -> list[Read]:
         if values.size > 1 and not any(same_bits(values, known.values) for known in found):
             found.append(Read(node, slot, values))
     return found
+
+
+def _is_changed(one: Read, other: Read) -> bool:
+    """Whether elements are others, and not rounded or in another order."""
+    if is_permutation(one.values, other.values):
+        return False
+    least = _ROUNDINGS * epsilon_of(other.node.inputs[other.slot].dtype)
+    return not least or difference(one.values, other.values).peak > least
 
 
 def _share(one: Array, other: Array) -> float:

@@ -23,8 +23,9 @@ class Constants:
     _known: dict[int, bool] = field(default_factory=lambda: {-1: False})
     """By node; -1 stands for what no operator made."""
 
-    def __contains__(self, index: int) -> bool:
+    def __contains__(self, index: object) -> bool:
         """Whether a node gives a constant. It has run."""
+        assert isinstance(index, int)
         waiting = [index]
         while waiting:
             makers = self._makers(waiting[-1])

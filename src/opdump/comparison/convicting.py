@@ -72,8 +72,7 @@ def _leading(
         return [_not_stepped(a.nodes[index]) for index in not_stepped]
     sources = mending.sources()
     lines = {b.nodes[index].op.line for index in sources}
-    places = [suspect.b.index for suspect in causes or suspects if suspect.b is not None]
-    if len(lines) == 1 and (not is_all or sources[0] <= min(places, default=sources[0])):
+    if len(lines) == 1:
         # What its partner reads something else for: then who gives it is the cause.
         matched = [index for index in sources if index in alignment.a_of]
         makers = {maker for index in matched for maker, _ in b.nodes[index].makers.values()}

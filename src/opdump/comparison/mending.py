@@ -143,15 +143,23 @@ class Mending:
         return found
 
     def sources(self) -> list[int]:
-        """The operators of B that are given what A has and give what A has nowhere, where something follows that A does not leave; no constants."""
+        """The operators of B that are given what A has and give what A has nowhere, where something follows that A does not leave; no constants.
+        Where they are on several lines, what A has in another order counts as what it has: edges of a graph may be sorted.
+        """
         run, missed = self._whole.run, self._whole.missed
         lasting = [index for each in missed if isinstance(each, int) for index in run.memory.last_writers(each)]
         if any(not isinstance(each, int) for each in missed):
             numbers = (node.index for node in self._b.nodes if read_as_number(node))
             lasting += [maker for index in numbers for maker in self._whole.sources.makers.get(index, ())]
         constants = Constants(run)
-        found = self._whole.sources.of(lasting, self._alignment.a_of)
-        return [index for index in found if index not in constants]
+        strictly, loosely = (
+            sources.of(lasting, self._alignment.a_of, constants)
+            for sources in (self._whole.sources, self._whole.beside_order)
+        )
+        return loosely if not self._is_one_line(strictly) and self._is_one_line(loosely) else strictly
+
+    def _is_one_line(self, nodes: Iterable[int]) -> bool:
+        return len({self._b.nodes[index].op.line for index in nodes}) == 1
 
     def not_stepped(self) -> list[int]:
         """The operators of optimizers in A that write last what outlives the step, and that none of an optimizer of B writes."""
@@ -174,6 +182,12 @@ class Mending:
             for value in values.values()
         )
 
+    def _is_reordered(self, values: Mapping[int, Array]) -> bool:
+        """The same, whatever the order of the elements; of floats alone."""
+        return all(
+            value.dtype.kind in "fc" and fingerprint(value) in self._first.unordered for value in values.values()
+        )
+
     def _is_other(self, index: int, values: Mapping[int, Array]) -> bool:
         """Whether a node of B gives something else than the node of A that it is matched with."""
         partner = self._alignment.a_of.get(index)
@@ -188,14 +202,20 @@ class Mending:
     def _whole(self) -> _Whole:
         """B as it is, and everything that it gives."""
         run = Execution(self._b)
-        whole = _Whole(run, Sources(self._b))
+        whole = _Whole(run, Sources(self._b), Sources(self._b))
         for node in self._b.nodes:
             values = self._inputs(run, node)
             for slot, value in values.items():
                 makers = run.writers.get((node.index, slot), frozenset())
-                whole.sources.read(node, slot, value, makers, is_known=self._is_known({slot: value}))
+                is_known = self._is_known({slot: value})
+                whole.sources.read(node, slot, value, makers, is_known=is_known)
+                whole.beside_order.read(
+                    node, slot, value, makers, is_known=is_known or self._is_reordered({slot: value})
+                )
             outputs = whole.outputs[node.index] = self._given(node, values, frozenset())
-            whole.sources.gives(node, outputs, is_known=self._is_known(outputs))
+            is_known = self._is_known(outputs)
+            whole.sources.gives(node, outputs, is_known=is_known)
+            whole.beside_order.gives(node, outputs, is_known=is_known or self._is_reordered(outputs))
             self._keep(run, node, values, outputs)
             run.write(node, outputs)
             run.memory.release(self._lifetimes, node.index)
@@ -272,6 +292,8 @@ class _First:
         self.outputs: dict[int, Mapping[int, Array]] = {}
         self.floats: set[tuple[float, ...]] = set()
         """Fingerprints of every input and output."""
+        self.unordered: set[tuple[float, ...]] = set()
+        """The same, whatever the order of the elements."""
         self.others: set[bytes] = set()
         """The same of what is no floats."""
         self._seen: set[tuple[object, ...]] = set()
@@ -319,6 +341,7 @@ class _First:
             self._seen.add(part)
         if value.dtype.kind in "fc":
             self.floats.add(_in_order(value))
+            self.unordered.add(fingerprint(value))
         else:
             self.others.add(_exactly(value))
 
@@ -329,6 +352,8 @@ class _Whole:
 
     run: Execution
     sources: Sources
+    beside_order: Sources
+    """The same, where the order of elements does not count."""
     outputs: dict[int, Mapping[int, Array]] = field(default_factory=dict)
     missed: set[object] = field(default_factory=set)
     """What it leaves that A does not."""

@@ -29,6 +29,8 @@ class Sources:
     """By node: who made those of its inputs that the other program has nowhere."""
     unknown: set[int] = field(default_factory=set)
     """Nodes that give what the other program has nowhere."""
+    _floating: set[int] = field(default_factory=set)
+    """Those of them that give floats."""
     _parts: dict[int, dict[object, int]] = field(default_factory=dict)
     """By node: the parts of what it made that were read and are known, and their sizes."""
     _telling: set[int] = field(default_factory=set)
@@ -51,33 +53,36 @@ class Sources:
         """A node gives this, after all that it reads."""
         if not is_known:
             self.unknown.add(node.index)
+            if any(value.dtype.kind in "fc" for value in outputs.values()):
+                self._floating.add(node.index)
         elif node.op.phase == "forward" and not node.moves and any(map(_varies, outputs.values())):
             self._telling.add(node.index)
 
-    def of(self, lasting: Iterable[int], matched: Container[int]) -> list[int]:
-        """The nodes that read what the other program has, and give what it has nowhere, on the ways to these nodes. `matched` have a partner in
-        the other program: a source that alone makes one of them give something else comes before one that never does.
+    def of(self, lasting: Iterable[int], matched: Container[int], constants: Container[int] = ()) -> list[int]:
+        """The nodes that read what the other program has, and give what it has nowhere, on the ways to these nodes; no constants. `matched` have
+        a partner in the other program: a source that alone makes one of them give something else comes before one that never does.
         """
-        among = self.unknown - self._cleared()
-        found = self._firsts(lasting, among) or self._firsts(lasting, self.unknown)
+        unknown = {index for index in self.unknown if index not in constants}
+        found = self._firsts(lasting, unknown - self._cleared()) or self._firsts(lasting, unknown)
         reached = Counter(index for source in found for index in self._followers(source))
         alone = [
             source
             for source in found
             if any(reached[index] == 1 and index in matched for index in self._followers(source))
         ]
-        return sorted(self._of_the_model(set().union(*(self._who_computes(source) for source in alone or found))))
+        return sorted(self._computing(set().union(*(self._who_computes(source) for source in alone or found))))
 
     def _who_computes(self, index: int) -> AbstractSet[int]:
         """The node, or where it hands on another part of what both programs have, who reads that."""
-        readers = self._of_the_model(set(self._readers.get(index, ())))
+        readers = self._computing(set(self._readers.get(index, ())))
         if not self.trace.nodes[index].moves or not readers:
             return {index}
         return set().union(*map(self._who_computes, readers))
 
-    def _of_the_model(self, nodes: AbstractSet[int]) -> AbstractSet[int]:
-        """Those of the forward pass, if there are any."""
-        return {index for index in nodes if self.trace.nodes[index].op.phase == "forward"} or nodes
+    def _computing(self, nodes: AbstractSet[int]) -> AbstractSet[int]:
+        """Those of the forward pass, if there are any; of these those that give floats, if there are any."""
+        forward = {index for index in nodes if self.trace.nodes[index].op.phase == "forward"} or nodes
+        return {index for index in forward if index in self._floating} or forward
 
     def _followers(self, source: int) -> set[int]:
         """A node, and those that give what the other program has nowhere since it does."""
