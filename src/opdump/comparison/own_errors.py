@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import Difference, difference, epsilon_of, unshaped_difference
-from opdump.comparison.execution import recorded, replay
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.differences import (
+    Difference,
+    difference,
+    epsilon_of,
+    equal_elements,
+    unshaped_difference,
+)
+from opdump.comparison.execution import draws, recorded, replay
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node
+from opdump.comparison.trace import Node, Trace
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
 
@@ -20,6 +29,30 @@ Array = NDArray[Any]
 _ROUNDINGS: Final = 256.0
 _NARROW_ROUNDINGS: Final = 8.0
 _TIMES_THE_OTHER: Final = 64.0
+_FEWEST: Final = 8
+"""Of fewer elements none is unlike the others."""
+_SHARE_OF_USUAL: Final = 0.9
+
+
+def erring_kernel(
+    a: Trace, b: Trace, alignment: Alignment, alike: Sequence[tuple[Node, Node]], suspects: Sequence[Suspect]
+) -> Suspect | None:
+    """The first kernel that errs, of pairs that are given the same, of B alone, and of A alone. It is looked for before the first suspect: later
+    inputs differ.
+    """
+    first_a = min((each.a.index for each in suspects if each.a is not None), default=len(a.nodes))
+    first_b = min((each.b.index for each in suspects if each.b is not None), default=len(b.nodes))
+    found = chain(
+        (kernel_suspect(one, other) for one, other in alike if other.index <= first_b),
+        (lone_kernel_suspect(node, is_b=True) for node in _lone(b, alignment.a_of, first_b)),
+        (lone_kernel_suspect(node, is_b=False) for node in _lone(a, alignment.b_of, first_a)),
+    )
+    return next(filter(None, found), None)
+
+
+def _lone(trace: Trace, matched: Container[int], end: int) -> Iterator[Node]:
+    """The operators before a place that only one of the programs has."""
+    return (node for node in trace.nodes[:end] if node.index not in matched and not node.moves and not draws(node))
 
 
 def kernel_suspect(one: Node, other: Node) -> Suspect | None:
@@ -46,6 +79,36 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
     return None
 
 
+def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
+    """An operator that only one of the programs has: whether a few elements are further from what its own inputs give than rounding gets,
+    and than all others.
+    """
+    for slot, record in node.outputs.items():
+        given = recorded(record)
+        allowed = allowed_error(record)
+        if given is None or given.size < _FEWEST or not allowed or slot in unspecified_outputs(node.op.kernel):
+            continue
+        reference = _replayed(node, slot)
+        if reference is None or reference.shape != given.shape:
+            continue
+        with np.errstate(all="ignore"):
+            errors = np.abs(given.astype(reference.dtype) - reference)
+        errors[equal_elements(given, reference)] = 0.0
+        errors[~np.isfinite(errors)] = math.inf
+        usual = float(np.quantile(errors, _SHARE_OF_USUAL, method="higher"))
+        if not errors.max() > _TIMES_THE_OTHER * usual:
+            continue
+        error = error_of(reference, given, _summands(node, slot))
+        if error > allowed:
+            what = (
+                f"{'' if is_b else 'in A: '}{int((errors > _TIMES_THE_OTHER * usual).sum()):,} of {given.size:,} elements are off from what its "
+                f"own inputs give in float64, by up to {error:.2g} of the largest"
+            )
+            one, other = (None, node) if is_b else (node, None)
+            return Suspect("kernel", one, other, "output", slot, error / rounding_of(record, None), what)
+    return None
+
+
 def allowed_error(record: TensorRecord, other: TensorRecord | None = None) -> float:
     """How far from float64 a kernel may be, relative to the largest element: long sums and fast algorithms round more than once."""
     return allowed_for(rounding_of(record, other))
@@ -58,13 +121,25 @@ def allowed_for(epsilon: float) -> float:
 
 def _own_error(node: Node, slot: int, given: Array) -> float | None:
     """The largest difference from float64, over the largest element or, where it is larger, the largest sum of absolute summands."""
+    reference = _replayed(node, slot)
+    return None if reference is None else error_of(reference, given, _summands(node, slot))
+
+
+def _replayed(node: Node, slot: int) -> Array | None:
+    """What its recorded inputs give in float64."""
+    done = replay(node, _inputs(node))
+    return None if done is None else done.outputs.get(slot)
+
+
+def _summands(node: Node, slot: int) -> Array | None:
+    """The same of their absolute values."""
+    done = replay(node, {place: np.abs(value) for place, value in _inputs(node).items()})
+    return None if done is None else done.outputs.get(slot)
+
+
+def _inputs(node: Node) -> dict[int, Array]:
     inputs = {place: recorded(record) for place, record in node.inputs.items() if not record.skip}
-    values = {place: value for place, value in inputs.items() if value is not None}
-    done = replay(node, values)
-    if done is None or slot not in done.outputs:
-        return None
-    summands = replay(node, {place: np.abs(value) for place, value in values.items()})
-    return error_of(done.outputs[slot], given, None if summands is None else summands.outputs.get(slot))
+    return {place: value for place, value in inputs.items() if value is not None}
 
 
 def error_of(reference: Array, given: Array, summands: Array | None) -> float:

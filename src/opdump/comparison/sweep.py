@@ -34,7 +34,7 @@ from opdump.comparison.evidence import apart, changed
 from opdump.comparison.execution import Execution, draws, input_of, recorded, recorded_inputs, replay, run_reference
 from opdump.comparison.integrity import Integrity, check_integrity
 from opdump.comparison.lifetimes import lasting, lifetimes
-from opdump.comparison.own_errors import in_roundings, kernel_suspect, rounding_of
+from opdump.comparison.own_errors import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import ranked
 from opdump.comparison.remains import outliving, remaining
@@ -173,15 +173,10 @@ class Comparison:
         self.found.suspects = [each for each in self.found.suspects if all(each is not other for other in refuted)]
 
     def _kernels(self) -> None:
-        """Looks for a kernel that errs, before the first suspect: later the inputs differ."""
-        places = [suspect.b.index for suspect in self.found.suspects if suspect.b is not None]
-        for one, other in self._alike:
-            if other.index > min(places, default=other.index):
-                return
-            suspect = kernel_suspect(one, other)
-            if suspect is not None:
-                self.found.add(suspect)
-                return
+        """Looks for a kernel that errs."""
+        suspect = erring_kernel(self.a, self.b, self.alignment, self._alike, self.found.suspects)
+        if suspect is not None:
+            self.found.add(suspect)
 
     def release(self) -> None:
         """Forget the values; what the next step asks for stays."""
