@@ -72,7 +72,8 @@ def _leading(
         return [_not_stepped(a.nodes[index]) for index in not_stepped]
     sources = mending.sources()
     lines = {b.nodes[index].op.line for index in sources}
-    if len(lines) == 1:
+    alone = causes[0].b if is_all and len(causes) == 1 else None
+    if len(lines) == 1 and (alone is None or alone.index > sources[0]):
         # What its partner reads something else for: then who gives it is the cause.
         matched = [index for index in sources if index in alignment.a_of]
         makers = {maker for index in matched for maker, _ in b.nodes[index].makers.values()}
