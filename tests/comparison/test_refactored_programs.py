@@ -198,3 +198,68 @@ def test_a_copy_of_another_parameter_is_found_though_the_first_program_has_its_e
     fault = program.replace("copy_(first.weight)", "copy_(second.weight.T)")
     result = opdump.compare(dumped(tmp_path, "a", program), dumped(tmp_path, "b", fault))
     assert result.verdict == "divergent"
+
+
+GRAPH = (
+    BEGIN
+    + """
+    start, end = torch.tensor([0, 2, 1, 3, 0, 2]), torch.tensor([2, 0, 3, 1, 1, 3])
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (first, second)]
+    for step in range(2):
+        hidden = first(data[step][:4])
+        messages = F.leaky_relu(hidden[start] + hidden[end], 0.2).exp()
+        loss = F.mse_loss(second(hidden.new_zeros(4, 6).index_add(0, end, messages)), targets[step][:4])
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    """,
+    BEGIN
+    + """
+    start, end = torch.tensor([0, 2, 1, 3, 0, 2]), torch.tensor([2, 0, 3, 1, 1, 3])
+    order = end.argsort(stable=True)
+    start, end = start[order], end[order]
+    below, above = (torch.optim.SGD(net.parameters(), lr=0.1) for net in (first, second))
+    for step in range(2):
+        hidden = F.linear(data[step][:4], first.weight) + first.bias
+        sums = hidden[start] + hidden[end]
+        messages = torch.exp(torch.where(sums > 0, sums, sums * 0.2))
+        gathered = torch.stack([messages[end == place].sum(0) for place in range(4)])
+        loss = (second(gathered) - targets[step][:4]).square().mean()
+        below.zero_grad()
+        above.zero_grad()
+        loss.backward()
+        below.step()
+        above.step()
+    """,
+)
+"""Edges of a graph, and the same sorted by where they end."""
+
+
+def test_sorted_edges_are_benign(tmp_path: Path) -> None:
+    result = opdump.compare(dumped(tmp_path, "a", GRAPH[0]), dumped(tmp_path, "b", GRAPH[1]))
+    assert (result.verdict, list(result.introduced)) == ("benign", [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "types"),
+    [("sums * 0.2", "sums * 0.02", {"mul"}), ("hidden[start] + hidden[end]", "hidden[start] - hidden[end]", {"sub"})],
+)
+def test_a_fault_among_sorted_edges_is_named(tmp_path: Path, old: str, new: str, types: set[str]) -> None:
+    a, b = GRAPH
+    assert b.count(old) == 1
+    result = opdump.compare(dumped(tmp_path, "a", a), dumped(tmp_path, "b", b.replace(old, new)))
+    named = result.introduced[0].b
+    assert named is not None
+    assert named.op_type in types
+
+
+@pytest.mark.parametrize("left_out", ["below", "above"])
+def test_the_optimizer_that_does_not_step_is_named(tmp_path: Path, left_out: str) -> None:
+    a, b = GRAPH
+    result = opdump.compare(dumped(tmp_path, "a", a), dumped(tmp_path, "b", b.replace(f"{left_out}.step()", "pass")))
+    named = result.introduced[0]
+    assert named.kind == "missing"
+    assert named.a is not None
+    assert named.a.phase == "optimizer"

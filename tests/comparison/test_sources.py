@@ -65,6 +65,26 @@ def test_nothing_is_a_source_where_all_is_known() -> None:
     assert followed(chain("mul", "exp"), known={0, 1}).of([1], matched={0, 1}) == []
 
 
+def test_a_constant_is_no_source_and_who_reads_it_is() -> None:
+    trace = chain("mul", "exp", "sum")
+    assert followed(trace, known=set()).of([2], matched={1, 2}, constants={0}) == [1]
+
+
+def test_what_gives_floats_comes_before_what_gives_a_mask() -> None:
+    nodes = [
+        node(0, "gt", [record(VALUES)], [record(VALUES > 2, io="output")]),
+        node(1, "mul", [record(VALUES)], [record(VALUES, io="output")]),
+        node(2, "where", [record(VALUES > 2), record(VALUES)], makers={0: (0, 0), 1: (1, 0)}),
+    ]
+    found = Sources(Trace(0, 0, nodes))
+    found.gives(nodes[0], {0: VALUES > 2}, is_known=False)
+    found.gives(nodes[1], {0: VALUES}, is_known=False)
+    found.read(nodes[2], 0, VALUES > 2, [0], is_known=False)
+    found.read(nodes[2], 1, VALUES, [1], is_known=False)
+    found.gives(nodes[2], {0: VALUES}, is_known=False)
+    assert found.of([2], matched={2}) == [1]
+
+
 def test_an_operator_of_an_optimizer_belongs_to_the_parameter_that_is_written() -> None:
     trace = Trace(
         0,
@@ -111,7 +131,7 @@ def test_data_with_another_element_is_found() -> None:
     assert (first.node, second.node) == (one.nodes[0], other.nodes[0])
 
 
-@pytest.mark.parametrize("values", [[1, 2, 3, 4], [4, 3, 2, 1], [5, 6, 7, 4], [1, 2, 3]])
+@pytest.mark.parametrize("values", [[1, 2, 3, 4], [4, 3, 2, 1], [5, 6, 7, 4], [1, 2, 3], [1, 2, 3.000001, 4]])
 def test_the_same_data_or_other_data_is_not_changed_data(values: list[float]) -> None:
     assert not list(changed_data(data([1, 2, 3, 4]), data(values), {(0, 0)}, {(0, 0)}))
 

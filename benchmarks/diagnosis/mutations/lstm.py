@@ -130,7 +130,7 @@ FAULTS = (
         "codes",
         "for letter in text])",
         "for letter in text]); codes[4] = 3",
-        "embed: embedding; *[inputs0]: Parameter @*",
+        "codes: copy_|fill_; embed: embedding; *[inputs0]: Parameter @*",
         Twin("reshape(3, -1)", "reshape(3, -1); numbers[0, 4] = 3"),
     ),
     Fault("in-place", "state kept in place", "carry", "h.detach()", "h.detach().mul_(0.9)", "carry: mul_; gates: mm"),

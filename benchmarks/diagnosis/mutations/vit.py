@@ -142,8 +142,12 @@ FAULTS = (
         "images",
         "dtype=np.float32))",
         "dtype=np.float32)); images[4, 0, 3, 7] = 5.0",
-        _INPUT,
-        Twin("dtype=np.float32))", "dtype=np.float32)); pictures[4, 0, 3, 7] = 5.0", "normalise: mean|sub|std|div"),
+        f"images: copy_|fill_; {_INPUT}",
+        Twin(
+            "dtype=np.float32))",
+            "dtype=np.float32)); pictures[4, 0, 3, 7] = 5.0",
+            "images: copy_|fill_; normalise: mean|sub|std|div",
+        ),
     ),
     Fault(
         "data",

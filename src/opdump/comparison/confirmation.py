@@ -24,6 +24,7 @@ from opdump.comparison.ends import Ends, ends_of, same_ends
 from opdump.comparison.execution import Execution, draws, recorded
 from opdump.comparison.leaves import Leaves
 from opdump.comparison.lifetimes import lasting
+from opdump.comparison.remains import outliving
 from opdump.comparison.simulation import Asked, Noise, Shaker, Simulation
 from opdump.comparison.trace import Node, Trace
 from opdump.records import TensorRecord
@@ -133,10 +134,17 @@ class Rehearsal:
         """The next step; `following` gives the one after it."""
         self._added.append(((a, b), alignment, following))
 
-    def rewritten(self) -> tuple[AbstractSet[int], AbstractSet[int]]:
-        """The storages of the latest step, of A and of B, that the next step finds again and writes into."""
+    def outliving(self) -> tuple[set[int], set[int]]:
+        """The storages of A and of B that outlive the latest step. One that the next step finds again outlives it too if its counterpart
+        does: a parameter that one of the programs does not train.
+        """
         self._follow()
-        return self._steps[-1].rewritten
+        step = self._steps[-1]
+        in_a, in_b = (outliving(trace, rewritten) for trace, rewritten in zip(step.traces, step.rewritten, strict=True))
+        pairs = [pair for pair in step.alignment.storages.items() if pair[0] in in_a or pair[1] in in_b]
+        return in_a | {here for here, _ in pairs if here in step.wanted[0]}, in_b | {
+            there for _, there in pairs if there in step.wanted[1]
+        }
 
     def counterparts(self) -> Counterparts | None:
         """What B would begin the latest step with if A had left it; None in the first step, or where that cannot be found out."""

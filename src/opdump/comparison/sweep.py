@@ -37,7 +37,7 @@ from opdump.comparison.lifetimes import lasting, lifetimes
 from opdump.comparison.own_errors import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import ranked
-from opdump.comparison.remains import outliving, remaining
+from opdump.comparison.remains import remaining
 from opdump.comparison.suspects import Kind, Suspect, Sweep
 from opdump.comparison.trace import Node, Trace, leaf_name
 from opdump.records import TensorRecord
@@ -133,8 +133,7 @@ class Comparison:
     @cached_property
     def _outliving(self) -> tuple[set[int], set[int]]:
         """The storages of either program that outlive the step."""
-        in_a, in_b = self.rehearsal.rewritten()
-        return outliving(self.a, in_a), outliving(self.b, in_b)
+        return self.rehearsal.outliving()
 
     def _confirm(self) -> None:
         """Drops differences of the programs after which they meet again."""

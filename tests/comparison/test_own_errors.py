@@ -1,0 +1,59 @@
+"""How far a kernel is from what its own inputs give, where the other program has no such operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from opdump.comparison.own_errors import lone_kernel_suspect
+from opdump.comparison.trace import Node
+from opdump.records import HostPayload
+from tests.comparison.programs import Program, traced
+
+pytestmark = pytest.mark.torch
+
+
+def last(path: Path, program: Program, change: dict[int, float]) -> Node:
+    """The last operator of a program, with these elements of its output multiplied."""
+    node = traced(path, program).nodes[-1]
+    values: NDArray[Any] = node.outputs[0].numpy().copy()
+    for place, factor in change.items():
+        values.flat[place] *= factor
+    return replace(node, outputs={0: replace(node.outputs[0], payload=HostPayload(values))})
+
+
+@pytest.mark.parametrize("program", [lambda x: x.exp(), lambda x: x @ x.T, lambda x: x.softmax(-1), lambda x: x / 3])
+def test_what_rounding_gives_is_no_suspect(tmp_path: Path, program: Program) -> None:
+    assert lone_kernel_suspect(last(tmp_path, program, {}), is_b=True) is None
+
+
+@pytest.mark.parametrize("factor", [1.5, -1.0, float("inf"), float("nan")])
+def test_one_element_that_is_off_is_a_suspect(tmp_path: Path, factor: float) -> None:
+    node = last(tmp_path, lambda x: x.exp(), {7: factor})
+    suspect = lone_kernel_suspect(node, is_b=True)
+    assert suspect is not None
+    assert (suspect.kind, suspect.a, suspect.b, suspect.slot) == ("kernel", None, node, 0)
+    assert suspect.evidence.startswith("1 of 15 elements are off")
+
+
+def test_the_first_program_is_told(tmp_path: Path) -> None:
+    node = last(tmp_path, lambda x: x.exp(), {7: 1.5})
+    suspect = lone_kernel_suspect(node, is_b=False)
+    assert suspect is not None
+    assert (suspect.a, suspect.b) == (node, None)
+    assert suspect.evidence.startswith("in A: ")
+
+
+def test_where_all_elements_are_off_none_is_unlike_the_others(tmp_path: Path) -> None:
+    node = last(tmp_path, lambda x: x.exp(), dict.fromkeys(range(15), 1.001))
+    assert lone_kernel_suspect(node, is_b=True) is None
+
+
+def test_what_is_off_by_less_than_rounding_may_be_is_no_suspect(tmp_path: Path) -> None:
+    node = last(tmp_path, lambda x: x.exp(), {7: 1 + 2 * np.finfo(np.float32).eps})
+    assert lone_kernel_suspect(node, is_b=True) is None
