@@ -102,9 +102,9 @@ class Causes:
         if odd is None:
             known_b = self._values(self._run, only_b, other, slot)
             lost = self._unexplained(self._reference, only_a, writers_a, known_b, self._constants_a)
-            constant = None if lost is not None else self._unexplained(self._run, only_b, writers_b, known_a, ())
-            if constant is not None:
-                return self._operator(constant, only_a, score)
+            if lost is None and epsilon and (table := self._unexplained(self._run, only_b, writers_b, known_a, ())):
+                # A table of floats is written in one way; indices and masks stand for each other.
+                return self._operator(table, only_a, score)
             if lost is None:
                 return Suspect(
                     "input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b)

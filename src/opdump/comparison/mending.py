@@ -144,7 +144,7 @@ class Mending:
 
     def sources(self) -> list[int]:
         """The operators of B that are given what A has and give what A has nowhere, where something follows that A does not leave; no constants.
-        Where they are on several lines, what A has in another order counts as what it has: edges of a graph may be sorted.
+        Where these are on several lines, or indices, what A has in another order counts as what it has: edges of a graph may be sorted.
         """
         run, missed = self._whole.run, self._whole.missed
         lasting = [index for each in missed if isinstance(each, int) for index in run.memory.last_writers(each)]
@@ -156,10 +156,12 @@ class Mending:
             sources.of(lasting, self._alignment.a_of, constants)
             for sources in (self._whole.sources, self._whole.beside_order)
         )
-        return loosely if not self._is_one_line(strictly) and self._is_one_line(loosely) else strictly
+        return next(filter(self._is_one_line_of_floats, (strictly, loosely)), strictly)
 
-    def _is_one_line(self, nodes: Iterable[int]) -> bool:
-        return len({self._b.nodes[index].op.line for index in nodes}) == 1
+    def _is_one_line_of_floats(self, nodes: Sequence[int]) -> bool:
+        return len({self._b.nodes[index].op.line for index in nodes}) == 1 and all(
+            any(value.dtype.kind in "fc" for value in self._whole.outputs[index].values()) for index in nodes
+        )
 
     def not_stepped(self) -> list[int]:
         """The operators of optimizers in A that write last what outlives the step, and that none of an optimizer of B writes."""
