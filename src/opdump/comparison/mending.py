@@ -187,7 +187,7 @@ class Mending:
     def _is_reordered(self, values: Mapping[int, Array]) -> bool:
         """The same, whatever the order of the elements; of floats alone."""
         return all(
-            value.dtype.kind in "fc" and fingerprint(value) in self._first.unordered for value in values.values()
+            value.dtype.kind in "fc" and _in_any_order(value) in self._first.unordered for value in values.values()
         )
 
     def _is_other(self, index: int, values: Mapping[int, Array]) -> bool:
@@ -343,7 +343,7 @@ class _First:
             self._seen.add(part)
         if value.dtype.kind in "fc":
             self.floats.add(_in_order(value))
-            self.unordered.add(fingerprint(value))
+            self.unordered.add(_in_any_order(value))
         else:
             self.others.add(_exactly(value))
 
@@ -413,6 +413,12 @@ def _in_order(values: Array) -> tuple[float, ...]:
     flat = values.reshape(-1)
     places = np.arange(1, flat.size + 1)
     return (*fingerprint(flat), *fingerprint(flat * np.sin(places)))
+
+
+def _in_any_order(values: Array) -> tuple[float, ...]:
+    """The same for the same elements in any order. Moments of a higher order tell normalised values apart."""
+    with np.errstate(all="ignore"):
+        return (*fingerprint(values), *fingerprint(values**3))
 
 
 def _exactly(values: Array) -> bytes:
