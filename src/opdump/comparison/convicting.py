@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -68,22 +68,41 @@ def _leading(
     is_all: bool,
 ) -> list[Suspect]:
     """The causes that come before the others; some of them may not have been suspects."""
-    if not is_all and (not_stepped := mending.not_stepped()):
-        return [_not_stepped(a.nodes[index]) for index in not_stepped]
     sources = mending.sources()
-    lines = {b.nodes[index].op.line for index in sources}
-    alone = causes[0].b if is_all and len(causes) == 1 else None
-    if len(lines) == 1 and (alone is None or alone.index > sources[0]):
-        # What its partner reads something else for: then who gives it is the cause.
-        matched = [index for index in sources if index in alignment.a_of]
-        makers = {maker for index in matched for maker, _ in b.nodes[index].makers.values()}
+    places = [suspect.b.index for suspect in causes or suspects if suspect.b is not None]
+    if _is_one_line(b, sources) and (
+        sources[0] <= min(places, default=sources[0])
+        or (b.nodes[sources[0]].op.phase == "forward" and not (is_all and len(causes) == 1))
+    ):
+        # What its partner gives something else than: then who gives it is the cause.
+        makers = _makers(b, sources) & alignment.a_of.keys()
         return [suspect for suspect in suspects if suspect.b is not None and suspect.b.index in makers] or [
             _source(a, b, alignment, index, suspects) for index in sources
         ]
+    if not causes:
+        return [_not_stepped(a.nodes[index]) for index in mending.not_stepped()]
     # On several lines there are others among them, of which something follows that does not matter.
     if is_all:
-        return list(causes[:1])
-    return [cause for cause in causes if cause.b is not None and cause.b.index in sources]
+        return [cause for cause in causes[:1] if cause.b is not None and cause.b.op.phase != "backward"]
+    forward = {index for index in sources if b.nodes[index].op.phase == "forward"}
+    return [cause for cause in causes if cause.b is not None and cause.b.index in forward]
+
+
+def _makers(trace: Trace, nodes: Iterable[int]) -> set[int]:
+    """Who made what these read, whoever handed it on."""
+    found: set[int] = set()
+    waiting = list(nodes)
+    while waiting:
+        for maker, _ in trace.nodes[waiting.pop()].makers.values():
+            if maker not in found:
+                found.add(maker)
+                if trace.nodes[maker].moves:
+                    waiting.append(maker)
+    return found
+
+
+def _is_one_line(trace: Trace, nodes: Sequence[int]) -> bool:
+    return len({trace.nodes[index].op.line for index in nodes}) == 1
 
 
 def _not_stepped(node: Node) -> Suspect:

@@ -105,7 +105,8 @@ class Mending:
         unknown: set[int] = set()
         """Nodes that give what A has nowhere, among those that a difference reaches."""
         other: set[int] = set()
-        """Those that a difference reaches first, and that give something else than their partners."""
+        """Those that a difference reaches first, and that give something else than their partners, and copies of that."""
+        copies: set[int] = set()
         for node in self._b.nodes:
             values = self._inputs(run, node)
             outputs = self._given(node, values, frozenset())
@@ -117,6 +118,9 @@ class Mending:
                 users.setdefault(writer, set()).add(node.index)
             if node.index in self._reached and self._is_other(node.index, outputs):
                 other.add(node.index)
+            if node.moves and writers & other:
+                other.add(node.index)
+                copies.add(node.index)
             if (writers or node.index in self._reached) and not self._is_known(outputs):
                 unknown.add(node.index)
             run.memory.release(self._lifetimes, node.index)
@@ -136,7 +140,7 @@ class Mending:
                 index = waiting.pop()
                 if index not in seen:
                     seen.add(index)
-                    waiting.extend(users[index] & unknown)
+                    waiting.extend(users[index] & (unknown | (copies - ends)))
             # What a draw gives is taken from A: nothing is known of its differences.
             if not waiting and not any(draws(self._b.nodes[index]) for index in reached):
                 found.add(place)
