@@ -136,6 +136,14 @@ def test_the_same_data_or_other_data_is_not_changed_data(values: list[float]) ->
     assert not list(changed_data(data([1, 2, 3, 4]), data(values), {(0, 0)}, {(0, 0)}))
 
 
+def test_what_an_operator_writes_into_is_no_data() -> None:
+    def sums(values: list[float]) -> Trace:
+        array = np.array(values, np.float32)
+        return Trace(0, 0, [node(0, "add_", [record(array, 1)], [record(VALUES, 1, io="output")])])
+
+    assert not list(changed_data(sums([1, 2, 3, 4]), sums([1, 2, 9, 4]), {(0, 0)}, {(0, 0)}))
+
+
 def test_what_is_made_of_nothing_is_constant_and_what_reads_data_is_not() -> None:
     nodes = [node(0, "arange"), node(1, "mul", [record(VALUES)]), node(2, "exp", [record(VALUES)])]
     run = Execution(Trace(0, 0, nodes))

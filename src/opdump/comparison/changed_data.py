@@ -14,6 +14,7 @@ from opdump.comparison.differences import difference, epsilon_of, equal_elements
 from opdump.comparison.evidence import apart
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Node, Trace, has_elements, leaf_name, names_a_state
+from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 
@@ -62,12 +63,18 @@ def _data(trace: Trace, reads: Collection[tuple[int, int]]) -> list[Read]:
     for index, slot in sorted(reads):
         node = trace.nodes[index]
         record = node.inputs[slot]
-        if not has_elements(record) or node.overwrites(slot) or names_a_state(leaf_name(record)):
+        if not has_elements(record) or _is_written(node, record) or names_a_state(leaf_name(record)):
             continue
         values = record.numpy().reshape(-1)
         if values.size > 1 and not any(same_bits(values, known.values) for known in found):
             found.append(Read(node, slot, values))
     return found
+
+
+def _is_written(node: Node, record: TensorRecord) -> bool:
+    """Whether an operator writes into what it reads: a gradient that adds up, an average."""
+    written = {output.memory.storage for output in node.outputs.values() if output.memory is not None}
+    return record.memory is not None and record.memory.storage in written
 
 
 def _is_changed(one: Read, other: Read) -> bool:

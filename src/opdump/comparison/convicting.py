@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -70,12 +70,10 @@ def _leading(
     """The causes that come before the others; some of them may not have been suspects."""
     sources = mending.sources()
     places = [suspect.b.index for suspect in causes or suspects if suspect.b is not None]
-    if _is_one_line(b, sources) and (
-        sources[0] <= min(places, default=sources[0])
-        or (b.nodes[sources[0]].op.phase == "forward" and not (is_all and len(causes) == 1))
-    ):
+    first = sources[0] if _is_one_line(b, sources) else None
+    if first is not None and (first <= min(places, default=first) or _comes_before(b, first, causes, is_all=is_all)):
         # What its partner gives something else than: then who gives it is the cause.
-        makers = _makers(b, sources) & alignment.a_of.keys()
+        makers = mending.makers_elsewhere(sources)
         return [suspect for suspect in suspects if suspect.b is not None and suspect.b.index in makers] or [
             _source(a, b, alignment, index, suspects) for index in sources
         ]
@@ -84,25 +82,24 @@ def _leading(
     # On several lines there are others among them, of which something follows that does not matter.
     if is_all:
         return [cause for cause in causes[:1] if cause.b is not None and cause.b.op.phase != "backward"]
-    forward = {index for index in sources if b.nodes[index].op.phase == "forward"}
-    return [cause for cause in causes if cause.b is not None and cause.b.index in forward]
-
-
-def _makers(trace: Trace, nodes: Iterable[int]) -> set[int]:
-    """Who made what these read, whoever handed it on."""
-    found: set[int] = set()
-    waiting = list(nodes)
-    while waiting:
-        for maker, _ in trace.nodes[waiting.pop()].makers.values():
-            if maker not in found:
-                found.add(maker)
-                if trace.nodes[maker].moves:
-                    waiting.append(maker)
-    return found
+    of_the_model = {index for index in sources if _is_of_the_model(b, index)}
+    return [cause for cause in causes if cause.b is not None and cause.b.index in of_the_model]
 
 
 def _is_one_line(trace: Trace, nodes: Sequence[int]) -> bool:
     return len({trace.nodes[index].op.line for index in nodes}) == 1
+
+
+def _comes_before(trace: Trace, source: int, causes: Sequence[Suspect], *, is_all: bool) -> bool:
+    """Whether a source is the cause, and not these that come before it: some of what follows from those does not matter."""
+    if trace.nodes[source].op.phase == "backward":
+        return not is_all
+    return _is_of_the_model(trace, source) and not (is_all and len(causes) == 1)
+
+
+def _is_of_the_model(trace: Trace, index: int) -> bool:
+    """Whether a node is of the forward pass: before all gradients, which are clipped, and handed to an optimizer."""
+    return all(node.op.phase == "forward" for node in trace.nodes[: index + 1])
 
 
 def _not_stepped(node: Node) -> Suspect:

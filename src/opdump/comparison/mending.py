@@ -160,12 +160,26 @@ class Mending:
             sources.of(lasting, self._alignment.a_of, constants)
             for sources in (self._whole.sources, self._whole.beside_order)
         )
-        return next(filter(self._is_one_line_of_floats, (strictly, loosely)), strictly)
-
-    def _is_one_line_of_floats(self, nodes: Sequence[int]) -> bool:
-        return len({self._b.nodes[index].op.line for index in nodes}) == 1 and all(
-            any(value.dtype.kind in "fc" for value in self._whole.outputs[index].values()) for index in nodes
+        both = strictly, loosely
+        one_line = [nodes for nodes in both if len({self._b.nodes[index].op.line for index in nodes}) == 1]
+        return next(
+            (nodes for nodes in one_line if all(map(self._gives_floats, nodes))), next(iter(one_line), strictly)
         )
+
+    def _gives_floats(self, index: int) -> bool:
+        return any(value.dtype.kind in "fc" for value in self._whole.outputs[index].values())
+
+    def makers_elsewhere(self, nodes: Iterable[int]) -> set[int]:
+        """The operators of B that made what these read, whoever handed it on, where A has that too, and has operators that they are matched with."""
+        found: set[int] = set()
+        waiting = list(nodes)
+        while waiting:
+            for maker, _ in self._b.nodes[waiting.pop()].makers.values():
+                if maker not in found and maker not in self._whole.sources.unknown:
+                    found.add(maker)
+                    if self._b.nodes[maker].moves:
+                        waiting.append(maker)
+        return found & self._alignment.a_of.keys()
 
     def not_stepped(self) -> list[int]:
         """The operators of optimizers in A that write last what outlives the step, and that none of an optimizer of B writes."""
