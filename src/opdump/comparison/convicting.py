@@ -47,7 +47,7 @@ def convict(
     rest = [each for place, each in enumerate(suspects) if place not in behind]
     chosen, is_all = mending.cures([nodes for _, nodes in rest])
     causes = [rest[place][0] for place in chosen]
-    leading = _leading(a, b, alignment, mending, [suspect for suspect, _ in rest], causes, is_all=is_all)
+    leading = _leading(a, b, alignment, mending, rest, causes, is_all=is_all)
     causes = [*leading, *(cause for cause in causes if all(cause is not one for one in leading))]
     others = [
         each for each in (*(suspect for suspect, _ in rest), *unreached) if all(each is not one for one in causes)
@@ -62,19 +62,20 @@ def _leading(
     b: Trace,
     alignment: Alignment,
     mending: Mending,
-    suspects: Sequence[Suspect],
+    suspects: Sequence[tuple[Suspect, AbstractSet[int]]],
     causes: Sequence[Suspect],
     *,
     is_all: bool,
 ) -> list[Suspect]:
     """The causes that come before the others; some of them may not have been suspects."""
     sources = mending.sources()
-    places = [suspect.b.index for suspect in causes or suspects if suspect.b is not None]
+    accused = causes or [suspect for suspect, _ in suspects]
+    places = [suspect.b.index for suspect in accused if suspect.b is not None]
     first = sources[0] if _is_one_line(b, sources) else None
     if first is not None and (first <= min(places, default=first) or _comes_before(b, first, causes, is_all=is_all)):
         # What its partner gives something else than: then who gives it is the cause.
         makers = mending.makers_elsewhere(sources)
-        return [suspect for suspect in suspects if suspect.b is not None and suspect.b.index in makers] or [
+        return [suspect for suspect, _ in suspects if suspect.b is not None and suspect.b.index in makers] or [
             _source(a, b, alignment, index, suspects) for index in sources
         ]
     if not causes:
@@ -108,12 +109,15 @@ def _not_stepped(node: Node) -> Suspect:
     return Suspect("missing", node, None, "output", 0, math.inf, what)
 
 
-def _source(a: Trace, b: Trace, alignment: Alignment, index: int, suspects: Sequence[Suspect]) -> Suspect:
-    """The suspect that says this of an operator of B, or a new one."""
+def _source(
+    a: Trace, b: Trace, alignment: Alignment, index: int, suspects: Sequence[tuple[Suspect, AbstractSet[int]]]
+) -> Suspect:
+    """The suspect that says this of an operator of B, or that was noticed in it, or a new one."""
     node, partner = b.nodes[index], alignment.a_of.get(index)
-    for suspect in suspects:
-        if suspect.b is node:
-            return suspect
+    known = [suspect for suspect, _ in suspects if suspect.b is node]
+    noticed = [suspect for suspect, nodes in suspects if index in nodes]
+    for suspect in (*known, *noticed):
+        return suspect
     what = f"{node.op.op_type} is given what A has, and gives what A has nowhere"
     one = None if partner is None else a.nodes[partner]
     return Suspect("extra" if one is None else "operator", one, node, "output", 0, math.inf, what)
