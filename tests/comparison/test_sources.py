@@ -70,6 +70,16 @@ def test_a_constant_is_no_source_and_who_reads_it_is() -> None:
     assert followed(trace, known=set()).of([2], matched={1, 2}, constants={0}) == [1]
 
 
+def test_who_begins_with_something_else_is_no_source() -> None:
+    trace = chain("mul", "exp")
+    found = Sources(trace)
+    found.read(trace.nodes[0], 0, VALUES, [-1], is_known=False)
+    for each in trace.nodes:
+        found.gives(each, {0: VALUES}, is_known=False)
+    found.read(trace.nodes[1], 0, VALUES, [0], is_known=False)
+    assert found.of([1], matched={0, 1}) == []
+
+
 def test_what_gives_floats_comes_before_what_gives_a_mask() -> None:
     nodes = [
         node(0, "gt", [record(VALUES)], [record(VALUES > 2, io="output")]),

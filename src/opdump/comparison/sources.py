@@ -29,6 +29,8 @@ class Sources:
     """By node: who made those of its inputs that the other program has nowhere."""
     unknown: set[int] = field(default_factory=set)
     """Nodes that give what the other program has nowhere."""
+    _beginning: set[int] = field(default_factory=set)
+    """Nodes that read what no node made and the other program has nowhere: states, which two runs round differently, and data."""
     _floating: set[int] = field(default_factory=set)
     """Those of them that give floats."""
     _parts: dict[int, dict[object, int]] = field(default_factory=dict)
@@ -43,6 +45,8 @@ class Sources:
         made = {maker for maker in makers if maker >= 0}
         if not is_known:
             self.makers.setdefault(node.index, set()).update(made)
+            if not made:
+                self._beginning.add(node.index)
         elif node.op.phase != "optimizer" and _varies(value):
             record = node.inputs[slot]
             part = (record.shape, record.memory and (record.memory.offset, record.memory.strides))
@@ -64,6 +68,7 @@ class Sources:
         """
         unknown = {index for index in self.unknown if index not in constants}
         found = self._firsts(lasting, unknown - self._cleared()) or self._firsts(lasting, unknown)
+        found = [index for index in found if index not in self._beginning]
         reached = Counter(index for source in found for index in self._followers(source))
         alone = [
             source
