@@ -263,3 +263,29 @@ def test_the_optimizer_that_does_not_step_is_named(tmp_path: Path, left_out: str
     assert named.kind == "missing"
     assert named.a is not None
     assert named.a.phase == "optimizer"
+
+
+def test_a_parameter_is_named_once_where_it_is_read_first(tmp_path: Path) -> None:
+    program = (
+        BEGIN
+        + """
+    net = nn.Sequential(first, nn.Tanh(), second)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+    for step in range(4):
+        loss = F.mse_loss(net(data[0]), targets[0])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    """
+    )
+    dump = dumped(tmp_path, "a", program)
+    found = list(opdump.compare(dump, dump, step=2, step_b=3).introduced)
+    named = [each.evidence.split(" differs where")[0] for each in found if each.kind == "parameter"]
+    assert "Parameter.2.weight" in named
+    assert len(named) == len(set(named))
+    places = {(each.b.op_name, each.b.occurrence) for each in found if each.b is not None and each.kind == "parameter"}
+    assert not [
+        each
+        for each in found
+        if each.kind == "operator" and each.b is not None and (each.b.op_name, each.b.occurrence) in places
+    ]

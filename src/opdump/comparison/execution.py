@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.adapters.replay import Replayed, replayer_of
+from opdump.comparison.differences import same_bits
 from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named, widened
 from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
@@ -35,6 +36,12 @@ def recorded_inputs(node: Node) -> dict[int, Array]:
     """The recorded elements of the inputs by slot, as `recorded` gives them."""
     given = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
     return {slot: value for slot, value in given.items() if value is not None}
+
+
+def same_inputs(one: Node, other: Node) -> bool:
+    """Whether two nodes read the same, bit by bit."""
+    first, second = recorded_inputs(one), recorded_inputs(other)
+    return first.keys() == second.keys() and all(same_bits(value, second[slot]) for slot, value in first.items())
 
 
 def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> Replayed | None:

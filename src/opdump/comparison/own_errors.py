@@ -18,7 +18,7 @@ from opdump.comparison.differences import (
     equal_elements,
     unshaped_difference,
 )
-from opdump.comparison.execution import draws, recorded, replay
+from opdump.comparison.execution import draws, recorded, recorded_inputs, replay
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Node, Trace
 from opdump.op_types.unspecified import unspecified_outputs
@@ -127,19 +127,14 @@ def _own_error(node: Node, slot: int, given: Array) -> float | None:
 
 def _replayed(node: Node, slot: int) -> Array | None:
     """What its recorded inputs give in float64."""
-    done = replay(node, _inputs(node))
+    done = replay(node, recorded_inputs(node))
     return None if done is None else done.outputs.get(slot)
 
 
 def _summands(node: Node, slot: int) -> Array | None:
     """The same of their absolute values."""
-    done = replay(node, {place: np.abs(value) for place, value in _inputs(node).items()})
+    done = replay(node, {place: np.abs(value) for place, value in recorded_inputs(node).items()})
     return None if done is None else done.outputs.get(slot)
-
-
-def _inputs(node: Node) -> dict[int, Array]:
-    inputs = {place: recorded(record) for place, record in node.inputs.items() if not record.skip}
-    return {place: value for place, value in inputs.items() if value is not None}
 
 
 def error_of(reference: Array, given: Array, summands: Array | None) -> float:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Hashable, Sequence
+from typing import Final
 
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Node, Trace
+
+OF_THE_RUN: Final = frozenset({"memory", "kernel", "data", "parameter"})
+"""Kinds that were seen by looking, whatever the programs come to."""
 
 
 class Reach:
@@ -70,6 +74,25 @@ def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: 
     ]
     rest = [each for each in gradients if all(each is not other for other in own)]
     return [*sorted([*by_order, *own], key=_order), *sorted(rest, key=_order)]
+
+
+def causes_first(
+    found: Sequence[Suspect], causes: Sequence[Suspect], leading: Sequence[Suspect], settled: Container[Hashable]
+) -> list[Suspect]:
+    """Suspects in this order, but those before the others that make the programs leave something else, and of these those that lead.
+
+    What speaks against the run and not against the program (memory, a kernel, data) stands beside the causes. What was there in a step after
+    which both programs were still the same (`settled`) is no cause by itself.
+    """
+    of_causes, of_leading = ({suspect.name for suspect in those} for those in (causes, leading))
+    return sorted(
+        found,
+        key=lambda suspect: (
+            suspect.kind not in OF_THE_RUN and suspect.name not in of_causes,
+            suspect.name in settled,
+            suspect.kind not in OF_THE_RUN and suspect.name not in of_leading,
+        ),
+    )
 
 
 def _reached(reach: Reach, node: Node | None) -> set[int]:

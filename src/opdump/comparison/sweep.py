@@ -27,16 +27,24 @@ from opdump.comparison.differences import (
     difference,
     epsilon_of,
     is_permutation,
-    same_bits,
     unshaped_difference,
 )
 from opdump.comparison.evidence import apart, changed
-from opdump.comparison.execution import Execution, draws, input_of, recorded, recorded_inputs, replay, run_reference
+from opdump.comparison.execution import (
+    Execution,
+    draws,
+    input_of,
+    recorded,
+    recorded_inputs,
+    replay,
+    run_reference,
+    same_inputs,
+)
 from opdump.comparison.integrity import Integrity, check_integrity
 from opdump.comparison.lifetimes import lasting, lifetimes
 from opdump.comparison.own_errors import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.precision import planted_casts
-from opdump.comparison.ranking import ranked
+from opdump.comparison.ranking import OF_THE_RUN, causes_first, ranked
 from opdump.comparison.remains import remaining
 from opdump.comparison.suspects import Kind, Suspect, Sweep
 from opdump.comparison.trace import Node, Trace, leaf_name
@@ -56,8 +64,6 @@ _WITHOUT_REPLAY: Final = 1e4
 
 _OF_THE_PROGRAM: Final = frozenset({"argument", "operator", "missing", "extra", "input"})
 """Kinds that say that the programs differ, and not what ran them."""
-_OF_THE_RUN: Final = frozenset({"memory", "kernel", "data", "parameter"})
-"""Kinds that were seen by looking, whatever the programs come to."""
 
 
 class Comparison:
@@ -91,6 +97,8 @@ class Comparison:
         """Suspects after which the programs met again, in this step or in one before."""
         self._convicted = Conviction()
         """What makes the programs leave something else, as far as that was found out."""
+        self._told: set[Hashable] = set()
+        """Parameters and data that differ where they are read first, by name or storage."""
         self._recorded_only: set[int] = set()
         """Operators of B that could not be run again: their values are those that B recorded."""
         self._alike: list[tuple[Node, Node]] = []
@@ -113,22 +121,11 @@ class Comparison:
                 self.found.add(suspect)
         self._confirm()
         self._kernels()
-        found = ranked(self.found.suspects, self.found.latent, self.a, self.b)
-        # With the causes come differences that show in these alone.
-        causes, leading = (
-            {suspect.name for suspect in ranked(those, self.found.latent, self.a, self.b)}
-            for those in (self._convicted.causes, self._convicted.leading)
+        found, causes, leading = (
+            ranked(suspects, self.found.latent, self.a, self.b)
+            for suspects in (self.found.suspects, self._convicted.causes, self._convicted.leading)
         )
-        # What was there in a step after which both programs were still the same is no cause by itself. What speaks against the run and not
-        # against the program (memory, a kernel, data) stands beside the causes.
-        return sorted(
-            found,
-            key=lambda suspect: (
-                suspect.kind not in _OF_THE_RUN and suspect.name not in causes,
-                suspect.name in self._settled,
-                suspect.kind not in _OF_THE_RUN and suspect.name not in leading,
-            ),
-        )
+        return causes_first(found, causes, leading, self._settled)
 
     @cached_property
     def _outliving(self) -> tuple[set[int], set[int]]:
@@ -149,8 +146,11 @@ class Comparison:
         self._drop(found.refuted)
         self._settled.update(suspect.name for suspect in found.doubtful)
         self._convicted = found
+        read = {suspect.b.index for suspect in self.found.suspects if suspect.b and suspect.kind in OF_THE_RUN}
         for suspect in (*self._changed_data(), *found.causes):
-            self.found.add(suspect)
+            # What reads another parameter gives something else for that.
+            if suspect.kind in OF_THE_RUN or suspect.b is None or suspect.b.index not in read:
+                self.found.add(suspect)
 
     def _changed_data(self) -> Iterator[Suspect]:
         read_a, read_b = (
@@ -288,9 +288,15 @@ class Comparison:
         if is_permutation(expected, own):
             self.found.permuted.append(record.source or record.argument or other.op.op_name)
             return
+        tensor = name or (record.memory and record.memory.storage)
+        if tensor and tensor in self._told:
+            return  # where it is read first
         kind: Kind = "parameter" if name.startswith("Parameter.") else "data"
         what = f"{name or 'an input of the program'} differs where it is read first: {apart(expected, own)}"
-        self.found.add(Suspect(kind, one, other, "input", slot, in_roundings(found, record), what))
+        suspect = Suspect(kind, one, other, "input", slot, in_roundings(found, record), what)
+        self.found.add(suspect)
+        if self.found.suspects[-1] is suspect:
+            self._told.add(tensor)
 
     def _was_left(self, one: Node, other: Node, slot: int) -> bool:
         """Whether both are what operators of the step before left, and these are the same operators."""
@@ -406,7 +412,7 @@ class Comparison:
             if first is not None and second is not None:
                 found = difference(first, second)
                 # From the same bits the least difference is one of the operator.
-                least = 0.0 if _same_inputs(one, other) else _WITHOUT_REPLAY * epsilon_of(record.dtype)
+                least = 0.0 if same_inputs(one, other) else _WITHOUT_REPLAY * epsilon_of(record.dtype)
                 return found if found.relative > least else None
         return None
 
@@ -485,11 +491,6 @@ class Comparison:
             before, record = left.records
             if self._counts(left.difference, record, before) and left.outlives(*self._outliving):
                 self.found.add(self.causes.of_final(left.a, left.b, left.writers_a, left.writers_b, left.difference))
-
-
-def _same_inputs(one: Node, other: Node) -> bool:
-    first, second = recorded_inputs(one), recorded_inputs(other)
-    return first.keys() == second.keys() and all(same_bits(value, second[slot]) for slot, value in first.items())
 
 
 def _differ_at_all(one: Mapping[int, Array], other: Mapping[int, Array]) -> bool:
