@@ -75,7 +75,7 @@ def _leading(
     if first is not None and (first <= min(places, default=first) or _comes_before(b, first, causes, is_all=is_all)):
         # What its partner gives something else than: then who gives it is the cause.
         makers = mending.makers_elsewhere(sources)
-        return [suspect for suspect, _ in suspects if suspect.b is not None and suspect.b.index in makers] or [
+        return [suspect for suspect, _ in suspects if _says_of(suspect, makers)] or [
             _source(a, b, alignment, index, suspects) for index in sources
         ]
     if not causes:
@@ -85,6 +85,15 @@ def _leading(
         return [cause for cause in causes[:1] if cause.b is not None and cause.b.op.phase != "backward"]
     of_the_model = {index for index in sources if _is_of_the_model(b, index)}
     return [cause for cause in causes if cause.b is not None and cause.b.index in of_the_model]
+
+
+def _says_of(suspect: Suspect, nodes: AbstractSet[int]) -> bool:
+    """Whether it is about one of these operators of B, and not about a gradient that one of A has."""
+    return (
+        suspect.b is not None
+        and suspect.b.index in nodes
+        and (suspect.a is None or suspect.a.op.phase == suspect.b.op.phase)
+    )
 
 
 def _is_one_line(trace: Trace, nodes: Sequence[int]) -> bool:

@@ -1,7 +1,8 @@
 """Casts to a narrower type that one run has in a few places alone.
 
 A whole network in a narrower type is a choice; one operator in it, among others of its kind that are not, or a value that is rounded and
-widened again at once, is a difference that somebody made. Products of matrices and convolutions are of one kind: autocast takes all of them.
+widened again at once, is a difference that somebody made. Products of matrices and convolutions are of one kind: autocast takes all of them,
+and what chooses a narrower type for a network chooses it for these.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _PRODUCTS: Final = frozenset(
 
 
 def narrowing_casts(trace: Trace, matched: Mapping[int, int]) -> Iterator[Node]:
-    """Casts of the forward pass to a narrower float that the other run does not have."""
+    """Casts to a narrower float that the other run does not have; not those of gradients, which follow from others."""
     for node in trace.nodes:
         # What no operator made is data, which programs cast as they like.
-        if node.index not in matched and node.op.phase == "forward" and node.makers and _narrows(node):
+        if node.index not in matched and node.op.phase != "backward" and node.makers and _narrows(node):
             yield node
 
 
@@ -40,13 +41,15 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
         by_kind.setdefault(_kind(node), []).append(_is_narrow(node))
     for node in casts:
         readers = [trace.nodes[index] for slot in node.outputs for index, _ in users.get((node.index, slot), ())]
-        forward = [reader for reader in readers if reader.op.phase == "forward"]
-        if not forward:
+        beside = [reader for reader in readers if reader.op.phase == node.op.phase]
+        if not beside:
             continue
-        if all(_widens(reader) for reader in forward):
+        if all(_widens(reader) for reader in beside):
             why = "is rounded to it and widened again"
-        elif all(_share(by_kind[_kind(reader)]) < _MOST for reader in forward if not _widens(reader)):
-            why = f"is computed with in it, where most operators like {forward[0].op.op_type} are not"
+        elif all(_share(by_kind[_kind(reader)]) < _MOST for reader in beside if not _widens(reader)):
+            why = f"is computed with in it, where most operators like {beside[0].op.op_type} are not"
+        elif _share(by_kind.get("product", [True])) < _MOST:
+            why = "is computed with in it, where most products of matrices are not"
         else:
             continue
         record = next(iter(node.outputs.values()))

@@ -154,8 +154,8 @@ class Comparison:
 
     def _changed_data(self) -> Iterator[Suspect]:
         read_a, read_b = (
-            self.reference.leaf_reads - self.whole_a.inherited,
-            self.run.leaf_reads - self.whole_b.inherited,
+            run.leaf_reads - whole.inherited - whole.came_from.keys()
+            for run, whole in ((self.reference, self.whole_a), (self.run, self.whole_b))
         )
         return data_suspects(self.a, self.b, read_a, read_b)
 
