@@ -1,0 +1,66 @@
+"""Casts to a narrower type: those that somebody planted are named, a network in another type is a choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import opdump
+from tests.comparison.programs import dumped
+
+pytestmark = pytest.mark.torch
+
+PROGRAM = """
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    torch.manual_seed(0)
+
+    class Descent(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.sub_(parameter.grad * 0.1)
+
+    first, second = nn.Linear(4, 6), nn.Linear(6, 3)
+    descent = Descent([*first.parameters(), *second.parameters()])
+    data, labels = torch.randn(8, 4), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+    for step in range(2):
+        shares = F.softmax(first(data), 1)
+        loss = F.cross_entropy(second(shares), labels)
+        descent.zero_grad()
+        loss.backward()
+        descent.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "phase"),
+    [
+        ("F.softmax(first(data), 1)", "F.softmax(first(data).half(), 1).float()", "forward"),
+        ("F.softmax(first(data), 1)", "F.softmax(first(data).bfloat16().float(), 1)", "forward"),
+        ("parameter.grad * 0.1", "parameter.grad.bfloat16().float() * 0.1", "optimizer"),
+    ],
+    ids=["all_of_a_kind", "rounded", "optimizer"],
+)
+def test_a_planted_cast_is_named(tmp_path: Path, old: str, new: str, phase: str) -> None:
+    assert PROGRAM.count(old) == 1
+    result = opdump.compare(dumped(tmp_path, "a", PROGRAM), dumped(tmp_path, "b", PROGRAM.replace(old, new)))
+    found = result.introduced[0]
+    assert found.kind == "precision"
+    assert found.b is not None
+    assert (found.b.op_type, found.b.phase) == ("_to_copy", phase)
+
+
+def test_a_network_in_a_narrower_type_is_a_choice(tmp_path: Path) -> None:
+    narrow = PROGRAM.replace(
+        "    for step in range(2):\n", "    for step in range(2):\n      with torch.autocast('cpu', torch.bfloat16):\n"
+    )
+    result = opdump.compare(dumped(tmp_path, "a", PROGRAM), dumped(tmp_path, "b", narrow))
+    assert "precision" not in {each.kind for each in result.introduced}
