@@ -64,3 +64,16 @@ def test_a_network_in_a_narrower_type_is_a_choice(tmp_path: Path) -> None:
     )
     result = opdump.compare(dumped(tmp_path, "a", PROGRAM), dumped(tmp_path, "b", narrow))
     assert "precision" not in {each.kind for each in result.introduced}
+
+
+def test_a_factor_in_a_network_of_a_narrower_type_is_found(tmp_path: Path) -> None:
+    narrow = PROGRAM.replace(
+        "nn.Linear(4, 6), nn.Linear(6, 3)", "nn.Linear(4, 6).bfloat16(), nn.Linear(6, 3).bfloat16()"
+    )
+    narrow = narrow.replace("torch.randn(8, 4)", "torch.randn(8, 4).bfloat16()")
+    other = narrow.replace("second(shares)", "second(shares * 1.03)")
+    result = opdump.compare(dumped(tmp_path, "a", narrow), dumped(tmp_path, "b", other))
+    found = result.introduced[0]
+    assert (result.verdict, found.kind) == ("divergent", "extra")
+    assert found.b is not None
+    assert found.b.op_type == "mul"

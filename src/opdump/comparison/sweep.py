@@ -53,7 +53,8 @@ from opdump.records import TensorRecord
 Array = NDArray[Any]
 
 _ROUNDING: Final = 8.0
-"""Differences of so many units of the element type are those of constants that were rounded, and no other function."""
+_NARROW_ROUNDING: Final = 2.0
+"""Differences of so many units of the element type are those of constants that were rounded, and no other function; of narrow types fewer are."""
 _OF_ARGUMENTS: Final = 0.05
 """Where an argument differs, its effect counts from this many units on: it is beyond doubt that the programs differ."""
 _TIMES_NOISE: Final = 100.0
@@ -337,7 +338,8 @@ class Comparison:
 
     def _counts(self, found: Difference, record: TensorRecord, other: TensorRecord | None, noise: float = 0.0) -> bool:
         epsilon = rounding_of(record, other)
-        return bool(found) and found.relative > _ROUNDING * epsilon and found.absolute > _SHARE_OF_NOISE * noise
+        units = _ROUNDING if epsilon <= epsilon_of("float32") else _NARROW_ROUNDING
+        return bool(found) and found.relative > units * epsilon and found.absolute > _SHARE_OF_NOISE * noise
 
     def _judge(
         self,
