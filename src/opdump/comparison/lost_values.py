@@ -148,6 +148,8 @@ class _Side:
         self._near: list[float] = near.tolist()
         """How far each output is from that of the same operator; infinite beyond rounding."""
         shares = self._rows.shares_left(self._columns.norms, self._columns.told)
+        self._shares: list[float] = shares.tolist()
+        """How large each output is, as a part of its summands."""
         cancels = shares <= max(_CANCELS, base / 2)
         self._cancels: set[int] = set(np.flatnonzero(cancels).tolist())
         """Rows of outputs that are what cancellation left of their summands."""
@@ -254,6 +256,8 @@ class _Side:
         is_near = distance <= self._tolerance(drift)
         is_arranged = node.index not in self._matched and only_arranges(node) and set(states) <= {"known", "constant"}
         is_known = is_near or is_arranged
+        if not (is_known or cancels):
+            cancels = self._is_rounding_of_summands(node, slot, drift)
         unknown = self._state_of_unknown
         self._followed[place] = "known" if is_known else unknown(node, slot, states, cancels, is_changed)
         self._drifts[place] = distance if is_near else drift
@@ -270,6 +274,19 @@ class _Side:
         if _divides_by_nothing(node, slot) and (partner is None or not differing(self._other.nodes[partner], node)):
             return "noise"
         return "noise" if "noise" in states and not set(states) - {"noise", "known", "constant"} else "unknown"
+
+    def _is_rounding_of_summands(self, node: Node, slot: int, drift: float) -> bool:
+        """Whether a sum is no further from the other run's than what its summands are off by, though they cancel for the most part."""
+        share = self._shares[self._rows.of_output[node.index, slot]]
+        reach = max(self._base / _ROUNDINGS, drift) / share
+        return reach > self._tolerance(drift) and self._partner_distance(node, slot, reach) <= reach
+
+    def _partner_distance(self, node: Node, slot: int, reach: float) -> float:
+        """How far an output is from that of the same operator; of one without, how far the nearest value is, of those within reach."""
+        partner = self._matched.get(node.index)
+        after = None if partner is None else self._other.nodes[partner].outputs.get(slot)
+        distance = None if after is None or not has_statistics(after) else apart(node.outputs[slot], after)
+        return self._values.distance(node.outputs[slot], reach) if distance is None else distance
 
     def _tolerance(self, drift: float) -> float:
         return max(self._base, min(_GROWTH * drift, self._most))

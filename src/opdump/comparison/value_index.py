@@ -27,14 +27,15 @@ class ValueIndex:
             found.sort(key=lambda each: each[0])
             self._by_size[size] = [norm for norm, _ in found], [numbers for _, numbers in found]
 
-    def distance(self, record: TensorRecord) -> float:
-        """How far the nearest tensor is from this one (`apart`); infinite where none is near."""
+    def distance(self, record: TensorRecord, wide: float | None = None) -> float:
+        """How far the nearest tensor is from this one (`apart`); infinite where none is near: within `wide`, where it is given."""
+        wide = self._wide if wide is None else wide
         size, norm, numbers = math.prod(record.shape), norm_of(record), numbers_of(record)
         norms, others = self._by_size.get(size, ([], []))
         nearest = math.inf
-        for place in self._near(norms, norm):
+        for place in self._near(norms, norm, wide):
             # The norms alone are at least so far apart.
-            if norm and math.isfinite(norm) and abs(norms[place] - norm) / norm > nearest * (1 + self._wide):
+            if norm and math.isfinite(norm) and abs(norms[place] - norm) / norm > nearest * (1 + wide):
                 break
             distance = numbers_apart(numbers, others[place], size)
             if distance is not None and distance < nearest:
@@ -43,13 +44,13 @@ class ValueIndex:
                     break
         return nearest
 
-    def _near(self, norms: Sequence[float], norm: float) -> Iterator[int]:
+    def _near(self, norms: Sequence[float], norm: float, wide: float) -> Iterator[int]:
         """The places of like norms, the nearest first."""
         if math.isinf(norm):
             yield from range(bisect_left(norms, math.inf), len(norms))
             return
-        first = bisect_left(norms, norm * (1 - self._wide))
-        last = bisect_right(norms, norm * (1 + self._wide))
+        first = bisect_left(norms, norm * (1 - wide))
+        last = bisect_right(norms, norm * (1 + wide))
         below, above = bisect_left(norms, norm, first, last) - 1, bisect_left(norms, norm, first, last)
         while below >= first or above < last:
             if below < first or (above < last and norms[above] - norm <= norm - norms[below]):
