@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
 from types import MappingProxyType
@@ -66,8 +66,21 @@ class Lost:
 
 
 Key = tuple[int, float, tuple[StatisticValue, ...]]
-Left = Mapping[Key, tuple[Output | None, State]]
-"""What steps before left that the other run does not have, by its statistics: who made it in the last of them, and what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a step before left and the other run has not, or not to the last bits."""
+
+    by: Output | None
+    """Who made it in the last of the steps; None where a step before that did."""
+    state: State
+    drift: float
+    """How far what is known is from the other run's."""
+
+
+Left = Mapping[Key, Made]
+"""What steps before left, by its statistics."""
 
 
 class StepValues:
@@ -186,12 +199,13 @@ class _Side:
         return found
 
     def remembered(self) -> Left:
-        """What the other run does not have of this step and those before, by its statistics: who made it in this step, and what it is."""
-        found: dict[Key, tuple[Output | None, State]] = {key: (None, state) for key, (_, state) in self._left.items()}
+        """What the other run has not, or not to the last bits, of this step and those before."""
+        found: dict[Key, Made] = {key: replace(made, by=None) for key, made in self._left.items()}
         for place, of_output in self._followed.items():
             state: State = "noise" if place in self._frail else of_output
-            if state != "known":
-                found[_key(self.trace.nodes[place[0]].outputs[place[1]])] = place, state
+            drift = self._drifts[place] if state == "known" else 0.0
+            if state != "known" or drift > self._base:
+                found[_key(self.trace.nodes[place[0]].outputs[place[1]])] = Made(place, state, drift)
         return found
 
     @property
@@ -256,29 +270,32 @@ class _Side:
         is_near = distance <= self._tolerance(drift)
         is_arranged = node.index not in self._matched and only_arranges(node) and set(states) <= {"known", "constant"}
         is_known = is_near or is_arranged
-        if not (is_known or cancels):
-            cancels = self._is_rounding_of_summands(node, slot, drift)
+        is_noise = not is_known and (cancels or self._is_carried_on(node, slot, drift))
         unknown = self._state_of_unknown
-        self._followed[place] = "known" if is_known else unknown(node, slot, states, cancels, is_changed)
+        self._followed[place] = "known" if is_known else unknown(node, slot, states, is_noise, is_changed)
         self._drifts[place] = distance if is_near else drift
 
     def _state_of_unknown(
-        self, node: Node, slot: int, states: Collection[State], cancels: bool, is_changed: bool
+        self, node: Node, slot: int, states: Collection[State], is_noise: bool, is_changed: bool
     ) -> State:
         record, partner = node.outputs[slot], self._matched.get(node.index)
         is_selector = partner is None and not epsilon_of(record.dtype)
         if is_selector or node.bare_type.endswith("_like") or (not set(states) - {"constant"} and not is_changed):
             return "constant"
-        if cancels:
+        if is_noise:
             return "noise"
         if _divides_by_nothing(node, slot) and (partner is None or not differing(self._other.nodes[partner], node)):
             return "noise"
         return "noise" if "noise" in states and not set(states) - {"noise", "known", "constant"} else "unknown"
 
-    def _is_rounding_of_summands(self, node: Node, slot: int, drift: float) -> bool:
-        """Whether a sum is no further from the other run's than what its summands are off by, though they cancel for the most part."""
-        share = self._shares[self._rows.of_output[node.index, slot]]
-        reach = max(self._base / _ROUNDINGS, drift) / share
+    def _is_carried_on(self, node: Node, slot: int, drift: float) -> bool:
+        """Whether an output is no further from the other run's than rounding may take it.
+
+        That is what its summands are off by, where they cancel for the most part; and where the step began with what was off, as far as one
+        operator takes that.
+        """
+        of_summands = max(self._base / _ROUNDINGS, drift) / self._shares[self._rows.of_output[node.index, slot]]
+        reach = max(of_summands, min(drift, _MOST) * _GROWTH if self._left else 0.0)
         return reach > self._tolerance(drift) and self._partner_distance(node, slot, reach) <= reach
 
     def _partner_distance(self, node: Node, slot: int, reach: float) -> float:
@@ -315,18 +332,18 @@ class _Side:
             return "constant", 0.0
         if maker in self._changed:
             return self._followed[maker], self._drifts[maker]
-        drift = 0.0 if maker is None else self._drift(maker)
         distance = self._values.distance(record)
         made = self._left.get(_key(record)) if maker is None and self._left else None
+        drift = self._drift(maker) if maker is not None else 0.0 if made is None else made.drift
         if distance <= self._tolerance(drift):
-            is_frail = maker in self._frail or (made is not None and made[1] == "noise")
+            is_frail = maker in self._frail or (made is not None and made.state == "noise")
             return ("noise" if is_frail else "constant" if _is_uniform(record) else "known"), distance
         if maker is None:
-            if made is None:
+            if made is None or made.state == "known":
                 return self._seen_before(node, slot, record)
-            if made[0] is not None and made[1] == "unknown":
-                self._came_from[node.index, slot] = made[0]
-            return made[1], 0.0
+            if made.by is not None and made.state == "unknown":
+                self._came_from[node.index, slot] = made.by
+            return made.state, 0.0
         made_state = self.state(maker)
         return ("unknown" if made_state in ("known", None) else made_state), drift
 
