@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
-from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
@@ -22,8 +21,9 @@ from opdump.comparison.arguments import differing
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.ends_in_parts import Ends, Output, without_parts
 from opdump.comparison.joined_values import joined
+from opdump.comparison.rounding_that_grows import GROWTH, makes_much_of_nothing, single_elements
 from opdump.comparison.statistics_apart import apart
-from opdump.comparison.step_rows import inputs_of, kind_of
+from opdump.comparison.step_rows import inputs_of
 from opdump.comparison.trace import Node, Trace
 from opdump.comparison.value_columns import Floats, Places, rows_apart
 from opdump.comparison.value_index import ValueIndex, has_statistics, norm_of
@@ -35,19 +35,15 @@ _BASE: Final = 2e-5
 """Rounding of float32 moves statistics by less than this part of the root mean square, but where they cancel."""
 _ROUNDINGS: Final = 16.0
 """The same of narrower types, in units of their rounding."""
-_GROWTH: Final = 32.0
-"""One operator makes a difference of its inputs no larger than this many times."""
 _CANCELS: Final = 1e-5
 """Sums that are so much smaller than what they are sums of are what cancellation left."""
 _MOST: Final = 1e-3
 """Values that are further apart are not the same, however far their inputs are."""
 _COARSE_GROWTH: Final = 8.0
 """The same for runs in narrow types, as a multiple of what one of their operators may be off."""
-_NOTHING: Final = 1e-4
-"""What is so much smaller than the others is next to nothing."""
+_SHOWN: Final = 2
+"""What a fault leaves shows in so many steps; what only later is far off has grown from rounding, as the runs of a training do."""
 _ARRANGES: Final = frozenset({"cat", "stack", "copy"})
-_DIVISORS: Final = MappingProxyType({"div": 1, "addcdiv": 2})
-"""The input that an operator divides by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +86,8 @@ class StepValues:
         self._base = max(_BASE, _ROUNDINGS * max(a.rows.usual_rounding, b.rows.usual_rounding))
         self._certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
         self._alignment = alignment
+        self._steps_off: int = before._steps_off + 1 if before is not None and before.a.leaves_other_bits() else 0
+        """Of so many steps before this one, each left something else, if only to the last bits."""
         self._left: tuple[Left, Left] = ({}, {}) if before is None else (before.a.remembered(), before.b.remembered())
         self.a: _Side
         self.b: _Side
@@ -100,9 +98,10 @@ class StepValues:
     ) -> tuple[_Side, _Side]:
         """Both runs. Of each the pieces are known as well: the other has them, cut into tensors in another way."""
         certain_b = {self._alignment.b_of[here] for here in self._certain}
+        went_apart = self._steps_off >= _SHOWN
         return (
-            _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0]),
-            _Side(b, a, pieces_b, self._alignment.a_of, certain_b, self._base, self._left[1]),
+            _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0], went_apart),
+            _Side(b, a, pieces_b, self._alignment.a_of, certain_b, self._base, self._left[1], went_apart),
         )
 
     def lost(self) -> tuple[Lost, Lost]:
@@ -150,6 +149,7 @@ class _Side:
         certain: Collection[int],
         base: float,
         left: Left,
+        went_apart: bool,
     ) -> None:
         self.trace, self._other, self._matched, self._certain, self._base = trace, other, matched, certain, base
         self._most = max(_MOST, _COARSE_GROWTH * base)
@@ -176,6 +176,7 @@ class _Side:
         """What the other run has somewhere, but not where it belongs."""
         self._read: dict[Output, State] = {}
         self._left = left
+        self._went_apart = went_apart
         self._seen: dict[Output, Output] = {}
         """Who gave before what an input has, of those that no operator was seen to make."""
         self._given: set[int] = set()
@@ -284,18 +285,19 @@ class _Side:
             return "constant"
         if is_noise:
             return "noise"
-        if _divides_by_nothing(node, slot) and (partner is None or not differing(self._other.nodes[partner], node)):
+        if makes_much_of_nothing(node, slot) and (partner is None or not differing(self._other.nodes[partner], node)):
             return "noise"
         return "noise" if "noise" in states and not set(states) - {"noise", "known", "constant"} else "unknown"
 
     def _is_carried_on(self, node: Node, slot: int, drift: float) -> bool:
         """Whether an output is no further from the other run's than rounding may take it.
 
-        That is what its summands are off by, where they cancel for the most part; and where the step began with what was off, as far as one
-        operator takes that.
+        That is what its summands are rounded by, where they cancel for the most part; and where the runs went apart before, as far as one operator
+        takes that.
         """
-        of_summands = max(self._base / _ROUNDINGS, drift) / self._shares[self._rows.of_output[node.index, slot]]
-        reach = max(of_summands, min(drift, _MOST) * _GROWTH if self._left else 0.0)
+        of_summands = self._base / _ROUNDINGS / self._shares[self._rows.of_output[node.index, slot]]
+        of_elements = single_elements(node, slot, min(drift, _MOST)) if self._went_apart else 0.0
+        reach = max(of_summands, of_elements)
         return reach > self._tolerance(drift) and self._partner_distance(node, slot, reach) <= reach
 
     def _partner_distance(self, node: Node, slot: int, reach: float) -> float:
@@ -306,7 +308,7 @@ class _Side:
         return self._values.distance(node.outputs[slot], reach) if distance is None else distance
 
     def _tolerance(self, drift: float) -> float:
-        return max(self._base, min(_GROWTH * drift, self._most))
+        return max(self._base, min(GROWTH * drift, self._most))
 
     def _distance(self, node: Node, slot: int, record: TensorRecord, drift: float) -> tuple[float, bool]:
         """How far the nearest value of the other run is, and whether it should be nearer: that of the same operator."""
@@ -377,6 +379,10 @@ class _Side:
     def ends(self) -> list[Output]:
         """What the step leaves."""
         return self._rows.ends(self._columns.told)
+
+    def leaves_other_bits(self) -> bool:
+        """Whether anything that the step leaves is not the very same in the other run, by its statistics."""
+        return any(self._near[self._rows.of_output[place]] for place in self.ends())
 
     def unread(self) -> list[Output]:
         """Losses."""
@@ -464,13 +470,3 @@ def _is_uniform(record: TensorRecord) -> bool:
 def only_arranges(node: Node) -> bool:
     """Whether what comes out is what goes in, in other places."""
     return node.moves or node.bare_type in _ARRANGES
-
-
-def _divides_by_nothing(node: Node, slot: int) -> bool:
-    """Whether some elements are divided by next to nothing: an optimizer makes full steps of what rounding left there."""
-    slots, place = inputs_of(node, slot), _DIVISORS.get(kind_of(node))
-    divisor = None if place is None or place >= len(slots) else node.inputs[slots[place]]
-    if divisor is None or not has_statistics(divisor):
-        return False
-    least = float(divisor.statistics.get("min", math.inf))
-    return 0 <= least * math.sqrt(math.prod(divisor.shape)) <= _NOTHING * norm_of(divisor)

@@ -1,0 +1,51 @@
+"""Operators that make more of rounding than the statistics of what they read let expect."""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+from typing import Final
+
+from opdump.comparison.step_rows import inputs_of, kind_of
+from opdump.comparison.trace import Node
+from opdump.comparison.value_index import has_statistics, norm_of
+
+GROWTH: Final = 32.0
+"""One operator makes a difference of its inputs no larger than this many times."""
+_NOTHING: Final = 1e-4
+"""What is so much smaller than the others is next to nothing."""
+_DIVISORS: Final = MappingProxyType({"div": 1, "addcdiv": 2})
+"""The input that an operator divides by."""
+_SIGNS: Final = frozenset({"sign", "sgn"})
+_PRODUCTS: Final = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm"})
+
+
+def makes_much_of_nothing(node: Node, slot: int) -> bool:
+    """Whether some elements are divided by next to nothing, or their sign alone counts: an optimizer makes full steps of what rounding left."""
+    if kind_of(node) in _SIGNS:
+        return True
+    slots, place = inputs_of(node, slot), _DIVISORS.get(kind_of(node))
+    divisor = None if place is None or place >= len(slots) else node.inputs[slots[place]]
+    if divisor is None or not has_statistics(divisor):
+        return False
+    least = float(divisor.statistics.get("min", math.inf))
+    return 0 <= least * math.sqrt(math.prod(divisor.shape)) <= _NOTHING * norm_of(divisor)
+
+
+def single_elements(node: Node, slot: int, drift: float) -> float:
+    """How far an output may be off whose inputs are off by so much, by their statistics, all of it in a few elements.
+
+    Statistics of many elements hide what one of them is off by: a unit of a network that is on in one run alone. A sum of few shows it.
+    """
+    return GROWTH * drift * math.sqrt(max(1.0, _summands(node, slot)))
+
+
+def _summands(node: Node, slot: int) -> float:
+    """Of how many elements of an input each element of an output is a sum."""
+    sizes = [math.prod(node.inputs[each].shape) for each in inputs_of(node, slot)]
+    size = math.prod(node.outputs[slot].shape)
+    if not size or not sizes:
+        return 1.0
+    if node.bare_type in _PRODUCTS:
+        return math.sqrt(math.prod(sizes[-2:]) / size)
+    return max(sizes) / size
