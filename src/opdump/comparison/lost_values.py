@@ -232,6 +232,7 @@ class _Side:
             return set()
         leaves = self._rows.leaves
         is_like = np.isin(self._columns.norms[leaves], np.array([norm for _, norm, _ in self._left], np.float64))
+        is_like &= self._columns.told[leaves]
         places = (self._rows.inputs[row - len(self._rows.outputs)] for row in leaves[is_like].tolist())
         return {index for index, slot in places if _key(self.trace.nodes[index].inputs[slot]) in self._left}
 
