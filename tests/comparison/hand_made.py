@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.trace import Node
+from opdump.comparison.nodes import Node
 from opdump.records import IO, HostPayload, Memory, OpRecord, Phase, TensorRecord
 
 Array = NDArray[Any]

@@ -10,7 +10,8 @@ import pytest
 from opdump.comparison.carrying import Carried
 from opdump.comparison.counterparts import Counterparts
 from opdump.comparison.memory import Named
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 from tests.comparison.hand_made import node, record
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from opdump.comparison.nodes import Node
 from opdump.comparison.own_errors import lone_kernel_suspect
-from opdump.comparison.trace import Node
 from opdump.records import HostPayload
 from tests.comparison.programs import Program, traced
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from opdump.comparison.nodes import Node
 from opdump.comparison.statistics_apart import apart
 from opdump.comparison.step_rows import StepRows
-from opdump.comparison.trace import Node
 from opdump.comparison.value_columns import columns_of, rows_apart
 from opdump.comparison.value_index import ValueIndex, has_statistics
 from opdump.kernels import summarise

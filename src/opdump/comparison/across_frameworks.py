@@ -8,9 +8,10 @@ from typing import Final
 
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
+from opdump.comparison.nodes import Node
 from opdump.comparison.stretches import between, named
 from opdump.comparison.suspects import Kind, Suspect
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.comparison.value_kernels import wrong_kernel, wrong_kernels
 from opdump.comparison.value_matching import Pair, Place, match_kinds, match_values, share_inputs
 from opdump.comparison.value_run import Failure, run_on_values

@@ -16,9 +16,10 @@ from difflib import SequenceMatcher
 from types import MappingProxyType
 from typing import Final, Literal
 
+from opdump.comparison.nodes import Node
 from opdump.comparison.owners import owners
 from opdump.comparison.same_program import run_the_same
-from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.comparison.trace import Trace, leaf_name
 
 Token = Hashable
 Execution = tuple[str, int]

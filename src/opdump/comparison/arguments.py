@@ -6,7 +6,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from opdump.comparison.trace import Node, has_elements
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import has_elements
 
 _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}

@@ -19,9 +19,10 @@ from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Difference, epsilon_of, unshaped_difference
 from opdump.comparison.inferred_makers import tells_sources
+from opdump.comparison.nodes import Node
 from opdump.comparison.own_errors import allowed_for
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace, has_elements
+from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
 

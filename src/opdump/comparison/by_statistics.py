@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.lost_values import Lost, StepValues, only_arranges
+from opdump.comparison.nodes import Node
 from opdump.comparison.origin_meaning import Meanings
 from opdump.comparison.origin_ranking import Code, Origin, OriginRanking, Pair, code_of, odd_inputs
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.statistics_apart import same_statistics
 from opdump.comparison.suspects import Kind, Suspect
-from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.comparison.trace import Trace, leaf_name
 from opdump.comparison.value_index import has_statistics
 
 

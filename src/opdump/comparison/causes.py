@@ -14,8 +14,9 @@ from opdump.comparison.constants import Constants
 from opdump.comparison.differences import Difference, epsilon_of
 from opdump.comparison.execution import Execution, input_of
 from opdump.comparison.gradients import LostGradients
+from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Kind, Suspect
-from opdump.comparison.trace import Node, leaf_name
+from opdump.comparison.trace import leaf_name
 
 Array = NDArray[Any]
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from opdump.comparison.differences import difference, epsilon_of, equal_elements, is_permutation, same_bits
 from opdump.comparison.evidence import apart
+from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace, has_elements, leaf_name, names_a_state
+from opdump.comparison.trace import Trace, has_elements, leaf_name, names_a_state
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]

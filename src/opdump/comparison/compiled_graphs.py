@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import difference, epsilon_of, same_bits, unshaped_difference
 from opdump.comparison.execution import Execution, recorded, replay
+from opdump.comparison.nodes import Node
 from opdump.comparison.own_errors import allowed_for, error_of
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.comparison.trace import Trace, leaf_name
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]

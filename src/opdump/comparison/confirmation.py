@@ -24,9 +24,10 @@ from opdump.comparison.ends import Ends, ends_of, same_ends
 from opdump.comparison.execution import Execution, draws, recorded
 from opdump.comparison.leaves import Leaves
 from opdump.comparison.lifetimes import lasting
+from opdump.comparison.nodes import Node
 from opdump.comparison.remains import outliving
 from opdump.comparison.simulation import Asked, Noise, Shaker, Simulation
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.mending import Mending
+from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from opdump.comparison.carrying import Carried
 from opdump.comparison.memory import Named, widened
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]

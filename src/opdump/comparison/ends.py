@@ -19,7 +19,8 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.among import Elements
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Named
-from opdump.comparison.trace import Node, Trace, names_a_state
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace, names_a_state
 
 Array = NDArray[Any]
 

@@ -18,7 +18,8 @@ from opdump.adapters.replay import Replayed, replayer_of
 from opdump.comparison.differences import same_bits
 from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named, widened
-from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace, has_elements, leaf_name
 from opdump.errors import CannotReplayError
 from opdump.records import TensorRecord
 

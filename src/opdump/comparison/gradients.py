@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

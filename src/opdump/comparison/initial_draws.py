@@ -13,8 +13,9 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import difference
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.memory import Memory
+from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 
 _OTHER_NUMBERS: Final = 0.05

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from opdump.comparison.differences import equal_elements
 from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named, in_storage_order
-from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace, has_elements, leaf_name
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.suspects import Kind, Suspect
-from opdump.comparison.trace import Node, scope_of, shown_scope
+from opdump.comparison.trace import shown_scope
 from opdump.records import IO, OpRecord
 
 _WORDS: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(

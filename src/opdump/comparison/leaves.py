@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import same_bits
 from opdump.comparison.execution import Execution
-from opdump.comparison.trace import Node, leaf_name
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import leaf_name
 
 Array = NDArray[Any]
 

@@ -21,10 +21,11 @@ from opdump.comparison.arguments import differing
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.ends_in_parts import Ends, Output, without_parts
 from opdump.comparison.joined_values import joined
+from opdump.comparison.nodes import Node
 from opdump.comparison.rounding_that_grows import GROWTH, makes_much_of_nothing, single_elements
 from opdump.comparison.statistics_apart import apart
 from opdump.comparison.step_rows import inputs_of
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.comparison.value_columns import Floats, Places, rows_apart
 from opdump.comparison.value_index import ValueIndex, has_statistics, norm_of
 from opdump.records import StatisticValue, TensorRecord

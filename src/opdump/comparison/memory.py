@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from opdump.comparison.differences import same_bits
 from opdump.comparison.lifetimes import Lifetimes
-from opdump.comparison.trace import Node, has_elements
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import has_elements
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]

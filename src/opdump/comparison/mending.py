@@ -30,8 +30,9 @@ from opdump.comparison.goal import Goal
 from opdump.comparison.leaves import Leaves
 from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named
+from opdump.comparison.nodes import Node
 from opdump.comparison.sources import Sources
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]

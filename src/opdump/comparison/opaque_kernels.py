@@ -15,9 +15,10 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import difference, same_bits
 from opdump.comparison.execution import Array, recorded, recorded_inputs
+from opdump.comparison.nodes import Node
 from opdump.comparison.own_errors import in_roundings, rounding_of
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.op_types.unspecified import unspecified_outputs
 
 _MOST_OF_ROUNDING: Final = 256.0

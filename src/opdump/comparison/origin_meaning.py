@@ -10,9 +10,10 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.lost_values import Lost
+from opdump.comparison.nodes import Node
 from opdump.comparison.origin_ranking import Code, Pair, code_of, odd_inputs
 from opdump.comparison.statistics_apart import same_statistics
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 
 _ARRANGERS: Final = frozenset(

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.nodes import Node
 from opdump.comparison.ranking import Reach
 from opdump.comparison.statistics_apart import apart
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.comparison.value_index import has_statistics
 
 Pair = tuple[Node | None, Node | None]

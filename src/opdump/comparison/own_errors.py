@@ -19,8 +19,9 @@ from opdump.comparison.differences import (
     unshaped_difference,
 )
 from opdump.comparison.execution import draws, recorded, recorded_inputs, replay
+from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
 

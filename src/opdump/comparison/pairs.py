@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from opdump.comparison.alignment import MatchKind, score
 from opdump.comparison.differences import comparable, epsilon_of
+from opdump.comparison.nodes import Node
 from opdump.comparison.statistics_apart import DIFFERS, apart, same_statistics
 from opdump.comparison.tensor_layouts import TensorLayout
-from opdump.comparison.trace import Node, has_elements
+from opdump.comparison.trace import has_elements
 from opdump.comparison.value_matching import ValueKind
 from opdump.kernels import PairMetrics, compare_pair
 from opdump.metrics import AddedMetrics

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from opdump.comparison.differences import epsilon_of
+from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 
 _MOST: Final = 0.5
 """Where at least this share of the operators of a kind runs in the narrower type, it is the choice of the whole."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Sequence
 from typing import Final
 
+from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 
 OF_THE_RUN: Final = frozenset({"memory", "kernel", "data", "parameter"})
 """Kinds that were seen by looking, whatever the programs come to."""

@@ -10,7 +10,8 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Difference, difference
 from opdump.comparison.ends import gradients, trained
 from opdump.comparison.execution import Execution
-from opdump.comparison.trace import Node, Trace, leaf_name, names_a_state
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.records import TensorRecord
 
 

@@ -9,8 +9,9 @@ from typing import Any, overload
 
 import numpy as np
 
+from opdump.comparison.nodes import Node
 from opdump.comparison.step_rows import StepRows
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.trace import Trace
 from opdump.comparison.value_columns import Columns, Floats, Places, columns_of_summaries
 from opdump.index.columns import BatchColumns, Program
 from opdump.kernels import Summary

@@ -6,8 +6,8 @@ import math
 from types import MappingProxyType
 from typing import Final
 
+from opdump.comparison.nodes import Node
 from opdump.comparison.step_rows import inputs_of, kind_of
-from opdump.comparison.trace import Node
 from opdump.comparison.value_index import has_statistics, norm_of
 
 GROWTH: Final = 32.0

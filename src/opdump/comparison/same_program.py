@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 
 

@@ -20,7 +20,7 @@ from opdump.comparison.execution import Execution, draws, replay
 from opdump.comparison.leaves import Leaves
 from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Named
-from opdump.comparison.trace import Node
+from opdump.comparison.nodes import Node
 
 Array = NDArray[Any]
 Given = Callable[[Execution, Node, int], Array | None]

@@ -15,7 +15,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from opdump.comparison.trace import Node, Trace
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace
 
 Array = NDArray[Any]
 

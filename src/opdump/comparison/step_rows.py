@@ -6,16 +6,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from opdump.comparison.differences import epsilon_of
+from opdump.comparison.nodes import Node
 from opdump.comparison.value_columns import Bools, Floats, Places
-
-if TYPE_CHECKING:
-    from opdump.comparison.trace import Node
-    from opdump.records import TensorRecord
+from opdump.records import TensorRecord
 
 Slot = tuple[int, int]
 """A node and a slot of its outputs, or of its inputs."""

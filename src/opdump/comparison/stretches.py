@@ -15,9 +15,10 @@ from opdump.checks.operator_classes import class_of
 from opdump.comparison.differences import difference, epsilon_of, same_bits
 from opdump.comparison.execution import replay
 from opdump.comparison.memory import Memory, widened
+from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.tensor_layouts import find_layout
-from opdump.comparison.trace import Node, Trace, has_elements, leaf_name
+from opdump.comparison.trace import Trace, has_elements, leaf_name
 from opdump.comparison.value_matching import Pair, Place, same_kind
 from opdump.comparison.value_run import Failure, epsilon_of_pair, in_roundings, run_on_values, value_in_a
 from opdump.op_types import rows_of

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from opdump.comparison.trace import Node
+from opdump.comparison.nodes import Node
 from opdump.records import IO
 
 Kind = Literal[

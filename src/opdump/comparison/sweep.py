@@ -42,12 +42,13 @@ from opdump.comparison.execution import (
 )
 from opdump.comparison.integrity import Integrity, check_integrity
 from opdump.comparison.lifetimes import lasting, lifetimes
+from opdump.comparison.nodes import Node
 from opdump.comparison.own_errors import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import OF_THE_RUN, causes_first, ranked
 from opdump.comparison.remains import remaining
 from opdump.comparison.suspects import Kind, Suspect, Sweep
-from opdump.comparison.trace import Node, Trace, leaf_name
+from opdump.comparison.trace import Trace, leaf_name
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import difference
+from opdump.comparison.nodes import Node
 from opdump.comparison.statistics_apart import apart
 from opdump.comparison.tensor_layouts import TensorLayout, find_layout
-from opdump.comparison.trace import Node, Trace, has_elements
+from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types import rows_of
 from opdump.records import TensorRecord
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.contents import Contents
 from opdump.comparison.memory import Memory
-from opdump.comparison.trace import Node, Trace, has_elements, leaf_name, read_traces
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace, has_elements, leaf_name, read_traces
 from opdump.records import TensorRecord
 
 

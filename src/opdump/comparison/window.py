@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.nodes import Node
 from opdump.comparison.pairs import Measured, Outputs, measured, outputs_of
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Node, Trace, shown_scope
+from opdump.comparison.trace import Trace, shown_scope
 from opdump.records import OpRecord
 
 _BEFORE: Final = 3

@@ -1,0 +1,79 @@
+"""One execution of an operator, as a comparison sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from opdump.op_types import bare_name
+from opdump.records import OpRecord, TensorRecord
+
+_MOVERS: Final = frozenset(
+    {"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"}
+)
+
+_CLEARERS: Final = frozenset({"zero", "fill", "_foreach_zero"})
+_OVERWRITERS: Final = frozenset({"zero", "fill", "copy", "uniform", "normal", "bernoulli", "random", "exponential"})
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One execution of an operator. `makers` names for each input slot the node and the slot that made it, where that is known."""
+
+    index: int
+    op: OpRecord
+    inputs: Mapping[int, TensorRecord]
+    outputs: Mapping[int, TensorRecord]
+    makers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @cached_property
+    def bare_type(self) -> str:
+        """The operator type without namespace, overload and the mark of in-place forms."""
+        return bare_name(self.op.op_type)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it hands its input on as it is, in other memory."""
+        return self.bare_type in _MOVERS or (
+            self.bare_type == "_to_copy"
+            and len({record.dtype for record in (*self.inputs.values(), *self.outputs.values())}) == 1
+        )
+
+    def overwrites(self, slot: int) -> bool:
+        """Whether it writes over an input, and does not read it."""
+        return slot == 0 and self.bare_type in _OVERWRITERS
+
+    def clears(self, slot: int) -> bool:
+        """Whether it writes a constant over an input: what was there, gradients mostly, is needed no more."""
+        return self.bare_type in _CLEARERS and slot in self.outputs
+
+    @cached_property
+    def module(self) -> str:
+        """The scope that it ran in."""
+        return scope_of(self.op)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many elements each output has."""
+        return tuple(math.prod(record.shape) for record in self.outputs.values())
+
+    @cached_property
+    def are_floats(self) -> tuple[bool, ...]:
+        """Whether each output holds floats, of any width."""
+        return tuple("float" in record.dtype for record in self.outputs.values())
+
+    @cached_property
+    def shapes(self) -> tuple[object, ...]:
+        """Shapes of inputs and outputs, by slot."""
+        return (
+            tuple((slot, record.shape) for slot, record in self.inputs.items()),
+            tuple((slot, record.shape) for slot, record in self.outputs.items()),
+        )
+
+
+def scope_of(op: OpRecord) -> str:
+    """The scope that an operator ran in: its name without the last component."""
+    return op.op_name.rpartition("/")[0]
