@@ -87,7 +87,8 @@ def _is_near(norm: float, other: float, wide: float) -> bool:
 
 
 def _shifted(record: TensorRecord, by: float) -> TensorRecord:
-    summary = record.statistics.summary  # type: ignore[attr-defined]  # of_values gives no others
+    assert isinstance(record.statistics, SummaryStatistics)
+    summary = record.statistics.summary
     moved = summary._replace(max=summary.max * (1 + by), sum=summary.sum * (1 - by))
     return TensorRecord(record.op, "output", 0, record.dtype, record.shape, statistics=SummaryStatistics(moved))
 

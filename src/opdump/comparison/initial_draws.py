@@ -18,7 +18,7 @@ from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
 
-_OTHER_NUMBERS: Final = 0.05
+OTHER_NUMBERS: Final = 0.05
 """Relative: another draw differs by much more than rounding does."""
 
 
@@ -32,9 +32,14 @@ def initial_draws(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]
             first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
             if record.memory is None or first is None or second is None or first.shape != second.shape:
                 continue
-            if difference(first, second).relative > _OTHER_NUMBERS and is_read(b, other, slot):
-                what = "the same draw gave other random numbers: another seed, or another number of draws before it"
-                yield Suspect("random", one, other, "output", slot, math.inf, what)
+            if difference(first, second).relative > OTHER_NUMBERS and is_read(b, other, slot):
+                yield drawn_otherwise(one, other, slot)
+
+
+def drawn_otherwise(one: Node, other: Node, slot: int) -> Suspect:
+    """What speaks against a draw that gave other numbers."""
+    what = "the same draw gave other random numbers: another seed, or another number of draws before it"
+    return Suspect("random", one, other, "output", slot, math.inf, what)
 
 
 def is_read(trace: Trace, drawn: Node, slot: int) -> bool:

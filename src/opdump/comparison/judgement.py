@@ -17,7 +17,7 @@ from opdump.comparison.by_statistics import StatisticsComparison, have_same_phas
 from opdump.comparison.chain import Part
 from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
 from opdump.comparison.inferred_makers import with_makers
-from opdump.comparison.initial_draws import initial_draws, is_read
+from opdump.comparison.initial_draws import initial_draws
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.opaque_kernels import opaque_suspects
@@ -187,14 +187,7 @@ def _add_repeated(found: Judgement, step: int, repeated: RepeatedStep) -> None:
 
 def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -> None:
     """What the sweep of a step found, but of compiled graphs, and what was found of these."""
-    apart = [
-        suspect
-        for suspect in comparison.sweep()
-        if not graphs.judged(suspect)
-        and not (
-            suspect.kind == "random" and suspect.b is not None and not is_read(comparison.b, suspect.b, suspect.slot)
-        )
-    ]
+    apart = [suspect for suspect in comparison.sweep() if not graphs.judged(suspect)]
     opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
     drawn = initial_draws(comparison.a, comparison.b, comparison.alignment)
     found.suspects = _merged([*drawn, *opaque], [*apart, *graphs.suspects])

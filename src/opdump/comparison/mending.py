@@ -161,8 +161,9 @@ class Mending:
             sources.of(lasting, self._alignment.a_of, constants)
             for sources in (self._whole.sources, self._whole.beside_order)
         )
-        both = strictly, loosely
-        one_line = [nodes for nodes in both if len({self._b.nodes[index].op.line for index in nodes}) == 1]
+        one_line = [
+            nodes for nodes in (strictly, loosely) if len({self._b.nodes[index].op.line for index in nodes}) == 1
+        ]
         return next(
             (nodes for nodes in one_line if all(map(self._gives_floats, nodes))), next(iter(one_line), strictly)
         )

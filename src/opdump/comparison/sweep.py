@@ -40,6 +40,7 @@ from opdump.comparison.execution import (
     run_reference,
     same_inputs,
 )
+from opdump.comparison.initial_draws import OTHER_NUMBERS, drawn_otherwise, is_read
 from opdump.comparison.integrity import Integrity, check_integrity
 from opdump.comparison.lifetimes import lasting, lifetimes
 from opdump.comparison.nodes import Node
@@ -59,7 +60,6 @@ _NARROW_ROUNDING: Final = 2.0
 _OF_ARGUMENTS: Final = 0.05
 """Where an argument differs, its effect counts from this many units on: it is beyond doubt that the programs differ."""
 _TIMES_NOISE: Final = 100.0
-_OF_A_DRAW: Final = 0.05
 _SHARE_OF_NOISE: Final = 0.05
 _WITHOUT_REPLAY: Final = 1e4
 """Units from which on a difference counts that no replay could confirm."""
@@ -478,15 +478,13 @@ class Comparison:
             if first is None or second is None or first.shape != second.shape:
                 continue
             # What depends on floats too (attention with dropout) differs by their rounding: another draw differs by much more.
-            least = (
-                _OF_A_DRAW if any(each.dtype.startswith(("float", "bfloat")) for each in other.inputs.values()) else 0.0
-            )
-            if difference(first, second).relative > least and self._is_read(other, slot):
-                what = "the same draw gave other random numbers: another seed, or another number of draws before it"
-                self.found.add(Suspect("random", one, other, "output", slot, math.inf, what))
-
-    def _is_read(self, node: Node, slot: int) -> bool:
-        return any((node.index, slot) in later.makers.values() for later in self.b.nodes[node.index + 1 :])
+            reads_floats = any(each.dtype.startswith(("float", "bfloat")) for each in other.inputs.values())
+            if (
+                difference(first, second).relative > (OTHER_NUMBERS if reads_floats else 0.0)
+                and any((other.index, slot) in later.makers.values() for later in self.b.nodes[other.index + 1 :])
+                and is_read(self.b, other, slot)
+            ):
+                self.found.add(drawn_otherwise(one, other, slot))
 
     def _finals(self) -> None:
         """What is there after the step."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.statistics_apart import NAMES, numbers_of
-from opdump.kernels import Summary
+from opdump.kernels import SUMMARY_FIELDS
 from opdump.records import TensorRecord
 
 Floats = NDArray[np.float64]
@@ -57,12 +57,12 @@ def columns_of(records: Iterable[TensorRecord]) -> Columns:
 
 def columns_of_summaries(rows: Floats, sizes: Floats, *, captured: Bools) -> Columns:
     """The columns of tensors of these sizes, by rows of their summaries; NaN for the count of one that has none."""
-    summary = Summary(*rows.T)  # of columns
-    counts: Floats = summary.count  # type: ignore[assignment]
+    column = dict(zip(SUMMARY_FIELDS, rows.T, strict=True))
+    counts = column["count"]
     averages = np.full(len(rows), np.nan)
     with np.errstate(all="ignore"):  # NaN and infinities are numbers too
-        np.divide(summary.sum, counts, out=averages, where=counts > 0)
-        table = np.stack((summary.max, summary.min, averages, np.sqrt(summary.sum_squares)), axis=1)
+        np.divide(column["sum"], counts, out=averages, where=counts > 0)
+        table = np.stack((column["max"], column["min"], averages, np.sqrt(column["sum_squares"])), axis=1)
     has_summary = ~np.isnan(counts)
     table[~has_summary] = np.nan
     held = np.repeat(has_summary[:, None], len(NAMES), axis=1)
