@@ -57,3 +57,23 @@ def test_where_all_elements_are_off_none_is_unlike_the_others(tmp_path: Path) ->
 def test_what_is_off_by_less_than_rounding_may_be_is_no_suspect(tmp_path: Path) -> None:
     node = last(tmp_path, lambda x: x.exp(), {7: 1 + 2 * np.finfo(np.float32).eps})
     assert lone_kernel_suspect(node, is_b=True) is None
+
+
+@pytest.mark.parametrize(
+    "program", [lambda x: 1 / (x.abs() * 1e-39), lambda x: (x * 60).exp(), lambda x: (x - x[:1]).log()]
+)
+def test_what_leaves_the_range_of_its_type_is_no_suspect(tmp_path: Path, program: Program) -> None:
+    node = last(tmp_path, program, {})
+    assert not np.isfinite(node.outputs[0].numpy()).all()
+    assert lone_kernel_suspect(node, is_b=True) is None
+
+
+def test_an_element_that_is_off_is_found_beside_what_leaves_its_type(tmp_path: Path) -> None:
+    def program(x: Any) -> None:
+        (x.abs() * 45).exp()
+
+    node = last(tmp_path, program, {})
+    place = int(np.argmax(np.where(np.isfinite(node.outputs[0].numpy()), node.outputs[0].numpy(), 0)))
+    suspect = lone_kernel_suspect(last(tmp_path / "off", program, {place: 0.5}), is_b=True)
+    assert suspect is not None
+    assert suspect.evidence.startswith("1 of 15 elements")

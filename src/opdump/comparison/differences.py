@@ -30,6 +30,23 @@ def epsilon_of(dtype: str) -> float:
     return _EPSILONS.get(dtype, 0.0)
 
 
+_LARGEST: Final = {
+    "float64": 1.7976931348623157e308,
+    "float32": 3.4028234663852886e38,
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "complex64": 3.4028234663852886e38,
+    "complex128": 1.7976931348623157e308,
+    "float8_e4m3fn": 448.0,
+    "float8_e5m2": 57344.0,
+}
+
+
+def largest_of(dtype: str) -> float:
+    """The largest finite number of the type; infinite for types that are exact."""
+    return _LARGEST.get(dtype, math.inf)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """`relative` is the root mean square of the difference over that of the first; infinite where that is zero, where one has NaN
