@@ -20,6 +20,7 @@ from opdump.comparison.inferred_makers import with_makers
 from opdump.comparison.initial_draws import initial_draws
 from opdump.comparison.integrity import holds_elements
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
+from opdump.comparison.not_finite import leave_as_finite, not_finite
 from opdump.comparison.opaque_kernels import opaque_suspects
 from opdump.comparison.pairs import Outputs, outputs_of
 from opdump.comparison.repeated_steps import RepeatedMatches, RepeatedStep, Repeats
@@ -87,7 +88,7 @@ def judge(
         again = None if given is not None else repeats.of(here, there)
         if again is not None:
             before_again = StatisticsComparison(again[1], again[2], again[0].alignment, before_alone)
-            if before_again.loses_nothing():
+            if before_again.loses_nothing() and leave_as_finite(again[1], again[2]):
                 before_alone = before_again
                 _add_repeated(found, here, RepeatedStep.of(*again))
                 found.steps.append(here)
@@ -115,8 +116,8 @@ def judge(
                 found.alone.add(here)
                 before_alone = StatisticsComparison(trace_a, trace_b, alignment, before_alone)
                 judged = before_alone.judged()
-                found.suspects = judged.suspects
-                once = None if judged.suspects or given is not None else repeats.add(trace_a, trace_b, alignment)
+                found.suspects = judged.suspects or not_finite(trace_a, trace_b, alignment)
+                once = None if found.suspects or given is not None else repeats.add(trace_a, trace_b, alignment)
                 if once is None:
                     _add_matches(found, trace_a, trace_b, alignment)
                 else:
@@ -125,7 +126,7 @@ def judge(
             elif is_bounded(trace_a, trace_b):
                 _add_matches(found, trace_a, trace_b, alignment)
                 bounded = judge_by_bounds(trace_a, trace_b, alignment, bounded)
-                found.suspects = bounded.suspects
+                found.suspects = bounded.suspects or not_finite(trace_a, trace_b, alignment)
                 found.notes += [note for note in bounded.notes if note not in found.notes]
             else:
                 _add_matches(found, trace_a, trace_b, alignment)
@@ -191,6 +192,8 @@ def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -
     opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
     drawn = initial_draws(comparison.a, comparison.b, comparison.alignment)
     found.suspects = _merged([*drawn, *opaque], [*apart, *graphs.suspects])
+    if not found.suspects:
+        found.suspects = not_finite(comparison.a, comparison.b, comparison.alignment)
     found.notes += graphs.notes
     permuted = comparison.found.permuted
     found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in permuted]
