@@ -30,6 +30,7 @@ _VERBS = MappingProxyType(
         "compare": "Say which operator makes two runs differ.",
         "replay": "Run one operator of a dump again.",
         "convert": "Convert dump files of Ascend devices.",
+        "complete": "Complete a dump that MindSpore wrote.",
         "overflow": "Show what overflowed on Ascend devices.",
         "extensions": "List what installed packages add.",
         "config": "Write or check a data_dump.json or an acl.json.",

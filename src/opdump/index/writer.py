@@ -76,6 +76,8 @@ class RunFacts(NamedTuple):
     opdump_version: str
     command: Sequence[str]
     plan: str
+    started: int = 0
+    """Microseconds since the Unix epoch; 0 for now."""
 
 
 def own_version() -> str:
@@ -192,10 +194,10 @@ class IndexWriter:
         self._batches.forget()
         self._last = None
 
-    def end_run(self, totals: Mapping[str, int]) -> None:
-        """Note the time and the totals: the mark of a run that ended in good order."""
+    def end_run(self, totals: Mapping[str, int], ended: int = 0) -> None:
+        """Note the time, now where `ended` is 0, and the totals: the mark of a run that ended in good order."""
         with self._transaction() as database:
-            database.execute("UPDATE runs SET ended = ? WHERE id = ?", (time.time_ns() // 1000, self.run_id))
+            database.execute("UPDATE runs SET ended = ? WHERE id = ?", (ended or time.time_ns() // 1000, self.run_id))
             rows = [(self.run_id, name, int(value)) for name, value in totals.items()]
             database.executemany("INSERT OR REPLACE INTO totals VALUES (?, ?, ?)", rows)
 
@@ -218,7 +220,7 @@ class IndexWriter:
                 "INSERT INTO runs(started, rank_id, device_target, framework, framework_version, opdump_version, process,"
                 " command, plan) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    time.time_ns() // 1000,
+                    run.started or time.time_ns() // 1000,
                     run.rank_id,
                     escaped(run.device_target),
                     escaped(run.framework),

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from opdump.errors import CorruptDumpError
+from opdump.graph import GraphNode
 from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, read_table
-from opdump.layouts.mindspore_sync.names import FileName, dtype_of_token, sanitise
+from opdump.layouts.mindspore_sync.names import PARAMETER, FileName, dtype_of_token, sanitise
+from opdump.layouts.mindspore_sync.program_lines import program_stack
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import OpRecord, TensorRecord
@@ -76,18 +78,24 @@ def records_of_place(
                 rows = decode_statistic_csv(table, where=str(path))
         except CorruptDumpError as error:
             problems.append(error)
-    executions = _executions([found for found in _found(files.tensors, rows) if found.key not in known])
+    # A file that MindSpore wrote has a time stamp of its own, and not that of its operator: it is known by its path.
+    known_files = {record.payload.relative for record in known.values() if isinstance(record.payload, FilePayload)}
+    executions = _executions(
+        [found for found in _found(files.tensors, rows) if found.key not in known and found.relative not in known_files]
+    )
     arguments = dict(_arguments(root, files.arguments, problems)) if executions else {}
     ops: list[OpRecord] = []
     tensors: list[TensorRecord] = []
     counts: dict[tuple[str, str], int] = {}
-    for group in executions:
+    true_names = [_true_name(group[0], names) for group in executions]
+    nodes = names.nodes(
+        name for group, name in zip(executions, true_names, strict=True) if group[0].name.op_type != PARAMETER
+    )
+    sources = _Sources(names, nodes)
+    stacks = {name: program_stack(node.stack) for name, node in nodes.items()}
+    for group, true_name in zip(executions, true_names, strict=True):
         first = group[0].name
-        row = group[0].row
-        # Since 2.7 statistic.csv gives the name in full.
-        written = row.op_name if row is not None and row.op_name != first.op_name else ""
-        true_name = written or names.true_name(first.op_type, first.op_name)
-        node = names.node(true_name)
+        node = nodes.get(true_name)
         counts[first.op_type, true_name] = occurrence = counts.get((first.op_type, true_name), -1) + 1
         op = OpRecord(
             op_type=first.op_type,
@@ -102,11 +110,12 @@ def records_of_place(
             order=len(ops),
             occurrence=occurrence,
             phase="backward" if true_name.startswith(("Gradients/", "Gradients_")) else "forward",
-            stack=node.stack if node is not None else (),
+            stack=stacks.get(true_name, ()),
             arguments=arguments.get((first.op_type, first.op_name), {}),
         )
         ops.append(op)
-        tensors.extend(_record(root, op, found, problems) for found in group)
+        records = (_record(root, op, found, problems) for found in group)
+        tensors.extend(records if node is None else (sources.with_source(record, node) for record in records))
     return PlaceRecords(tuple(ops), tuple(tensors), tuple(problems))
 
 
@@ -119,6 +128,36 @@ def in_execution_order(parts: Iterable[PlaceRecords]) -> PlaceRecords:
     tensors.sort(key=lambda record: record.op.order)
     problems = tuple(problem for part in parts for problem in part.problems)
     return PlaceRecords(tuple(numbered[id(op)] for op in ops), tuple(tensors), problems)
+
+
+def _true_name(found: _Found, names: TrueNames) -> str:
+    row, name = found.row, found.name
+    # Since 2.7 statistic.csv gives the name in full.
+    written = row.op_name if row is not None and row.op_name != name.op_name else ""
+    return written or names.true_name(name.op_type, name.op_name)
+
+
+class _Sources:
+    """Who made what an operator read, by the graph, in the names that the files have."""
+
+    def __init__(self, names: TrueNames, nodes: Mapping[str, GraphNode]) -> None:
+        self._names = names
+        self._of_graph = {node.op_name: name for name, node in nodes.items()}
+
+    def with_source(self, record: TensorRecord, node: GraphNode) -> TensorRecord:
+        """The record with its source; without one where the graph has no such input, or one of another size."""
+        if record.io != "input":
+            return record
+        given = self._names.source(node, record.slot)
+        if given is None or not given.source or (given.dtype and not _agrees(given.shape, record.shape)):
+            return record
+        maker, colon, slot = given.source.rpartition(":")
+        return replace(record, source=f"{self._of_graph.get(maker, maker)}{colon}{slot}")
+
+
+def _agrees(expected: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether there are as many elements: a view of the other shape is in the graph, and not in the files."""
+    return min(expected, default=0) < 0 or math.prod(expected) == math.prod(shape)
 
 
 def _rows_of(place: Place, known: Mapping[TensorKey, TensorRecord]) -> int:

@@ -50,11 +50,17 @@ class RankTree:
 
     `run` chooses between captures that wrote into the same directory: `latest` takes for each step the last run that has
     it, a number that run alone, `all` everything. `problems` collects what could not be read: a tensor is among the records
-    all the same, and its payload raises the same error.
+    all the same, and its payload raises the same error. Without `with_index` the records are those of the files, though there is an index.
     """
 
     def __init__(
-        self, root: Path, rank_id: int, *, run: RunChoice = "latest", places: Sequence[Place] | None = None
+        self,
+        root: Path,
+        rank_id: int,
+        *,
+        run: RunChoice = "latest",
+        places: Sequence[Place] | None = None,
+        with_index: bool = True,
     ) -> None:
         self.root = root
         self.rank_id = rank_id
@@ -68,7 +74,7 @@ class RankTree:
         self._places_of_step: dict[int | None, list[Place]] = {}
         for place in self._places:
             self._places_of_step.setdefault(place.step, []).append(place)
-        self._index = self._open_index()
+        self._index = self._open_index() if with_index else None
         self.runs = self._index.runs if self._index is not None else self._runs_by_time()
         self._starts = [run.started for run in self.runs]
         self._complete = {run.id for run in self.runs if run.complete}
@@ -85,11 +91,28 @@ class RankTree:
         indexed = {batch.step for batch in batches}
         for place in self._places:
             if place.step is not None and place.step not in indexed and place.step not in chosen:
-                files = self._files(place)
+                files = self.files(place)
                 runs = {self._run_id(file.name.timestamp) for file in files.tensors}
                 if self._run in runs or (not isinstance(self._run, int) and (runs or files.statistics)):
                     chosen.add(place.step)
         return tuple(sorted(chosen))
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The directories that have tensors, or can have them."""
+        return self._places
+
+    def files(self, place: Place) -> PlaceFiles:
+        """The files of one of them."""
+        files = self._listed.get(place)
+        if files is None:
+            files = self._listed[place] = list_files(self.root, place)
+        return files
+
+    def is_indexed(self, step: int) -> bool:
+        """Whether the index knows every file of a step."""
+        known = {key: record for _, records in self._batches(step) for key, record in keyed(records.tensors)}
+        return not self._unindexed(step, known).tensors
 
     @property
     def graph_ids(self) -> tuple[int, ...]:
@@ -146,7 +169,7 @@ class RankTree:
             for place in self._places_of_step.get(step, ()):
                 numbers = columns.pattern.program.tensors_by_directory.get((place.net_name, place.graph_id))
                 rows = 0 if numbers is None else np.count_nonzero(with_summary[numbers])
-                if self._files(place).tensors or not self._has_rows(place, int(rows)):
+                if self.files(place).tensors or not self._has_rows(place, int(rows)):
                     return None
         except CorruptDumpError:
             return None  # who reads the records is told
@@ -154,7 +177,7 @@ class RankTree:
 
     def _has_rows(self, place: Place, count: int) -> bool:
         """Whether the table of a place, if there is one, has as many rows as that."""
-        table = self._files(place).statistics
+        table = self.files(place).statistics
         return table is None or read_table(inside(self.root, table)).count(b"\n") - 1 == count
 
     def constants(self) -> tuple[TensorRecord, ...]:
@@ -246,13 +269,7 @@ class RankTree:
 
     def _records(self, place: Place, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
         names = self._true_names(place.graph_id)
-        return records_of_place(self.root, self.rank_id, place, self._files(place), names, known)
-
-    def _files(self, place: Place) -> PlaceFiles:
-        files = self._listed.get(place)
-        if files is None:
-            files = self._listed[place] = list_files(self.root, place)
-        return files
+        return records_of_place(self.root, self.rank_id, place, self.files(place), names, known)
 
     def _true_names(self, graph_id: int) -> TrueNames:
         names = self._names.get(graph_id)
@@ -287,7 +304,7 @@ class RankTree:
             (file.name.timestamp, place.step)
             for place in self._places
             if place.step is not None
-            for file in self._files(place).tensors
+            for file in self.files(place).tensors
         ]
         history = most_executions(self.history(graph_id) for graph_id in self.graph_ids)
         starts = run_starts(stamps, history)

@@ -2,8 +2,8 @@
 
 `Default_network-WithLossCell__backbone-LeNet_fc1-Dense_MatMul-op0` may be `Default/network-WithLossCell/_backbone-LeNet/...`
 or something else: the execution order and the graph know. They are written when a graph is compiled and may number an
-operator otherwise than its files do (`-op1` for `-op0`), so a scope is also looked up without the number. A name that nothing
-settles stays as it is in the file.
+operator otherwise than its files do (`-op1` for `-op0`), so a scope is also looked up without the number, and operators of one
+scope and type are matched in their order. A name that nothing settles stays as it is in the file.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from opdump.graph import Graph, GraphNode
+from opdump.graph import Graph, GraphInput, GraphNode
 from opdump.layouts.mindspore_sync.names import PARAMETER, sanitise
 
+_LOAD = "Load"
 _NUMBERED = re.compile(r"(?P<scope>.*)(?P<number>-op[0-9]+)", re.DOTALL)
 
 
@@ -29,7 +30,9 @@ class TrueNames:
         values = (value.name for value in graph.parameters) if graph is not None else ()
         self._parameters = _index((sanitise(name), name) for name in (*parameters, *values))
         self._nodes = {node.op_name: node for node in nodes}
-        self._alone_in_scope = _index((_split(node.op_name)[0], node.op_name) for node in nodes)
+        self._in_scope: dict[str, list[str]] = {}
+        for node in nodes:
+            self._in_scope.setdefault(_split(node.op_name)[0], []).append(node.op_name)
 
     def true_name(self, op_type: str, name: str) -> str:
         """The full name of the operator that files call `name`; `name` where that is not settled."""
@@ -42,13 +45,48 @@ class TrueNames:
         true_scope = self._by_scope.get(scope) if number else None
         return true_scope + number if true_scope else name
 
+    def nodes(self, true_names: Iterable[str]) -> dict[str, GraphNode]:
+        """The operators of the graph behind the names of all operators that have files, by these names.
+
+        Where the graph numbers those of one scope otherwise, the first of them that has no file of its name is the first name that
+        the graph does not have, and so on; but not where there are more names than operators.
+        """
+        names = dict.fromkeys(true_names)
+        found = {name: self._nodes[name] for name in names if name in self._nodes}
+        unknown: dict[str, list[str]] = {}
+        for name in names:
+            if name not in found:
+                unknown.setdefault(_split(name)[0], []).append(name)
+        for scope, of_files in unknown.items():
+            left = [name for name in self._in_scope.get(scope, ()) if name not in found]
+            if len(of_files) <= len(left):
+                pairs = zip(sorted(of_files, key=_number), sorted(left, key=_number), strict=False)
+                found |= {name: self._nodes[other] for name, other in pairs}
+        return found
+
     def node(self, true_name: str) -> GraphNode | None:
         """The operator of the graph, also where the graph numbers the only operator of its scope otherwise."""
         node = self._nodes.get(true_name)
         if node is None:
-            alone = self._alone_in_scope.get(_split(true_name)[0])
-            node = self._nodes.get(alone) if alone else None
+            alone = self._in_scope.get(_split(true_name)[0], ())
+            node = self._nodes[alone[0]] if len(alone) == 1 else None
         return node
+
+    def source(self, node: GraphNode, slot: int) -> GraphInput | None:
+        """What the graph says of an input of an operator, behind the operators that only load a parameter; None where it says nothing."""
+        for _ in range(len(self._nodes)):
+            if slot >= len(node.inputs):
+                return None
+            given = node.inputs[slot]
+            maker = self._nodes.get(given.source.rpartition(":")[0])
+            if maker is None or maker.op_type != _LOAD or maker.runs_kernel:
+                return given
+            node, slot = maker, 0
+        return None
+
+
+def _number(name: str) -> int:
+    return int(_split(name)[1][len("-op") :] or 0)
 
 
 def _split(name: str) -> tuple[str, str]:

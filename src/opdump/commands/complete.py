@@ -1,0 +1,124 @@
+"""`opdump complete`: a dump that MindSpore wrote by itself becomes what opdump would have written.
+
+opdump complete /data/dump
+opdump complete /data/dump -o /tmp/completed --statistics max,min,avg,md5
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED
+from opdump.commands.progress_bar import progress_bar
+from opdump.interpreter.lasting_imports import imported_for_good
+
+if TYPE_CHECKING:
+    from opdump.conversion.completion import CompletedRank, Completion
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  opdump complete /data/dump                    in place
+  opdump complete /data/dump -o out             a copy, /data/dump stays as it is
+  opdump complete /data/dump --statistics max,min,avg,md5
+  opdump show /data/dump                        then: what it holds
+
+\b
+DIR is the path of the data_dump.json that MINDSPORE_DUMP_CONFIG named. MindSpore
+is not needed. What changes: a statistic.csv comes into every iteration, files of
+bfloat16 that numpy cannot read are written again as float32, and the index comes
+into .dump_metadata. All else stays. Completing again does what is left to do.
+
+\b
+Ends with 0; with 1 where a file could not be read (the rest is done) or DIR holds
+no such dump; with 2 for a wrong command line; with 130 after Ctrl-C. Whatever the
+end, every file is whole, and DIR can be read.""",
+)
+@click.argument("directory", metavar="DIR")
+@click.option("-o", "--out", metavar="OUT", help="Complete a copy in OUT, which must be new or empty.")
+@click.option(
+    "--statistics",
+    metavar="NAME,...",
+    help="The columns of statistic.csv, as statistic_category names them.  [default: those of the dump's data_dump.json]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: what was done in each rank, and what could not be read."
+)
+def complete(*, directory: str, out: str | None, statistics: str | None, as_json: bool) -> None:
+    """Complete a dump that MindSpore wrote in DIR."""
+    with imported_for_good("opdump.conversion.completion"):
+        from opdump.conversion.completion import complete as complete_dump
+        from opdump.conversion.copied_dump import copy_dump
+
+    names = [name.strip() for name in statistics.split(",")] if statistics is not None else []
+    if statistics is not None and not all(names):
+        raise click.BadParameter(
+            f"{statistics!r} is no list of statistics; expected names such as max,min,avg", param_hint="--statistics"
+        )
+    path = Path(directory)
+    with progress_bar("files") as tell:
+        if out is not None:
+            path = copy_dump(path, Path(out), progress=tell)
+        done = complete_dump(path, names, progress=tell)
+    _report(done, as_json=as_json)
+
+
+def _report(done: Completion, *, as_json: bool) -> None:
+    from opdump.reports.table import printable
+
+    for warning in done.warnings:
+        click.echo(f"opdump: warning: {printable(warning)}", err=True)
+    if as_json:
+        click.echo(_json(done))
+    else:
+        for rank in done.ranks:
+            click.echo(printable(_line(rank, done)))
+        for problem in done.problems:
+            click.echo(f"opdump: problem: {printable(str(problem))}", err=True)
+    if done.interrupted:
+        if not as_json:
+            click.echo("opdump: interrupted; what is there can be read, and completing again does the rest", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    if done.problems:
+        sys.exit(EXIT_ERROR)
+    if not as_json:
+        import shlex
+
+        click.echo(printable(f"next: opdump show {shlex.quote(str(done.path))}"))
+
+
+def _line(rank: CompletedRank, done: Completion) -> str:
+    from opdump import amounts
+
+    if rank.was_complete:
+        return f"rank {rank.rank_id}: complete already, nothing was changed: {rank.path}"
+    words = [
+        amounts.count(rank.steps, "step"),
+        f"{amounts.count(rank.operators, 'operator')}, {rank.with_lines:,} with their line",
+        amounts.count(rank.tensors, "tensor"),
+        f"{rank.statistics:,} statistic.csv written ({', '.join(done.statistics)})",
+    ]
+    if rank.repaired:
+        words.append(f"{amounts.count(rank.repaired, 'file')} of bfloat16 rewritten as float32")
+    return f"rank {rank.rank_id}: {', '.join(words)}, {amounts.seconds(done.seconds)}: {rank.path}"
+
+
+def _json(done: Completion) -> str:
+    import json
+    from dataclasses import asdict
+
+    content = {
+        "path": str(done.path),
+        "statistics": list(done.statistics),
+        "ranks": [asdict(rank) for rank in done.ranks],
+        "problems": [str(problem) for problem in done.problems],
+        "warnings": done.warnings,
+        "seconds": round(done.seconds, 3),
+        "interrupted": done.interrupted,
+    }
+    return json.dumps(content, indent=2)

@@ -1,0 +1,288 @@
+"""Completes the directory of a synchronous dump that MindSpore wrote: what opdump's own dumps have, and MindSpore's on a CPU have not.
+
+    rank_0/.dump_metadata/index.sqlite    operators in running order, with their lines, makers and statistics
+    rank_0/Net/0/0/statistic.csv          what MindSpore computes on devices alone
+    rank_0/Net/0/0/*.BFloat16.npy         as float32, in place of elements that numpy cannot read
+
+Everything is worked out of the files, so it can be done again after MindSpore has added some, and on any machine. Each file changes as a
+whole, the index last of all: whatever the end, the directory is a dump that can be read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.configs.plans import resolve_plan
+from opdump.conversion.rank_state import RankState
+from opdump.errors import ConfigError, CorruptDumpError, DumpPathError, UnsupportedDtypeError
+from opdump.index.metadata import CONFIG_NAME, METADATA
+from opdump.index.payload import FilePayload, inside
+from opdump.index.runs import Run
+from opdump.index.schema import INDEX_NAME
+from opdump.index.writer import IndexWriter, RunFacts, own_version
+from opdump.interpreter.leftovers import SUFFIX, own_prefix
+from opdump.kernels import summarise
+from opdump.layouts.dump_root import prepare
+from opdump.layouts.mindspore_sync.files import STATISTIC_NAME
+from opdump.layouts.mindspore_sync.locate import locate
+from opdump.layouts.mindspore_sync.names import PARAMETER, op_name_in_files
+from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
+from opdump.plan import DumpPlan
+from opdump.records import OpRecord, StatisticValue, TensorRecord
+from opdump.sink import DirectorySink
+from opdump.sink.npy import read_npy_header
+from opdump.statistics import ElementStatistics, SummaryStatistics
+
+Progress = Callable[[str, int, int], None]
+COMPLETED: Final = "completed"
+"""Among the totals of a run in the index: the index was made of files that MindSpore wrote, and can be made again."""
+
+
+@dataclass(slots=True)
+class CompletedRank:
+    """What was done in the directory of a rank."""
+
+    rank_id: int
+    path: str
+    was_complete: bool = False
+    """Whether nothing was left to do."""
+    runs: int = 0
+    steps: int = 0
+    operators: int = 0
+    with_lines: int = 0
+    """Operators whose line is known."""
+    tensors: int = 0
+    statistics: int = 0
+    """Files statistic.csv that were written."""
+    repaired: int = 0
+    """Files of bfloat16 that numpy could not read."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """What became of a dump. `problems`: files that cannot be read, which stay as they are."""
+
+    path: Path
+    statistics: tuple[str, ...] = ()
+    ranks: list[CompletedRank] = field(default_factory=list)
+    problems: list[CorruptDumpError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    interrupted: bool = False
+
+
+def complete(path: Path, statistics: Sequence[str] = (), *, progress: Progress | None = None) -> Completion:
+    """Complete the dump at `path`, the directory that was dumped into or one of its ranks, in place.
+
+    `statistics` are the columns of statistic.csv; without them those of the dump's own configuration. After Ctrl-C the steps that are done
+    have their files, and `interrupted` is set.
+
+    Raises UnknownLayoutError where there is no such dump, or one that opdump captured itself, DumpPathError where it cannot be written.
+    """
+    began = time.monotonic()
+    done = Completion(path)
+    try:
+        for place in locate(path):
+            # The graphs and the index are the whole rank's, whichever part of it was named.
+            state = RankState(place.root, place.rank_id, COMPLETED)
+            plan = _plan(place.root, statistics, done)
+            done.statistics = done.statistics or plan.statistic_category
+            rank = CompletedRank(place.rank_id, str(place.root))
+            done.ranks.append(rank)
+            if state.is_complete(StatisticEncoder(plan.statistic_category).header):
+                rank.was_complete = True
+                continue
+            _RankCompletion(state, plan, rank, done, progress).run()
+    except KeyboardInterrupt:
+        done.interrupted = True
+    done.seconds = time.monotonic() - began
+    return done
+
+
+class _RankCompletion:
+    """The work on one rank."""
+
+    def __init__(
+        self, state: RankState, plan: DumpPlan, rank: CompletedRank, done: Completion, progress: Progress | None
+    ) -> None:
+        self._root = state.root
+        self._plan = plan
+        self._rank = rank
+        self._done = done
+        self._progress = progress
+        self._files = state.files
+        self._runs = [(run, state.run_alone(run.id)) for run in state.files.runs]
+        self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
+        self._elements = ElementStatistics(plan.statistic_category)
+        self._read = 0
+        self._all = sum(len(state.files.files(place).tensors) for place in state.files.places)
+        self._counts = [{"executed": 0, "captured": 0, "tensors": 0} for _ in self._runs]
+        self._ends = [run.started for run, _ in self._runs]
+        """Of each run the last time stamp."""
+        self._told: set[str] = set()
+
+    def run(self) -> None:
+        prepare(self._root)
+        if not os.access(self._root, os.W_OK | os.X_OK):
+            raise DumpPathError(
+                f"{self._root}: is not writable for this user: complete a copy of the dump, opdump complete DIR -o OUT"
+            )
+        sink = DirectorySink(self._root)
+        hidden = f"{METADATA}/{own_prefix()}{os.urandom(6).hex()}{SUFFIX}"
+        try:
+            sink.make_directory(hidden)
+            index = self._root / hidden
+            writers = [IndexWriter(index, self._facts(run)) for run, _ in self._runs]
+            for step in self._files.steps:
+                self._complete_step(step, writers, sink)
+            sink.flush()
+            for writer, totals, ended in zip(writers, self._counts, self._ends, strict=True):
+                writer.end_run({**totals, COMPLETED: 1}, ended=ended)
+            if writers:
+                # A journal of another index would be applied to this one.
+                (self._root / METADATA / f"{INDEX_NAME}-journal").unlink(missing_ok=True)
+                os.replace(index / INDEX_NAME, self._root / METADATA / INDEX_NAME)
+        finally:
+            try:
+                sink.close()
+            finally:
+                shutil.rmtree(self._root / hidden, ignore_errors=True)
+        self._rank.runs = len(self._runs)
+        self._rank.steps = len(self._files.steps)
+
+    def _facts(self, run: Run) -> RunFacts:
+        return RunFacts(
+            rank_id=self._rank.rank_id,
+            device_target=run.device_target,
+            framework="mindspore",
+            framework_version=run.framework_version,
+            opdump_version=own_version(),
+            command=(),
+            plan=self._plan.to_json(),
+            started=run.started,
+        )
+
+    def _complete_step(self, step: int, writers: Sequence[IndexWriter], sink: DirectorySink) -> None:
+        places = [place for place in self._files.places if place.step == step]
+        stamps = {
+            file.relative: (file.name.timestamp, file.name.dtype)
+            for place in places
+            for file in self._files.files(place).tensors
+        }
+        directories = {(place.net_name, place.graph_id): place.relative for place in places}
+        tables: dict[str, tuple[list[str], list[TensorRecord]]] = {}
+        is_covered = dict.fromkeys(directories.values(), True)
+        for number, ((_, tree), writer, totals) in enumerate(zip(self._runs, writers, self._counts, strict=True)):
+            content = tree.step(step)
+            self._tell(tree.problems)
+            if not content.ops:
+                continue
+            tensors: list[TensorRecord] = []
+            for record in content.tensors:
+                relative = record.payload.relative if isinstance(record.payload, FilePayload) else ""
+                completed = self._completed(record, sink) if relative else record
+                if completed is None:
+                    continue  # what cannot be read: it is found by its name
+                tensors.append(completed)
+                op = record.op
+                directory = relative.rpartition("/")[0] if relative else directories[op.net_name, op.graph_id]
+                if not completed.statistics:
+                    continue
+                if not self._is_in_table(record):
+                    is_covered[directory] = False
+                time_stamp, token = stamps.get(relative, (op.timestamp, "known"))
+                self._ends[number] = max(self._ends[number], time_stamp)
+                name = op.op_name if token else op_name_in_files(op.op_type, op.op_name, "mindspore-2.3")
+                starts, rows = tables.setdefault(directory, ([], []))
+                starts.append(self._encoder.start(op, name, str(time_stamp)))
+                rows.append(completed)
+            self._count(content.ops, tensors, totals)
+            batch = writer.batch_of(content.ops, tensors)
+            files = [record.payload.relative if isinstance(record.payload, FilePayload) else None for record in tensors]
+            writer.write_batch(step, batch, files)
+        for directory, (starts, rows) in tables.items():
+            if not is_covered[directory]:
+                text = self._encoder.header + self._encoder.text(starts, rows)
+                sink.write_bytes(f"{directory}/{STATISTIC_NAME}", text.encode("utf-8", "backslashreplace"))
+                self._rank.statistics += 1
+
+    def _is_in_table(self, record: TensorRecord) -> bool:
+        """Whether the table that is there has what is wanted of a tensor."""
+        return all(name in record.statistics for name in self._encoder.categories)
+
+    def _count(self, ops: Iterable[OpRecord], tensors: Sequence[TensorRecord], totals: dict[str, int]) -> None:
+        # Values that no operator made, parameters, are not counted as operators.
+        operators = [op for op in ops if op.op_type != PARAMETER]
+        for name, count in (("executed", len(operators)), ("captured", len(operators)), ("tensors", len(tensors))):
+            totals[name] += count
+        self._rank.operators += len(operators)
+        self._rank.with_lines += sum(1 for op in operators if op.stack)
+        self._rank.tensors += len(tensors)
+
+    def _completed(self, record: TensorRecord, sink: DirectorySink) -> TensorRecord | None:
+        """The record with its statistics, once its file is one that numpy reads; None where it cannot be read."""
+        payload = record.payload
+        assert isinstance(payload, FilePayload)
+        self._read += 1
+        if self._progress is not None:
+            self._progress("completing", self._read, self._all)
+        try:
+            stored = read_npy_header(inside(self._root, payload.relative)).dtype
+            array = payload.to_host()
+        except CorruptDumpError as error:
+            self._tell([error])
+            return None
+        if stored == "bfloat16":
+            sink.write_array(payload.relative, array)
+            self._rank.repaired += 1
+        if record.sample:
+            return record  # its statistics are those of the whole tensor
+        return replace(record, statistics=self._statistics(record.dtype, array))
+
+    def _statistics(self, dtype: str, array: npt.NDArray[Any]) -> SummaryStatistics | dict[str, StatisticValue]:
+        raw = array
+        if dtype == "bfloat16" and self._elements and array.dtype == np.float32:
+            raw = (np.ascontiguousarray(array).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        others = self._elements.of(raw, lambda: array) if self._elements else {}
+        try:
+            summary = summarise(array)
+        except UnsupportedDtypeError:  # complex numbers
+            return others
+        if self._elements.of_summary:
+            others |= self._elements.from_summary(summary)
+        return SummaryStatistics(summary, others)
+
+    def _tell(self, problems: Iterable[CorruptDumpError]) -> None:
+        for problem in problems:
+            if str(problem) not in self._told:
+                self._told.add(str(problem))
+                self._done.problems.append(problem)
+
+
+def _plan(root: Path, statistics: Sequence[str], done: Completion) -> DumpPlan:
+    """What the dump was made with, as far as that is known, with the statistics that are wanted."""
+    settings: dict[str, Any] = {"path": root.parent, "saved_data": "full"}
+    wanted: dict[str, Any] = {"statistic_category": list(statistics)} if statistics else {}
+    config = root / METADATA / CONFIG_NAME
+    plan: DumpPlan | None = None
+    if config.is_file():
+        try:
+            plan = resolve_plan(config, {**settings, **wanted}, environ={})
+        except ConfigError as error:
+            if wanted:
+                resolve_plan(None, {**settings, **wanted}, environ={})  # raises where these are the mistake
+            done.warnings.append(
+                f"the configuration of the dump cannot be used, statistics are the default ones: {error}"
+            )
+    if plan is None:
+        plan = resolve_plan(None, {**settings, **wanted}, environ={})
+    return replace(plan, config_text="", warnings=())
