@@ -178,15 +178,51 @@ def test_long_names_behind_a_mapping_are_completed(tmp_path: Path) -> None:
     assert "complete already" in complete(dump).stdout
 
 
-@pytest.mark.parametrize("name", ["all_lenet", "net_dtypes2", "ms270_net_ctl", "ms270_net_twonets", "net_py_jittrain"])
-def test_completing_again_changes_nothing(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("all_lenet", "in_only", "iter_huge", "ms270_net_ctl", "ms270_net_twonets", "mode1_regex", "net_dtypes2"),
+        *("net_py_jittrain", "opdebug_4", "regex_with_space", "sample_mode1"),
+    ],
+)
+def test_the_index_gives_the_records_of_the_files_and_completing_again_changes_nothing(
+    name: str, tmp_path: Path
+) -> None:
     dump = dump_of(name, tmp_path)
+    by_files = list(open_dump(dump, run="all").tensors())
     assert complete(dump).exit_code == 0
     first = contents(dump)
+    catalog = open_dump(dump, run="all")
+    assert [facts(record) for record in catalog.tensors()] == [facts(record) for record in by_files]
+    assert catalog.problems == ()
     again = complete(dump)
     assert again.exit_code == 0
     assert "complete already" in again.stdout
     assert contents(dump) == first
+
+
+def facts(record: TensorRecord) -> tuple[object, ...]:
+    """All that files tell of a tensor, and graphs of its operator."""
+    return (
+        record.op,
+        record.io,
+        record.slot,
+        record.dtype,
+        record.shape,
+        record.format,
+        record.data_size,
+        record.source,
+    )
+
+
+@pytest.mark.parametrize("name", ["net_complex64", "net_py_basic", "param_by_regex"])
+def test_a_dump_without_tensors_is_told(name: str, tmp_path: Path) -> None:
+    dump = dump_of(name, tmp_path)
+    before = contents(dump)
+    done = complete(dump)
+    assert done.exit_code == 1
+    assert "MindSpore left no tensors" in done.stderr
+    assert contents(dump) == before
 
 
 def test_other_statistics_are_added_afterwards(tmp_path: Path) -> None:

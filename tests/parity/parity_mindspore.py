@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from click.testing import CliRunner
 
 from opdump.catalog.catalog import open_dump
+from opdump.commands import main
 from opdump.graph import GraphNode
 from tests.parity import tree
 from tests.parity.lenet import PARAMETERS, SHAPES, STEPS, Dumps, make_dumps
@@ -107,6 +109,21 @@ def test_one_catalog_reads_both(dumps: Dumps) -> None:
         print(f"{name}: {len(found)} operators of {script} in step 1")
         assert len(found) > 20
         assert catalog.problems == ()
+
+
+def test_a_dump_of_mindspore_is_completed(dumps: Dumps, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["complete", str(dumps.mindspore), "-o", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    (rank,) = json.loads(done.stdout)["ranks"]
+    print(f"{rank['operators']} operators, {rank['with_lines']} with their line, {rank['tensors']} tensors")
+    assert rank["with_lines"] == rank["operators"] > 100
+    by_files, completed = open_dump(dumps.mindspore), open_dump(tmp_path)
+    records = list(completed.tensors())
+    assert [(record.op, record.source, record.shape) for record in records] == [
+        (record.op, record.source, record.shape) for record in by_files.tensors()
+    ]
+    assert all("l2norm" in record.statistics for record in records)
+    assert completed.problems == ()
 
 
 @pytest.mark.parametrize("layer", SHAPES)

@@ -84,6 +84,14 @@ def _report(done: Completion, *, as_json: bool) -> None:
         if not as_json:
             click.echo("opdump: interrupted; what is there can be read, and completing again does the rest", err=True)
         sys.exit(EXIT_INTERRUPTED)
+    if all(rank.is_empty for rank in done.ranks):
+        click.echo(
+            f"opdump: error: {printable(str(done.path))}: MindSpore left no tensors in it: it dumps what it compiles alone (GRAPH_MODE, "
+            "@ms.jit), of the iterations and kernels that its data_dump.json names, and nothing where the compilation ended with "
+            "`Unexpected type Complex`",
+            err=True,
+        )
+        sys.exit(EXIT_ERROR)
     if done.problems:
         sys.exit(EXIT_ERROR)
     if not as_json:
@@ -95,6 +103,8 @@ def _report(done: Completion, *, as_json: bool) -> None:
 def _line(rank: CompletedRank, done: Completion) -> str:
     from opdump import amounts
 
+    if rank.is_empty:
+        return f"rank {rank.rank_id}: no tensors, nothing was changed: {rank.path}"
     if rank.was_complete:
         return f"rank {rank.rank_id}: complete already, nothing was changed: {rank.path}"
     words = [

@@ -55,6 +55,8 @@ class CompletedRank:
     path: str
     was_complete: bool = False
     """Whether nothing was left to do."""
+    is_empty: bool = False
+    """Whether MindSpore left no tensors there."""
     runs: int = 0
     steps: int = 0
     operators: int = 0
@@ -98,6 +100,9 @@ def complete(path: Path, statistics: Sequence[str] = (), *, progress: Progress |
             done.statistics = done.statistics or plan.statistic_category
             rank = CompletedRank(place.rank_id, str(place.root))
             done.ranks.append(rank)
+            if not state.files.runs:
+                rank.is_empty = True
+                continue
             if state.is_complete(StatisticEncoder(plan.statistic_category).header):
                 rank.was_complete = True
                 continue
@@ -147,10 +152,9 @@ class _RankCompletion:
             sink.flush()
             for writer, totals, ended in zip(writers, self._counts, self._ends, strict=True):
                 writer.end_run({**totals, COMPLETED: 1}, ended=ended)
-            if writers:
-                # A journal of another index would be applied to this one.
-                (self._root / METADATA / f"{INDEX_NAME}-journal").unlink(missing_ok=True)
-                os.replace(index / INDEX_NAME, self._root / METADATA / INDEX_NAME)
+            # A journal of another index would be applied to this one.
+            (self._root / METADATA / f"{INDEX_NAME}-journal").unlink(missing_ok=True)
+            os.replace(index / INDEX_NAME, self._root / METADATA / INDEX_NAME)
         finally:
             try:
                 sink.close()
@@ -271,18 +275,20 @@ class _RankCompletion:
 def _plan(root: Path, statistics: Sequence[str], done: Completion) -> DumpPlan:
     """What the dump was made with, as far as that is known, with the statistics that are wanted."""
     settings: dict[str, Any] = {"path": root.parent, "saved_data": "full"}
-    wanted: dict[str, Any] = {"statistic_category": list(statistics)} if statistics else {}
+    settings |= {"statistic_category": list(statistics)} if statistics else {}
     config = root / METADATA / CONFIG_NAME
-    plan: DumpPlan | None = None
+    default = resolve_plan(None, settings, environ={})  # raises where `statistics` are a mistake
+    plan = None
     if config.is_file():
-        try:
-            plan = resolve_plan(config, {**settings, **wanted}, environ={})
-        except ConfigError as error:
-            if wanted:
-                resolve_plan(None, {**settings, **wanted}, environ={})  # raises where these are the mistake
-            done.warnings.append(
-                f"the configuration of the dump cannot be used, statistics are the default ones: {error}"
-            )
-    if plan is None:
-        plan = resolve_plan(None, {**settings, **wanted}, environ={})
+        problem: ConfigError | None = None
+        # MindSpore takes steps that can match nothing.
+        for steps in ({}, {"iteration": "all"}):
+            try:
+                plan = resolve_plan(config, {**settings, **steps}, environ={})
+                break
+            except ConfigError as error:
+                problem = problem or error
+        if plan is None:
+            done.warnings.append(f"the configuration of the dump cannot be used, the default one is: {problem}")
+    plan = plan or default
     return replace(plan, config_text="", warnings=())
