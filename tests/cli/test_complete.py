@@ -304,10 +304,11 @@ def test_an_interrupt_leaves_a_dump_that_can_be_read(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from opdump.conversion import completion\n"
         "def stop(what, done, total):\n"
         "    if done == 200: raise KeyboardInterrupt\n"
-        "print(completion.complete(Path(sys.argv[1]), progress=stop).interrupted)"
+        "done = completion.complete(Path(sys.argv[1]), progress=stop)\n"
+        "print(done.interrupted, done.ranks[0].steps)"
     )
     ended = subprocess.run([sys.executable, "-c", program, dump], capture_output=True, text=True, check=True)
-    assert ended.stdout == "True\n"
+    assert ended.stdout == "True 1\n"
     assert len(list(dump.rglob("statistic.csv"))) == 1
     assert not [path for path in dump.rglob("*") if path.name.endswith(".part")]
     catalog = open_dump(dump)

@@ -149,6 +149,7 @@ class _RankCompletion:
             writers = [IndexWriter(index, self._facts(run)) for run, _ in self._runs]
             for step in self._files.steps:
                 self._complete_step(step, writers, sink)
+                self._rank.steps += 1
             sink.flush()
             for writer, totals, ended in zip(writers, self._counts, self._ends, strict=True):
                 writer.end_run({**totals, COMPLETED: 1}, ended=ended)
@@ -161,7 +162,6 @@ class _RankCompletion:
             finally:
                 shutil.rmtree(self._root / hidden, ignore_errors=True)
         self._rank.runs = len(self._runs)
-        self._rank.steps = len(self._files.steps)
 
     def _facts(self, run: Run) -> RunFacts:
         return RunFacts(
