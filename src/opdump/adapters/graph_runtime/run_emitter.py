@@ -10,6 +10,7 @@ recorder.end_step(0)
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from typing import Any
 
 from opdump.adapters.host import HostTensor
 from opdump.recorder import LiveTensor, Recorder
-from opdump.records import Frame, OpRecord, SkipReason
+from opdump.records import Frame, OpRecord, Phase, SkipReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class NamedOperator:
     stack: tuple[Frame, ...] = ()
     kernel: str = ""
     skip: SkipReason = ""
+    phase: Phase = "forward"
 
 
 class RunEmitter:
@@ -69,7 +71,7 @@ class GraphRun:
 
     `order` numbers the operators of the step as they are emitted; None where an operator's place in its graph (`task_id`) is its order.
     `executions` counts the executions of each operator in the step, by name; runs that are parts of one step share both.
-    `called_at` stands for the stack of operators that have none.
+    `called_at` stands for the stack of operators that have none; `device_id` is that of the emitter unless it is given.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class GraphRun:
         order: Iterator[int] | None = None,
         executions: Counter[str] | None = None,
         called_at: tuple[Frame, ...] = (),
+        device_id: int | None = None,
     ) -> None:
         self.recorder = emitter.recorder
         self.step = step
@@ -91,6 +94,13 @@ class GraphRun:
         self._order = order
         self._executions: Counter[str] = Counter() if executions is None else executions
         self._called_at = called_at
+        self._device_id = emitter.device_id if device_id is None else device_id
+
+    def on_device(self, device_id: int) -> GraphRun:
+        """The part of this run that another device makes."""
+        part = copy.copy(self)
+        part._device_id = device_id
+        return part
 
     @property
     def is_over(self) -> bool:
@@ -133,10 +143,11 @@ class GraphRun:
             step=self.step,
             net_name=self._net_name,
             graph_id=self._graph_id,
-            device_id=self._emitter.device_id,
+            device_id=self._device_id,
             order=self._next_order(operator) if order is None else order,
             task_id=operator.task_id,
             occurrence=occurrence,
+            phase=operator.phase,
             kernel=operator.kernel or operator.op_type,
             stack=operator.stack or self._called_at,
             arguments=operator.arguments,

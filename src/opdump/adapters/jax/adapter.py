@@ -1,0 +1,146 @@
+"""Captures what JAX computes, in compiled functions and operator by operator.
+
+with ADAPTER.attach(recorder, settings) as clock:
+    train()
+
+JAX is not imported here: it reads its settings when it is imported, and a program may set them before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from opdump.adapters.base import Settings
+from opdump.adapters.host import NumpyReader
+from opdump.errors import ConfigError
+from opdump.interpreter.first_import import after_import
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder
+
+if TYPE_CHECKING:
+    from opdump.adapters.jax.capture import Capture
+
+if importlib.util.find_spec("jax") is None:
+    raise ModuleNotFoundError("No module named 'jax'", name="jax")
+
+
+class JaxAdapter:
+    """Captures JAX programs."""
+
+    framework = "jax"
+
+    @property
+    def framework_version(self) -> str:
+        return importlib.metadata.version("jax")
+
+    @property
+    def device_target(self) -> str:
+        """To ask JAX would choose the device before the program does."""
+        bridge = sys.modules.get("jax._src.xla_bridge")
+        if bridge is not None and bridge.backends_are_initialized():
+            return str(bridge.get_backend().platform).upper()
+        return "CPU"
+
+    def reader(self, plan: DumpPlan) -> NumpyReader:
+        """A reader that takes what the plan wants of a tensor."""
+        return NumpyReader.of_plan(plan)
+
+    @contextmanager
+    def attach(self, recorder: Recorder, settings: Settings) -> Iterator[JaxSteps]:
+        """Captures while the block runs; what was begun is filed at its end.
+
+        Raises ConfigError for what a plan may ask of other frameworks alone.
+        """
+        _check(recorder.plan)
+        steps = JaxSteps(recorder, settings)
+        with ExitStack() as stack:
+            stack.callback(steps.close)
+            if "jax" in sys.modules:
+                steps.open()
+            else:
+                stack.callback(after_import("jax", lambda _: steps.open()))
+            yield steps
+
+
+class JaxSteps:
+    """The steps of a program, which may not have imported JAX yet."""
+
+    def __init__(self, recorder: Recorder, settings: Settings) -> None:
+        self._recorder = recorder
+        self._settings = settings
+        self._ended = 0
+        """Steps that `manual_step` ended before there was JAX."""
+        self._capture: Capture | None = None
+        self._end_step: Callable[[], None] | None = None
+        self._close: Callable[[], None] = lambda: None
+
+    @property
+    def step(self) -> int:
+        first = self._recorder.plan.initial_iteration + self._ended
+        return first if self._capture is None else self._capture.step
+
+    def manual_step(self) -> None:
+        """Ends the current iteration; from the first call on nothing else ends one."""
+        if self._end_step is None:
+            self._ended += 1
+        else:
+            self._end_step()
+
+    def open(self) -> None:
+        """JAX is there: its calls are seen from now on."""
+        pjit = importlib.import_module("jax._src.pjit")
+        from opdump.adapters.jax.capture import Capture
+        from opdump.adapters.jax.interception import Interception, unsupported
+        from opdump.adapters.jax.steps import Steps
+
+        around = self._recorder.circumstances
+        around.framework = "JAX"
+        lacks = unsupported(pjit)
+        if lacks:
+            around.unable = (
+                f"this JAX ({importlib.metadata.version('jax')}) cannot be captured: {lacks}; JAX 0.6 to 0.10 can"
+            )
+            return
+        steps = Steps(
+            self._recorder,
+            first=self.step,
+            manual=self._settings.steps == "manual" or bool(self._ended),
+            stop_after_dump=self._settings.stop_after_dump,
+        )
+        self._capture = capture = Capture(self._recorder, steps, device_id=self._settings.rank_id)
+        interception = Interception(pjit, capture.called, capture.may_hurry)
+        steps.began = lambda: interception.forget() if steps.is_wanted else None
+        self._end_step = steps.manual_step
+        interception.open()
+
+        def close() -> None:
+            interception.close()
+            capture.close()
+            steps.close()
+
+        self._close = close
+
+    def close(self) -> None:
+        """Ends the capture; what was begun is filed."""
+        self._close()
+
+
+def _check(plan: DumpPlan) -> None:
+    if plan.mode.watches:
+        raise ConfigError(
+            f"the mode {plan.captures!r} is there for PyTorch and ONNX Runtime alone: JAX writes into no memory twice"
+        )
+    if plan.selection == "marked":
+        raise ConfigError(
+            "dump_mode 2 and set_dump mark modules and functions of PyTorch; on JAX choose operators by name: "
+            'dump_mode 1 with "kernels"'
+        )
+
+
+ADAPTER = JaxAdapter()

@@ -1,0 +1,179 @@
+"""What is known of the functions that a program compiles: whose they are, what they are given, which of their results update arguments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from opdump.adapters.jax.frames import file_of_function, is_of_jax
+from opdump.adapters.jax.names import stack_text, value_name
+from opdump.adapters.jax.schedule import Level
+from opdump.adapters.jax.twin import Twin
+from opdump.adapters.jax.walk import HOST_CALLS, INLINED, inner_jaxpr, is_reference
+
+MOST_FUNCTIONS: Final = 512
+"""So many are known at once; a program whose shapes change all the time makes a new one for each."""
+EAGER_GRAPH: Final = 0
+"""The number of the graph of operators that the program runs one by one."""
+
+
+@dataclass(slots=True)
+class Function:
+    """One compiled function: a jaxpr, by the name that the program gives it."""
+
+    closed: Any
+    name: str
+    donated: Sequence[bool]
+    graph_id: int
+    argument_names: tuple[str, ...]
+    result_names: tuple[str, ...]
+    is_programs: bool
+    """Whether the program, or a library on JAX, has written it: else it is an operator that runs by itself."""
+    has_backward: bool
+    updates: dict[int, int]
+    """Results that are arguments after an update: the numbers of both."""
+    key: tuple[object, ...]
+    """The same for all jaxprs of a function."""
+    twin: Twin | None = None
+    obstacle: str = ""
+    """Why it has no twin."""
+    is_told: bool = False
+    """Its graph, and how far its twin is from it, are in the dump."""
+    materialised: Mapping[str, str] = field(default_factory=dict)
+    """What became of each operator in the compiled program, by its name."""
+    annotated: dict[int, tuple[Level, Level]] = field(default_factory=dict)
+    """Levels of the twin, and the same with these facts."""
+
+    @property
+    def returns_state(self) -> bool:
+        """Whether it gives back what it was given, updated: a step of a training."""
+        return any(self.donated) or bool(self.updates)
+
+
+class Functions:
+    """The functions of a program by their jaxprs."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Function] = {}
+        self._graphs: dict[tuple[object, ...], int] = {}
+        self._named: Counter[str] = Counter()
+
+    def of(self, closed: Any, name: str, donated: Sequence[bool]) -> Function:
+        known = self._known.get(id(closed))
+        if known is None or known.closed is not closed:
+            if len(self._known) >= MOST_FUNCTIONS:
+                self._known.pop(next(iter(self._known)))
+            known = self._known[id(closed)] = self._new(closed, name, donated)
+        return known
+
+    def _new(self, closed: Any, name: str, donated: Sequence[bool]) -> Function:
+        jaxpr = closed.jaxpr
+        debug_info = jaxpr.debug_info
+        source = getattr(debug_info, "func_src_info", "") or ""
+        is_programs = not is_of_jax(file_of_function(source))
+        stacks = [stack_text(equation.source_info.name_stack) for equation in jaxpr.eqns]
+        has_backward = any("transpose(" in stack for stack in stacks)
+        arguments = _named_values(getattr(debug_info, "arg_names", None), len(jaxpr.invars), "x")
+        results = _named_values(getattr(debug_info, "result_paths", None), len(jaxpr.outvars), "y")
+        key = (name, source, has_backward)
+        graph = EAGER_GRAPH
+        if is_programs:
+            graph = self._graphs.setdefault((key, tuple(map(str, closed.in_avals))), len(self._graphs) + 1)
+        return Function(
+            closed,
+            name,
+            donated,
+            graph,
+            arguments,
+            results,
+            is_programs,
+            has_backward,
+            _updates(closed, arguments, results, has_backward=has_backward) if is_programs else {},
+            key,
+        )
+
+
+def _named_values(paths: Sequence[str | None] | None, count: int, other: str) -> tuple[str, ...]:
+    """Names of arguments or results, each one of its own."""
+    if paths is None or len(paths) != count:
+        return tuple(f"{other}{place}" for place in range(count))
+    seen: Counter[str] = Counter()
+    names = []
+    for place, path in enumerate(paths):
+        name = value_name(path) if path else f"{other}{place}"
+        names.append(f"{name}_{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return tuple(names)
+
+
+def _updates(closed: Any, arguments: Sequence[str], results: Sequence[str], *, has_backward: bool) -> dict[int, int]:
+    """Which results have the type, the shape and, below the root, the path of an argument.
+
+    A single array has no path: it counts where the function differentiates something.
+    """
+    waiting: dict[tuple[str, str], list[int]] = {}
+    for place, (name, aval) in enumerate(zip(arguments, closed.in_avals, strict=True)):
+        for path in _paths(name):
+            waiting.setdefault((path, aval.str_short()), []).append(place)
+    found: dict[int, int] = {}
+    for place, (name, aval) in enumerate(zip(results, closed.out_avals, strict=True)):
+        for path in _paths(name):
+            free = [each for each in waiting.get((path, aval.str_short()), ()) if each not in found.values()]
+            if free:
+                found[place] = free[0]
+                break
+    if not found and has_backward:
+        for place, aval in enumerate(closed.out_avals):
+            same = [
+                each
+                for each, other in enumerate(closed.in_avals)
+                if other.str_short() == aval.str_short() and aval.ndim
+            ]
+            free = [each for each in same if each not in found.values()]
+            if free:
+                found[place] = free[0]
+    return found
+
+
+def _paths(name: str) -> Iterator[str]:
+    """What follows the first part of a name, and the second: `result.0.params.kernel` has `0.params.kernel` and `params.kernel`."""
+    parts = name.split(".")
+    for first in (1, 2):
+        if len(parts) > first:
+            yield ".".join(parts[first:])
+
+
+def obstacle_of(closed: Any) -> str:
+    """Why a function cannot be run twice; empty where it can."""
+    for name in _primitives(closed.jaxpr):
+        if name in HOST_CALLS and name not in ("debug_callback", "debug_print"):
+            return f"it calls the program on the host ({name}), which a second run would call again"
+    if any(is_reference(aval) for aval in closed.in_avals):
+        return "it writes into arrays of the program (jax.Ref)"
+    return ""
+
+
+def _primitives(jaxpr: Any) -> Iterator[str]:
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            for each in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(each, "jaxpr", each)
+                if hasattr(inner, "eqns"):
+                    yield from _primitives(inner)
+
+
+def single_operator(closed: Any) -> Any:
+    """The one equation of a function that is an operator; None where it has more, or one with a body."""
+    jaxpr = closed.jaxpr
+    while len(jaxpr.eqns) == 1 and jaxpr.eqns[0].primitive.name in INLINED:
+        inner = inner_jaxpr(jaxpr.eqns[0])
+        jaxpr = getattr(inner, "jaxpr", inner)
+    return jaxpr.eqns[0] if len(jaxpr.eqns) == 1 else None
+
+
+def has_bodies(closed: Any) -> bool:
+    """Whether loops, branches or shards are in it."""
+    return bool({"scan", "while", "cond", "shard_map"}.intersection(_primitives(closed.jaxpr)))

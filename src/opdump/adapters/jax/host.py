@@ -1,0 +1,89 @@
+"""Arrays of JAX as tensors in the memory of this process.
+
+The memory of an array is read through its address. `numpy.asarray` of it would leave a reference in the array, and with that JAX could not
+give its memory to the function that the program donates it to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from opdump.adapters.host import HostTensor
+from opdump.adapters.host.element_types import BY_DTYPE
+
+Array = npt.NDArray[Any]
+_NARROW: Final = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
+"""Types of which several elements may lie in a byte."""
+
+
+def numbers_of(array: Any) -> Any:
+    """The array itself; of keys of random numbers the numbers in them, which are an array of their own."""
+    return jax.random.key_data(array) if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+
+
+def copied(array: Any, dtype: Any = None) -> Array | str:
+    """The elements of an array that the program holds, in memory of their own; its type as text where no array stands for it.
+
+    Of an array that lies on several devices, all of it. Elements that other processes hold are not there: then it is a text, too.
+    """
+    found = borrowed(array, dtype)
+    return found.copy() if isinstance(found, np.ndarray) and not found.flags.owndata else found
+
+
+def borrowed(array: Any, dtype: Any = None) -> Array | str:
+    """The same in the memory of the array where it can be read there: to be used before the program goes on.
+
+    What is no array of JAX, a number of Python or an array of numpy, is given in the type that a function takes it in.
+    """
+    if "Ref" in type(jax.typeof(array)).__name__:
+        return str(jax.typeof(array))
+    if not isinstance(array, jax.Array):
+        return np.asarray(array, dtype)
+    array = numbers_of(array)
+    if not array.is_fully_addressable:
+        return f"{array.dtype.name} of several processes"
+    array.block_until_ready()
+    if array.dtype.name in _NARROW:
+        return np.array(array)
+    shards = array.addressable_shards
+    if len(shards) == 1 or array.is_fully_replicated:
+        return _at_address(shards[0].data)
+    whole = np.empty(array.shape, array.dtype)
+    for shard in shards:
+        whole[shard.index] = _at_address(shard.data)
+    return whole
+
+
+def _at_address(array: Any) -> Array:
+    if array.nbytes == 0 or array.device.platform != "cpu":
+        return np.array(array)
+    memory = (ctypes.c_char * array.nbytes).from_address(array.unsafe_buffer_pointer())
+    return np.frombuffer(memory, array.dtype).reshape(array.shape)
+
+
+def host_tensor(array: Array | str, *, stays: bool = True) -> HostTensor | str:
+    """For a reader. An array that does not stay as it is, since its memory is the program's, is copied where that is needed later."""
+    if isinstance(array, str):
+        return array
+    element = BY_DTYPE.get(array.dtype.name)
+    if element is None:
+        return str(array.dtype.name)
+    if element.bits >= 8:
+        return HostTensor.of_array(array, element, stays=stays)
+    packed = _packed(array, element.bits)
+    return HostTensor(element, array.shape, packed.ctypes.data, packed, stays=True)
+
+
+def _packed(array: Array, bits: int) -> Array:
+    """Elements below 8 bits, of which numpy keeps one in each byte: the first one in the lowest bits."""
+    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & np.uint8((1 << bits) - 1)
+    per_byte = 8 // bits
+    codes = np.concatenate([codes, np.zeros(-len(codes) % per_byte, np.uint8)]).reshape(-1, per_byte)
+    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
+    packed: Array = np.bitwise_or.reduce(codes << shifts, axis=1)
+    return packed

@@ -1,0 +1,66 @@
+"""What became of the operators of a jaxpr in the program that XLA compiled: each has its own instruction, was fused into one, or is gone."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from opdump.adapters.jax.names import parts_of
+from opdump.adapters.jax.schedule import Level
+
+YES: Final = "yes"
+ABSENT: Final = "absent"
+_BEGIN: Final = re.compile(r"^(ENTRY )?%?([\w.\-]+)[^=]*\{\s*$")
+_INSTRUCTION: Final = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
+_CALLS: Final = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
+_OP_NAME: Final = re.compile(r'op_name="([^"]*)"')
+_BODIES: Final = frozenset(
+    {"while", "body", "cond", "closed_call", "scan", "shard_map", "checkpoint", "rematted_computation"}
+)
+
+
+def materialised(executable: Any, level: Level) -> dict[str, str]:
+    """By the name of each operator: `yes`, `fused into {instruction}` or `absent`; empty where XLA does not tell.
+
+    An instruction names the equation that it comes from (`op_name`); several equations of one name are not told apart.
+    """
+    text = _text_of(executable)
+    if not text:
+        return {}
+    found = _instructions(text)
+    return {equation.operator.op_name: found.get(_normal(equation.hlo_name), ABSENT) for equation in level.each()}
+
+
+def _text_of(executable: Any) -> str:
+    try:
+        modules = executable.runtime_executable().hlo_modules()
+    except Exception:  # noqa: BLE001  a device without such a text; the fact is then unknown, and says so
+        return ""
+    return "\n".join(module.to_string() for module in modules)
+
+
+def _instructions(text: str) -> dict[str, str]:
+    """What became of each equation, by its normal name."""
+    within: dict[str, list[str]] = {}
+    fused: dict[str, str] = {}
+    computation = ""
+    for line in text.splitlines():
+        if (begin := _BEGIN.match(line)) is not None:
+            computation = begin[2]
+        elif (instruction := _INSTRUCTION.match(line)) is not None:
+            if " fusion(" in line and (called := _CALLS.search(line)) is not None:
+                fused[called[1]] = instruction[1]
+            if (name := _OP_NAME.search(line)) is not None:
+                within.setdefault(computation, []).append(name[1])
+    found: dict[str, str] = {}
+    for computation, names in within.items():
+        outcome = f"fused into {fused[computation]}" if computation in fused else YES
+        for name in names:
+            key = _normal(name.partition("/")[2])
+            if found.get(key) != YES:
+                found[key] = outcome
+    return found
+
+
+def _normal(name: str) -> str:
+    return "/".join(part for part in parts_of(name) if part not in _BODIES and not part.startswith("branch_"))

@@ -1,0 +1,200 @@
+"""What a twin gives, and in which order: the operators of a jaxpr, with where the values that they read and wrote are to be found.
+
+A jaxpr is a *level*; so is the body of a loop or a branch in it. The values of a level that somebody wants are its *taps*: one array
+each, with an axis for the trips in front of it for each loop around the level.
+
+    Tap(3)              the fourth tap of the level
+    Argument(0)         the first argument of the function, as the program gave it
+    Constant(0)         a constant of the jaxpr
+    Outer(ref)          a value of the level around this one
+    Row(ref)            the row of a value of the level around this one that the trip reads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from opdump.adapters.graph_runtime import NamedOperator
+from opdump.graph import GraphNode
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A value that no array stands for; `kind` is what it is."""
+
+    kind: str
+
+
+Ref: TypeAlias = "Tap | Argument | Constant | Outer | Row | Opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One input or output of an operator. `source` is its producer, as a graph names it."""
+
+    slot: int
+    ref: Ref
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """One operator of a level. Without slots it leaves no data, and `operator.skip` says why."""
+
+    operator: NamedOperator
+    node: GraphNode
+    hlo_name: str
+    """What the instructions of a compiled program say that they come from, without the name of the function."""
+    inputs: tuple[Slot, ...] = ()
+    outputs: tuple[Slot, ...] = ()
+
+    def with_facts(self, materialised: Mapping[str, str]) -> Equation:
+        operator = self.operator
+        facts = {"source": "twin", "materialised": materialised.get(operator.op_name, "unknown")}
+        return replace(self, operator=replace(operator, arguments={**operator.arguments, **facts}))
+
+
+@dataclass(slots=True)
+class Level:
+    """What ran in a level, in order."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    def equations(self) -> int:
+        """How many operators stand in it and in the levels within, each once."""
+        return sum(1 if isinstance(entry, Equation) else entry.equations() for entry in self.entries)
+
+    def with_facts(self, materialised: Mapping[str, str]) -> Level:
+        """The same with facts among the arguments of each operator: that a twin computed it, and what became of it in the program."""
+        return Level([entry.with_facts(materialised) for entry in self.entries])
+
+    def each(self) -> Iterator[Equation]:
+        """Those operators."""
+        for entry in self.entries:
+            if isinstance(entry, Equation):
+                yield entry
+            else:
+                for level in entry.inner:
+                    yield from level.each()
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A loop with a known number of trips. `taps` are those of the body as taps of the level around it, in their order."""
+
+    body: Level
+    taps: tuple[int, ...]
+    length: int
+    reverse: bool
+
+    def with_facts(self, materialised: Mapping[str, str]) -> Scan:
+        return replace(self, body=self.body.with_facts(materialised))
+
+    @property
+    def inner(self) -> tuple[Level, ...]:
+        return (self.body,)
+
+    def equations(self) -> int:
+        return self.body.equations()
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """A loop that ends when its condition does.
+
+    `trips` is the tap that counts them, `capacity` how many rows the taps of `condition` and `body` have; `last` is the condition
+    that failed, with its values in the level around the loop.
+    """
+
+    condition: Level
+    body: Level
+    last: Level
+    condition_taps: tuple[int, ...]
+    body_taps: tuple[int, ...]
+    trips: int
+    capacity: int
+
+    def with_facts(self, materialised: Mapping[str, str]) -> While:
+        return replace(
+            self,
+            condition=self.condition.with_facts(materialised),
+            body=self.body.with_facts(materialised),
+            last=self.last.with_facts(materialised),
+        )
+
+    @property
+    def inner(self) -> tuple[Level, ...]:
+        return self.condition, self.body
+
+    def equations(self) -> int:
+        return self.condition.equations() + self.body.equations()
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """Levels of which one ran: the one that `index` names. The taps of each are taps of the level around them."""
+
+    index: Ref
+    levels: tuple[Level, ...]
+    taps: tuple[tuple[int, ...], ...]
+
+    def with_facts(self, materialised: Mapping[str, str]) -> Branches:
+        return replace(self, levels=tuple(level.with_facts(materialised) for level in self.levels))
+
+    @property
+    def inner(self) -> tuple[Level, ...]:
+        return self.levels
+
+    def equations(self) -> int:
+        return sum(level.equations() for level in self.levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """What ran on each device of a mesh: the taps have an axis for the `count` devices in front."""
+
+    body: Level
+    taps: tuple[int, ...]
+    count: int
+
+    def with_facts(self, materialised: Mapping[str, str]) -> Shards:
+        return replace(self, body=self.body.with_facts(materialised))
+
+    @property
+    def inner(self) -> tuple[Level, ...]:
+        return (self.body,)
+
+    def equations(self) -> int:
+        return self.body.equations()
+
+
+Entry: TypeAlias = "Equation | Scan | While | Branches | Shards"
+Value: TypeAlias = Any
+"""An array, or a tracer of one."""
