@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator, OperatorSelection, RunEmitter, live_tensor
 from opdump.adapters.jax.deviation import deviation
 from opdump.adapters.jax.emission import Emitter, Given

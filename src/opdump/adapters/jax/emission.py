@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,8 +108,7 @@ class Emitter:
             elif isinstance(entry, Branches):
                 # As `lax.switch` does with an index that names no branch.
                 which = int(np.clip(int(values.array(entry.index)), 0, len(entry.levels) - 1))
-                taps = entry.taps[which]
-                inner = _Values(self._given, lambda index: values.tap(taps[index]), values)
+                inner = _Values(self._given, partial(_tap_of, values, entry.taps[which]), values)
                 self._level(entry.levels[which], inner, run)
             else:
                 self._shards(entry, values, run)
@@ -129,6 +129,10 @@ class Emitter:
 
     def _inside(self, values: _Values, taps: Sequence[int], row: int) -> _Values:
         return _Values(self._given, lambda index: values.tap(taps[index])[row, ...], values, row)
+
+
+def _tap_of(around: _Values, taps: Sequence[int], index: int) -> Any:
+    return around.tap(taps[index])
 
 
 def _live(slots: Sequence[Slot], values: _Values) -> list[LiveTensor]:

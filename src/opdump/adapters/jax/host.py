@@ -32,7 +32,7 @@ def copied(array: Any, dtype: Any = None) -> Array | str:
     Of an array that lies on several devices, all of it. Elements that other processes hold are not there: then it is a text, too.
     """
     found = borrowed(array, dtype)
-    return found.copy() if isinstance(found, np.ndarray) and not found.flags.owndata else found
+    return np.array(found) if isinstance(found, np.ndarray) else found
 
 
 def borrowed(array: Any, dtype: Any = None) -> Array | str:
@@ -63,7 +63,8 @@ def _at_address(array: Any) -> Array:
     if array.nbytes == 0 or array.device.platform != "cpu":
         return np.array(array)
     memory = (ctypes.c_char * array.nbytes).from_address(array.unsafe_buffer_pointer())
-    return np.frombuffer(memory, array.dtype).reshape(array.shape)
+    found: Array = np.frombuffer(memory, array.dtype).reshape(array.shape)
+    return found
 
 
 def host_tensor(array: Array | str, *, stays: bool = True) -> HostTensor | str:

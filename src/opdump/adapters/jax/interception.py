@@ -76,6 +76,7 @@ class Interception:
 
         self._replacements.replace(self._pjit, CALL, call)
         self._replacements.replace(self._pjit, FAST_PATH, fast_path)
+        self._see_compiled_ahead()
         self.forget()
 
     def _program_runs(self, real: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -85,8 +86,6 @@ class Interception:
             return real(*arguments, **keywords)
         finally:
             self._here.is_inside = True
-
-        self._see_compiled_ahead()
 
     def _see_compiled_ahead(self) -> None:
         """Functions that the program compiles itself: `jit(f).lower(x).compile()`. JAX says nothing of the jaxpr when they are called."""
@@ -114,7 +113,8 @@ class Interception:
             if traced is None or getattr(self._here, "is_inside", False):
                 return execute(compiled, *arguments, **keywords)
             leaves = tree_leaves((arguments, keywords))
-            flat = (*getattr(traced, "_consts", ()), *leaves)
+            constants = tuple(getattr(traced, "_consts", ()))
+            flat = (*constants, *leaves)
             if len(flat) != len(traced.jaxpr.in_avals) or any(isinstance(each, Tracer) for each in leaves):
                 return execute(compiled, *arguments, **keywords)
             answers = []
@@ -123,10 +123,10 @@ class Interception:
                 answers.append(self._program_runs(execute, (compiled, *arguments), keywords))
                 return tree_leaves(answers[0]), compiled._executable
 
-            donated = traced._params.get("donated_invars", ())
+            donated = (False,) * len(constants) + tuple(info.donated for info in tree_leaves(traced.args_info))
             self._here.is_inside = True
             try:
-                self._handler(real, flat, traced.jaxpr, traced.fun_name, tuple(donated))
+                self._handler(real, flat, traced.jaxpr, traced.fun_name, donated)
             finally:
                 self._here.is_inside = False
             return answers[0]

@@ -55,8 +55,8 @@ def _instructions(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for computation, names in within.items():
         outcome = f"fused into {fused[computation]}" if computation in fused else YES
-        for name in names:
-            key = _normal(name.partition("/")[2])
+        for op_name in names:
+            key = _normal(op_name.partition("/")[2])
             if found.get(key) != YES:
                 found[key] = outcome
     return found

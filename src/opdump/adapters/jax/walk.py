@@ -506,7 +506,7 @@ def _carry_facts(entered: Sequence[Made], given: Sequence[Made]) -> None:
 
 
 def _is_key(aval: Any) -> bool:
-    return jax.dtypes.issubdtype(getattr(aval, "dtype", None), jax.dtypes.prng_key)
+    return bool(jax.dtypes.issubdtype(getattr(aval, "dtype", None), jax.dtypes.prng_key))
 
 
 def _opaque_kind(value: Any) -> str | None:
@@ -555,7 +555,8 @@ def _varying(value: Any, axes: tuple[str, ...]) -> Any:
 
 def _varies_on(aval: Any) -> frozenset[str]:
     """The axes of a mesh on which a value differs; JAX 0.9 and later name them elsewhere."""
-    found = getattr(getattr(aval, "mat", None), "varying", None)
+    kind = getattr(aval, "mat", None) or getattr(aval, "manual_axis_type", None)
+    found = getattr(kind, "varying", None)
     return frozenset(found if found is not None else getattr(aval, "vma", None) or ())
 
 
