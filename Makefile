@@ -3,6 +3,7 @@
 #   make demo        a small residual network, trained and dumped; it sets up what that needs and no more
 #   make test        the suite (PyTorch is the only framework it needs); of its longest tests a choice, told at the end
 #   make test-tensorflow   the TensorFlow adapter, in environments with TensorFlow 2.21 and 2.15 (a large download)
+#   make test-jax    the JAX adapter, in environments with JAX 0.10 and 0.6
 #   make parity      against real peers, each in an environment of its own (a large download), and test-tensorflow
 #   make test-all    test and parity, with all cases of the longest tests
 #   make forced-device   every program of the example set in every mode, as if on a device: half an hour
@@ -36,7 +37,7 @@ CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
 # `make` works from any shell: another project's module path must not leak in.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-all test-core test-tensorflow parity forced-device lint format bench bench-diagnosis docs wheel changelog clean
+.PHONY: help setup demo test test-all test-core test-tensorflow test-jax parity forced-device lint format bench bench-diagnosis docs wheel changelog clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -79,7 +80,11 @@ test-tensorflow:
 	tests/parity/run --set-up .venv-tensorflow .venv-tensorflow215
 	WORKERS=$(WORKERS) tests/tensorflow/run $(SAMPLED) $(PYTEST_ARGS)
 
-parity: setup test-tensorflow
+test-jax:
+	tests/parity/run --set-up .venv-jax .venv-jax06
+	WORKERS=$(WORKERS) tests/jax/run $(SAMPLED) $(PYTEST_ARGS)
+
+parity: setup test-tensorflow test-jax
 	tests/parity/run $(SAMPLED)
 
 forced-device: setup

@@ -23,6 +23,7 @@ from opdump.tensorflow.installation import install_on_import
 from opdump.tensorflow.recordings import SessionOptions, adapter_module
 
 _DROP_INS: Final = ("npu_bridge", "npu_device")
+_ON_JAX: Final = frozenset({"jax", "flax", "optax", "equinox", "haiku"})
 _OF_VERSION_1: Final = frozenset(
     {
         *(
@@ -59,6 +60,8 @@ class ScriptFacts:
             return "torch"
         if self.imports & {"tensorflow", "keras", *_DROP_INS}:
             return "tensorflow"
+        if self.imports & _ON_JAX:
+            return "jax"
         return next((name for name in FRAMEWORKS.names() if name in self.imports), "torch")
 
     @property

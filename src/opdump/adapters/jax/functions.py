@@ -77,7 +77,8 @@ class Functions:
         has_backward = any("transpose(" in stack for stack in stacks)
         arguments = _named_values(getattr(debug_info, "arg_names", None), len(jaxpr.invars), "x")
         results = _named_values(getattr(debug_info, "result_paths", None), len(jaxpr.outvars), "y")
-        key = (name, source, has_backward)
+        # JAX gives the parts that it makes of a function, to differentiate it, the same name.
+        key = (name, source, has_backward, len(jaxpr.invars), len(jaxpr.outvars))
         graph = EAGER_GRAPH
         if is_programs:
             graph = self._graphs.setdefault((key, tuple(map(str, closed.in_avals))), len(self._graphs) + 1)

@@ -10,7 +10,7 @@ from opdump.adapters.jax.schedule import Level
 
 YES: Final = "yes"
 ABSENT: Final = "absent"
-_BEGIN: Final = re.compile(r"^(ENTRY )?%?([\w.\-]+)[^=]*\{\s*$")
+_BEGIN: Final = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{\s*$")
 _INSTRUCTION: Final = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
 _CALLS: Final = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _OP_NAME: Final = re.compile(r'op_name="([^"]*)"')
@@ -63,4 +63,4 @@ def _instructions(text: str) -> dict[str, str]:
 
 
 def _normal(name: str) -> str:
-    return "/".join(part for part in parts_of(name) if part not in _BODIES and not part.startswith("branch_"))
+    return "/".join(part for part in parts_of(name) if part not in _BODIES and part != "jit(main)" and not part.startswith("branch_"))

@@ -1,0 +1,107 @@
+"""Which calls are steps, and which are left to the fast path of JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from opdump.plan import KernelPattern
+from tests.jax.capture.recording import recorded
+
+W = np.ones((3, 2), np.float32)
+X = np.ones((4, 3), np.float32)
+
+
+def loss(params: Any, x: Any) -> Any:
+    return jnp.tanh(x @ params["w"]).sum()
+
+
+def update(params: Any, x: Any) -> Any:
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, x))
+
+
+def test_a_step_is_a_call_of_what_updates_its_arguments() -> None:
+    step, evaluate = jax.jit(update), jax.jit(loss)
+    params = {"w": W}
+    with recorded() as recording:
+        for _ in range(3):
+            params = step(params, X)
+            evaluate(params, X)
+            evaluate(params, X)
+    calls = [(op.op_name, op.step) for op in recording.ops(op_type="jit")]
+    assert calls == [
+        (name, number)
+        for number in range(3)
+        for name in ("Default/update-jit", "Default/loss-jit", "Default/loss-jit")
+    ]
+
+
+def test_two_functions_that_update_in_turn_are_one_step() -> None:
+    first, second = jax.jit(update), jax.jit(lambda params, x: update(params, x))
+    one, other = {"w": W}, {"w": W}
+    with recorded() as recording:
+        for _ in range(3):
+            one, other = first(one, X), second(other, X)
+    assert [op.step for op in recording.ops(op_type="jit")] == [0, 0, 1, 1, 2, 2]
+
+
+def test_inference_is_a_step_a_call() -> None:
+    predict = jax.jit(loss)
+    with recorded(steps="1") as recording:
+        for _ in range(3):
+            predict({"w": W}, X)
+    assert [op.step for op in recording.ops(op_type="jit")] == [1]
+
+
+def test_another_batch_size_is_the_same_function() -> None:
+    step = jax.jit(update)
+    params = {"w": W}
+    with recorded() as recording:
+        for size in (4, 4, 2):
+            params = step(params, X[:size])
+    assert [(op.step, op.graph_id) for op in recording.ops(op_type="jit")] == [(0, 1), (1, 1), (2, 2)]
+
+
+def test_a_transformed_function_is_no_second_step() -> None:
+    inner = jax.jit(loss)
+    with recorded() as recording:
+        for _ in range(2):
+            jax.value_and_grad(inner)({"w": W}, X)
+    assert sorted({op.step for op in recording.ops(op_type="jit")}) == [0, 1]
+
+
+def test_steps_by_hand() -> None:
+    step = jax.jit(update)
+    with recorded(manual=True) as recording:
+        step({"w": W}, X)
+        step({"w": W}, X)
+        recording.clock.manual_step()
+        step({"w": W}, X)
+    assert [op.step for op in recording.ops(op_type="jit")] == [0, 0, 1]
+
+
+def test_only_what_is_asked_for_is_given_back_by_the_twin() -> None:
+    step = jax.jit(update)
+    with recorded(selection="kernels", kernels=(KernelPattern.parse("tanh"),)) as recording:
+        step({"w": W}, X)
+    assert {op.op_type for op in recording.ops(graph_id=1)} >= {"tanh"}
+    assert "dot_general" not in {op.op_type for op in recording.ops(graph_id=1)}
+    assert recording.recorder.matched_kernels == {"tanh"}
+
+
+def test_small_functions_take_the_fast_path_outside_of_wanted_steps() -> None:
+    step = jax.jit(update)
+    params, seen = {"w": W}, []
+    values = jnp.ones(3)
+    with recorded(steps="5") as recording:
+        for number in range(8):
+            params = step(params, X)
+            values = values + 1
+            seen.append((number, recording.clock.step))
+    # Once no later step is wanted nothing is counted any more.
+    assert [step for _, step in seen][:6] == list(range(6))
+    eager = [op for op in recording.ops(graph_id=0) if op.op_type == "add"]
+    assert [op.step for op in eager] == [5]
