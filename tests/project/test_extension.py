@@ -252,4 +252,4 @@ def test_a_framework_that_nobody_adds_is_named_with_those_that_are_there(install
     script = EXAMPLE / "train.py"
     done = python(installed, "-m", "opdump", "run", "--framework", "caffe", "--path", "dump", script, cwd=tmp_path)
     assert done.returncode == 1
-    assert 'framework is \'caffe\', expected "auto", "torch", "tensorflow" or "toyflow"' in done.stderr
+    assert 'framework is \'caffe\', expected "auto", "torch", "tensorflow", "jax" or "toyflow"' in done.stderr

@@ -33,14 +33,15 @@ def test_a_step_is_a_call_of_what_updates_its_arguments() -> None:
             evaluate(params, X)
     calls = [(op.op_name, op.step) for op in recording.ops(op_type="jit")]
     assert calls == [
-        (name, number)
-        for number in range(3)
-        for name in ("Default/update-jit", "Default/loss-jit", "Default/loss-jit")
+        (name, number) for number in range(3) for name in ("Default/update-jit", "Default/loss-jit", "Default/loss-jit")
     ]
 
 
 def test_two_functions_that_update_in_turn_are_one_step() -> None:
-    first, second = jax.jit(update), jax.jit(lambda params, x: update(params, x))
+    def other_update(params: Any, x: Any) -> Any:
+        return update(params, 2 * x)
+
+    first, second = jax.jit(update), jax.jit(other_update)
     one, other = {"w": W}, {"w": W}
     with recorded() as recording:
         for _ in range(3):

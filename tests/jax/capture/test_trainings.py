@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import jax
@@ -78,9 +78,11 @@ def test_values_of_a_convolutional_network_are_those_of_eager_evaluation() -> No
     assert different == []
 
 
-def eagerly(closed: Any, given: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Each equation, evaluated by itself."""
-    values = dict(zip(closed.jaxpr.invars, given, strict=True)) | dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+def eagerly(closed: Any, given: list[Any]) -> Generator[tuple[str, list[Any]], None, list[Any]]:
+    """Each equation, evaluated by itself; at the end the results."""
+    values = dict(zip(closed.jaxpr.invars, given, strict=True)) | dict(
+        zip(closed.jaxpr.constvars, closed.consts, strict=True)
+    )
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else values[atom]

@@ -63,4 +63,8 @@ def _instructions(text: str) -> dict[str, str]:
 
 
 def _normal(name: str) -> str:
-    return "/".join(part for part in parts_of(name) if part not in _BODIES and part != "jit(main)" and not part.startswith("branch_"))
+    return "/".join(
+        part
+        for part in parts_of(name)
+        if part not in _BODIES and part != "jit(main)" and not part.startswith("branch_")
+    )
