@@ -1,7 +1,7 @@
 """What a capture costs a training in JAX: `python -m benchmarks.jax_steps`, where JAX, flax and optax are (`make test-jax` sets .venv-jax up).
 
-Prints ratios to the plain step, measured in one process: a few plain steps, then steps under a capture of which every second is dumped, then
-plain steps again. A dumped step has statistics of everything and its files.
+Prints ratios to the plain step, measured in one process: a few plain steps, then steps under a capture of which every fourth is dumped, then
+plain steps again. A dumped step has statistics of everything and its files, which are written when the step after it begins: both count.
 """
 
 from __future__ import annotations
@@ -91,21 +91,20 @@ def measure(name: str, step: Callable[[Any], Any], state: Any) -> None:
     function = jax.jit(step, donate_argnums=0)
     state, _ = timed(function, state, 2)
     state, plain = timed(function, state, ROUNDS)
-    wanted = "|".join(str(number) for number in range(0, 2 * ROUNDS, 2))
+    wanted = "|".join(str(number) for number in range(0, 4 * ROUNDS, 4))
     with (
         tempfile.TemporaryDirectory() as place,
         opdump.capture(path=f"{place}/dump", saved_data="statistic", iteration=wanted, framework="jax") as dump,
     ):
-        state, first = timed(function, state, 1)
-        state, not_dumped = timed(function, state, 1)
-        state, times = timed(function, state, 2 * ROUNDS - 2)
-        not_dumped += times[1::2]
-        tensors = dump.operators
+        state, times = timed(function, state, 4 * ROUNDS)
+        operators = dump.operators // ROUNDS
     state, again = timed(function, state, ROUNDS)
     usual = statistics.median(plain + again[1:])
+    not_dumped = statistics.median(times[2::4] + times[3::4])
+    dumped = statistics.median(one + after - not_dumped for one, after in zip(times[4::4], times[5::4], strict=True))
     print(
-        f"{name:8}{usual * 1e3:10.1f}{statistics.median(not_dumped) / usual:12.2f}"
-        f"{statistics.median(times[0::2]) / usual:10.2f}{first[0]:16.1f}{tensors // ROUNDS:12}"
+        f"{name:8}{usual * 1e3:10.1f}{not_dumped / usual:12.2f}{dumped / usual:10.2f}{times[0]:16.1f}{operators:12}",
+        flush=True,
     )
 
 

@@ -75,7 +75,7 @@ class GPT(linen.Module):
 
 
 def gpt() -> tuple[Step, Any, tuple[Any, ...]]:
-    model, optimizer = GPT(), optax.adamw(1e-3)
+    model, optimizer = GPT(), optax.adam(1e-3)
     key = jax.random.key(1)
     params = jax.jit(model.init)({"params": key, "dropout": key}, TOKENS)
 

@@ -7,6 +7,7 @@ give its memory to the function that the program donates it to.
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any, Final
 
 import jax
@@ -14,16 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.adapters.host import HostTensor
-from opdump.adapters.host.element_types import BY_DTYPE
+from opdump.adapters.host.element_types import BY_DTYPE, ElementType
 
 Array = npt.NDArray[Any]
 _NARROW: Final = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
 """Types of which several elements may lie in a byte."""
 
 
-def numbers_of(array: Any) -> Any:
-    """The array itself; of keys of random numbers the numbers in them, which are an array of their own."""
-    return jax.random.key_data(array) if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+@functools.cache
+def _element_of(dtype: np.dtype[Any]) -> ElementType | None:
+    """What is known of a type; None where no array stands for it. numpy takes long to tell the name."""
+    return BY_DTYPE.get(dtype.name)
 
 
 def copied(array: Any, dtype: Any = None) -> Array | str:
@@ -40,16 +42,18 @@ def borrowed(array: Any, dtype: Any = None) -> Array | str:
 
     What is no array of JAX, a number of Python or an array of numpy, is given in the type that a function takes it in.
     """
-    if "Ref" in type(jax.typeof(array)).__name__:
-        return str(jax.typeof(array))
     if not isinstance(array, jax.Array):
-        return np.asarray(array, dtype)
-    array = numbers_of(array)
+        aval = jax.typeof(array)
+        return str(aval) if "Ref" in type(aval).__name__ else np.asarray(array, dtype)
+    if not isinstance(array.dtype, np.dtype):
+        array = jax.random.key_data(array)
+    array.block_until_ready()
+    if _element_of(array.dtype) is None or array.dtype.name in _NARROW:
+        return np.array(array)
+    if len(array.sharding.device_set) == 1:
+        return _at_address(array)
     if not array.is_fully_addressable:
         return f"{array.dtype.name} of several processes"
-    array.block_until_ready()
-    if array.dtype.name in _NARROW:
-        return np.array(array)
     shards = array.addressable_shards
     if len(shards) == 1 or array.is_fully_replicated:
         return _at_address(shards[0].data)
@@ -71,7 +75,7 @@ def host_tensor(array: Array | str, *, stays: bool = True) -> HostTensor | str:
     """For a reader. An array that does not stay as it is, since its memory is the program's, is copied where that is needed later."""
     if isinstance(array, str):
         return array
-    element = BY_DTYPE.get(array.dtype.name)
+    element = _element_of(array.dtype)
     if element is None:
         return str(array.dtype.name)
     if element.bits >= 8:
