@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from opdump.comparison.trace import Trace, has_elements, leaf_name
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
+_STEPS: Final = 8
+"""So many steps back a tensor without a name is known again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,38 @@ class Integrity:
     """What the storages held at the end, and who wrote it: tensors without a name go from step to step as well."""
     came_from: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
     """Inputs that nobody in the step wrote and that a storage held at the end of the step before: who wrote it there."""
+    left_earlier: dict[Digest, int] = field(default_factory=dict)
+    """What the storages held at the end of steps before that, and how many steps ago: two optimizers may step in turn."""
+    came_earlier: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Inputs that hold that, and how many steps ago it was left."""
+
+    @property
+    def found_again(self) -> set[tuple[int, int]]:
+        """Inputs that nobody in the step wrote and that a step before left."""
+        return {*self.inherited, *self.came_from, *self.came_earlier}
+
+
+def were_left_alike(
+    a: Integrity, at_a: tuple[int, int], b: Integrity, at_b: tuple[int, int], b_of_before: Mapping[int, int]
+) -> bool:
+    """Whether an input of each run is what the same operators of the step before left, or both are what as old a step left.
+
+    `b_of_before` has the operators of B in the step before by those of A.
+    """
+    if at_a in a.came_earlier or at_b in b.came_earlier:
+        return a.came_earlier.get(at_a) == b.came_earlier.get(at_b)
+    left_a, left_b = a.came_from.get(at_a), b.came_from.get(at_b)
+    if left_a is None or left_b is None:
+        return False
+    expected = {b_of_before[index] for index in left_a if index in b_of_before}
+    return not expected or bool(expected & left_b) or left_b.isdisjoint(b_of_before.values())
 
 
 def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     """Follows the memory of a step. `before` is the step before."""
     known: Mapping[str, Named] = {} if before is None else before.state
     left_before = {} if before is None else before.left
+    left_earlier = {} if before is None else before.left_earlier
     memory = Memory(wide=False)
     found = Integrity(state=dict(known))
     named: dict[str, tuple[Node, int]] = {}
@@ -79,17 +107,19 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                 named[name] = (node, slot)
             if read.values is None or read.unknown is not None:
                 left = known[name].seen_as(record) if read.values is None and name in known else None
-                if left is None and read.values is None and left_before:
+                unequal = None if left is None else int(np.count_nonzero(~equal_elements(left, values)))
+                if unequal == 0:
+                    found.inherited.add((node.index, slot))
+                elif unequal and name.removeprefix("Parameter.") in trace.finals:
+                    found.violations[node.index, slot] = Violation(unequal, values.size, frozenset())
+                elif read.values is None and left_before:
+                    # Other names are those of data, which the program may fill anew, or of the place that reads it.
                     flat = in_storage_order(values, record)
-                    if flat is not None and (digest := _digest(record.dtype, flat)) in left_before:
+                    digest = None if flat is None else _digest(record.dtype, flat)
+                    if digest in left_before:
                         found.came_from[node.index, slot] = left_before[digest]
-                if left is not None:
-                    unequal = int(np.count_nonzero(~equal_elements(left, values)))
-                    if not unequal:
-                        found.inherited.add((node.index, slot))
-                    elif name.removeprefix("Parameter.") in trace.finals:
-                        # Other names are those of data, which the program may fill anew.
-                        found.violations[node.index, slot] = Violation(unequal, values.size, frozenset())
+                    elif digest in left_earlier:
+                        found.came_earlier[node.index, slot] = left_earlier[digest]
                 if record.memory is not None:
                     memory.write(-1, slot, record, values)
                     first_read.setdefault(record.memory.storage, (node.index, slot))
@@ -102,6 +132,8 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                     found.inherited.add((node.index, slot))
                 if before_it in found.came_from:
                     found.came_from[node.index, slot] = found.came_from[before_it]
+                if before_it in found.came_earlier:
+                    found.came_earlier[node.index, slot] = found.came_earlier[before_it]
             if unequal:
                 if read.writers - {-1}:
                     found.violations[node.index, slot] = Violation(unequal, values.size, read.writers)
@@ -112,6 +144,9 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                 memory.write(node.index, slot, record, record.numpy())
         found.left |= _digests(memory.contents(ends.storages.get(node.index, ())))
         memory.release(ends, node.index)
+    found.left_earlier = {digest: ago + 1 for digest, ago in left_earlier.items() if ago < _STEPS} | dict.fromkeys(
+        left_before, 2
+    )
     for record in trace.finals.values():
         if has_elements(record):
             memory.write(-1, -1, record, record.numpy())

@@ -41,7 +41,7 @@ from opdump.comparison.execution import (
     same_inputs,
 )
 from opdump.comparison.initial_draws import OTHER_NUMBERS, drawn_otherwise, is_read
-from opdump.comparison.integrity import Integrity, check_integrity
+from opdump.comparison.integrity import Integrity, check_integrity, were_left_alike
 from opdump.comparison.lifetimes import lasting, lifetimes
 from opdump.comparison.nodes import Node
 from opdump.comparison.own_errors import erring_kernel, in_roundings, rounding_of
@@ -156,7 +156,7 @@ class Comparison:
 
     def _changed_data(self) -> Iterator[Suspect]:
         read_a, read_b = (
-            run.leaf_reads - whole.inherited - whole.came_from.keys()
+            run.leaf_reads - whole.found_again
             for run, whole in ((self.reference, self.whole_a), (self.run, self.whole_b))
         )
         return data_suspects(self.a, self.b, read_a, read_b)
@@ -283,7 +283,7 @@ class Comparison:
         name = leaf_name(record)
         if (one.index, slot) in self.whole_a.inherited and (other.index, slot) in self.whole_b.inherited:
             return  # each is what the step before left in it
-        if self._was_left(one, other, slot):
+        if were_left_alike(self.whole_a, (one.index, slot), self.whole_b, (other.index, slot), self._b_of_before):
             return
         if (other.index, slot) in self.whole_b.violations or (one.index, slot) in self.whole_a.violations:
             return  # told by `_memory`
@@ -299,19 +299,6 @@ class Comparison:
         self.found.add(suspect)
         if self.found.suspects[-1] is suspect:
             self._told.add(tensor)
-
-    def _was_left(self, one: Node, other: Node, slot: int) -> bool:
-        """Whether both are what operators of the step before left, and these are the same operators."""
-        left_a = self.whole_a.came_from.get((one.index, slot))
-        left_b = self.whole_b.came_from.get((other.index, slot))
-        if left_a is None or left_b is None:
-            return False
-        expected = {self._b_of_before[index] for index in left_a if index in self._b_of_before}
-        return (
-            not expected
-            or bool(expected & left_b)
-            or not any(index in set(self._b_of_before.values()) for index in left_b)
-        )
 
     def _memory(self, one: Node, other: Node) -> None:
         """Inputs that do not hold what was written there, in one run and not in the other."""
