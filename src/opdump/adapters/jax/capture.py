@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator, OperatorSelection, RunEmitter, live_tensor
@@ -28,7 +29,7 @@ from opdump.adapters.jax.steps import Steps
 from opdump.adapters.jax.twin import Twin, TwinRun
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.plan.model_selection import ModelFilter
-from opdump.recorder import LiveTensor, Recorder
+from opdump.recorder import LiveTensor, Recorder, beside_the_program
 
 _LOG = logging.getLogger("opdump")
 _PARAMETER: Final = "Parameter"
@@ -84,13 +85,16 @@ class Capture:
             answer = real()
         except Exception as error:
             with self._lock:
-                self._failed(function, error, _arrays(function, arguments, kept))
+                self._failed(
+                    function,
+                    self._call_operator(function, {}),
+                    error,
+                    _arrays(function, arguments, kept),
+                    PARAMETER_PREFIX,
+                )
             raise
-        try:
-            with self._lock:
-                self._emit(function, twin_run, arguments, kept, answer)
-        except Exception as error:  # noqa: BLE001  whatever it is, the program is not to blame
-            self._recorder.stopped(error)
+        with self._lock:
+            self._emit(function, twin_run, arguments, kept, answer)
         return answer
 
     def _run_twin(self, function: Function, arguments: Sequence[Any]) -> TwinRun | None:
@@ -116,6 +120,7 @@ class Capture:
         if text not in self._recorder.warnings:
             self._recorder.warnings.append(text)
 
+    @beside_the_program
     def _emit(
         self,
         function: Function,
@@ -139,8 +144,8 @@ class Capture:
             _live(tensors, function.result_names) if self._selection.wants_outputs else (),
         )
         if twin_run is not None:
-            emitter = Emitter(Given(arrays, given, twin_run.constants), run)
-            emitter.emit(self._with_facts(function, twin_run.level), twin_run.taps)
+            emitter = Emitter(Given(arrays, given, twin_run.constants), run, function.operators)
+            emitter.emit(twin_run.level, twin_run.taps)
         else:
             run.count_skipped({"not observed": len(function.closed.jaxpr.eqns)})
         self._emit_updates(function, run, tensors)
@@ -156,10 +161,12 @@ class Capture:
                 value = NamedOperator(_PARAMETER, name, kernel=_PARAMETER, phase="optimizer")
                 run.emit(value, (), [live_tensor(0, "", results[result])])
 
-    def _failed(self, function: Function, error: Exception, arrays: Sequence[Any]) -> None:
+    @beside_the_program
+    def _failed(
+        self, function: Function, operator: NamedOperator, error: Exception, arrays: Sequence[Any], prefix: str = ""
+    ) -> None:
         given = [host_tensor(array, stays=False) for array in arrays]
-        lives = _live(given, function.argument_names, PARAMETER_PREFIX)
-        self._run_of(function).fail(self._call_operator(function, {}), error, lives)
+        self._run_of(function).fail(operator, error, _live(given, function.argument_names if prefix else (), prefix))
 
     def _call_operator(self, function: Function, facts: dict[str, Any]) -> NamedOperator:
         return NamedOperator(
@@ -181,21 +188,13 @@ class Capture:
             graph.add_parameter(GraphValue(name, str(aval.dtype.name), tuple(aval.shape)))
         for equation in twin_run.level.each():
             graph.add(equation.node)
-        function.materialised = materialised(executable, twin_run.level)
+        function.operators = _with_facts(executable, twin_run.level)
         for primitive, reason in (function.twin.notes if function.twin is not None else {}).items():
             self._recorder.warnings.append(f"{function.name}: what runs within {primitive} is not shown: {reason}")
         found = deviation(function.name, function.result_names, twin_run.results, results)
         _LOG.info("%s", found.text)
         self._recorder.warnings += [found.text] if found.is_large else []
         return found.facts
-
-    def _with_facts(self, function: Function, level: Level) -> Level:
-        """The level with what is known of each operator beside the jaxpr."""
-        known = function.annotated.get(id(level))
-        if known is None or known[0] is not level:
-            found = level.with_facts(function.materialised)
-            known = function.annotated[id(level)] = (level, found)
-        return known[1]
 
     # An operator that the program runs by itself.
 
@@ -205,19 +204,14 @@ class Capture:
             answer = real()
         except Exception as error:
             with self._lock:
-                operator = self._eager_operator(function)
-                given = [host_tensor(array, stays=False) for array in _arrays(function, arguments, kept)]
-                self._run_of(function).fail(operator, error, _live(given, ()))
+                self._failed(function, self._eager_operator(function), error, _arrays(function, arguments, kept))
             raise
-        try:
-            with self._lock:
-                given = [host_tensor(array, stays=False) for array in _arrays(function, arguments, kept)]
-                self._emit_single(function, given, answer[0])
-        except Exception as error:  # noqa: BLE001  whatever it is, the program is not to blame
-            self._recorder.stopped(error)
+        with self._lock:
+            self._emit_single(function, _arrays(function, arguments, kept), answer[0])
         return answer
 
-    def _emit_single(self, function: Function, given: Sequence[Any], results: Sequence[Any]) -> None:
+    @beside_the_program
+    def _emit_single(self, function: Function, arrays: Sequence[Any], results: Sequence[Any]) -> None:
         operator, run = self._eager_operator(function), self._run_of(function)
         if operator.skip:
             run.skip(operator)
@@ -226,7 +220,7 @@ class Capture:
         tensors = [host_tensor(borrowed(value), stays=False) for value in results]
         run.emit(
             operator,
-            _live(given, ()) if selection.wants_inputs else (),
+            _live([host_tensor(array, stays=False) for array in arrays], ()) if selection.wants_inputs else (),
             _live(tensors, ()) if selection.wants_outputs else (),
         )
 
@@ -246,6 +240,17 @@ class Capture:
             kernel=f"jnp::{kind}" if equation is None else f"lax::{kind}",
             skip="" if self._selection.selects(name, kind) else "not selected",
         )
+
+
+def _with_facts(executable: Any, level: Level) -> dict[str, NamedOperator]:
+    """The operators by name, with two more arguments: that a twin computed them, and what became of them in the compiled program."""
+    outcomes = materialised(executable, level)
+    found = {}
+    for equation in level.each():
+        operator = equation.operator
+        facts = {"source": "twin", "materialised": outcomes.get(operator.op_name, "unknown")}
+        found[operator.op_name] = replace(operator, arguments={**operator.arguments, **facts})
+    return found
 
 
 def _never() -> bool:

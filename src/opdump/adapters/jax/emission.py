@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from opdump.adapters.graph_runtime import GraphRun, live_tensor
+from opdump.adapters.graph_runtime import GraphRun, NamedOperator, live_tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.jax.host import host_tensor
 from opdump.adapters.jax.schedule import (
@@ -81,11 +81,11 @@ class _Values:
 class Emitter:
     """Emits one call of a function."""
 
-    def __init__(self, given: Given, run: GraphRun) -> None:
+    def __init__(self, given: Given, run: GraphRun, operators: Mapping[str, NamedOperator]) -> None:
+        """`operators`, by name, have what is known of them beside the jaxpr."""
         self._given = given
         self._run = run
-        self.not_kept = 0
-        """Operators that ran in more trips than there was room for."""
+        self._operators = operators
 
     def emit(self, level: Level, taps: Sequence[Any]) -> None:
         self._level(level, _Values(self._given, lambda index: taps[index]))
@@ -96,10 +96,11 @@ class Emitter:
             if run.is_over:
                 return
             if isinstance(entry, Equation):
-                if entry.operator.skip:
-                    run.skip(entry.operator)
+                operator = self._operators[entry.operator.op_name]
+                if operator.skip:
+                    run.skip(operator)
                 else:
-                    run.emit(entry.operator, _live(entry.inputs, values), _live(entry.outputs, values))
+                    run.emit(operator, _live(entry.inputs, values), _live(entry.outputs, values))
             elif isinstance(entry, Scan):
                 for row in reversed(range(entry.length)) if entry.reverse else range(entry.length):
                     self._level(entry.body, self._inside(values, entry.taps, row), run)
@@ -118,9 +119,8 @@ class Emitter:
         for row in range(min(trips, entry.capacity)):
             self._level(entry.condition, self._inside(values, entry.condition_taps, row), run)
             self._level(entry.body, self._inside(values, entry.body_taps, row), run)
-        missing = max(0, trips - entry.capacity)
-        run.count_skipped({"not observed": missing * entry.equations()})
-        self.not_kept += missing * entry.equations()
+        missing = max(0, trips - entry.capacity)  # there was no room for them
+        run.count_skipped({"not observed": missing * sum(1 for level in entry.inner for _ in level.each())})
         self._level(entry.last, values, run)
 
     def _shards(self, entry: Shards, values: _Values, run: GraphRun) -> None:

@@ -6,6 +6,7 @@ import functools
 import linecache
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from opdump.adapters.program_code import is_programs, runs_programs
@@ -49,14 +50,14 @@ def frames_of(traceback: Any) -> tuple[Frame, ...]:
 def program_frames() -> tuple[Frame, ...]:
     """The program's lines that are running in this thread, innermost first."""
     found: list[Frame] = []
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if runs_programs(code.co_filename):
             break
         if is_programs(code.co_filename, code.co_name, _directories()):
             found.append(_frame(code.co_filename, frame.f_lineno, code.co_name))
-        frame = frame.f_back  # type: ignore[assignment]  # None above the outermost
+        frame = frame.f_back
     return tuple(found)
 
 

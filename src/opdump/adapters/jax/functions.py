@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.jax.frames import file_of_function, is_of_jax
 from opdump.adapters.jax.names import stack_text, value_name
-from opdump.adapters.jax.schedule import Level
 from opdump.adapters.jax.twin import Twin
-from opdump.adapters.jax.walk import HOST_CALLS, INLINED, inner_jaxpr, is_reference
+from opdump.adapters.jax.values import is_reference
+from opdump.adapters.jax.walk import HOST_CALLS, INLINED, inner_jaxpr
 
 MOST_FUNCTIONS: Final = 512
 """So many are known at once; a program whose shapes change all the time makes a new one for each."""
@@ -41,10 +42,8 @@ class Function:
     """Why it has no twin."""
     is_told: bool = False
     """Its graph, and how far its twin is from it, are in the dump."""
-    materialised: Mapping[str, str] = field(default_factory=dict)
-    """What became of each operator in the compiled program, by its name."""
-    annotated: dict[int, tuple[Level, Level]] = field(default_factory=dict)
-    """Levels of the twin, and the same with these facts."""
+    operators: Mapping[str, NamedOperator] = field(default_factory=dict)
+    """The operators of the twin by name, with what became of them in the compiled program."""
 
     @property
     def returns_state(self) -> bool:

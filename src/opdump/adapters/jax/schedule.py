@@ -12,9 +12,9 @@ each, with an axis for the trips in front of it for each loop around the level.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from opdump.adapters.graph_runtime import NamedOperator
 from opdump.graph import GraphNode
@@ -75,11 +75,6 @@ class Equation:
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
 
-    def with_facts(self, materialised: Mapping[str, str]) -> Equation:
-        operator = self.operator
-        facts = {"source": "twin", "materialised": materialised.get(operator.op_name, "unknown")}
-        return replace(self, operator=replace(operator, arguments={**operator.arguments, **facts}))
-
 
 @dataclass(slots=True)
 class Level:
@@ -87,16 +82,8 @@ class Level:
 
     entries: list[Entry] = field(default_factory=list)
 
-    def equations(self) -> int:
-        """How many operators stand in it and in the levels within, each once."""
-        return sum(1 if isinstance(entry, Equation) else entry.equations() for entry in self.entries)
-
-    def with_facts(self, materialised: Mapping[str, str]) -> Level:
-        """The same with facts among the arguments of each operator: that a twin computed it, and what became of it in the program."""
-        return Level([entry.with_facts(materialised) for entry in self.entries])
-
     def each(self) -> Iterator[Equation]:
-        """Those operators."""
+        """The operators in it and in the levels within, each once."""
         for entry in self.entries:
             if isinstance(entry, Equation):
                 yield entry
@@ -114,15 +101,9 @@ class Scan:
     length: int
     reverse: bool
 
-    def with_facts(self, materialised: Mapping[str, str]) -> Scan:
-        return replace(self, body=self.body.with_facts(materialised))
-
     @property
     def inner(self) -> tuple[Level, ...]:
         return (self.body,)
-
-    def equations(self) -> int:
-        return self.body.equations()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +122,9 @@ class While:
     trips: int
     capacity: int
 
-    def with_facts(self, materialised: Mapping[str, str]) -> While:
-        return replace(
-            self,
-            condition=self.condition.with_facts(materialised),
-            body=self.body.with_facts(materialised),
-            last=self.last.with_facts(materialised),
-        )
-
     @property
     def inner(self) -> tuple[Level, ...]:
         return self.condition, self.body
-
-    def equations(self) -> int:
-        return self.condition.equations() + self.body.equations()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +135,9 @@ class Branches:
     levels: tuple[Level, ...]
     taps: tuple[tuple[int, ...], ...]
 
-    def with_facts(self, materialised: Mapping[str, str]) -> Branches:
-        return replace(self, levels=tuple(level.with_facts(materialised) for level in self.levels))
-
     @property
     def inner(self) -> tuple[Level, ...]:
         return self.levels
-
-    def equations(self) -> int:
-        return sum(level.equations() for level in self.levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +148,9 @@ class Shards:
     taps: tuple[int, ...]
     count: int
 
-    def with_facts(self, materialised: Mapping[str, str]) -> Shards:
-        return replace(self, body=self.body.with_facts(materialised))
-
     @property
     def inner(self) -> tuple[Level, ...]:
         return (self.body,)
 
-    def equations(self) -> int:
-        return self.body.equations()
-
 
 Entry: TypeAlias = "Equation | Scan | While | Branches | Shards"
-Value: TypeAlias = Any
-"""An array, or a tracer of one."""

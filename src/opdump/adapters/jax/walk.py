@@ -14,13 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
@@ -33,15 +32,22 @@ from opdump.adapters.jax.schedule import (
     Constant,
     Equation,
     Level,
-    Opaque,
-    Outer,
-    Ref,
-    Row,
     Scan,
     Shards,
     Slot,
-    Tap,
     While,
+)
+from opdump.adapters.jax.values import (
+    LITERAL,
+    Made,
+    Taps,
+    carry_facts,
+    chosen,
+    facts_of,
+    number_of,
+    outer,
+    varying,
+    zeros_like,
 )
 from opdump.graph import GraphInput, GraphNode, GraphOutput
 from opdump.records import Frame
@@ -59,7 +65,6 @@ INLINED: Final[Mapping[str, tuple[str, ...]]] = {
     "remat": ("jaxpr",),
 }
 """Calls that compute what their jaxpr does, and where it stands in their parameters."""
-_LITERAL: Final = Opaque("literal")
 HOST_CALLS: Final = frozenset({"debug_callback", "debug_print", "pure_callback", "io_callback"})
 """What calls functions of the program on the host."""
 
@@ -71,54 +76,6 @@ class Selection(Protocol):
     wants_outputs: bool
 
     def selects(self, op_name: str, op_type: str) -> bool: ...
-
-
-@dataclass(slots=True)
-class Made:
-    """A value in an environment. `ref` is None until somebody wants it.
-
-    `around` is the same value in the level around this one, where it came from there; a trip of a loop reads a row of it if `is_row`.
-    """
-
-    value: Any
-    source: str
-    taps: Taps
-    ref: Ref | None = None
-    after_backward: bool = False
-    around: Made | None = None
-    is_row: bool = False
-
-    def wanted(self) -> Ref:
-        """Where the value is to be found, seen from its level."""
-        if self.ref is None:
-            if self.around is not None:
-                ref = self.around.wanted()
-                self.ref = ref if isinstance(ref, Opaque) else Row(ref) if self.is_row else Outer(ref)
-            elif (kind := _opaque_kind(self.value)) is not None:
-                self.ref = Opaque(kind)
-            else:
-                self.ref = self.taps.add(self.value, self)
-        return self.ref
-
-
-@dataclass(slots=True)
-class Taps:
-    """The values of a level that are to be given back, and whose they are."""
-
-    values: list[Any] = field(default_factory=list)
-    owners: list[Made | None] = field(default_factory=list)
-
-    def add(self, value: Any, owner: Made | None = None) -> Tap:
-        self.values.append(_storable(value))
-        self.owners.append(owner)
-        return Tap(len(self.values) - 1)
-
-    def take_back(self, count: int) -> None:
-        """Forgets all but the first ones."""
-        for owner in self.owners[count:]:
-            if owner is not None:
-                owner.ref = None
-        del self.values[count:], self.owners[count:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +124,7 @@ class Walk:
         known.update(zip(jaxpr.invars, given, strict=True))
 
         def read(atom: Any) -> Made:
-            return Made(atom.val, "", taps, _LITERAL) if isinstance(atom, Literal) else known[atom]
+            return Made(atom.val, "", taps, LITERAL) if isinstance(atom, Literal) else known[atom]
 
         for number, equation in enumerate(jaxpr.eqns):
             made = self._equation(equation, [read(atom) for atom in equation.invars], taps, level, place, number)
@@ -246,8 +203,8 @@ class Walk:
         name = self._names.of((*place.path, number), scope_of(stack), kind, phase)
         arguments = arguments_of(equation.params)
         for slot, made in enumerate(given):
-            if made.ref == _LITERAL:
-                arguments[f"x{slot}"] = _number(made.value)
+            if made.ref == LITERAL:
+                arguments[f"x{slot}"] = number_of(made.value)
         operator = NamedOperator(
             kind,
             name,
@@ -272,13 +229,13 @@ class Walk:
 
         def trip(carry: list[Any], rows: list[Any]) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
             inner, inner_level.entries = Taps(), []
-            entered = [_outer(made, inner) for made in given[:first]]
+            entered = [outer(made, inner) for made in given[:first]]
             entered += [Made(value, "", inner) for value in carry]
             entered += [
                 Made(value, made.source, inner, None, made.after_backward, around=made, is_row=True)
                 for value, made in zip(rows, given[after:], strict=True)
             ]
-            _carry_facts(entered[first:after], given[first:after])
+            carry_facts(entered[first:after], given[first:after])
             results = self._closed(body, entered, inner, inner_level, within)
             count = after - first
             return [made.value for made in results[:count]], ([made.value for made in results[count:]], inner.values)
@@ -310,7 +267,7 @@ class Walk:
 
         def test(carry: Sequence[Any], inner: Taps, tested: Level) -> Any:
             # Behind the last trip the condition is looked at in the level around the loop.
-            constants = given[:first] if inner is taps else [_outer(made, inner) for made in given[:first]]
+            constants = given[:first] if inner is taps else [outer(made, inner) for made in given[:first]]
             entered = [*constants, *(Made(value, "", inner) for value in carry)]
             return self._closed(condition, entered, inner, tested, at_condition)[0].value
 
@@ -318,10 +275,10 @@ class Walk:
             tested, ran = Taps(), Taps()
             levels[0].entries, levels[1].entries = [], []
             goes_on = test(carry, tested, levels[0])
-            entered = [_outer(made, ran) for made in given[first:begin]] + [Made(value, "", ran) for value in carry]
-            _carry_facts(entered[begin - first :], given[begin:])
+            entered = [outer(made, ran) for made in given[first:begin]] + [Made(value, "", ran) for value in carry]
+            carry_facts(entered[begin - first :], given[begin:])
             results = [made.value for made in self._closed(body, entered, ran, levels[1], at_body)]
-            return [_chosen(goes_on, *pair) for pair in zip(results, carry, strict=True)], tested.values, ran.values
+            return [chosen(goes_on, *pair) for pair in zip(results, carry, strict=True)], tested.values, ran.values
 
         def kept(state: Any) -> Any:
             count, carry, rows = state
@@ -335,7 +292,7 @@ class Walk:
         with equation.ctx.manager:
             begun = [made.value for made in given[begin:]]
             _, tested, ran = jax.eval_shape(trip, begun)
-            room = [_zeros((capacity, *each.shape), each) for each in (*tested, *ran)]
+            room = [zeros_like((capacity, *each.shape), each) for each in (*tested, *ran)]
             count, carried, rows = lax.while_loop(
                 lambda state: jnp.any(test(state[1], Taps(), Level())), kept, (jnp.int32(0), begun, room)
             )
@@ -364,7 +321,7 @@ class Walk:
 
         def branch(which: int) -> tuple[list[Any], list[Any]]:
             inner, levels[which].entries = Taps(), []
-            entered = [_outer(made, inner) for made in given[1:]]
+            entered = [outer(made, inner) for made in given[1:]]
             within = place.within((number, which), stack, f"cond/branch_{which}")
             results = self._closed(branches[which], entered, inner, levels[which], within)
             return [made.value for made in results], inner.values
@@ -376,7 +333,7 @@ class Walk:
             def padded(which: int) -> tuple[list[Any], list[list[Any]]]:
                 results, ran = branch(which)
                 rows = [
-                    ran if other == which else [_zeros(each.shape, each) for each in wanted]
+                    ran if other == which else [zeros_like(each.shape, each) for each in wanted]
                     for other, wanted in enumerate(shapes)
                 ]
                 return results, rows
@@ -402,7 +359,7 @@ class Walk:
                 for piece, made in zip(pieces, given, strict=True)
             ]
             results = self._walk(parameters["jaxpr"], (), entered, inner, inner_level, within)
-            rows = [_varying(value, axes) if checks else value for value in inner.values]
+            rows = [varying(value, axes) if checks else value for value in inner.values]
             return [made.value for made in results], [row[None] for row in rows]
 
         with equation.ctx.manager:
@@ -469,7 +426,7 @@ def _slots(values: Sequence[Made]) -> tuple[Slot, ...]:
     slots = []
     for slot, made in enumerate(values):
         ref = made.wanted()
-        if ref != _LITERAL:
+        if ref != LITERAL:
             slots.append(Slot(slot, ref, made.source))
     return tuple(slots)
 
@@ -480,93 +437,11 @@ def _node(operator: NamedOperator, given: Sequence[Made], made: Sequence[Made]) 
         op_name=operator.op_name,
         op_type=operator.op_type,
         phase=operator.phase,
-        inputs=tuple(GraphInput(each.source, *_facts(each.value)) for each in given if each.ref != _LITERAL),
-        outputs=tuple(GraphOutput(*_facts(each.value)) for each in made),
+        inputs=tuple(GraphInput(each.source, *facts_of(each.value)) for each in given if each.ref != LITERAL),
+        outputs=tuple(GraphOutput(*facts_of(each.value)) for each in made),
         attributes=operator.arguments,
         stack=operator.stack,
     )
-
-
-def _facts(value: Any) -> tuple[str, tuple[int, ...]]:
-    """Element type and shape."""
-    aval = jax.typeof(value)
-    name = str(getattr(getattr(aval, "dtype", None), "name", "")) or str(aval)
-    return name, tuple(getattr(aval, "shape", ()))
-
-
-def _outer(made: Made, inner: Taps) -> Made:
-    """A value of the level around a body, as the body reads it."""
-    return Made(made.value, made.source, inner, None, made.after_backward, around=made)
-
-
-def _carry_facts(entered: Sequence[Made], given: Sequence[Made]) -> None:
-    """What a loop carries has the source that it had before the first trip."""
-    for inside, outside in zip(entered, given, strict=True):
-        inside.source, inside.after_backward = outside.source, outside.after_backward
-
-
-def _is_key(aval: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(getattr(aval, "dtype", None), jax.dtypes.prng_key))
-
-
-def _opaque_kind(value: Any) -> str | None:
-    """What a value is that no array stands for; None where one does."""
-    aval = jax.typeof(value)
-    if (
-        is_reference(aval)
-        or not hasattr(aval, "dtype")
-        or not hasattr(aval, "shape")
-        or aval.dtype == jax.dtypes.float0
-    ):
-        return str(aval)
-    return None
-
-
-def is_reference(aval: Any) -> bool:
-    """Whether it is memory that a function writes into (`jax.Ref`), and no array."""
-    return "Ref" in type(aval).__name__
-
-
-def _storable(value: Any) -> Any:
-    """The value as an array of numbers: keys of random numbers as the numbers in them."""
-    return jax.random.key_data(value) if _is_key(jax.typeof(value)) else value
-
-
-def _chosen(goes_on: Any, after: Any, before: Any) -> Any:
-    """What a trip leaves: of a loop over a batch, `before` where the loop of that element has ended."""
-    if not goes_on.ndim:
-        return after
-    return jnp.where(goes_on.reshape(goes_on.shape + (1,) * (after.ndim - goes_on.ndim)), after, before)
-
-
-def _zeros(shape: tuple[int, ...], like: Any) -> Any:
-    """Zeros in the type of `like`, on the axes of a mesh on which that differs."""
-    zeros = jnp.zeros(shape, like.dtype)
-    return _varying(zeros, tuple(_varies_on(like)))
-
-
-def _varying(value: Any, axes: tuple[str, ...]) -> Any:
-    """The value as one that may differ on every device of these axes."""
-    missing = tuple(axis for axis in axes if axis not in _varies_on(jax.typeof(value)))
-    if not missing:
-        return value
-    return lax.pcast(value, missing, to="varying") if hasattr(lax, "pcast") else lax.pvary(value, missing)
-
-
-def _varies_on(aval: Any) -> frozenset[str]:
-    """The axes of a mesh on which a value differs; JAX 0.9 and later name them elsewhere."""
-    kind = getattr(aval, "mat", None) or getattr(aval, "manual_axis_type", None)
-    found = getattr(kind, "varying", None)
-    return frozenset(found if found is not None else getattr(aval, "vma", None) or ())
-
-
-def _number(value: Any) -> Any:
-    """A literal as a JSON value."""
-    array = np.asarray(value)
-    if array.ndim or array.dtype.kind not in "bif":
-        return str(value)
-    number = array.item()
-    return number if array.dtype.kind != "f" or math.isfinite(number) else str(number)
 
 
 def _joined(stack: str, inner: str) -> str:
