@@ -15,6 +15,7 @@ FRAMEWORKS: Final[Registry[Adapter]] = Registry(
         "torch": "opdump.adapters.torch.adapter:ADAPTER",
         "tensorflow": "opdump.adapters.tensorflow.adapter:ADAPTER",
         "jax": "opdump.adapters.jax.adapter:ADAPTER",
+        "mindspore": "opdump.adapters.mindspore.adapter:ADAPTER",
     },
 )
 """What loads an adapter imports its framework."""

@@ -15,6 +15,7 @@ from opdump.recorder.writers import (
     SupportsConstants,
     SupportsExceptions,
     SupportsFlush,
+    SupportsGraphFiles,
     SupportsHistory,
     SupportsKernelArgs,
     SupportsMetadata,
@@ -90,6 +91,15 @@ class LateTensorFiles(LateWriter):
     def write_constant(self, data_id: int, record: TensorRecord) -> str:
         self._when_open(SupportsConstants, lambda writer: writer.write_constant(data_id, record))
         return ""
+
+    def write_graph_files(self, graph: Graph, files: Mapping[str, bytes]) -> None:
+        def write(writer: Any) -> None:
+            if isinstance(writer, SupportsGraphFiles):
+                writer.write_graph_files(graph, files)
+            else:
+                writer.write_graph(graph)
+
+        self._when_open(object, write)
 
     def write_kernel_args(self, op: OpRecord) -> None:
         self._when_open(SupportsKernelArgs, lambda writer: writer.write_kernel_args(op))

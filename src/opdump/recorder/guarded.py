@@ -12,6 +12,7 @@ _INSTEAD: Final = MappingProxyType(
     {
         "write_step": None,
         "write_graph": None,
+        "write_graph_files": None,
         "write_payload": "",
         "write_constant": "",
         "write_kernel_args": None,

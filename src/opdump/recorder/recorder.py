@@ -10,14 +10,14 @@ import gc
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 from opdump.checks.checked import Checked
 from opdump.errors import OpdumpError
-from opdump.graph import GraphBuilder, GraphValue
+from opdump.graph import Graph, GraphBuilder, GraphValue
 from opdump.plan import DumpPlan
 from opdump.recorder.circumstances import Circumstances, Nothing, unmatched_kernels, why_nothing
 from opdump.recorder.graphs import GrowingGraphs
@@ -28,7 +28,7 @@ from opdump.recorder.snapshots import Live, LiveTensor, Reader, SupportsSides, T
 from opdump.recorder.tally import Tally
 from opdump.recorder.tensor_files import TensorFiles
 from opdump.recorder.verdict import Lookout
-from opdump.recorder.writers import StepWriter
+from opdump.recorder.writers import StepWriter, SupportsGraphFiles, SupportsHistory
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics
 from opdump.verdict import Verdict
@@ -119,6 +119,20 @@ class Recorder:
 
     def graph(self, graph_id: int, root_name: str = "") -> GraphBuilder:
         return self._graphs.of(graph_id, root_name)
+
+    def file_graph(self, graph: Graph, files: Mapping[str, bytes]) -> None:
+        """Files a graph that the runtime has described itself, in `files` by their paths in MindSpore's synchronous layout."""
+        if self.is_over:
+            return
+        if isinstance(self._writer, SupportsGraphFiles):
+            self._writer.write_graph_files(graph, files)
+        else:
+            self._writer.write_graph(graph)
+
+    def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
+        """These graphs executed something in a step, whether or not something of it is recorded."""
+        if isinstance(self._writer, SupportsHistory) and not self.is_over:
+            self._writer.graphs_ran(step, graph_ids)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

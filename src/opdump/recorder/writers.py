@@ -93,6 +93,14 @@ class SupportsHistory(Protocol):
 
 
 @runtime_checkable
+class SupportsGraphFiles(Protocol):
+    """A layout with a place for the files that MindSpore writes of a graph."""
+
+    def write_graph_files(self, graph: Graph, files: Mapping[str, bytes]) -> None:
+        """File them as they are, by their paths below the rank's directory; `graph` is what they say."""
+
+
+@runtime_checkable
 class SupportsFlush(Protocol):
     """A layout that can say when everything is on disk."""
 

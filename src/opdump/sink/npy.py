@@ -91,12 +91,23 @@ def read_npy(path: str | Path) -> npt.NDArray[Any]:
 
     Large files are mapped, not read. Raises CorruptDumpError as `read_npy_header` does.
     """
+    header, flat = read_raw_npy(path)
+    if header.dtype == "bfloat16":
+        flat = (flat.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        flat.flags.writeable = False
+    return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+
+def read_raw_npy(path: str | Path) -> tuple[NpyHeader, npt.NDArray[Any]]:
+    """The header of a npy file, and its elements as they lie there, flat and read-only; bfloat16 as uint16.
+
+    Large files are mapped, not read. Raises CorruptDumpError as `read_npy_header` does.
+    """
     descriptor = _open_regular(path)
     try:
         header = _checked_header(descriptor, path)
         size = header.data_size
-        bfloat16 = header.dtype == "bfloat16"
-        dtype = np.dtype(header.descr[0] + "u2" if bfloat16 else header.descr)
+        dtype = np.dtype(header.descr[0] + "u2" if header.dtype == "bfloat16" else header.descr)
         count = math.prod(header.shape)
         if size < _SMALL:
             data = os.pread(descriptor, size, header.offset) if size else b""
@@ -110,10 +121,7 @@ def read_npy(path: str | Path) -> npt.NDArray[Any]:
             flat = np.frombuffer(mapping, dtype=dtype, count=count, offset=header.offset)
     finally:
         os.close(descriptor)
-    if bfloat16:
-        flat = (flat.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        flat.flags.writeable = False
-    return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
+    return header, flat
 
 
 def _open_regular(path: str | Path) -> int:

@@ -1,7 +1,9 @@
 """Temporary directories outside of the dump, named for their process, so that a later one removes those of dead ones.
 
-/tmp/opdump-family.4f1c02aa91d3-41237-8812345.k3x9q0zd
-            kind         process                random
+/tmp/opdump-family--4f1c02aa91d3-41237-8812345--k3x9q0zd
+            kind          process                 random
+
+There are letters, digits, `-` and `_` in a name alone: MindSpore dumps into no other.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def temporary_directory(
     for directory in _of_dead_processes(place, kind):
         if not is_in_use(directory):
             shutil.rmtree(directory, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"opdump-{kind}.{this_process()}.", dir=place))
+    return Path(tempfile.mkdtemp(prefix=f"opdump-{kind}--{this_process()}--", dir=place))
 
 
 def is_of_dead_process(directory: Path) -> bool:
@@ -46,7 +48,7 @@ def _of_dead_processes(place: Path, kind: str) -> list[Path]:
     found = []
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
-            if not entry.name.startswith(f"opdump-{kind}.") or not is_dead(_process_of(entry.name)):
+            if not entry.name.startswith(f"opdump-{kind}--") or not is_dead(_process_of(entry.name)):
                 continue
             with suppress(OSError):
                 if entry.is_dir(follow_symlinks=False) and _is_own(entry.stat(follow_symlinks=False)):
@@ -59,4 +61,5 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def _process_of(name: str) -> str:
-    return name.split(".")[1] if name.count(".") == 2 else ""
+    parts = name.split("--")
+    return parts[1] if len(parts) == 3 else ""

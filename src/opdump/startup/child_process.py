@@ -33,11 +33,11 @@ def await_work_of_ancestors(asked: str) -> bool:
     from opdump.interpreter.leftovers import ancestors, named_process
 
     try:
-        names = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("opdump-family.")]
+        names = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("opdump-family--")]
     except OSError:
         return False
     # Runs of others are no matter: until here nothing is imported that is slow, or that may not be there.
-    begun = tuple(f"opdump-family.{named_process(process)}." for process in (ancestors() if names else ()))
+    begun = tuple(f"opdump-family--{named_process(process)}--" for process in (ancestors() if names else ()))
     if not any(name.startswith(begun) for name in names):
         return False
     from opdump.capturing.children import Family

@@ -95,9 +95,9 @@ class Family:
         """
         with suppress(OSError):
             place = Path(tempfile.gettempdir())
-            names = [name for name in os.listdir(place) if name.startswith("opdump-family.")]
+            names = [name for name in os.listdir(place) if name.startswith("opdump-family--")]
             for process in map(named_process, ancestors() if names else ()):
-                for directory in [place / name for name in names if name.startswith(f"opdump-family.{process}.")]:
+                for directory in [place / name for name in names if name.startswith(f"opdump-family--{process}--")]:
                     family = cls.named(str(directory))
                     if family is not None and family.facts.get(_ASKED) == asked and not (directory / _ENDED).exists():
                         return str(directory)

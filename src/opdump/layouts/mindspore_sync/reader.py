@@ -268,10 +268,11 @@ class RankTree:
         return in_execution_order(self._records(place, known) for place in self._places_of_step.get(step, ()))
 
     def _records(self, place: Place, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
-        names = self._true_names(place.graph_id)
+        names = self.true_names(place.graph_id)
         return records_of_place(self.root, self.rank_id, place, self.files(place), names, known)
 
-    def _true_names(self, graph_id: int) -> TrueNames:
+    def true_names(self, graph_id: int) -> TrueNames:
+        """What finds the names of a graph's operators behind those in file names."""
         names = self._names.get(graph_id)
         if names is None:
             indexed = self._indexed_names(graph_id)

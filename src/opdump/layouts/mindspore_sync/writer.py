@@ -160,6 +160,12 @@ class SyncWriter:
         order = f"execution_order/ms_execution_order_graph_{graph.graph_id}.csv"
         self.sink.write_bytes(order, encode_execution_order(graph))
 
+    def write_graph_files(self, _graph: Graph, files: Mapping[str, bytes]) -> None:
+        """File what MindSpore wrote of a graph itself, as it is."""
+        for relative, content in files.items():
+            if not self._is_elsewhere():
+                self.sink.write_bytes(relative, content)
+
     def flush(self) -> None:
         """Wait until everything queued is on disk."""
         self.sink.flush()

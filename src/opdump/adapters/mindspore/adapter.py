@@ -1,0 +1,104 @@
+"""Captures MindSpore programs.
+
+with ADAPTER.attach(recorder, settings) as clock:
+    train()
+
+Compiled code is dumped by MindSpore itself, into a directory of this process, and every execution of a graph goes to the recorder from
+there. MindSpore is not imported here: that takes seconds, and a program may not get that far.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from opdump.adapters.base import Settings
+from opdump.adapters.host import NumpyReader
+from opdump.adapters.mindspore.graphs import GraphPieces
+from opdump.errors import ConfigError
+from opdump.interpreter.first_import import after_import
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder
+
+if importlib.util.find_spec("mindspore") is None:
+    raise ModuleNotFoundError("No module named 'mindspore'", name="mindspore")
+
+
+class MindsporeAdapter:
+    """Captures MindSpore programs."""
+
+    framework = "mindspore"
+    own_layout = "mindspore-2.10"
+    """The layout of its own dumps."""
+
+    @property
+    def framework_version(self) -> str:
+        return importlib.metadata.version("mindspore")
+
+    @property
+    def device_target(self) -> str:
+        """What the program chose; CPU before it has."""
+        context = sys.modules.get("mindspore.context")
+        return "CPU" if context is None else str(context.get_context("device_target")).upper()
+
+    def reader(self, plan: DumpPlan) -> NumpyReader:
+        """A reader that takes what the plan wants of a tensor."""
+        return NumpyReader.of_plan(plan)
+
+    @contextmanager
+    def attach(self, recorder: Recorder, settings: Settings) -> Iterator[MindsporeSteps]:
+        """Captures while the block runs; what was begun is filed at its end.
+
+        Raises ConfigError for what a plan may ask of other frameworks alone.
+        """
+        _check(recorder.plan)
+        steps = MindsporeSteps(recorder, settings)
+        with ExitStack() as stack:
+            stack.callback(steps.close)
+            if "mindspore" in sys.modules:
+                steps.open()
+            else:
+                stack.callback(after_import("mindspore", lambda _: steps.open()))
+            yield steps
+
+
+class MindsporeSteps:
+    """The steps of a program, which may not have imported MindSpore yet."""
+
+    def __init__(self, recorder: Recorder, settings: Settings) -> None:
+        self._recorder = recorder
+        self._settings = settings
+        self._graphs: GraphPieces | None = None
+        self._close: Callable[[], None] = lambda: None
+
+    @property
+    def step(self) -> int:
+        return self._recorder.plan.initial_iteration if self._graphs is None else self._graphs.step
+
+    def manual_step(self) -> None:
+        """MindSpore counts the iterations of compiled code itself; nothing else can end one."""
+
+    def open(self) -> None:
+        """MindSpore is there: what it runs is seen from now on."""
+        self._recorder.circumstances.framework = "MindSpore"
+        self._graphs = GraphPieces(self._recorder, self._settings)
+        self._close = self._graphs.close
+        self._graphs.open()
+
+    def close(self) -> None:
+        """Ends the capture; what was begun is filed."""
+        self._close()
+
+
+def _check(plan: DumpPlan) -> None:
+    if plan.mode.watches:
+        raise ConfigError(
+            f"the mode {plan.captures!r} is there for PyTorch and ONNX Runtime alone; on MindSpore capture data, overflows or exceptions"
+        )
+
+
+ADAPTER = MindsporeAdapter()

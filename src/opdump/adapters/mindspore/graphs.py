@@ -1,0 +1,139 @@
+"""Records what compiled code ran: MindSpore's own dump of it, execution by execution."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from opdump.adapters.base import DumpComplete, Settings
+from opdump.adapters.graph_runtime import live_tensor
+from opdump.adapters.host import HostTensor
+from opdump.adapters.mindspore.executions import Execution, Executions, rank_directories
+from opdump.adapters.mindspore.graph_files import GraphFiles
+from opdump.adapters.mindspore.interception import Interception
+from opdump.adapters.mindspore.own_dump import OWN_DUMP
+from opdump.layouts.mindspore_sync.names import PARAMETER
+from opdump.recorder import LiveTensor, Recorder
+from opdump.records import IO, OpRecord
+
+_LOG = logging.getLogger("opdump")
+_COMPLEX = "Unexpected type Complex"
+
+
+class GraphPieces:
+    """Emits the executions of graphs as they end, and files the step once it is there."""
+
+    def __init__(self, recorder: Recorder, settings: Settings) -> None:
+        self.step = recorder.plan.initial_iteration
+        self._recorder = recorder
+        self._settings = settings
+        self._executions: dict[Path, Executions] = {}
+        self._files: dict[Path, GraphFiles] = {}
+        self._orders: defaultdict[int, int] = defaultdict(int)
+        self._occurrences: Counter[tuple[int, int, str]] = Counter()
+        self._ran = 0
+        self._told: set[str] = set()
+        module = importlib.import_module("mindspore._c_expression")
+        self._interception = Interception(module, self._has_run, self._compilation_failed)
+
+    def open(self) -> None:
+        lacks = self._interception.lacks()
+        if lacks:
+            self._recorder.circumstances.unable = (
+                f"this MindSpore cannot be captured: it lacks {lacks}; MindSpore 2.10 has it"
+            )
+            return
+        late = OWN_DUMP.ask_for(self._recorder.plan)
+        if late:
+            self._recorder.warnings.append(late)
+        self._remove()  # what ran between two captures
+        self._interception.open()
+
+    def close(self) -> None:
+        self._interception.close()
+        self._guarded(None)
+        if self._ran and not self._executions:
+            self._recorder.warnings.append(
+                "compiled code ran and MindSpore dumped nothing of it: it had compiled something before the capture began, and reads "
+                "once what it is to dump; begin the capture before the first call of compiled code, or type: opdump run SCRIPT"
+            )
+
+    def _has_run(self, error: BaseException | None) -> None:
+        self._ran += 1
+        self._guarded(error)
+        last = self._recorder.plan.steps.last
+        if error is None and self._settings.stop_after_dump and last is not None and self.step >= last:
+            raise DumpComplete
+
+    def _guarded(self, failure: BaseException | None) -> None:
+        try:
+            self._collect(failure)
+        except Exception as error:  # noqa: BLE001  the program is not to fail of what opdump does
+            self._recorder.stopped(error)
+
+    def _collect(self, failure: BaseException | None) -> None:
+        recorder = self._recorder
+        for root in rank_directories(OWN_DUMP.root):
+            executions = self._executions.get(root)
+            if executions is None:
+                executions = self._executions[root] = Executions(root, self._settings.rank_id)
+                self._files[root] = GraphFiles(recorder, executions)
+            self._files[root].file_new()
+            if recorder.is_over:
+                self._remove()
+                continue
+            steps = set()
+            taken = list(executions.take())
+            for position, execution in enumerate(taken):
+                steps.add(execution.op.step)
+                self._emit(execution, failure if position == len(taken) - 1 else None)
+            for problem in executions.problems:
+                self._warn(str(problem))
+            for step in sorted(steps):
+                recorder.end_step(step)
+                self.step = max(self.step, step)
+
+    def _emit(self, execution: Execution, failure: BaseException | None) -> None:
+        op = self._numbered(execution.op)
+        recorder = self._recorder
+        if op.op_type != PARAMETER:
+            recorder.matched_kernels.update(recorder.plan.matching_kernels(op.op_name, op.op_type))
+        inputs, outputs = _side(execution, "input"), _side(execution, "output")
+        if failure is not None and not outputs:
+            recorder.failed_op(op, failure, inputs)
+            return
+        recorder.after_op(recorder.before_op(op, inputs), outputs)
+
+    def _numbered(self, op: OpRecord) -> OpRecord:
+        order = self._orders[op.step]
+        self._orders[op.step] = order + 1
+        key = (op.step, op.graph_id, op.op_name)
+        occurrence = self._occurrences[key]
+        self._occurrences[key] += 1
+        return replace(op, order=order, occurrence=occurrence, kernel=op.op_type, device_id=self._settings.rank_id)
+
+    def _compilation_failed(self, error: BaseException) -> None:
+        if _COMPLEX in str(error):
+            self._warn(
+                "MindSpore cannot compile complex numbers while its dump is on, for any iteration (`Unexpected type Complex`); without "
+                "opdump the program compiles. Operators of complex numbers are captured in PyNative mode: "
+                "mindspore.set_context(mode=mindspore.PYNATIVE_MODE)"
+            )
+
+    def _warn(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._recorder.warnings.append(text)
+
+    def _remove(self) -> None:
+        for root in rank_directories(OWN_DUMP.root):
+            for _ in Executions(root, 0).take():
+                pass
+
+
+def _side(execution: Execution, io: IO) -> list[LiveTensor]:
+    return [live_tensor(slot, "", tensor, source) for side, slot, tensor, source in execution.tensors if side == io]

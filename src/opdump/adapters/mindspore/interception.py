@@ -1,0 +1,81 @@
+"""Sees where the program compiles and where compiled code has run, whichever way it comes to that.
+
+    network(x) in GRAPH_MODE                        GraphExecutor_.compile, GraphExecutor_()
+    a function of @ms.jit, an optimizer of nn       GraphExecutor_.compile or JitExecutor_.compile, PyNativeExecutor_.grad_jit
+
+The three classes are MindSpore's own, in C++; their methods can be replaced, and a program that took one before keeps it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from opdump.adapters.mindspore.own_dump import OWN_DUMP
+
+Ran = Callable[[BaseException | None], None]
+_COMPILING: Final = (("GraphExecutor_", "compile"), ("JitExecutor_", "compile"))
+_RUNNING: Final = (("GraphExecutor_", "__call__"), ("PyNativeExecutor_", "grad_jit"))
+
+
+class Interception:
+    """Calls `ran` in the program's thread after each call of compiled code, with the error where one was raised.
+
+    `failed` is told of errors of the compilation. Errors of both functions are the caller's affair: they must not raise.
+    """
+
+    def __init__(self, module: Any, ran: Ran, failed: Callable[[BaseException], None]) -> None:
+        self._module = module
+        self._ran = ran
+        self._failed = failed
+        self._replaced: list[tuple[type, str, Any]] = []
+
+    def lacks(self) -> str:
+        """The first name that this MindSpore does not have; empty where it has all."""
+        for owner, name in (*_COMPILING, *_RUNNING):
+            if not hasattr(getattr(self._module, owner, None), name):
+                return f"{owner}.{name}"
+        return ""
+
+    def open(self) -> None:
+        for owner, name in _COMPILING:
+            self._replace(owner, name, self._compiling)
+        for owner, name in _RUNNING:
+            self._replace(owner, name, self._running)
+
+    def close(self) -> None:
+        while self._replaced:
+            owner, name, original = self._replaced.pop()
+            setattr(owner, name, original)
+
+    def _replace(self, owner_name: str, name: str, wrapping: Callable[[Any], Any]) -> None:
+        owner = getattr(self._module, owner_name)
+        original = getattr(owner, name)
+        self._replaced.append((owner, name, original))
+        setattr(owner, name, wrapping(original))
+
+    def _compiling(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def compile_it(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            with OWN_DUMP.configured():
+                try:
+                    return original(executor, *args, **kwargs)
+                except BaseException as error:
+                    self._failed(error)
+                    raise
+
+        return compile_it
+
+    def _running(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def run_it(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(executor, *args, **kwargs)
+            except BaseException as error:
+                self._ran(error)
+                raise
+            self._ran(None)
+            return result
+
+        return run_it
