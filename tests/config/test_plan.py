@@ -69,7 +69,7 @@ def test_the_json_holds_every_field_but_text_and_warnings() -> None:
         checks=("tensor_overflow",),
     )
     shown = json.loads(plan.to_json())
-    assert set(shown) == set(DumpPlan.__dataclass_fields__) - {"config_text", "warnings"}
+    assert set(shown) == set(DumpPlan.__dataclass_fields__) - {"config_text", "layout_chosen", "warnings"}
     assert shown["models"][0]["layers"] == ["a"]
     assert shown["devices"] == [1, 2]
     assert shown["steps"] == "all"

@@ -50,6 +50,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "class_names_in_scope": (False, False),
     "layout": ("mindspore-2.10", "mindspore-2.10"),
     "trailing_comma": (True, True),
+    "layout_chosen": (False, False),
     "config_text": ("{}", "{}"),
     "warnings": (["a"], ("a",)),
 }
@@ -64,6 +65,7 @@ ONLY_IN_A_PLAN = {
     "dump_level",
     "stream_in_names",
     "dialect",
+    "layout_chosen",
     "config_text",
     "warnings",
 }

@@ -41,16 +41,16 @@ def test_directories_of_dead_processes_are_cleared_and_no_others(tmp_path: Path)
         killed.wait()
         place, number, start = this_process().split("-")
         others = [
-            tmp_path / f"opdump-kind.{place[::-1]}-{killed.pid}-{start}.of_another_system",
-            tmp_path / f"opdump-other.{left.name.split('.')[1]}.of_another_kind",
-            tmp_path / "opdump-kind.without_a_process",
-            tmp_path / f"opdump-kind.{left.name.split('.')[1]}.1.2",
+            tmp_path / f"opdump-kind--{place[::-1]}-{killed.pid}-{start}--of_another_system",
+            tmp_path / f"opdump-other--{left.name.split('--')[1]}--of_another_kind",
+            tmp_path / "opdump-kind--without_a_process",
+            tmp_path / f"opdump-kind--{left.name.split('--')[1]}--1--2",
         ]
-        reused = tmp_path / f"opdump-kind.{place}-{number}-{int(start) - 1}.of_a_process_with_this_id_before"
+        reused = tmp_path / f"opdump-kind--{place}-{number}-{int(start) - 1}--of_a_process_with_this_id_before"
         target = tmp_path / "target"
         for folder in (*others, reused, target):
             folder.mkdir()
-        link = tmp_path / f"opdump-kind.{left.name.split('.')[1]}.link"
+        link = tmp_path / f"opdump-kind--{left.name.split('--')[1]}--link"
         link.symlink_to(target)
         own = temporary_directory("kind", tmp_path)
         assert (left.exists(), reused.exists()) == (False, False)

@@ -87,6 +87,15 @@ class SupportsGroups(Protocol):
         """The rank of this process in its group; None where it is in none."""
 
 
+@runtime_checkable
+class SupportsOwnLayout(Protocol):
+    """An adapter of a framework that dumps by itself, in a layout of its own."""
+
+    @property
+    def own_layout(self) -> str:
+        """The layout of plans that leave it open."""
+
+
 class Runtime(Protocol):
     """What runs the operators, as a recording asks for it."""
 

@@ -8,10 +8,11 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
-from opdump.adapters.base import Settings, Steps, SupportsGroups, SupportsMarks, SupportsWatch
+from opdump.adapters.base import Settings, Steps, SupportsGroups, SupportsMarks, SupportsOwnLayout, SupportsWatch
 from opdump.capturing.children.place import rank_under
 from opdump.capturing.dump import Dump
 from opdump.capturing.frameworks import adapter_of, chosen_framework
@@ -95,6 +96,8 @@ def capture(
         watch=tensors,
     )
     adapter = adapter_of(chosen)
+    if isinstance(adapter, SupportsOwnLayout) and not plan.layout_chosen:
+        plan = replace(plan, layout=adapter.own_layout, layout_chosen=True)
     # A number that a launcher or the program gave is the number; a process by itself may yet join a group.
     known = device_id is not None or bool(os.environ.get("RANK")) or not isinstance(adapter, SupportsGroups)
     ended: SystemExit | None = None

@@ -38,7 +38,7 @@ _OF_LAYOUTS: Final[Mapping[str, object]] = MappingProxyType(
 """Fields that some layouts alone have a place for (`LayoutFacts.fields`), and the value that the others need."""
 
 # Not part of the plan itself: the text that it came from, and what was said while reading it.
-_NOT_PRINTED = ("config_text", "warnings")
+_NOT_PRINTED = ("config_text", "layout_chosen", "warnings")
 # What most configurations do not speak of: printed where it differs from the default.
 _PRINTED_IF_SET = (
     "captures",
@@ -117,6 +117,8 @@ class DumpPlan:
     """False for short scopes: `conv1` in place of `conv1-Conv2d`."""
     layout: str = "mindspore-2.3"
     """The name of one of `opdump.layouts`: opdump's own, or one that an installed package adds."""
+    layout_chosen: bool = field(default=True, compare=False)
+    """False where the configuration leaves the layout open: a framework that dumps by itself has one of its own."""
     on_error: OnError = "continue"
     """Where the dump cannot be written any more (a full disk): `continue` runs the program without it, `stop` raises in it."""
     checks: tuple[str, ...] | None = None
@@ -266,7 +268,7 @@ class DumpPlan:
     def to_json(self) -> str:
         """The plan as JSON text, one field a line, in the order of the fields. `from_json` gives an equal plan.
 
-        What was read and said to make it, `config_text` and `warnings`, is no part of it.
+        What was read and said to make it, `config_text`, `layout_chosen` and `warnings`, is no part of it.
         """
         shown = {}
         for item in fields(self):

@@ -55,7 +55,10 @@ class Executions:
 
     def graph_files(self, graph_id: int) -> dict[str, bytes]:
         """What MindSpore wrote of a graph when it compiled it, by the paths below the rank's directory."""
-        stems = (f"graphs/ms_output_trace_code_graph_{graph_id}.", f"execution_order/ms_execution_order_graph_{graph_id}.")
+        stems = (
+            f"graphs/ms_output_trace_code_graph_{graph_id}.",
+            f"execution_order/ms_execution_order_graph_{graph_id}.",
+        )
         return {
             f"{path.parent.name}/{path.name}": path.read_bytes()
             for stem in stems

@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from opdump.adapters.base import DumpComplete, Settings
 from opdump.adapters.graph_runtime import live_tensor
-from opdump.adapters.host import HostTensor
 from opdump.adapters.mindspore.executions import Execution, Executions, rank_directories
 from opdump.adapters.mindspore.graph_files import GraphFiles
 from opdump.adapters.mindspore.interception import Interception

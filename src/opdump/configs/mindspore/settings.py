@@ -118,6 +118,7 @@ def resolve(
         overflow_kinds=debug.overflow_kinds,
         overflow_number=overflow_number,
         layout=_layout(own, is_async=is_async),
+        layout_chosen=own.has("layout") or is_async,
         file_format="npy" if filed is None else filed.file_format,
         step_level=filed is not None and filed.step_level,
         kernel_by_kernel=filed is not None and filed.kernel_by_kernel,

@@ -39,7 +39,7 @@ def plan_in_mode(plan: DumpPlan, mode: Mode, *, as_device: bool, nodes: Sequence
             f"the configuration asks for the mode {plan.captures!r}, the arguments for {mode.name!r}; choose one"
         )
     if as_device:
-        plan = replace(plan, layout="acl", file_format="bin")
+        plan = replace(plan, layout="acl", layout_chosen=True, file_format="bin")
     if mode.watches:
         if not plan.layout_facts.watch:
             raise ConfigError(

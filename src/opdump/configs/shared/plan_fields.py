@@ -46,6 +46,8 @@ def with_fields(plan: DumpPlan, settings: Mapping[str, Any]) -> DumpPlan:
                 f"DumpPlan has no field {key!r} ({key}={shown(value)} beside a plan): {_meant(key, known)}"
             )
     given = {"statistic_category": plan.statistic_category, **settings}
+    if "layout" in settings:
+        given.setdefault("layout_chosen", True)
     return replace(plan, **{key: field_value(key, value) for key, value in given.items()})
 
 

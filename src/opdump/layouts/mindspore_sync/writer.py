@@ -88,6 +88,8 @@ class SyncWriter:
         self._token = cache(dtype_token if is_newer else _no_token)
         self._constants: list[Constant] = []
         self._history: set[tuple[int, int]] = set()
+        self._described: set[int] = set()
+        """Graphs that MindSpore described itself: their history is what it says, which is not all that they ran."""
         self._closed = False
 
     def write_payload(self, record: TensorRecord) -> str:
@@ -144,7 +146,7 @@ class SyncWriter:
         if self.plan.saves_statistics:
             self._statistics.write_batch(batch)
         # A step in which nothing of a graph was selected is one that the graph has executed.
-        self._write_history(step, {op.graph_id for op in ops if op.skip not in WITHOUT_KERNEL})
+        self._write_history(step, {op.graph_id for op in ops if op.skip not in WITHOUT_KERNEL} - self._described)
         # Taken only when they are filed: another thread may add a constant meanwhile.
         constants = self._constants[:]
         self._index.write_batch(step, batch, files, constants, counted)
@@ -160,8 +162,9 @@ class SyncWriter:
         order = f"execution_order/ms_execution_order_graph_{graph.graph_id}.csv"
         self.sink.write_bytes(order, encode_execution_order(graph))
 
-    def write_graph_files(self, _graph: Graph, files: Mapping[str, bytes]) -> None:
+    def write_graph_files(self, graph: Graph, files: Mapping[str, bytes]) -> None:
         """File what MindSpore wrote of a graph itself, as it is."""
+        self._described.add(graph.graph_id)
         for relative, content in files.items():
             if not self._is_elsewhere():
                 self.sink.write_bytes(relative, content)
