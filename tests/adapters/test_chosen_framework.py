@@ -30,5 +30,7 @@ def test_what_is_asked_for_is_chosen() -> None:
 
 
 def test_an_unknown_framework_is_an_error_that_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match='framework is \'caffe\', expected "auto", "torch", "tensorflow", "jax" or "mindspore"'):
+    with pytest.raises(
+        ConfigError, match='framework is \'caffe\', expected "auto", "torch", "tensorflow", "jax" or "mindspore"'
+    ):
         chosen_framework("caffe", ())
