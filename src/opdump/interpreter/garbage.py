@@ -22,3 +22,15 @@ def collected_rarely() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Thousands of records are made at once and freed at once; to look for cycles among them would take longer than that."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

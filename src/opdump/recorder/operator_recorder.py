@@ -39,6 +39,8 @@ class Raised(NamedTuple):
 class OperatorRecorder(Recorder):
     """Files operators one by one, after each has run."""
 
+    _files_tensors = False
+
     def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader) -> None:
         super().__init__(plan, writer, reader)
         self._mode = plan.mode

@@ -6,25 +6,34 @@ once, and from then on the recorder records nothing.
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from opdump.checks.checked import Checked
 from opdump.errors import OpdumpError
 from opdump.graph import Graph, GraphBuilder, GraphValue
+from opdump.interpreter.garbage import no_garbage_collection
 from opdump.plan import DumpPlan
 from opdump.recorder.circumstances import Circumstances, Nothing, unmatched_kernels, why_nothing
 from opdump.recorder.graphs import GrowingGraphs
 from opdump.recorder.guarded import guarded
 from opdump.recorder.live_checks import LiveChecks
 from opdump.recorder.own_errors import cut_short, failure_text, once_more, stopped_by, told_where_it_stops
-from opdump.recorder.snapshots import Live, LiveTensor, Reader, SupportsSides, TensorSnapshot, settle
+from opdump.recorder.snapshots import (
+    BlockTensor,
+    Live,
+    LiveTensor,
+    Reader,
+    SupportsBlocks,
+    SupportsSides,
+    TensorSnapshot,
+    settle,
+)
 from opdump.recorder.tally import Tally
 from opdump.recorder.tensor_files import TensorFiles
 from opdump.recorder.verdict import Lookout
@@ -48,6 +57,9 @@ class Recorder:
 
     Threads may record at the same time; `end_step` belongs to the thread that drives the steps.
     """
+
+    _files_tensors: ClassVar = True
+    """Whether it files tensor by tensor, and no whole operators."""
 
     def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader) -> None:
         self.plan = plan
@@ -77,6 +89,10 @@ class Recorder:
         self._statistics = ElementStatistics(plan.statistic_category if plan.saves_statistics else ())
         self._sides_of = reader if isinstance(reader, SupportsSides) else None
         """The same reader where it takes all tensors of a side at once."""
+        self._blocks_of = reader if isinstance(reader, SupportsBlocks) else None
+        """The same reader where it takes all tensors of many operators at once, and nobody looks at them one by one."""
+        if self._checks is not None or plan.save_kernel_args:
+            self._blocks_of = None
         self._ops: list[OpRecord] = []
         self._counted: Counter[SkipReason] = Counter()
         self._entries: list[TensorSnapshot] = []
@@ -168,6 +184,22 @@ class Recorder:
             with self._lock:
                 self._take(op, "output", outputs)
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether `take_block` may be called: where nothing but summaries is taken of tensors."""
+        return self._files_tensors and self._blocks_of is not None and self._blocks_of.takes_blocks
+
+    @told_where_it_stops
+    def take_block(self, ops: Sequence[OpRecord], slots: Sequence[BlockTensor], tensors: Sequence[Any]) -> None:
+        """Reads what operators read and wrote that have run one after the other; `slots` name their tensors by place among `tensors`."""
+        if self.is_over or self._blocks_of is None:
+            return
+        with self._lock:
+            if len(self._ops) >= MOST_OPS:
+                self.end_step(ops[0].step)
+            self._ops += ops
+            self._entries += self._blocks_of.take_block(ops, slots, tensors)
+
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
     ) -> None:
@@ -224,11 +256,11 @@ class Recorder:
             self.end_step(op.step)
         self._ops.append(op)
 
-    def count_op(self, reason: SkipReason) -> None:
-        """Counts an operator that leaves no data and was listed before, in this step or an earlier one."""
+    def count_op(self, reason: SkipReason, count: int = 1) -> None:
+        """Counts operators that leave no data and were listed before, in this step or an earlier one."""
         with self._lock:
-            if not self.is_over:
-                self._counted[reason] += 1
+            if count and not self.is_over:
+                self._counted[reason] += count
 
     @told_where_it_stops
     def constant(self, op: OpRecord, live: Live) -> str:
@@ -250,7 +282,7 @@ class Recorder:
     @told_where_it_stops
     def end_step(self, step: int) -> None:
         """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded."""
-        with self._lock, _no_garbage_collection():
+        with self._lock, no_garbage_collection():
             self.release()
             before = self.tally.executed
             if not self.is_over:
@@ -397,15 +429,3 @@ class Recorder:
 
     def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
         self.tally.filed(steps, ops, entries)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Thousands of records are made at once and freed at once; to look for cycles among them would take longer than that."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -13,6 +13,7 @@ from opdump.kernels import Summary
 from opdump.records import IO, HostPayload, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, record_of
 from opdump.statistics import ElementStatistics, Extremes, SummaryStatistics
 
+_new = object.__new__
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
 
@@ -106,9 +107,35 @@ class TensorSnapshot:
         self.argument = argument
         self.source = source
 
-    def settle(self, summary: Summary) -> None:
-        """Sets the statistics. The reader may forget its row."""
-        self.statistics = SummaryStatistics(summary, self.others, self.extremes)
+    def again(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> TensorSnapshot:
+        """The same tensor in another slot, before anything is settled or filed of it."""
+        other = _new(TensorSnapshot)
+        other.dtype = self.dtype
+        other.shape = self.shape
+        other.data_size = self.data_size
+        other.skip = self.skip
+        other.row = self.row
+        other.table = self.table
+        other.others = self.others
+        other.extremes = self.extremes
+        other.elements = None
+        other.statistics = _NO_STATISTICS
+        other.memory = self.memory
+        other.op = op
+        other.io = io
+        other.slot = slot
+        other.argument = argument
+        other.source = source
+        return other
+
+    def settle(self, summary: Summary, statistics: SummaryStatistics | None = None) -> None:
+        """Sets the statistics: those that another snapshot of the tensor has of the summary, where they are given.
+
+        The reader may forget its row.
+        """
+        self.statistics = (
+            statistics if statistics is not None else SummaryStatistics(summary, self.others, self.extremes)
+        )
         self.table = None
         self.row = -1
 
@@ -142,11 +169,21 @@ class TensorSnapshot:
 def settle(reader: Reader, entries: Sequence[TensorSnapshot], statistics: ElementStatistics | None = None) -> None:
     """Sets the statistics of tensors that `reader` took, after its `finish_step`, with what packages add to summaries."""
     added = statistics if statistics is not None and statistics.of_summary else None
-    for entry, summary in zip(entries, reader.summaries(entries), strict=True):
-        if summary is not None:
-            if added is not None:
-                entry.others = {**(entry.others or {}), **added.from_summary(summary)}
+    made: dict[int, SummaryStatistics] = {}
+    """Of tensors that several operators read, a reader gives one summary."""
+    summaries = list(reader.summaries(entries))  # all alive, so that each has an identity
+    for entry, summary in zip(entries, summaries, strict=True):
+        if summary is None:
+            continue
+        if added is not None:
+            entry.others = {**(entry.others or {}), **added.from_summary(summary)}
+        if entry.others or entry.extremes:
             entry.settle(summary)
+            continue
+        known = made.get(id(summary))
+        if known is None:
+            known = made[id(summary)] = SummaryStatistics(summary)
+        entry.settle(summary, known)
 
 
 class Reader(Protocol):
@@ -186,6 +223,24 @@ class SupportsSides(Protocol):
 
     def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[TensorSnapshot]) -> bool:
         """Appends what it reads to `entries`, without elements; False, and nothing read, where it has to read elements."""
+
+
+BlockTensor = tuple[int, IO, int, str, str, int]
+"""A slot of an operator of a block: the place of the operator, io, slot, argument, source, and the place of the tensor."""
+
+
+@runtime_checkable
+class SupportsBlocks(Protocol):
+    """A reader that can take what many operators read and wrote in one call."""
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether it takes nothing but summaries."""
+
+    def take_block(
+        self, ops: Sequence[OpRecord], slots: Sequence[BlockTensor], tensors: Sequence[Any]
+    ) -> list[TensorSnapshot]:
+        """What is in each slot. Tensors are read once, also where several slots name them."""
 
 
 class Live(NamedTuple):

@@ -1,6 +1,7 @@
 """What adapters of graph runtimes share: a runtime has a graph of named operators, whose values are had while it runs or afterwards.
 
 RunEmitter         hands the operators of runs to a recorder, one after the other
+Block              operators that run one after the other, prepared once
 GraphRun           one run: numbers its operators, lists those that leave no data once, files a failed one with what it was given
 NamedOperator      an operator of a graph: what the records of all its executions say
 OperatorSelection  which operators of a graph a plan takes, and which of their slots
@@ -11,8 +12,20 @@ No framework is imported here. Values in host memory are `opdump.adapters.host`;
 
 from __future__ import annotations
 
+from opdump.adapters.graph_runtime.block import Block, BlockOperator, BlockSlot
+from opdump.adapters.graph_runtime.named_operator import NamedOperator
 from opdump.adapters.graph_runtime.operator_selection import OperatorSelection
-from opdump.adapters.graph_runtime.run_emitter import GraphRun, NamedOperator, RunEmitter, live_tensor
+from opdump.adapters.graph_runtime.run_emitter import GraphRun, RunEmitter, live_tensor
 from opdump.adapters.graph_runtime.step_count import StepCount
 
-__all__ = ["GraphRun", "NamedOperator", "OperatorSelection", "RunEmitter", "StepCount", "live_tensor"]
+__all__ = [
+    "Block",
+    "BlockOperator",
+    "BlockSlot",
+    "GraphRun",
+    "NamedOperator",
+    "OperatorSelection",
+    "RunEmitter",
+    "StepCount",
+    "live_tensor",
+]

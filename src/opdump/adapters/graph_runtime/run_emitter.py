@@ -4,6 +4,7 @@ emitter = RunEmitter(recorder)
 run = GraphRun(emitter, "lenet", graph_id=1, step=0, order=itertools.count())
 run.skip(NamedOperator("Const", "scale", skip="constant"))  # listed once, counted in later runs
 run.emit(relu, inputs, outputs)
+run.emit_block(block, tensors)  # many at once
 run.fail(divide, error, inputs, order=2)
 recorder.end_step(0)
 """
@@ -13,31 +14,14 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
+from opdump.adapters.graph_runtime.block import Block, BlockSlot
+from opdump.adapters.graph_runtime.named_operator import NamedOperator
 from opdump.adapters.host import HostTensor
 from opdump.recorder import LiveTensor, Recorder
-from opdump.records import Frame, OpRecord, Phase, SkipReason
-
-
-@dataclass(frozen=True, slots=True)
-class NamedOperator:
-    """An operator of a graph: what the records of all its executions say.
-
-    `task_id` is its place in the graph, where the runtime counts that; `kernel` what the runtime calls it, where that is not its
-    type; `stack` where the program made it, empty where nobody knows; `skip` why it leaves no data.
-    """
-
-    op_type: str
-    op_name: str
-    task_id: int = 0
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    stack: tuple[Frame, ...] = ()
-    kernel: str = ""
-    skip: SkipReason = ""
-    phase: Phase = "forward"
+from opdump.records import Frame, OpRecord, SkipReason
 
 
 class RunEmitter:
@@ -56,6 +40,12 @@ class RunEmitter:
         """The time now, later than any that it gave before."""
         self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
         return self._timestamp
+
+    def timestamps(self, count: int) -> range:
+        """So many, of which the first is the time now."""
+        first = self.timestamp()
+        self._timestamp += count
+        return range(first, first + count)
 
     def lists(self, graph_id: int, op_name: str) -> bool:
         """Whether an operator that leaves no data is to be listed: the first time. A mode that may leave nothing lists nothing."""
@@ -112,6 +102,56 @@ class GraphRun:
         opened = self.recorder.before_op(self.record(operator, occurrence=occurrence), inputs)
         self.recorder.after_op(opened, outputs)
 
+    def emit_block(self, block: Block, tensors: Sequence[HostTensor | str]) -> None:
+        """Emits the operators of a block; a slot of it names its tensor by the place among these.
+
+        Where the recorder takes blocks, what the operators of one run have in common is done once for all of them.
+        """
+        if block.is_known and self.recorder.takes_blocks:
+            self.recorder.take_block(self._records(block), block.slots, tensors)
+            self.count_skipped(block.skipped)
+            return
+        for each in block.operators:
+            if self.is_over:
+                return
+            if each.operator.skip:
+                self.skip(each.operator)
+            else:
+                self.emit(each.operator, _lives(each.inputs, tensors), _lives(each.outputs, tensors))
+        block.is_known = True
+
+    def _records(self, block: Block) -> list[OpRecord]:
+        ran, executions = block.ran, self._executions
+        occurrences = [executions.get(each.op_name, 0) for each in ran]
+        executions.update({each.op_name: occurrence + 1 for each, occurrence in zip(ran, occurrences, strict=True)})
+        if self._order is None:
+            orders = [each.task_id for each in ran]
+        else:
+            numbers = list(islice(self._order, len(block.operators)))
+            orders = [numbers[place] for place in block.places]
+        step, net_name, graph_id, device_id = self.step, self._net_name, self._graph_id, self._device_id
+        return [
+            OpRecord(
+                each.op_type,
+                each.op_name,
+                timestamp,
+                step,
+                net_name,
+                graph_id,
+                device_id=device_id,
+                task_id=each.task_id,
+                order=order,
+                occurrence=occurrence,
+                phase=each.phase,
+                kernel=each.kernel or each.op_type,
+                stack=each.stack or self._called_at,
+                arguments=each.arguments,
+            )
+            for each, timestamp, order, occurrence in zip(
+                ran, self._emitter.timestamps(len(ran)), orders, occurrences, strict=True
+            )
+        ]
+
     def skip(self, operator: NamedOperator, reason: SkipReason = "") -> None:
         """Lists an operator that leaves no data, the first time; then counts it. The reason is its own where none is given."""
         reason = reason or operator.skip
@@ -124,8 +164,7 @@ class GraphRun:
     def count_skipped(self, reasons: Mapping[SkipReason, int]) -> None:
         """Counts operators that leave no data and were listed before."""
         for reason, count in reasons.items():
-            for _ in range(count):
-                self.recorder.count_op(reason)
+            self.recorder.count_op(reason, count)
 
     def fail(
         self, operator: NamedOperator, error: BaseException, inputs: Iterable[LiveTensor], *, order: int | None = None
@@ -163,3 +202,7 @@ def live_tensor(
 ) -> LiveTensor:
     """A tensor in a slot, for the recorder. A text is the type of a value that no array stands for: it is opaque."""
     return (slot, argument, tensor, source, skip or ("opaque" if isinstance(tensor, str) else ""))
+
+
+def _lives(slots: Iterable[BlockSlot], tensors: Sequence[HostTensor | str]) -> list[LiveTensor]:
+    return [live_tensor(slot, argument, tensors[place], source) for slot, argument, source, place in slots]

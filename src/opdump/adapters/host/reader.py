@@ -17,8 +17,8 @@ from opdump.adapters.host.element_types import widened_elements
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
 from opdump.plan import DumpPlan
-from opdump.recorder import Elements, TensorSnapshot
-from opdump.records import SkipReason
+from opdump.recorder import BlockTensor, Elements, TensorSnapshot
+from opdump.records import OpRecord, SkipReason
 from opdump.statistics import ElementStatistics, Extremes, device_extremes, has_device_extremes
 
 if TYPE_CHECKING:
@@ -102,6 +102,21 @@ class NumpyReader:
             taken.others = dict(host.others)
         return taken
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether it takes nothing but summaries."""
+        return self._statistics and not (self._elements or self._element_statistics or self._device_extremes)
+
+    def take_block(
+        self, ops: Sequence[OpRecord], slots: Sequence[BlockTensor], tensors: Sequence[LiveValue]
+    ) -> list[TensorSnapshot]:
+        """What is in each slot of operators that ran one after the other."""
+        taken = [*map(self.take, tensors)]
+        return [
+            taken[place].again(ops[number], io, slot, argument, source)
+            for number, io, slot, argument, source, place in slots
+        ]
+
     def skip(self, tensor: LiveValue, reason: SkipReason) -> TensorSnapshot:
         """The facts of a tensor whose elements are not to be read."""
         if isinstance(tensor, str):
@@ -113,9 +128,9 @@ class NumpyReader:
         """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
         table, make, known = self._table, Summary._make, self._fixed_summaries
         known.extend(map(make, self._fixed.rows()[len(known) :].tolist()))
-        rows: list[list[float]] = table.rows().tolist()
+        rows = [*map(make, table.rows().tolist())]
         found = [
-            make(rows[taken.row]) if taken.table is table else (None if taken.table is None else known[taken.row])
+            rows[taken.row] if taken.table is table else (None if taken.table is None else known[taken.row])
             for taken in entries
         ]
         if self._device_extremes:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import jax
+
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator, OperatorSelection, RunEmitter, live_tensor
+from opdump.adapters.jax.blocks import Blocks
 from opdump.adapters.jax.deviation import deviation
 from opdump.adapters.jax.emission import Emitter, Given
 from opdump.adapters.jax.frames import program_frames
@@ -20,7 +23,7 @@ from opdump.adapters.jax.functions import (
     obstacle_of,
     single_operator,
 )
-from opdump.adapters.jax.host import borrowed, copied, host_tensor
+from opdump.adapters.jax.host import borrowed, copied, host_tensor, memory_of
 from opdump.adapters.jax.interception import Real
 from opdump.adapters.jax.materialised import materialised
 from opdump.adapters.jax.names import arguments_of
@@ -28,11 +31,14 @@ from opdump.adapters.jax.schedule import Level
 from opdump.adapters.jax.steps import Steps
 from opdump.adapters.jax.twin import Twin, TwinRun
 from opdump.graph import PARAMETER_PREFIX, GraphValue
+from opdump.interpreter.garbage import no_garbage_collection
 from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import LiveTensor, Recorder, beside_the_program
 
 _LOG = logging.getLogger("opdump")
 _PARAMETER: Final = "Parameter"
+OF_THE_PROGRAM: Final[Mapping[str, Any]] = {"source": "program"}
+"""One object: an index knows arguments again by their identity."""
 
 
 class Capture:
@@ -79,22 +85,17 @@ class Capture:
     # A compiled function.
 
     def _compiled_call(self, real: Real, arguments: tuple[Any, ...], function: Function) -> Any:
+        # Neither waits for what it began: the values of the twin are looked at while the program's own function runs.
         twin_run = self._run_twin(function, arguments)
         kept = _kept(function, arguments)
         try:
             answer = real()
         except Exception as error:
             with self._lock:
-                self._failed(
-                    function,
-                    self._call_operator(function, {}),
-                    error,
-                    _arrays(function, arguments, kept),
-                    PARAMETER_PREFIX,
-                )
+                self._emit_failed(function, twin_run, _arrays(function, arguments, kept), error)
             raise
-        with self._lock:
-            self._emit(function, twin_run, arguments, kept, answer)
+        with self._lock, no_garbage_collection():
+            self._emit(function, twin_run, _arrays(function, arguments, kept), answer)
         return answer
 
     def _run_twin(self, function: Function, arguments: Sequence[Any]) -> TwinRun | None:
@@ -111,9 +112,12 @@ class Capture:
                 function.twin = Twin(function.closed, self._selection, sources)
             return function.twin.run(arguments)
         except Exception as error:  # noqa: BLE001  told as a warning: the function itself is still recorded
-            function.obstacle = f"its twin failed ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
-            self._warn_of(function)
+            self._twin_failed(function, error)
             return None
+
+    def _twin_failed(self, function: Function, error: Exception) -> None:
+        function.obstacle = f"its twin failed ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+        self._warn_of(function)
 
     def _warn_of(self, function: Function) -> None:
         text = f"{function.name}: only its arguments and results are recorded: {function.obstacle}"
@@ -121,34 +125,79 @@ class Capture:
             self._recorder.warnings.append(text)
 
     @beside_the_program
-    def _emit(
+    def _emit(self, function: Function, twin_run: TwinRun | None, arrays: Sequence[Any], answer: Any) -> None:
+        results, executable = answer[0], answer[1]
+        run = self._run_of(function)
+        given = [host_tensor(array, stays=False) for array in arrays]
+        twin_run = self._emit_inside(function, twin_run, run, arrays, given, executable)
+        inputs = _live(given, function.argument_names, PARAMETER_PREFIX)
+        error = _error_of(results)
+        if error is not None:  # the program meets it where it looks at the results
+            run.fail(self._call_operator(function, OF_THE_PROGRAM), error, inputs)
+            return
+        facts = OF_THE_PROGRAM
+        if twin_run is not None and not function.is_told:
+            facts = {**facts, "deviation of the twin": self._tell_deviation(function, twin_run, results)}
+        tensors = [host_tensor(borrowed(value), stays=False) for value in results]
+        run.emit(
+            self._call_operator(function, facts),
+            inputs if self._selection.wants_inputs else (),
+            _live(tensors, function.result_names) if self._selection.wants_outputs else (),
+        )
+        self._emit_updates(function, run, tensors)
+
+    @beside_the_program
+    def _emit_failed(
+        self, function: Function, twin_run: TwinRun | None, arrays: Sequence[Any], error: Exception
+    ) -> None:
+        run = self._run_of(function)
+        given = [host_tensor(array, stays=False) for array in arrays]
+        self._emit_inside(function, twin_run, run, arrays, given, None)
+        inputs = _live(given, function.argument_names, PARAMETER_PREFIX)
+        run.fail(self._call_operator(function, OF_THE_PROGRAM), error, inputs)
+
+    def _emit_inside(
         self,
         function: Function,
         twin_run: TwinRun | None,
-        arguments: Sequence[Any],
-        kept: Sequence[Any],
-        answer: Any,
-    ) -> None:
-        results, executable = answer[0], answer[1]
-        run = self._run_of(function)
-        arrays = _arrays(function, arguments, kept)
-        given = [host_tensor(array, stays=False) for array in arrays]
-        facts: dict[str, Any] = {"source": "program"}
-        if twin_run is not None and not function.is_told:
-            facts["deviation of the twin"] = self._tell(function, twin_run, results, executable)
-        call = self._call_operator(function, facts)
-        tensors = [host_tensor(borrowed(value), stays=False) for value in results]
-        run.emit(
-            call,
-            _live(given, function.argument_names, PARAMETER_PREFIX) if self._selection.wants_inputs else (),
-            _live(tensors, function.result_names) if self._selection.wants_outputs else (),
-        )
+        run: GraphRun,
+        arrays: Sequence[Any],
+        given: Sequence[Any],
+        executable: Any,
+    ) -> TwinRun | None:
+        """What the twin computed; the twin's run again, None where there is none or it failed. `executable` is None where the call failed."""
         if twin_run is not None:
-            emitter = Emitter(Given(arrays, given, twin_run.constants), run, function.operators)
-            emitter.emit(twin_run.level, twin_run.taps)
-        else:
+            try:
+                taps = twin_run.memories()
+            except Exception as error:  # noqa: BLE001  told as a warning
+                self._twin_failed(function, error)
+                twin_run = None
+        if twin_run is None:
             run.count_skipped({"not observed": len(function.closed.jaxpr.eqns)})
-        self._emit_updates(function, run, tensors)
+            return None
+        arguments = [
+            tensor if isinstance(array, str) else memory_of(array, stays=False)
+            for array, tensor in zip(arrays, given, strict=True)
+        ]
+        emitter = Emitter(
+            Given(arguments, given, twin_run.constants), run, self._blocks_of(function, twin_run, executable)
+        )
+        emitter.emit(twin_run.level, taps)
+        return twin_run
+
+    def _blocks_of(self, function: Function, twin_run: TwinRun, executable: Any) -> Blocks:
+        """The operators of a function; once they are known, its graph is in the dump."""
+        if function.blocks is None:
+            graph = self._recorder.graph(function.graph_id, function.name)
+            for name, aval in zip(function.argument_names, function.closed.in_avals, strict=True):
+                graph.add_parameter(GraphValue(name, str(aval.dtype.name), tuple(aval.shape)))
+            for equation in twin_run.level.each():
+                graph.add(equation.node)
+            for primitive, reason in (function.twin.notes if function.twin is not None else {}).items():
+                self._recorder.warnings.append(f"{function.name}: what runs within {primitive} is not shown: {reason}")
+        if function.blocks is None or not (function.is_told or executable is None):
+            function.blocks = Blocks(_with_facts(executable, twin_run.level))
+        return function.blocks
 
     def _emit_updates(self, function: Function, run: GraphRun, results: Sequence[Any]) -> None:
         """The parameters after their update, as MindSpore files them."""
@@ -161,14 +210,7 @@ class Capture:
                 value = NamedOperator(_PARAMETER, name, kernel=_PARAMETER, phase="optimizer")
                 run.emit(value, (), [live_tensor(0, "", results[result])])
 
-    @beside_the_program
-    def _failed(
-        self, function: Function, operator: NamedOperator, error: Exception, arrays: Sequence[Any], prefix: str = ""
-    ) -> None:
-        given = [host_tensor(array, stays=False) for array in arrays]
-        self._run_of(function).fail(operator, error, _live(given, function.argument_names if prefix else (), prefix))
-
-    def _call_operator(self, function: Function, facts: dict[str, Any]) -> NamedOperator:
+    def _call_operator(self, function: Function, facts: Mapping[str, Any]) -> NamedOperator:
         return NamedOperator(
             "jit", f"Default/{function.name}-jit", arguments=facts, stack=program_frames(), kernel="jax::jit"
         )
@@ -180,17 +222,9 @@ class Capture:
             self._emitter, self._recorder.plan.net_name, graph_id, steps.step, order=steps.order, executions=executions
         )
 
-    def _tell(self, function: Function, twin_run: TwinRun, results: Sequence[Any], executable: Any) -> Any:
-        """The graph of a function, and how far its twin is from it: once."""
+    def _tell_deviation(self, function: Function, twin_run: TwinRun, results: Sequence[Any]) -> Any:
+        """How far the twin of a function is from it: once."""
         function.is_told = True
-        graph = self._recorder.graph(function.graph_id, function.name)
-        for name, aval in zip(function.argument_names, function.closed.in_avals, strict=True):
-            graph.add_parameter(GraphValue(name, str(aval.dtype.name), tuple(aval.shape)))
-        for equation in twin_run.level.each():
-            graph.add(equation.node)
-        function.operators = _with_facts(executable, twin_run.level)
-        for primitive, reason in (function.twin.notes if function.twin is not None else {}).items():
-            self._recorder.warnings.append(f"{function.name}: what runs within {primitive} is not shown: {reason}")
         found = deviation(function.name, function.result_names, twin_run.results, results)
         _LOG.info("%s", found.text)
         self._recorder.warnings += [found.text] if found.is_large else []
@@ -204,11 +238,16 @@ class Capture:
             answer = real()
         except Exception as error:
             with self._lock:
-                self._failed(function, self._eager_operator(function), error, _arrays(function, arguments, kept))
+                self._fail_single(function, _arrays(function, arguments, kept), error)
             raise
         with self._lock:
             self._emit_single(function, _arrays(function, arguments, kept), answer[0])
         return answer
+
+    @beside_the_program
+    def _fail_single(self, function: Function, arrays: Sequence[Any], error: Exception) -> None:
+        given = [host_tensor(array, stays=False) for array in arrays]
+        self._run_of(function).fail(self._eager_operator(function), error, _live(given, ()))
 
     @beside_the_program
     def _emit_single(self, function: Function, arrays: Sequence[Any], results: Sequence[Any]) -> None:
@@ -244,13 +283,22 @@ class Capture:
 
 def _with_facts(executable: Any, level: Level) -> dict[str, NamedOperator]:
     """The operators by name, with two more arguments: that a twin computed them, and what became of them in the compiled program."""
-    outcomes = materialised(executable, level)
+    outcomes = {} if executable is None else materialised(executable, level)
     found = {}
     for equation in level.each():
         operator = equation.operator
         facts = {"source": "twin", "materialised": outcomes.get(operator.op_name, "unknown")}
         found[operator.op_name] = replace(operator, arguments={**operator.arguments, **facts})
     return found
+
+
+def _error_of(results: Sequence[Any]) -> Exception | None:
+    """What a call met while it ran, after JAX had promised its results."""
+    try:
+        jax.block_until_ready(results)
+    except Exception as error:  # noqa: BLE001  whatever it is, the program will meet it
+        return error
+    return None
 
 
 def _never() -> bool:

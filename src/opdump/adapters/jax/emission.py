@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from opdump.adapters.graph_runtime import GraphRun, NamedOperator, live_tensor
+from opdump.adapters.graph_runtime import GraphRun
 from opdump.adapters.host import HostTensor
-from opdump.adapters.jax.host import host_tensor
+from opdump.adapters.jax.blocks import Blocks, Prepared
+from opdump.adapters.jax.host import Memory, host_tensor, memory_of, row_of
 from opdump.adapters.jax.schedule import (
     Argument,
     Branches,
     Constant,
-    Equation,
     Level,
     Opaque,
     Outer,
     Ref,
-    Row,
     Scan,
     Shards,
-    Slot,
     Tap,
     While,
 )
-from opdump.recorder import LiveTensor
 
 Tensor = HostTensor | str
 
 
 @dataclass(slots=True)
 class Given:
-    """Arguments and constants of a function, as arrays of numpy; a text is the type of what is no such array."""
+    """Arguments and constants of a function; a text is the type of what no array stands for."""
 
-    arguments: Sequence[Any]
+    arguments: Sequence[Memory]
     tensors: Sequence[Tensor]
     """The arguments, for a reader."""
     constants: Sequence[Any]
@@ -48,23 +45,29 @@ class _Values:
     """The values of a level in one trip."""
 
     given: Given
-    tap: Callable[[int], Any]
+    tap: Callable[[int], Memory]
     around: _Values | None = None
     row: int = 0
     tensors: dict[Ref, Tensor] = field(default_factory=dict)
 
-    def array(self, ref: Ref) -> Any:
+    def memory(self, ref: Ref) -> Memory:
         if isinstance(ref, Tap):
             return self.tap(ref.index)
         if isinstance(ref, Argument):
             return self.given.arguments[ref.index]
         if isinstance(ref, Constant):
-            return np.asarray(self.given.constants[ref.index])
+            return memory_of(np.asarray(self.given.constants[ref.index]))
         if isinstance(ref, Opaque):
             return ref.kind
         assert self.around is not None, "only bodies read what is around them"
-        array = self.around.array(ref.ref)
-        return array if isinstance(ref, Outer) or isinstance(array, str) else array[self.row, ...]
+        memory = self.around.memory(ref.ref)
+        return memory if isinstance(ref, Outer) else row_of(memory, self.row)
+
+    def number(self, ref: Ref) -> int:
+        """The value, which is one whole number."""
+        memory = self.memory(ref)
+        assert not isinstance(memory, str), memory
+        return int((memory.raw() if isinstance(memory, HostTensor) else memory).reshape(-1)[0])
 
     def tensor(self, ref: Ref) -> Tensor:
         """The same object for each operator that reads the value: it is looked at once."""
@@ -74,48 +77,43 @@ class _Values:
             return self.given.tensors[ref.index]
         known = self.tensors.get(ref)
         if known is None:
-            known = self.tensors[ref] = host_tensor(self.array(ref), stays=not isinstance(ref, Row))
+            memory = self.memory(ref)
+            known = self.tensors[ref] = memory if isinstance(memory, HostTensor) else host_tensor(memory)
         return known
 
 
 class Emitter:
     """Emits one call of a function."""
 
-    def __init__(self, given: Given, run: GraphRun, operators: Mapping[str, NamedOperator]) -> None:
-        """`operators`, by name, have what is known of them beside the jaxpr."""
+    def __init__(self, given: Given, run: GraphRun, blocks: Blocks) -> None:
         self._given = given
         self._run = run
-        self._operators = operators
+        self._blocks = blocks
 
-    def emit(self, level: Level, taps: Sequence[Any]) -> None:
-        self._level(level, _Values(self._given, lambda index: taps[index]))
+    def emit(self, level: Level, taps: Sequence[Memory]) -> None:
+        self._level(level, _Values(self._given, taps.__getitem__), self._run)
 
-    def _level(self, level: Level, values: _Values, run: GraphRun | None = None) -> None:
-        run = run or self._run
-        for entry in level.entries:
+    def _level(self, level: Level, values: _Values, run: GraphRun) -> None:
+        for part in self._blocks.of(level):
             if run.is_over:
                 return
-            if isinstance(entry, Equation):
-                operator = self._operators[entry.operator.op_name]
-                if operator.skip:
-                    run.skip(operator)
-                else:
-                    run.emit(operator, _live(entry.inputs, values), _live(entry.outputs, values))
-            elif isinstance(entry, Scan):
-                for row in reversed(range(entry.length)) if entry.reverse else range(entry.length):
-                    self._level(entry.body, self._inside(values, entry.taps, row), run)
-            elif isinstance(entry, While):
-                self._while(entry, values, run)
-            elif isinstance(entry, Branches):
+            if isinstance(part, Prepared):
+                run.emit_block(part.block, [*map(values.tensor, part.refs)])
+            elif isinstance(part, Scan):
+                for row in reversed(range(part.length)) if part.reverse else range(part.length):
+                    self._level(part.body, self._inside(values, part.taps, row), run)
+            elif isinstance(part, While):
+                self._while(part, values, run)
+            elif isinstance(part, Branches):
                 # As `lax.switch` does with an index that names no branch.
-                which = int(np.clip(int(values.array(entry.index)), 0, len(entry.levels) - 1))
-                inner = _Values(self._given, partial(_tap_of, values, entry.taps[which]), values)
-                self._level(entry.levels[which], inner, run)
+                which = int(np.clip(values.number(part.index), 0, len(part.levels) - 1))
+                inner = _Values(self._given, partial(_tap_of, values, part.taps[which]), values)
+                self._level(part.levels[which], inner, run)
             else:
-                self._shards(entry, values, run)
+                self._shards(part, values, run)
 
     def _while(self, entry: While, values: _Values, run: GraphRun) -> None:
-        trips = int(values.tap(entry.trips))
+        trips = values.number(Tap(entry.trips))
         for row in range(min(trips, entry.capacity)):
             self._level(entry.condition, self._inside(values, entry.condition_taps, row), run)
             self._level(entry.body, self._inside(values, entry.body_taps, row), run)
@@ -128,12 +126,8 @@ class Emitter:
             self._level(entry.body, self._inside(values, entry.taps, row), run.on_device(row))
 
     def _inside(self, values: _Values, taps: Sequence[int], row: int) -> _Values:
-        return _Values(self._given, lambda index: values.tap(taps[index])[row, ...], values, row)
+        return _Values(self._given, lambda index: row_of(values.tap(taps[index]), row), values, row)
 
 
-def _tap_of(around: _Values, taps: Sequence[int], index: int) -> Any:
+def _tap_of(around: _Values, taps: Sequence[int], index: int) -> Memory:
     return around.tap(taps[index])
-
-
-def _live(slots: Sequence[Slot], values: _Values) -> list[LiveTensor]:
-    return [live_tensor(slot.slot, "", values.tensor(slot.ref), slot.source) for slot in slots]

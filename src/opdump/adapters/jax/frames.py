@@ -58,7 +58,13 @@ def program_frames() -> tuple[Frame, ...]:
         if is_programs(code.co_filename, code.co_name, _directories()):
             found.append(_frame(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
-    return tuple(found)
+    return _same(tuple(found))
+
+
+@functools.lru_cache(maxsize=4096)
+def _same(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """One object for each stack: who files it knows it again by its identity."""
+    return stack
 
 
 @functools.lru_cache(maxsize=4096)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from opdump.adapters.graph_runtime import NamedOperator
+from opdump.adapters.jax.blocks import Blocks
 from opdump.adapters.jax.frames import file_of_function, is_of_jax
 from opdump.adapters.jax.names import stack_text, value_name
 from opdump.adapters.jax.twin import Twin
@@ -42,8 +42,8 @@ class Function:
     """Why it has no twin."""
     is_told: bool = False
     """Its graph, and how far its twin is from it, are in the dump."""
-    operators: Mapping[str, NamedOperator] = field(default_factory=dict)
-    """The operators of the twin by name, with what became of them in the compiled program."""
+    blocks: Blocks | None = None
+    """The operators of the twin, with what became of them in the compiled program."""
 
     @property
     def returns_state(self) -> bool:

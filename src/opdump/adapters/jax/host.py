@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, Final
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -18,8 +20,8 @@ from opdump.adapters.host import HostTensor
 from opdump.adapters.host.element_types import BY_DTYPE, ElementType
 
 Array = npt.NDArray[Any]
-_NARROW: Final = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
-"""Types of which several elements may lie in a byte."""
+Memory: TypeAlias = HostTensor | Array | str
+"""Where a value lies: an array where several of its elements would lie in a byte, a text where no array stands for it."""
 
 
 @functools.cache
@@ -48,27 +50,88 @@ def borrowed(array: Any, dtype: Any = None) -> Array | str:
     if not isinstance(array.dtype, np.dtype):
         array = jax.random.key_data(array)
     array.block_until_ready()
-    if _element_of(array.dtype) is None or array.dtype.name in _NARROW:
+    element = _element_of(array.dtype)
+    if element is None or element.bits < 8:
         return np.array(array)
-    if len(array.sharding.device_set) == 1:
-        return _at_address(array)
+    platform = _platform_of_one(array.sharding)
+    if platform:
+        return _at_address(array, platform)
     if not array.is_fully_addressable:
         return f"{array.dtype.name} of several processes"
     shards = array.addressable_shards
     if len(shards) == 1 or array.is_fully_replicated:
-        return _at_address(shards[0].data)
+        return _shard(shards[0].data)
     whole = np.empty(array.shape, array.dtype)
     for shard in shards:
-        whole[shard.index] = _at_address(shard.data)
+        whole[shard.index] = _shard(shard.data)
     return whole
 
 
-def _at_address(array: Any) -> Array:
-    if array.nbytes == 0 or array.device.platform != "cpu":
+@functools.lru_cache(maxsize=64)
+def _platform_of_one(sharding: Any) -> str:
+    """The platform of the only device; empty where there are several."""
+    devices = sharding.device_set
+    return str(next(iter(devices)).platform) if len(devices) == 1 else ""
+
+
+def _shard(array: Any) -> Array:
+    return _at_address(array, array.device.platform)
+
+
+def _at_address(array: Any, platform: str) -> Array:
+    if platform != "cpu" or array.nbytes == 0:
         return np.array(array)
     memory = (ctypes.c_char * array.nbytes).from_address(array.unsafe_buffer_pointer())
     found: Array = np.frombuffer(memory, array.dtype).reshape(array.shape)
     return found
+
+
+def memory_of(array: Array | str, *, stays: bool = True) -> Memory:
+    """Where a value lies. `stays`: as in `host_tensor`."""
+    if isinstance(array, str):
+        return array
+    element = _element_of(array.dtype)
+    return array if element is not None and element.bits < 8 else host_tensor(array, stays=stays)
+
+
+def row_of(memory: Memory, row: int) -> Memory:
+    """A row of a value with an axis in front."""
+    if isinstance(memory, str):
+        return memory
+    if not isinstance(memory, HostTensor):
+        return memory[row, ...]
+    element, shape = memory.element, memory.shape[1:]
+    place = memory.pointer + row * element.size(math.prod(shape))
+    return HostTensor(element, shape, place, memory.owner, stays=memory.stays)
+
+
+class Facts(NamedTuple):
+    """What is the same of a value in every run. Without an element its memory is looked at each time."""
+
+    element: ElementType | None
+    shape: tuple[int, ...]
+
+
+def facts_of(array: Any) -> Facts:
+    """Of an array of JAX."""
+    if not isinstance(array.dtype, np.dtype):
+        return Facts(None, array.shape)
+    element = _element_of(array.dtype)
+    devices = array.sharding.device_set
+    if element is None or element.bits < 8 or array.nbytes == 0 or len(devices) > 1:
+        return Facts(None, array.shape)
+    return Facts(element if next(iter(devices)).platform == "cpu" else None, array.shape)
+
+
+def memories(arrays: Sequence[Any], facts: Sequence[Facts]) -> list[Memory]:
+    """Where the elements of arrays of JAX lie, which nobody changes any more; waits for them."""
+    jax.block_until_ready(arrays)
+    return [
+        memory_of(borrowed(array))
+        if element is None
+        else HostTensor(element, shape, array.unsafe_buffer_pointer(), array, stays=True)
+        for array, (element, shape) in zip(arrays, facts, strict=True)
+    ]
 
 
 def host_tensor(array: Array | str, *, stays: bool = True) -> HostTensor | str:

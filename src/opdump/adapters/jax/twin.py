@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax._src import config as jax_config
 
+from opdump.adapters.jax.host import Facts, Memory, facts_of, memories
 from opdump.adapters.jax.schedule import Branches, Equation, Level, Scan, Shards, While
 from opdump.adapters.jax.walk import Selection, Walk
 
@@ -24,14 +25,28 @@ MOST_TRIPS: Final = 2**16
 WITHOUT_FUSION: Final = {"xla_disable_hlo_passes": "fusion,cpu-instruction-fusion"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TwinRun:
-    """What one run gave: the results as arrays of JAX, the taps of the outermost level as arrays of numpy."""
+    """One run, which may still go on: the results and the taps of the outermost level as arrays of JAX."""
 
     level: Level
     results: Sequence[Any]
     taps: Sequence[Any]
     constants: Sequence[Any]
+    facts: Sequence[Facts]
+
+    def memories(self) -> list[Memory]:
+        """Where the taps lie; waits for the end of the run. Raises what it met."""
+        with _apart():
+            return memories(self.taps, self.facts)
+
+
+@dataclass(slots=True)
+class _Compiled:
+    run: Any
+    level: Level
+    has_while: bool
+    facts: Sequence[Facts] = ()
 
 
 class Twin:
@@ -43,29 +58,30 @@ class Twin:
         self._sources = sources
         self._selection = selection
         self._capacity = FIRST_TRIPS
-        self._compiled: dict[tuple[object, ...], tuple[Any, Level]] = {}
+        self._compiled: dict[tuple[object, ...], _Compiled] = {}
         self.notes: dict[str, str] = {}
         """Equations whose inner values could not be had, and why."""
 
     def run(self, arguments: Sequence[Any]) -> TwinRun:
-        """Computes everything from these arguments, which stay as they are. Errors are those of JAX."""
+        """Begins to compute everything from these arguments, which stay as they are. Errors are those of JAX."""
         with _apart():
             while True:
-                compiled, level = self._compiled_for(arguments)
-                results, taps = compiled(*arguments)
-                values = [np.asarray(value) for value in taps]
-                trips = _most_trips(level, values)
+                compiled = self._compiled_for(arguments)
+                results, taps = compiled.run(*arguments)
+                if len(compiled.facts) != len(taps):
+                    compiled.facts = [*map(facts_of, taps)]
+                trips = _most_trips(compiled.level, taps) if compiled.has_while else 0
                 if trips <= self._capacity or self._capacity >= MOST_TRIPS:
-                    return TwinRun(level, results, values, self._closed.consts)
+                    return TwinRun(compiled.level, results, taps, self._closed.consts, compiled.facts)
                 while self._capacity < trips:
                     self._capacity *= 2
 
-    def _compiled_for(self, arguments: Sequence[Any]) -> tuple[Any, Level]:
+    def _compiled_for(self, arguments: Sequence[Any]) -> _Compiled:
         key = (self._capacity, *(str(getattr(value, "sharding", "")) for value in arguments))
         if key not in self._compiled:
             walk = Walk(self._selection, capacity=self._capacity)
             lowered = jax.jit(lambda *values: walk.function(self._closed, values, self._sources)).lower(*arguments)
-            self._compiled[key] = (_compile(lowered), walk.level)
+            self._compiled[key] = _Compiled(_compile(lowered), walk.level, _has_while(walk.level))
             self.notes.update(walk.notes)
         return self._compiled[key]
 
@@ -93,13 +109,20 @@ def _apart() -> Iterator[None]:
         yield
 
 
+def _has_while(level: Level) -> bool:
+    return any(
+        isinstance(entry, While)
+        or (not isinstance(entry, Equation) and any(_has_while(inner) for inner in entry.inner))
+        for entry in level.entries
+    )
+
+
 def _most_trips(level: Level, values: Sequence[Any]) -> int:
-    """The trips of the longest `while`."""
+    """The trips of the longest `while`. A value is an array that gives its elements to `numpy.asarray`."""
     most = 0
     for entry in level.entries:
         if isinstance(entry, While):
-            counts = np.asarray(values[entry.trips])
-            most = max(most, int(counts.max(initial=0)))
+            most = max(most, int(np.asarray(values[entry.trips]).max(initial=0)))
             most = max(most, _most_trips(entry.condition, [values[tap] for tap in entry.condition_taps]))
             most = max(most, _most_trips(entry.body, [values[tap] for tap in entry.body_taps]))
         elif isinstance(entry, Scan | Shards):
@@ -107,6 +130,4 @@ def _most_trips(level: Level, values: Sequence[Any]) -> int:
         elif isinstance(entry, Branches):
             for inner, taps in zip(entry.levels, entry.taps, strict=True):
                 most = max(most, _most_trips(inner, [values[tap] for tap in taps]))
-        else:
-            assert isinstance(entry, Equation)
     return most

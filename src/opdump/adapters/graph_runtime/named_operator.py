@@ -1,0 +1,27 @@
+"""NamedOperator: an operator of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opdump.records import Frame, Phase, SkipReason
+
+
+@dataclass(frozen=True, slots=True)
+class NamedOperator:
+    """An operator of a graph: what the records of all its executions say.
+
+    `task_id` is its place in the graph, where the runtime counts that; `kernel` what the runtime calls it, where that is not its
+    type; `stack` where the program made it, empty where nobody knows; `skip` why it leaves no data.
+    """
+
+    op_type: str
+    op_name: str
+    task_id: int = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    stack: tuple[Frame, ...] = ()
+    kernel: str = ""
+    skip: SkipReason = ""
+    phase: Phase = "forward"

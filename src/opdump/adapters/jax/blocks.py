@@ -1,0 +1,63 @@
+"""The levels of a schedule as blocks: operators that run one after the other are prepared once, whatever calls of the function follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
+from opdump.adapters.jax.schedule import Branches, Equation, Level, Ref, Scan, Shards, Slot, While
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A block, and where each of its tensors is to be found."""
+
+    block: Block
+    refs: Sequence[Ref]
+
+
+Part: TypeAlias = "Prepared | Scan | While | Branches | Shards"
+
+
+class Blocks:
+    """The parts of levels. `operators`, by name, have what is known of them beside the jaxpr."""
+
+    def __init__(self, operators: Mapping[str, NamedOperator]) -> None:
+        self._operators = operators
+        self._known: dict[int, tuple[Level, list[Part]]] = {}
+
+    def of(self, level: Level) -> list[Part]:
+        known = self._known.get(id(level))
+        if known is None:
+            known = self._known[id(level)] = (level, self._parts(level))
+        return known[1]
+
+    def _parts(self, level: Level) -> list[Part]:
+        parts: list[Part] = []
+        together: list[Equation] = []
+        for entry in level.entries:
+            if isinstance(entry, Equation):
+                together.append(entry)
+                continue
+            parts += [self._prepared(together)] if together else []
+            parts.append(entry)
+            together = []
+        return [*parts, self._prepared(together)] if together else parts
+
+    def _prepared(self, equations: Sequence[Equation]) -> Prepared:
+        places: dict[Ref, int] = {}
+
+        def slots(found: Sequence[Slot]) -> tuple[BlockSlot, ...]:
+            return tuple(
+                BlockSlot(each.slot, "", each.source, places.setdefault(each.ref, len(places))) for each in found
+            )
+
+        operators = [
+            BlockOperator(
+                self._operators.get(each.operator.op_name, each.operator), slots(each.inputs), slots(each.outputs)
+            )
+            for each in equations
+        ]
+        return Prepared(Block(operators), tuple(places))
