@@ -23,7 +23,7 @@ from opdump.plan import DumpPlan
 from opdump.plan.dialects import words_of
 
 _LOG = logging.getLogger("opdump")
-_PACKAGES: Final = {"PyTorch": "torch", "TensorFlow": "tensorflow", "JAX": "jax"}
+_PACKAGES: Final = {"PyTorch": "torch", "TensorFlow": "tensorflow", "JAX": "jax", "MindSpore": "mindspore"}
 
 
 class _NotAttached:

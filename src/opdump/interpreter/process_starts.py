@@ -57,8 +57,10 @@ def watch_starts(call: Callable[[Start], object]) -> None:
     audit hook. A start that C code makes by itself is not seen.
     """
 
+    readers = _READERS  # names of a module are gone when the interpreter ends, and hooks are called to the last
+
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        reader = _READERS.get(event)
+        reader = readers.get(event)
         if reader is None:
             return
         try:

@@ -12,6 +12,7 @@ from opdump.adapters.base import DumpComplete, Settings
 from opdump.adapters.graph_runtime import live_tensor
 from opdump.adapters.mindspore.executions import Execution, Executions, rank_directories
 from opdump.adapters.mindspore.graph_files import GraphFiles
+from opdump.adapters.mindspore.graph_selection import GraphSelection
 from opdump.adapters.mindspore.interception import Interception
 from opdump.adapters.mindspore.own_dump import OWN_DUMP
 from opdump.layouts.mindspore_sync.names import PARAMETER
@@ -31,12 +32,13 @@ class GraphPieces:
         self._settings = settings
         self._executions: dict[Path, Executions] = {}
         self._files: dict[Path, GraphFiles] = {}
+        self._selections: dict[int, GraphSelection] = {}
         self._orders: defaultdict[int, int] = defaultdict(int)
         self._occurrences: Counter[tuple[int, int, str]] = Counter()
         self._ran = 0
         self._told: set[str] = set()
         module = importlib.import_module("mindspore._c_expression")
-        self._interception = Interception(module, self._has_run, self._compilation_failed)
+        self._interception = Interception(module, self._has_run, self._compiles, self._compilation_failed)
 
     def open(self) -> None:
         lacks = self._interception.lacks()
@@ -54,6 +56,8 @@ class GraphPieces:
     def close(self) -> None:
         self._interception.close()
         self._guarded(None)
+        for selection in self._selections.values():
+            self._recorder.matched_kernels |= selection.matched_kernels
         if self._ran and not self._executions:
             self._recorder.warnings.append(
                 "compiled code ran and MindSpore dumped nothing of it: it had compiled something before the capture began, and reads "
@@ -88,23 +92,37 @@ class GraphPieces:
             taken = list(executions.take())
             for position, execution in enumerate(taken):
                 steps.add(execution.op.step)
-                self._emit(execution, failure if position == len(taken) - 1 else None)
+                self._emit(executions, execution, failure if position == len(taken) - 1 else None)
             for problem in executions.problems:
                 self._warn(str(problem))
             for step in sorted(steps):
                 recorder.end_step(step)
                 self.step = max(self.step, step)
 
-    def _emit(self, execution: Execution, failure: BaseException | None) -> None:
-        op = self._numbered(execution.op)
-        recorder = self._recorder
-        if op.op_type != PARAMETER:
-            recorder.matched_kernels.update(recorder.plan.matching_kernels(op.op_name, op.op_type))
-        inputs, outputs = _side(execution, "input"), _side(execution, "output")
+    def _emit(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
+        op, recorder = execution.op, self._recorder
+        selection = self._selection(executions, op.graph_id)
+        if not selection.selects(op):
+            if op.op_type != PARAMETER:
+                recorder.count_op("not selected")
+            return
+        op = self._numbered(op)
+        inputs = _side(execution, "input", selection.excluded(op, "input"))
+        outputs = _side(execution, "output", selection.excluded(op, "output"))
         if failure is not None and not outputs:
             recorder.failed_op(op, failure, inputs)
             return
         recorder.after_op(recorder.before_op(op, inputs), outputs)
+
+    def _selection(self, executions: Executions, graph_id: int) -> GraphSelection:
+        selection = self._selections.get(graph_id)
+        if selection is None:
+            tree = executions.tree
+            marked = {target.__name__ for target, _ in self._settings.marks.enabled_targets() if isinstance(target, type)}
+            selection = self._selections[graph_id] = GraphSelection(
+                self._recorder.plan, tree.true_names(graph_id), tree.execution_order(graph_id), marked
+            )
+        return selection
 
     def _numbered(self, op: OpRecord) -> OpRecord:
         order = self._orders[op.step]
@@ -113,6 +131,12 @@ class GraphPieces:
         occurrence = self._occurrences[key]
         self._occurrences[key] += 1
         return replace(op, order=order, occurrence=occurrence, kernel=op.op_type, device_id=self._settings.rank_id)
+
+    def _compiles(self) -> None:
+        if self._recorder.plan.selection == "marked":
+            from opdump.adapters.mindspore.graph_marks import mark_cells
+
+            mark_cells(self._settings.marks)
 
     def _compilation_failed(self, error: BaseException) -> None:
         if _COMPLEX in str(error):
@@ -133,5 +157,9 @@ class GraphPieces:
                 pass
 
 
-def _side(execution: Execution, io: IO) -> list[LiveTensor]:
-    return [live_tensor(slot, "", tensor, source) for side, slot, tensor, source in execution.tensors if side == io]
+def _side(execution: Execution, io: IO, excluded: frozenset[int]) -> list[LiveTensor]:
+    return [
+        live_tensor(slot, "", tensor, source, "not selected" if slot in excluded else "")
+        for side, slot, tensor, source in execution.tensors
+        if side == io
+    ]

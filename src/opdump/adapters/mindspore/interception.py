@@ -22,11 +22,15 @@ _RUNNING: Final = (("GraphExecutor_", "__call__"), ("PyNativeExecutor_", "grad_j
 class Interception:
     """Calls `ran` in the program's thread after each call of compiled code, with the error where one was raised.
 
-    `failed` is told of errors of the compilation. Errors of both functions are the caller's affair: they must not raise.
+    `compiling` is called before something may be compiled, and `failed` with the error where that fails. None of them may raise but to
+    end the program.
     """
 
-    def __init__(self, module: Any, ran: Ran, failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, module: Any, ran: Ran, compiling: Callable[[], None], failed: Callable[[BaseException], None]
+    ) -> None:
         self._module = module
+        self._compiles = compiling
         self._ran = ran
         self._failed = failed
         self._replaced: list[tuple[type, str, Any]] = []
@@ -59,6 +63,7 @@ class Interception:
         @functools.wraps(original)
         def compile_it(executor: Any, *args: Any, **kwargs: Any) -> Any:
             with OWN_DUMP.configured():
+                self._compiles()
                 try:
                     return original(executor, *args, **kwargs)
                 except BaseException as error:

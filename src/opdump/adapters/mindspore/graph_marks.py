@@ -1,0 +1,30 @@
+"""Gives the marks of `opdump.set_dump` to Cells that are compiled, as MindSpore's own `set_dump` does: its graphs carry them to each operator,
+backward ones too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import nn
+
+from opdump.adapters.program_marks import UNMARKED, Mark, ProgramMarks
+
+_FLAG = "dump"
+
+
+def mark_cells(marks: ProgramMarks) -> None:
+    """Sets the flag of the Cells that are marked, with what is in them; the latest mark of a Cell or of one around it decides."""
+    cells = [target for target, _ in marks.enabled_targets() if isinstance(target, nn.Cell)]
+    for cell in sorted(cells, key=marks.of_module):
+        _flag(cell, marks, UNMARKED)
+
+
+def _flag(cell: Any, marks: ProgramMarks, around: Mark) -> None:
+    mark = max(around, marks.of_module(cell))
+    cell.add_flags(**{_FLAG: mark.enabled})
+    for inner in cell.cells():
+        _flag(inner, marks, mark)
+    for primitive in getattr(cell, "_primitives", {}).values():
+        if primitive and _FLAG in primitive.attrs:
+            primitive.add_prim_attr(_FLAG, "true" if mark.enabled else "false")

@@ -1,0 +1,56 @@
+"""Which operators of a compiled graph are recorded, beyond what MindSpore's own dump leaves out.
+
+    "dump_mode": 0 and 1      MindSpore has chosen; parameters where the layout has a place for them
+    "dump_mode": 2            operators that carry the mark of `set_dump` in the graph, backward ones too
+    "dump_list" of acl.json   layers, ranges and blacklists, by the names of the graph
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from opdump.adapters.graph_runtime import OperatorSelection
+from opdump.layouts.mindspore_sync.names import PARAMETER
+from opdump.layouts.mindspore_sync.true_names import TrueNames
+from opdump.plan import DumpPlan
+from opdump.plan.model_selection import ModelFilter
+from opdump.records import IO, OpRecord
+
+_MARK = "dump"
+
+
+class GraphSelection:
+    """The selection of one graph. `marked_classes` are Cells whose classes `set_dump` marked."""
+
+    def __init__(self, plan: DumpPlan, names: TrueNames, order: Iterable[str], marked_classes: Iterable[str]) -> None:
+        self._plan = plan
+        self._names = names
+        model_filter = ModelFilter.of(plan.models, (plan.net_name,))
+        self._slots = OperatorSelection(plan, model_filter, model_filter.in_ranges(list(order)))
+        classes = "|".join(map(re.escape, sorted(marked_classes)))
+        self._in_class = re.compile(rf"(?:^|/)[^/]*-(?:{classes})/") if classes else None
+
+    @property
+    def matched_kernels(self) -> set[str]:
+        return self._slots.matched_kernels
+
+    def selects(self, op: OpRecord) -> bool:
+        if op.op_type == PARAMETER:
+            return self._plan.saves_values and self._plan.selection != "marked"
+        if self._plan.selection == "marked":
+            return self._is_marked(op) and self._slots.selects(op.op_name, op.op_type)
+        if self._plan.selection == "kernels":
+            # MindSpore took it by its own reading of the names; here it is noted which of them had something.
+            self._slots.selects(op.op_name, op.op_type)
+            return self._slots.names(op.op_name)
+        return self._slots.selects(op.op_name, op.op_type)
+
+    def excluded(self, op: OpRecord, io: IO) -> frozenset[int]:
+        return self._slots.excluded(op.op_name, op.op_type, io)
+
+    def _is_marked(self, op: OpRecord) -> bool:
+        node = self._names.nodes([op.op_name]).get(op.op_name) or self._names.node(op.op_name)
+        if node is not None and node.attributes.get(_MARK) == "true":
+            return True
+        return self._in_class is not None and self._in_class.search(op.op_name) is not None
