@@ -56,7 +56,6 @@ def watch_starts(call: Callable[[Start], object]) -> None:
     """Calls a function before each start of a process, in this process and those that are forked from it, for ever: Python forgets no
     audit hook. A start that C code makes by itself is not seen.
     """
-
     readers = _READERS  # names of a module are gone when the interpreter ends, and hooks are called to the last
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-import mindspore  # type: ignore[import-not-found]
+import mindspore
 import numpy as np
 from mindspore import Tensor, nn
 

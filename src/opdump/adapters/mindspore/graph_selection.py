@@ -1,8 +1,8 @@
 """Which operators of a compiled graph are recorded, beyond what MindSpore's own dump leaves out.
 
-    "dump_mode": 0 and 1      MindSpore has chosen; parameters where the layout has a place for them
-    "dump_mode": 2            operators that carry the mark of `set_dump` in the graph, backward ones too
-    "dump_list" of acl.json   layers, ranges and blacklists, by the names of the graph
+"dump_mode": 0 and 1      MindSpore has chosen; parameters where the layout has a place for them
+"dump_mode": 2            operators that carry the mark of `set_dump` in the graph, backward ones too
+"dump_list" of acl.json   layers, ranges and blacklists, by the names of the graph
 """
 
 from __future__ import annotations

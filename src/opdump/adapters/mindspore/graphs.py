@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import logging
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from opdump.adapters.base import DumpComplete, Settings
 from opdump.adapters.graph_runtime import live_tensor
 from opdump.adapters.mindspore.executions import Execution, Executions, rank_directories
+from opdump.adapters.mindspore.failures import failed_operator, inputs_of, record_of
 from opdump.adapters.mindspore.graph_files import GraphFiles
 from opdump.adapters.mindspore.graph_selection import GraphSelection
 from opdump.adapters.mindspore.interception import Interception
@@ -90,16 +92,34 @@ class GraphPieces:
                 continue
             steps = set()
             taken = list(executions.take())
-            for position, execution in enumerate(taken):
+            for execution in taken:
                 steps.add(execution.op.step)
-                self._emit(executions, execution, failure if position == len(taken) - 1 else None)
+                self._emit(executions, execution)
+            if failure is not None:
+                self._emit_failed(executions, taken, failure)
             for problem in executions.problems:
                 self._warn(str(problem))
             for step in sorted(steps):
                 recorder.end_step(step)
                 self.step = max(self.step, step)
 
-    def _emit(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
+    def _emit_failed(self, executions: Executions, ran: Sequence[Execution], error: BaseException) -> None:
+        """The operator that raised, where MindSpore has dumped something of the same execution."""
+        if not ran:
+            return
+        last, tree = ran[-1].op, executions.tree
+        ran = [
+            execution for execution in ran if (execution.op.graph_id, execution.op.step) == (last.graph_id, last.step)
+        ]
+        graph, names = tree.graph(last.graph_id), tree.true_names(last.graph_id)
+        order = tree.execution_order(last.graph_id)
+        node = None if graph is None else failed_operator(graph, names, order, ran, error)
+        if node is not None:
+            op = self._numbered(record_of(node, last))
+            if self._selection(executions, op.graph_id).selects(op):
+                self._recorder.failed_op(op, error, inputs_of(node, names, ran))
+
+    def _emit(self, executions: Executions, execution: Execution) -> None:
         op, recorder = execution.op, self._recorder
         selection = self._selection(executions, op.graph_id)
         if not selection.selects(op):
@@ -109,16 +129,15 @@ class GraphPieces:
         op = self._numbered(op)
         inputs = _side(execution, "input", selection.excluded(op, "input"))
         outputs = _side(execution, "output", selection.excluded(op, "output"))
-        if failure is not None and not outputs:
-            recorder.failed_op(op, failure, inputs)
-            return
         recorder.after_op(recorder.before_op(op, inputs), outputs)
 
     def _selection(self, executions: Executions, graph_id: int) -> GraphSelection:
         selection = self._selections.get(graph_id)
         if selection is None:
             tree = executions.tree
-            marked = {target.__name__ for target, _ in self._settings.marks.enabled_targets() if isinstance(target, type)}
+            marked = {
+                target.__name__ for target, _ in self._settings.marks.enabled_targets() if isinstance(target, type)
+            }
             selection = self._selections[graph_id] = GraphSelection(
                 self._recorder.plan, tree.true_names(graph_id), tree.execution_order(graph_id), marked
             )

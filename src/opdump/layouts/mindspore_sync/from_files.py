@@ -111,7 +111,8 @@ def records_of_place(
             occurrence=occurrence,
             phase="backward" if true_name.startswith(("Gradients/", "Gradients_")) else "forward",
             stack=stacks.get(true_name, ()),
-            arguments=arguments.get((first.op_type, first.op_name)) or (dict(node.attributes) if node is not None else {}),
+            arguments=arguments.get((first.op_type, first.op_name))
+            or (dict(node.attributes) if node is not None else {}),
         )
         ops.append(op)
         records = (_record(root, op, found, problems) for found in group)
