@@ -16,6 +16,7 @@ import re
 import stat
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def _checked_header(descriptor: int, path: str | Path) -> NpyHeader:
         raise CorruptDumpError(f"{path}: the npy header claims {length} bytes in a file of {file_size} bytes")
     if offset > len(start):
         start = os.pread(descriptor, offset, 0)
-    header = _parse_header(start[prefix:offset], offset, path)
+    header = _known_header(start[prefix:offset], offset) or _parse_header(start[prefix:offset], offset, path)
     expected = offset + header.data_size
     if expected != file_size:
         raise CorruptDumpError(
@@ -166,6 +167,15 @@ def _checked_header(descriptor: int, path: str | Path) -> NpyHeader:
             f"{expected}: the file was cut off or overwritten; delete it, or dump this step again"
         )
     return header
+
+
+@lru_cache(maxsize=4096)
+def _known_header(raw: bytes, offset: int) -> NpyHeader | None:
+    """The header of these bytes; None where they are none. Files of a dump have few different ones."""
+    try:
+        return _parse_header(raw, offset, "")
+    except CorruptDumpError:
+        return None
 
 
 def _parse_header(raw: bytes, offset: int, path: str | Path) -> NpyHeader:

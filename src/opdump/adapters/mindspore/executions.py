@@ -1,36 +1,52 @@
-"""Reads what MindSpore's dump has left of executions that ended: operators in running order, with the bytes of their tensors.
+"""Reads what MindSpore's dump has left of the executions of graphs that ended, and removes it.
 
     LeNet/0/0/Conv2D.Default_...-op0.0.0.1795650438520449.input.0.DefaultFormat.Float32.npy
 
-Files that were read are removed, so that the directory holds one execution of a graph at most.
+A graph leaves the same files again and again, but for their time stamps. What follows from their names (operators, lines, makers) is
+worked out once for each such list of names.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
 from opdump.adapters.host import HostTensor
 from opdump.adapters.host.element_types import BY_DTYPE
 from opdump.errors import CorruptDumpError
-from opdump.index.payload import FilePayload, inside
-from opdump.layouts.mindspore_sync.files import Place, find_places, list_files
+from opdump.index.payload import FilePayload
+from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, find_places, list_files
 from opdump.layouts.mindspore_sync.from_files import records_of_place
+from opdump.layouts.mindspore_sync.names import dtype_of_token
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.records import IO, OpRecord, TensorRecord
 from opdump.sink.npy import read_raw_npy
 
+Excluded = Callable[[OpRecord, IO], frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the files of one execution of a graph have alike: its operators in running order, each with the places of its tensors."""
+
+    operators: tuple[BlockOperator, ...]
+    ops: tuple[OpRecord, ...]
+    """A record of each of them, as of the first execution."""
+
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """An operator that ran, and what it read and wrote by slot, with the maker of it."""
+    """An execution of a graph. `tensors` are those of all operators; a text is the type of one that cannot be read."""
 
-    op: OpRecord
-    tensors: tuple[tuple[IO, int, HostTensor | str, str], ...]
+    place: Place
+    program: Program
+    tensors: Sequence[HostTensor | str]
 
 
 class Executions:
@@ -41,6 +57,7 @@ class Executions:
         self._root = root
         self._rank_id = rank_id
         self._tree: RankTree | None = None
+        self._programs: dict[tuple[object, ...], Program] = {}
 
     @property
     def tree(self) -> RankTree:
@@ -70,42 +87,81 @@ class Executions:
         return self.tree.history(graph_id)
 
     def take(self) -> Iterator[Execution]:
-        """Those that are there, in running order within each execution of a graph; their files are removed."""
+        """Those that are there; their files are removed once the next one is asked for."""
         if not self._root.is_dir():
             return
         for place in find_places(self._root):
-            if place.step is not None:
-                yield from self._of(place)
+            if place.step is None:
+                continue
+            files = list_files(self._root, place)
+            if files.tensors:
+                program = self._program(place, files)
+                yield Execution(place, program, [self._tensor(file) for file in files.tensors])
+                # The directory itself goes too: there is one for each iteration.
+                shutil.rmtree(self._root / place.relative, ignore_errors=True)
 
-    def _of(self, place: Place) -> Iterator[Execution]:
-        files = list_files(self._root, place)
-        if not files.tensors:
-            return
-        names = self.tree.true_names(place.graph_id)
-        found = records_of_place(self._root, self._rank_id, place, files, names, {})
+    def _program(self, place: Place, files: PlaceFiles) -> Program:
+        key = (place.net_name, place.graph_id, tuple(_without_stamps(files)))
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._read_program(place, files)
+        return program
+
+    def _read_program(self, place: Place, files: PlaceFiles) -> Program:
+        found = records_of_place(self._root, self._rank_id, place, files, self.tree.true_names(place.graph_id), {})
         self.problems.extend(found.problems)
-        tensors: dict[int, list[TensorRecord]] = {}
+        places = {file.relative: number for number, file in enumerate(files.tensors)}
+        slots: dict[tuple[int, IO], list[BlockSlot]] = {}
         for record in found.tensors:
-            tensors.setdefault(id(record.op), []).append(record)
-        for op in found.ops:
-            yield Execution(op, tuple(self._tensor(record) for record in tensors.get(id(op), ())))
-        # The directory itself goes too: MindSpore makes it again, and there is one for each iteration.
-        shutil.rmtree(self._root / place.relative, ignore_errors=True)
+            slots.setdefault((id(record.op), record.io), []).append(_slot(record, places))
+        operators = tuple(
+            BlockOperator(_named(op), slots.get((id(op), "input"), ()), slots.get((id(op), "output"), ()))
+            for op in found.ops
+        )
+        return Program(operators, found.ops)
 
-    def _tensor(self, record: TensorRecord) -> tuple[IO, int, HostTensor | str, str]:
-        payload = record.payload
-        assert isinstance(payload, FilePayload), "it was found by its file"
-        tensor: HostTensor | str = record.dtype
-        element = BY_DTYPE.get(record.dtype)
-        if element is not None and element.bits >= 8:
-            with suppress(CorruptDumpError):  # which is among the problems
-                header, flat = read_raw_npy(inside(self._root, payload.relative))
-                tensor = HostTensor(element, header.shape, flat.ctypes.data, flat, stays=True)
-        return record.io, record.slot, tensor, record.source
+    def _tensor(self, file: FoundFile) -> HostTensor | str:
+        try:
+            header, flat = read_raw_npy(f"{self._root}/{file.relative}")
+        except CorruptDumpError as error:
+            self.problems.append(error)
+            return "unreadable"
+        dtype = header.dtype
+        if dtype == "float32" and dtype_of_token(file.name.dtype) == "bfloat16":  # as devices write it
+            dtype, flat = "bfloat16", (flat.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        return HostTensor(BY_DTYPE[dtype], header.shape, flat.ctypes.data, flat, stays=True)
+
+
+def block_of(program: Program, selected: Callable[[OpRecord], bool], excluded: Excluded) -> Block:
+    """The operators that are selected, without the slots that are excluded."""
+    return Block(
+        [
+            BlockOperator(
+                each.operator,
+                [slot for slot in each.inputs if slot.slot not in excluded(op, "input")],
+                [slot for slot in each.outputs if slot.slot not in excluded(op, "output")],
+            )
+            for op, each in zip(program.ops, program.operators, strict=True)
+            if selected(op)
+        ]
+    )
 
 
 def rank_directories(root: Path) -> list[Path]:
     """The directories of ranks below that of a dump."""
-    with suppress(FileNotFoundError), os.scandir(root) as entries:
-        return sorted(Path(entry.path) for entry in entries if entry.name.startswith("rank_"))
-    return []
+    return sorted(path for path in root.glob("rank_*") if path.is_dir())
+
+
+def _without_stamps(files: PlaceFiles) -> Iterator[Any]:
+    for file in files.tensors:
+        name = file.name
+        yield name.op_type, name.op_name, name.io, name.slot, name.dtype
+
+
+def _slot(record: TensorRecord, places: dict[str, int]) -> BlockSlot:
+    assert isinstance(record.payload, FilePayload), "it was found by its file"
+    return BlockSlot(record.slot, "", record.source, places[record.payload.relative])
+
+
+def _named(op: OpRecord) -> NamedOperator:
+    return NamedOperator(op.op_type, op.op_name, op.task_id, op.arguments, op.stack, op.op_type, phase=op.phase)

@@ -35,8 +35,12 @@ class GraphSelection:
     def matched_kernels(self) -> set[str]:
         return self._slots.matched_kernels
 
+    def is_value(self, op: OpRecord) -> bool:
+        """Whether it is a value that no operator made: a parameter."""
+        return op.op_type == PARAMETER
+
     def selects(self, op: OpRecord) -> bool:
-        if op.op_type == PARAMETER:
+        if self.is_value(op):
             return self._plan.saves_values and self._plan.selection != "marked"
         if self._plan.selection == "marked":
             return self._is_marked(op) and self._slots.selects(op.op_name, op.op_type)

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import importlib
-import logging
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from opdump.adapters.base import DumpComplete, Settings
-from opdump.adapters.graph_runtime import live_tensor
-from opdump.adapters.mindspore.executions import Execution, Executions, rank_directories
-from opdump.adapters.mindspore.failures import failed_operator, inputs_of, record_of
+from opdump.adapters.base import Settings
+from opdump.adapters.graph_runtime import Block, GraphRun, RunEmitter
+from opdump.adapters.mindspore.executions import Execution, Executions, Program, block_of, rank_directories
+from opdump.adapters.mindspore.failures import failed_operator, inputs_of
 from opdump.adapters.mindspore.graph_files import GraphFiles
 from opdump.adapters.mindspore.graph_selection import GraphSelection
 from opdump.adapters.mindspore.interception import Interception
 from opdump.adapters.mindspore.own_dump import OWN_DUMP
-from opdump.layouts.mindspore_sync.names import PARAMETER
-from opdump.recorder import LiveTensor, Recorder
-from opdump.records import IO, OpRecord
+from opdump.recorder import Recorder
 
-_LOG = logging.getLogger("opdump")
 _COMPLEX = "Unexpected type Complex"
 
 
 class GraphPieces:
-    """Emits the executions of graphs as they end, and files the step once it is there."""
+    """Emits the executions of graphs as they end. `next_order` gives an operator its place among all of the step."""
 
-    def __init__(self, recorder: Recorder, settings: Settings) -> None:
-        self.step = recorder.plan.initial_iteration
+    def __init__(self, recorder: Recorder, settings: Settings, next_order: Callable[[], int]) -> None:
+        self._order: Iterator[int] = (next_order() for _ in itertools.repeat(None))
         self._recorder = recorder
         self._settings = settings
-        self._executions: dict[Path, Executions] = {}
-        self._files: dict[Path, GraphFiles] = {}
+        self._emitter = RunEmitter(recorder, device_id=settings.rank_id)
+        self._ranks: dict[Path, tuple[Executions, GraphFiles]] = {}
         self._selections: dict[int, GraphSelection] = {}
-        self._orders: defaultdict[int, int] = defaultdict(int)
-        self._occurrences: Counter[tuple[int, int, str]] = Counter()
+        self._blocks: dict[int, tuple[Program, Block]] = {}
+        """By the identity of a program, which is kept beside it."""
+        self._counts: dict[tuple[int, int], Counter[str]] = {}
+        """How often operators ran, by the number of the graph and its iteration."""
         self._ran = 0
         self._told: set[str] = set()
         module = importlib.import_module("mindspore._c_expression")
@@ -52,7 +50,7 @@ class GraphPieces:
         late = OWN_DUMP.ask_for(self._recorder.plan)
         if late:
             self._recorder.warnings.append(late)
-        self._remove()  # what ran between two captures
+        _remove()  # what ran between two captures
         self._interception.open()
 
     def close(self) -> None:
@@ -60,7 +58,7 @@ class GraphPieces:
         self._guarded(None)
         for selection in self._selections.values():
             self._recorder.matched_kernels |= selection.matched_kernels
-        if self._ran and not self._executions:
+        if self._ran and not self._ranks:
             self._recorder.warnings.append(
                 "compiled code ran and MindSpore dumped nothing of it: it had compiled something before the capture began, and reads "
                 "once what it is to dump; begin the capture before the first call of compiled code, or type: opdump run SCRIPT"
@@ -69,9 +67,6 @@ class GraphPieces:
     def _has_run(self, error: BaseException | None) -> None:
         self._ran += 1
         self._guarded(error)
-        last = self._recorder.plan.steps.last
-        if error is None and self._settings.stop_after_dump and last is not None and self.step >= last:
-            raise DumpComplete
 
     def _guarded(self, failure: BaseException | None) -> None:
         try:
@@ -80,56 +75,44 @@ class GraphPieces:
             self._recorder.stopped(error)
 
     def _collect(self, failure: BaseException | None) -> None:
-        recorder = self._recorder
         for root in rank_directories(OWN_DUMP.root):
-            executions = self._executions.get(root)
-            if executions is None:
-                executions = self._executions[root] = Executions(root, self._settings.rank_id)
-                self._files[root] = GraphFiles(recorder, executions)
-            self._files[root].file_new()
-            if recorder.is_over:
-                self._remove()
+            if root not in self._ranks:
+                executions = Executions(root, self._settings.rank_id)
+                self._ranks[root] = (executions, GraphFiles(self._recorder, executions))
+            executions, files = self._ranks[root]
+            if self._recorder.is_over:
+                _remove()
                 continue
-            steps = set()
-            taken = list(executions.take())
-            for execution in taken:
-                steps.add(execution.op.step)
-                self._emit(executions, execution)
-            if failure is not None:
-                self._emit_failed(executions, taken, failure)
+            files.file_new()
+            for execution in executions.take():
+                self._emit(executions, execution, failure)
             for problem in executions.problems:
                 self._warn(str(problem))
-            for step in sorted(steps):
-                recorder.end_step(step)
-                self.step = max(self.step, step)
 
-    def _emit_failed(self, executions: Executions, ran: Sequence[Execution], error: BaseException) -> None:
-        """The operator that raised, where MindSpore has dumped something of the same execution."""
-        if not ran:
-            return
-        last, tree = ran[-1].op, executions.tree
-        ran = [
-            execution for execution in ran if (execution.op.graph_id, execution.op.step) == (last.graph_id, last.step)
-        ]
-        graph, names = tree.graph(last.graph_id), tree.true_names(last.graph_id)
-        order = tree.execution_order(last.graph_id)
-        node = None if graph is None else failed_operator(graph, names, order, ran, error)
-        if node is not None:
-            op = self._numbered(record_of(node, last))
-            if self._selection(executions, op.graph_id).selects(op):
-                self._recorder.failed_op(op, error, inputs_of(node, names, ran))
-
-    def _emit(self, executions: Executions, execution: Execution) -> None:
-        op, recorder = execution.op, self._recorder
-        selection = self._selection(executions, op.graph_id)
-        if not selection.selects(op):
-            if op.op_type != PARAMETER:
-                recorder.count_op("not selected")
-            return
-        op = self._numbered(op)
-        inputs = _side(execution, "input", selection.excluded(op, "input"))
-        outputs = _side(execution, "output", selection.excluded(op, "output"))
-        recorder.after_op(recorder.before_op(op, inputs), outputs)
+    def _emit(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
+        place, program = execution.place, execution.program
+        step = place.step or 0
+        run = GraphRun(
+            self._emitter,
+            place.net_name,
+            place.graph_id,
+            step,
+            order=self._order,
+            executions=self._counts.setdefault((place.graph_id, step), Counter()),
+        )
+        selection = self._selection(executions, place.graph_id)
+        if id(program) not in self._blocks:
+            self._blocks[id(program)] = (program, block_of(program, selection.selects, selection.excluded))
+        block = self._blocks[id(program)][1]
+        run.emit_block(block, execution.tensors)
+        left_out = sum(1 for op in program.ops if not selection.selects(op) and not selection.is_value(op))
+        run.count_skipped({"not selected": left_out})
+        graph = executions.tree.graph(place.graph_id)
+        if failure is not None and graph is not None:
+            names, order = executions.tree.true_names(place.graph_id), executions.tree.execution_order(place.graph_id)
+            failed = failed_operator(graph, names, order, program, failure)
+            if failed is not None:
+                run.fail(failed.operator, failure, inputs_of(failed, execution))
 
     def _selection(self, executions: Executions, graph_id: int) -> GraphSelection:
         selection = self._selections.get(graph_id)
@@ -142,14 +125,6 @@ class GraphPieces:
                 self._recorder.plan, tree.true_names(graph_id), tree.execution_order(graph_id), marked
             )
         return selection
-
-    def _numbered(self, op: OpRecord) -> OpRecord:
-        order = self._orders[op.step]
-        self._orders[op.step] = order + 1
-        key = (op.step, op.graph_id, op.op_name)
-        occurrence = self._occurrences[key]
-        self._occurrences[key] += 1
-        return replace(op, order=order, occurrence=occurrence, kernel=op.op_type, device_id=self._settings.rank_id)
 
     def _compiles(self) -> None:
         if self._recorder.plan.selection == "marked":
@@ -170,15 +145,9 @@ class GraphPieces:
             self._told.add(text)
             self._recorder.warnings.append(text)
 
-    def _remove(self) -> None:
-        for root in rank_directories(OWN_DUMP.root):
-            for _ in Executions(root, 0).take():
-                pass
 
-
-def _side(execution: Execution, io: IO, excluded: frozenset[int]) -> list[LiveTensor]:
-    return [
-        live_tensor(slot, "", tensor, source, "not selected" if slot in excluded else "")
-        for side, slot, tensor, source in execution.tensors
-        if side == io
-    ]
+def _remove() -> None:
+    """Removes what MindSpore has dumped so far and nobody wants."""
+    for root in rank_directories(OWN_DUMP.root):
+        for _ in Executions(root, 0).take():
+            pass
