@@ -8,8 +8,10 @@ worked out once for each such list of names.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from opdump.adapters.host import HostTensor
 from opdump.adapters.host.element_types import BY_DTYPE
 from opdump.errors import CorruptDumpError
 from opdump.index.payload import FilePayload
-from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, find_places, list_files
+from opdump.layouts.mindspore_sync.files import MAPPING_NAME, FoundFile, Place, PlaceFiles, find_places, list_files
 from opdump.layouts.mindspore_sync.from_files import records_of_place
 from opdump.layouts.mindspore_sync.names import dtype_of_token
 from opdump.layouts.mindspore_sync.reader import RankTree
@@ -97,8 +99,16 @@ class Executions:
             if files.tensors:
                 program = self._program(place, files)
                 yield Execution(place, program, [self._tensor(file) for file in files.tensors])
-                # The directory itself goes too: there is one for each iteration.
-                shutil.rmtree(self._root / place.relative, ignore_errors=True)
+                self._remove(place, files)
+
+    def _remove(self, place: Place, files: PlaceFiles) -> None:
+        """What was read, and the directory where nothing else is in it: there is one for each iteration."""
+        for file in files.tensors:
+            os.unlink(f"{self._root}/{file.relative}")
+        directory = f"{self._root}/{place.relative}"
+        with suppress(OSError):  # of what comes meanwhile nothing is removed
+            if set(os.listdir(directory)) <= {MAPPING_NAME}:
+                shutil.rmtree(directory)
 
     def _program(self, place: Place, files: PlaceFiles) -> Program:
         key = (place.net_name, place.graph_id, tuple(_without_stamps(files)))
@@ -150,6 +160,11 @@ def block_of(program: Program, selected: Callable[[OpRecord], bool], excluded: E
 def rank_directories(root: Path) -> list[Path]:
     """The directories of ranks below that of a dump."""
     return sorted(path for path in root.glob("rank_*") if path.is_dir())
+
+
+def has_files(root: Path) -> bool:
+    """Whether MindSpore has left something of an execution in the directory of a rank, as a whole or in part."""
+    return any(place.step is not None for place in find_places(root))
 
 
 def _without_stamps(files: PlaceFiles) -> Iterator[Any]:

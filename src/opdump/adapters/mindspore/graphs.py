@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opdump.adapters.base import Settings
 from opdump.adapters.graph_runtime import Block, GraphRun, RunEmitter
-from opdump.adapters.mindspore.executions import Execution, Executions, Program, block_of, rank_directories
+from opdump.adapters.mindspore.executions import Execution, Executions, Program, block_of, has_files, rank_directories
 from opdump.adapters.mindspore.failures import failed_operator, inputs_of
 from opdump.adapters.mindspore.graph_files import GraphFiles
 from opdump.adapters.mindspore.graph_selection import GraphSelection
@@ -22,9 +22,14 @@ _COMPLEX = "Unexpected type Complex"
 
 
 class GraphPieces:
-    """Emits the executions of graphs as they end. `next_order` gives an operator its place among all of the step."""
+    """Emits the executions of graphs as they end. `next_order` gives an operator its place among all of the step, and `is_wanted` tells
+    whether the program is in a step that is recorded.
+    """
 
-    def __init__(self, recorder: Recorder, settings: Settings, next_order: Callable[[], int]) -> None:
+    def __init__(
+        self, recorder: Recorder, settings: Settings, next_order: Callable[[], int], is_wanted: Callable[[], bool]
+    ) -> None:
+        self._is_wanted = is_wanted
         self._order: Iterator[int] = (next_order() for _ in itertools.repeat(None))
         self._recorder = recorder
         self._settings = settings
@@ -36,6 +41,7 @@ class GraphPieces:
         self._counts: dict[tuple[int, int], Counter[str]] = {}
         """How often operators ran, by the number of the graph and its iteration."""
         self._ran = 0
+        self._pipeline = module.PyNativeExecutor_.get_instance()
         self._told: set[str] = set()
         module = importlib.import_module("mindspore._c_expression")
         self._interception = Interception(module, self._has_run, self._compiles, self._compilation_failed)
@@ -75,7 +81,12 @@ class GraphPieces:
             self._recorder.stopped(error)
 
     def _collect(self, failure: BaseException | None) -> None:
-        for root in rank_directories(OWN_DUMP.root):
+        roots = rank_directories(OWN_DUMP.root)
+        if failure is None and (self._is_wanted() or any(has_files(root) for root in roots)):
+            # What MindSpore runs in its pipeline is to be there as a whole, and before the operators that come next.
+            self._pipeline.sync()
+            roots = rank_directories(OWN_DUMP.root)
+        for root in roots:
             if root not in self._ranks:
                 executions = Executions(root, self._settings.rank_id)
                 self._ranks[root] = (executions, GraphFiles(self._recorder, executions))

@@ -27,7 +27,11 @@ class Interception:
     """
 
     def __init__(
-        self, module: Any, ran: Ran, compiling: Callable[[], None], failed: Callable[[BaseException], None]
+        self,
+        module: Any,
+        ran: Ran,
+        compiling: Callable[[], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._module = module
         self._compiles = compiling
