@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -85,7 +86,7 @@ class MindsporeSteps:
     def open(self) -> None:
         """MindSpore is there: what it runs is seen from now on."""
         self._recorder.circumstances.framework = "MindSpore"
-        self._graphs = GraphPieces(self._recorder, self._settings)
+        self._graphs = GraphPieces(self._recorder, self._settings, itertools.count().__next__, lambda: True)
         self._close = self._graphs.close
         self._graphs.open()
 

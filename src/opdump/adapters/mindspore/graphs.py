@@ -41,9 +41,9 @@ class GraphPieces:
         self._counts: dict[tuple[int, int], Counter[str]] = {}
         """How often operators ran, by the number of the graph and its iteration."""
         self._ran = 0
-        self._pipeline = module.PyNativeExecutor_.get_instance()
         self._told: set[str] = set()
         module = importlib.import_module("mindspore._c_expression")
+        self._pipeline = module.PyNativeExecutor_.get_instance()
         self._interception = Interception(module, self._has_run, self._compiles, self._compilation_failed)
 
     def open(self) -> None:
@@ -58,6 +58,11 @@ class GraphPieces:
             self._recorder.warnings.append(late)
         _remove()  # what ran between two captures
         self._interception.open()
+
+    @property
+    def step(self) -> int:
+        """The iteration that MindSpore is in, as far as it is known."""
+        return max((iteration for _, iteration in self._counts), default=self._recorder.plan.initial_iteration)
 
     def close(self) -> None:
         self._interception.close()
@@ -99,6 +104,7 @@ class GraphPieces:
                 self._emit(executions, execution, failure)
             for problem in executions.problems:
                 self._warn(str(problem))
+        self._recorder.end_step(self.step)
 
     def _emit(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
         place, program = execution.place, execution.program
