@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opdump.plan import DumpPlan
     from opdump.tensorflow.scripts import ScriptFacts
 
-_FRAMEWORKS: Final = ("torch", "tensorflow")
+_FRAMEWORKS: Final = ("torch", "tensorflow", "jax")
 _DROP_INS: Final = ("npu_bridge", "npu_device")
 
 
@@ -129,10 +129,9 @@ class _PlainCommand:
         options, facts = self._options, self._facts
         assert options is not None, "the plan was read with them"
         assert facts is not None, "and so were the facts"
-        says_nothing = facts.imports.isdisjoint({*_FRAMEWORKS, *_DROP_INS, "keras"})
         framework: str = options.framework
         if framework == "auto":
-            framework = "" if says_nothing else facts.framework
+            framework = "" if facts.names_no_framework else facts.framework
         self._family = self._stack.enter_context(
             awaiting_children(plan, framework=framework, eager=options.eager, children=not options.no_children)
         )
@@ -186,8 +185,8 @@ class _PlainCommand:
     def _is_wanted(self, name: str, options: RunOptions, facts: ScriptFacts) -> bool:
         if options.framework != "auto":
             return name == options.framework
-        if facts.imports.isdisjoint({*_FRAMEWORKS, *_DROP_INS, "keras"}):
-            return True  # the program says nothing: the first that comes
+        if facts.names_no_framework:  # the first that comes, and not what that imports for its own use
+            return name != "jax" or sys.modules.keys().isdisjoint(("torch", "tensorflow"))
         return name == facts.framework or (name in _DROP_INS and facts.framework == "tensorflow")
 
     def _begin(self, name: str, options: RunOptions, facts: ScriptFacts) -> None:

@@ -54,6 +54,11 @@ class ScriptFacts:
     """Whether it uses names of `tensorflow` that version 2 lacks."""
 
     @property
+    def names_no_framework(self) -> bool:
+        """Whether it imports none of those that the start-up hook waits for, nor what is written on them."""
+        return self.imports.isdisjoint({"torch", "tensorflow", "keras", *_DROP_INS, *_ON_JAX})
+
+    @property
     def framework(self) -> str:
         """Whose operators it runs, by what it imports."""
         if "torch" in self.imports:

@@ -79,6 +79,7 @@ class JaxSteps:
         self._capture: Capture | None = None
         self._end_step: Callable[[], None] | None = None
         self._close: Callable[[], None] = lambda: None
+        self._abandon: Callable[[], None] = lambda: None
 
     @property
     def step(self) -> int:
@@ -91,6 +92,12 @@ class JaxSteps:
             self._ended += 1
         else:
             self._end_step()
+
+    def abandon(self) -> str:
+        """Takes everything out of a forked process; why it cannot be captured on its own, where JAX was there before."""
+        self._abandon()
+        self._recorder.abandon()
+        return "they were forked, and JAX does not run in forked processes" if self._capture is not None else ""
 
     def open(self) -> None:
         """JAX is there: its calls are seen from now on."""
@@ -124,7 +131,7 @@ class JaxSteps:
             capture.close()
             steps.close()
 
-        self._close = close
+        self._close, self._abandon = close, interception.close
 
     def close(self) -> None:
         """Ends the capture; what was begun is filed."""
