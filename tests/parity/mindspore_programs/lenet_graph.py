@@ -1,0 +1,15 @@
+"""LeNet in GRAPH_MODE: three steps of momentum, with the gradients that the last one used."""
+
+import mindspore as ms
+from mindspore import nn
+from shared import LeNet, batch, filled, report
+
+ms.set_context(mode=ms.GRAPH_MODE)
+ms.set_device("CPU")
+network = filled(LeNet())
+loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+train = nn.TrainOneStepCell(nn.WithLossCell(network, loss), optimizer)
+train.set_train()
+losses = [train(*batch(step)) for step in range(3)]
+report(losses, network.get_parameters(), optimizer.moments)
