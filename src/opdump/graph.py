@@ -14,12 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from opdump.records import Frame, Phase
 
 PARAMETER_PREFIX = "Parameter."
 CONSTANT_PREFIX = "data-"
+PYNATIVE: Final = -1
+"""The `graph_id` of operators that MindSpore ran one by one, in no graph: beside those of its graphs, in a directory of their own."""
+_PYNATIVE_WORD: Final = "pynative"
+_MOST_DIGITS: Final = 18
 _NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -94,6 +98,18 @@ class Graph:
         raise KeyError(op_name)
 
 
+def graph_word(graph_id: int) -> str:
+    """A graph in the names of directories and files: its number, or `pynative`."""
+    return _PYNATIVE_WORD if graph_id == PYNATIVE else str(graph_id)
+
+
+def graph_of_word(word: str) -> int | None:
+    """The number of a graph from the names of directories and files; None where it is no such word."""
+    if word == _PYNATIVE_WORD:
+        return PYNATIVE
+    return int(word) if word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS else None
+
+
 class GraphBuilder:
     """Collects operators, parameters and constants as they appear; what was added stays as it was first seen.
 
@@ -104,7 +120,7 @@ class GraphBuilder:
 
     def __init__(self, graph_id: int, root_name: str = "") -> None:
         self.graph_id = graph_id
-        self.root_name = root_name or str(graph_id)
+        self.root_name = root_name or graph_word(graph_id)
         self._nodes: dict[str, GraphNode] = {}
         self._parameters: dict[str, GraphValue] = {}
         self._constants: dict[str, GraphValue] = {}

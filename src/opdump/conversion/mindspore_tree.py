@@ -21,6 +21,7 @@ from opdump.conversion.plan import ConversionError, failure
 from opdump.conversion.sources import Sources, find_sources
 from opdump.dump_file.names import parse_dump_name
 from opdump.errors import OpdumpError
+from opdump.graph import graph_word
 from opdump.index.metadata import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, environment_text
 from opdump.layouts.ascend.places import DevicePlaces, find_devices, find_loose
 
@@ -45,7 +46,7 @@ def find_tree_sources(paths: Iterable[str], output: OutputDirectory) -> Sources:
         root = Path(path).resolve()
         devices = find_devices(root).devices or find_loose(root).devices
         places = {
-            place.relative: f"rank_{device.rank_id}/{place.net_name or _UNNAMED}/{place.graph_id}/{place.step}"
+            place.relative: f"rank_{device.rank_id}/{place.net_name or _UNNAMED}/{graph_word(place.graph_id)}/{place.step}"
             for device in devices
             for place in device.places
         }

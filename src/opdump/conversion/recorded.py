@@ -18,6 +18,7 @@ from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile, failu
 from opdump.conversion.sources import Sources, has_dump_name
 from opdump.dump_file.names import DumpName, sanitise
 from opdump.errors import NotInDumpError, OpdumpError
+from opdump.graph import graph_word
 from opdump.layouts.ascend.operator_files import operator_file
 from opdump.layouts.base import Rank
 from opdump.layouts.detect import detect_added
@@ -96,7 +97,7 @@ def _is_chosen(record: TensorRecord, plan: ConversionPlan) -> bool:
 
 def _directory(op: OpRecord) -> str:
     net = f"{sanitise(op.net_name)}/" if op.net_name else ""
-    return f"rank_{op.rank_id}/{net}{op.graph_id}/{op.step}"
+    return f"rank_{op.rank_id}/{net}{graph_word(op.graph_id)}/{op.step}"
 
 
 def _name(op: OpRecord) -> str:

@@ -13,6 +13,7 @@ from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.checks.not_finite import not_finite
 from opdump.checks.origins import PARAMETER, Origins
+from opdump.graph import graph_word
 from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.records import OpRecord, TensorRecord, shown_shape
 from opdump.reports.computational_graph import GraphSearch, search_lines
@@ -194,14 +195,16 @@ def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str], o
 
 def _graph_of(op: OpRecord, marked: Collection[str]) -> str:
     if not op.net_name:
-        return str(op.graph_id)
-    return f"{op.net_name}/{op.graph_id}" + (" (computational)" if marked and sanitise(op.net_name) in marked else "")
+        return graph_word(op.graph_id)
+    return f"{op.net_name}/{graph_word(op.graph_id)}" + (
+        " (computational)" if marked and sanitise(op.net_name) in marked else ""
+    )
 
 
 def _operator_row(execution: Execution, damaged: list[str], added: Sequence[str], *, one_place: bool) -> list[str]:
     op = execution.op
     scope, _, name = op.op_name.rpartition("/")
-    place = ["", "", ""] if one_place else [str(op.rank_id), str(op.step), str(op.graph_id)]
+    place = ["", "", ""] if one_place else [str(op.rank_id), str(op.step), graph_word(op.graph_id)]
     row = [*place, name, scope, op.phase, op.line]
     record = next(iter(execution.outputs.values()), None) or next(iter(execution.inputs.values()), None)
     if record is None:
@@ -222,7 +225,7 @@ def _operator_row(execution: Execution, damaged: list[str], added: Sequence[str]
 def _print_execution(printer: Printer, execution: Execution, damaged: list[str]) -> None:
     op = execution.op
     printer.text(op.op_name, style="bold")
-    place = f"rank {op.rank_id}, graph {op.graph_id}, step {op.step}, {op.phase}"
+    place = f"rank {op.rank_id}, graph {graph_word(op.graph_id)}, step {op.step}, {op.phase}"
     if op.occurrence:
         place += f", execution {op.occurrence + 1} in the step"
     printer.text(f"  {op.kernel or op.op_type}: {place}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from opdump.errors import CorruptDumpError
+from opdump.graph import PYNATIVE, graph_of_word, graph_word
 from opdump.index.metadata import METADATA
 from opdump.index.payload import inside
 from opdump.index.schema import INDEX_NAME
@@ -282,7 +283,7 @@ def _ids(numbers: Sequence[int | None]) -> tuple[int, int | None]:
 
 
 def _number(name: str) -> int | None:
-    return int(name) if _NUMBER.fullmatch(name) else None
+    return graph_of_word(name) if name == graph_word(PYNATIVE) or _NUMBER.fullmatch(name) else None
 
 
 def _joined(relative: str, name: str) -> str:

@@ -28,7 +28,7 @@ from opdump.checks.overflow import OverflowStatus
 from opdump.dump_file import DumpFile
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
 from opdump.dump_file.writing import encode_dump_file
-from opdump.graph import Graph
+from opdump.graph import Graph, graph_word
 from opdump.index.metadata import METADATA
 from opdump.index.schema import INDEX_NAME
 from opdump.index.writer import IndexWriter, RunFacts
@@ -257,7 +257,7 @@ class AscendWriter:
         home = self._home(op)
         if not op.net_name:
             return home
-        return f"{home}/{sanitise(op.net_name)}/{op.graph_id}/{op.step}"
+        return f"{home}/{sanitise(op.net_name)}/{graph_word(op.graph_id)}/{op.step}"
 
     def _stored(self, directory: str, name: str) -> str:
         if len(name) <= _LONGEST_NAME // 4 or len(os.fsencode(name)) <= _LONGEST_NAME:

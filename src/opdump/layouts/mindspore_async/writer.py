@@ -22,6 +22,7 @@ from dataclasses import replace
 from opdump.checks.overflow import OverflowStatus
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName
 from opdump.dump_file.opdebug import opdebug_json
+from opdump.graph import graph_word
 from opdump.index.writer import IndexWriter, RunFacts
 from opdump.layouts.ascend.operator_files import is_filed, operator_file
 from opdump.layouts.ascend.overflow_files import overflow_file_of, overflow_of
@@ -109,7 +110,7 @@ class AsyncWriter(AscendWriter):
         home = self._home(op)
         if self._is_on_its_own(op):
             return home
-        return f"{home}/{sanitise(op.net_name or self.plan.net_name)}/{op.graph_id}/{op.step}"
+        return f"{home}/{sanitise(op.net_name or self.plan.net_name)}/{graph_word(op.graph_id)}/{op.step}"
 
     def _is_on_its_own(self, op: OpRecord) -> bool:
         return self.plan.kernel_by_kernel and not _communicates(op)

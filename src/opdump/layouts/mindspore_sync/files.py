@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from opdump.errors import CorruptDumpError
+from opdump.graph import graph_of_word
 from opdump.index.payload import inside
 from opdump.layouts.mindspore_sync.names import FileName, parse_file_name
 
@@ -57,12 +58,13 @@ def find_places(root: Path) -> tuple[Place, ...]:
     places = []
     for net in _directories(root, root):
         for graph in _directories(root, root / net):
-            if not _is_number(graph):
+            graph_id = graph_of_word(graph)
+            if graph_id is None:
                 continue
             for leaf in _directories(root, root / net / graph):
                 if _is_number(leaf) or leaf == CONSTANTS:
                     step = None if leaf == CONSTANTS else int(leaf)
-                    places.append(Place(net, int(graph), step, f"{net}/{graph}/{leaf}"))
+                    places.append(Place(net, graph_id, step, f"{net}/{graph}/{leaf}"))
     return tuple(
         sorted(places, key=lambda place: (place.net_name, place.graph_id, -1 if place.step is None else place.step))
     )

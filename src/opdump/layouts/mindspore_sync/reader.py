@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from opdump.errors import CorruptDumpError
-from opdump.graph import Graph
+from opdump.graph import Graph, graph_of_word, graph_word
 from opdump.index.columns import BatchColumns
 from opdump.index.lost_files import LostFiles, cut_off
 from opdump.index.metadata import ENVIRONMENT_NAME, METADATA, read_json_object
@@ -121,8 +121,9 @@ class RankTree:
         for directory, stem in ((_GRAPHS, _GRAPH_STEM), (_ORDERS, _ORDER_STEM)):
             for path in (self.root / directory).glob(f"{stem}*"):
                 number = path.name.removeprefix(stem).partition(".")[0]
-                if number.isascii() and number.isdigit() and len(number) < 10:
-                    found.add(int(number))
+                graph_id = graph_of_word(number)
+                if graph_id is not None:
+                    found.add(graph_id)
         return tuple(sorted(found))
 
     def step(self, step: int) -> StepContent:
@@ -203,7 +204,7 @@ class RankTree:
     def graph(self, graph_id: int) -> Graph | None:
         """The graph of that number from its .pb, or its .ir where that cannot be read; None where there is neither."""
         if graph_id not in self._graphs:
-            name = f"{_GRAPH_STEM}{graph_id}"
+            name = f"{_GRAPH_STEM}{graph_word(graph_id)}"
             graph = self._decoded(f"{_GRAPHS}/{name}.pb", decode_pb)
             if graph is None:
                 graph = self._decoded(f"{_GRAPHS}/{name}.ir", decode_ir)
@@ -212,12 +213,12 @@ class RankTree:
 
     def history(self, graph_id: int) -> tuple[int, ...]:
         """The steps that the execution history of a graph lists; a second run repeats them."""
-        name = f"{_ORDERS}/{_HISTORY_STEM}{graph_id}.csv"
+        name = f"{_ORDERS}/{_HISTORY_STEM}{graph_word(graph_id)}.csv"
         return self._decoded(name, decode_execution_history) or ()
 
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
         """The operators of a graph, in the order that was known when the graph was filed."""
-        name = f"{_ORDERS}/{_ORDER_STEM}{graph_id}.csv"
+        name = f"{_ORDERS}/{_ORDER_STEM}{graph_word(graph_id)}.csv"
         return self._decoded(name, decode_execution_order) or ()
 
     def _open_index(self) -> IndexReader | None:

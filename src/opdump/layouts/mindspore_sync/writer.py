@@ -22,7 +22,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from opdump.errors import DumpPathError
-from opdump.graph import Graph
+from opdump.graph import Graph, graph_word
 from opdump.index.metadata import (
     CONFIG_NAME,
     ENVIRONMENT_NAME,
@@ -156,10 +156,10 @@ class SyncWriter:
         """File a graph: .ir, .pb and the execution order; in place of an earlier state of the same graph."""
         if self._is_elsewhere():
             return
-        stem = f"graphs/ms_output_trace_code_graph_{graph.graph_id}"
+        stem = f"graphs/ms_output_trace_code_graph_{graph_word(graph.graph_id)}"
         self.sink.write_bytes(f"{stem}.ir", encode_ir(graph, layout=self._layout))
         self.sink.write_bytes(f"{stem}.pb", encode_pb(graph))
-        order = f"execution_order/ms_execution_order_graph_{graph.graph_id}.csv"
+        order = f"execution_order/ms_execution_order_graph_{graph_word(graph.graph_id)}.csv"
         self.sink.write_bytes(order, encode_execution_order(graph))
 
     def write_graph_files(self, graph: Graph, files: Mapping[str, bytes]) -> None:
@@ -216,7 +216,7 @@ class SyncWriter:
         for graph_id in sorted(graph_ids):
             if (graph_id, step) not in self._history:
                 self._history.add((graph_id, step))
-                history = f"execution_order/ms_global_execution_order_graph_{graph_id}.csv"
+                history = f"execution_order/ms_global_execution_order_graph_{graph_word(graph_id)}.csv"
                 self.sink.append(history, encode_execution_history([step]))
 
     def _write_npy(self, directory: str, name: str, record: TensorRecord) -> str:
@@ -253,7 +253,7 @@ class SyncWriter:
         return f"{self._graph_directory(op)}/{op.step}"
 
     def _graph_directory(self, op: OpRecord) -> str:
-        return f"{self._sanitised(op.net_name or self.plan.net_name)}/{op.graph_id}"
+        return f"{self._sanitised(op.net_name or self.plan.net_name)}/{graph_word(op.graph_id)}"
 
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self._process

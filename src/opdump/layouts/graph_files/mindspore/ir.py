@@ -24,7 +24,17 @@ from functools import cache, partial
 from typing import Any, Final, Literal, cast, get_args
 
 from opdump.errors import CorruptDumpError
-from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, Graph, GraphInput, GraphNode, GraphOutput, GraphValue
+from opdump.graph import (
+    CONSTANT_PREFIX,
+    PARAMETER_PREFIX,
+    Graph,
+    GraphInput,
+    GraphNode,
+    GraphOutput,
+    GraphValue,
+    graph_of_word,
+    graph_word,
+)
 from opdump.layouts.graph_files.mindspore.dtypes import ir_name
 from opdump.layouts.graph_files.mindspore.ir_text import (
     closing,
@@ -41,7 +51,7 @@ from opdump.records import Phase, escaped
 
 IrLayout = Literal["mindspore-2.3", "mindspore-2.10"]
 
-_ENTRY: Final = re.compile(r"#\s*IR entry\s*:\s*@\S*?(\d{1,9})\s*$")
+_ENTRY: Final = re.compile(r"#\s*IR entry\s*:\s*@\S*?(\d{1,9}|pynative)\s*$")
 _PARAMETER: Final = re.compile(r"%para(\d+)_(.*?):\s*(<.*)$")
 _USED_PARAMETER: Final = re.compile(r"%para(\d+)_([^\s,()]+)")
 _CONSTANT: Final = re.compile(r"(data-\d+):\s*(<.*)$")
@@ -62,7 +72,7 @@ def encode_ir(graph: Graph, *, layout: IrLayout = "mindspore-2.3") -> bytes:
 
 
 def _header(graph: Graph) -> Iterator[str]:
-    name = f"kernel_graph{graph.graph_id}"
+    name = f"kernel_graph{graph_word(graph.graph_id)}"
     yield f"# IR entry: @{name}"
     yield "# Total subgraphs: 1"
     yield ""
@@ -152,7 +162,7 @@ def decode_ir(data: bytes, *, where: str = ".ir file") -> Graph:
     """
     header, blocks = _sections(utf8_text(data, where).split("\n"), where)
     entry = next(filter(None, map(_ENTRY.match, header)), None)
-    graph_id = int(entry[1]) if entry else 0
+    graph_id = (graph_of_word(entry[1]) if entry else None) or 0
     labels = dict(_USED_PARAMETER.findall("\n".join(line for _, block in blocks for line in block)))
     parameters = {
         match[1]: _declared(partial(_parameter, labels.get(match[1]) or match[2], match[3]), where, match[0])
@@ -160,7 +170,7 @@ def decode_ir(data: bytes, *, where: str = ".ir file") -> Graph:
     }
     return Graph(
         graph_id=graph_id,
-        root_name=str(graph_id),
+        root_name=graph_word(graph_id),
         nodes=_nodes(blocks, parameters, where),
         parameters=tuple(parameters.values()),
         constants=tuple(

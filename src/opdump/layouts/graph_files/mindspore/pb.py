@@ -18,7 +18,17 @@ from typing import Any, Final, NamedTuple, cast, get_args
 from google.protobuf.message import DecodeError
 
 from opdump.errors import CorruptDumpError
-from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, Graph, GraphInput, GraphNode, GraphOutput, GraphValue
+from opdump.graph import (
+    CONSTANT_PREFIX,
+    PARAMETER_PREFIX,
+    Graph,
+    GraphInput,
+    GraphNode,
+    GraphOutput,
+    GraphValue,
+    graph_of_word,
+    graph_word,
+)
 from opdump.layouts.graph_files.mindspore import dtypes
 from opdump.layouts.graph_files.mindspore.pb_schema import from_text, model_proto, to_text
 from opdump.layouts.graph_files.mindspore.pb_values import fill_value, is_plain, read_value
@@ -48,8 +58,8 @@ def encode_pb(graph: Graph) -> bytes:
     model = model_proto()()
     model.ir_version = 1
     proto = model.graph
-    proto.name = to_text(f"{GRAPH_NAME}{graph.graph_id}")
-    proto.root_name = to_text(graph.root_name or str(graph.graph_id))
+    proto.name = to_text(f"{GRAPH_NAME}{graph_word(graph.graph_id)}")
+    proto.root_name = to_text(graph.root_name or graph_word(graph.graph_id))
     edges = _edges(graph)
     # Each frame once: the operators of a graph share most lines of their stacks.
     quoted = cache(partial(format_frame, form="colon"))
@@ -189,9 +199,9 @@ def _graph(proto: Any, where: str) -> Graph:
             number, op_type = from_text(entry.name) or "?", from_text(entry.op_type) or "no type"
             raise CorruptDumpError(f"{where}: node {number} ({op_type}) has no full name")
         makers[from_text(entry.name)] = (from_text(entry.full_name), _outputs(entry.output_type, _record(entry, where)))
-    graph_id = from_text(proto.name).removeprefix(GRAPH_NAME)
+    graph_id = graph_of_word(from_text(proto.name).removeprefix(GRAPH_NAME))
     return Graph(
-        graph_id=int(graph_id) if graph_id.isascii() and graph_id.isdigit() and len(graph_id) < 10 else 0,
+        graph_id=graph_id or 0,
         root_name=from_text(proto.root_name),
         nodes=tuple(_node(entry, makers, where) for entry in proto.node),
         parameters=parameters,

@@ -1,0 +1,194 @@
+"""Captures what a MindSpore program runs operator by operator, and counts its steps in both modes.
+
+pynative = PyNative(recorder, settings)
+pynative.start()        # MindSpore is imported by now
+pynative.stop()         # everything is as it was, and what was recorded is filed
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from opdump.adapters.base import Settings
+from opdump.adapters.mindspore.steps import Steps
+from opdump.adapters.threads import ThreadEntry
+from opdump.recorder import Recorder
+
+if TYPE_CHECKING:
+    from opdump.adapters.mindspore.pynative.interception import Interception
+    from opdump.adapters.mindspore.pynative.modes import ModeStack
+    from opdump.adapters.mindspore.pynative.recording import OperatorRecording
+
+_LOG = logging.getLogger("opdump")
+
+
+class PyNative:
+    """The operators of PyNative mode, and the steps of the program.
+
+    Its methods are those of a `StepController`. `when_step_ends` are called with the number of a step in the program's thread when it has
+    ended, before it is filed.
+    """
+
+    def __init__(self, recorder: Recorder, settings: Settings) -> None:
+        self._recorder = recorder
+        self._settings = settings
+        self._steps = Steps(
+            recorder,
+            first=recorder.plan.initial_iteration,
+            manual=settings.steps == "manual",
+            stop_after_dump=settings.stop_after_dump,
+        )
+        self.when_step_ends = self._steps.when_step_ends
+        self._home = threading.get_ident()
+        self._recording: OperatorRecording | None = None
+        self._modes: ModeStack | None = None
+        self._interception: Interception | None = None
+        self._stack = ExitStack()
+
+    @property
+    def step(self) -> int:
+        return self._steps.step
+
+    def manual_step(self) -> None:
+        """Ends the current step; from the first call on nothing else ends one."""
+        self._steps.manual_step()
+
+    def start(self) -> None:
+        """Sees from now on what the program runs. MindSpore is there; one without a dispatch mode is warned of."""
+        self._home = threading.get_ident()
+        from opdump.adapters.mindspore.pynative.interception import Interception
+
+        self._interception = Interception(self)
+        self._stack.callback(self._interception.close)
+        self._interception.open()
+        self._steps.has_optimizer = self._interception.has_optimizer()
+        if lacks := _lacks_dispatch():
+            self._recorder.warnings.append(lacks)
+            _LOG.warning("opdump: %s", lacks)
+            return
+        from opdump.adapters.mindspore.pynative.modes import ModeStack
+        from opdump.adapters.mindspore.pynative.recording import OperatorRecording
+
+        self._recording = OperatorRecording(self._recorder, self._settings, lambda: self._steps.step)
+        self._modes = ModeStack(self._dispatched)
+        self._stack.callback(self._modes.close)
+        self._modes.open()
+        self.when_step_ends.append(lambda _: self._end_step())
+        self._steps.began = self._follow_step
+        threads = ThreadEntry(self._modes.entered)
+        self._stack.callback(threads.detach)
+        threads.attach()
+        self._follow_step()
+
+    def stop(self) -> None:
+        """Takes everything out again, and files what is recorded."""
+        if self._recording is not None:
+            self._recording.close()
+        self._stack.close()
+        self._steps.close()
+
+    def abandon(self) -> None:
+        """In a forked process: nothing more is seen, and nothing filed."""
+        self._stack.close()
+
+    # What the interception tells.
+
+    def optimizer(self) -> AbstractContextManager[None]:
+        return self._steps.optimizer()
+
+    def cell(self, cell: Any) -> AbstractContextManager[None] | None:
+        """Around a call of a Cell; None where nobody wants to know of it."""
+        if self._steps.may_count:
+            return self._network(cell)
+        recording = self._recording
+        return None if recording is None or not self._steps.is_wanted else recording.scopes.inside(cell)
+
+    def compiled(self, function: Any, *, trains: bool) -> AbstractContextManager[None]:
+        return self._steps.network(id(function), trains=trains) if self._steps.may_count else nullcontext()
+
+    def has_made_optimizer(self) -> None:
+        self._steps.has_optimizer = True
+
+    @contextmanager
+    def gradient(self) -> Iterator[None]:
+        is_outermost = self._steps.is_outermost
+        with self._steps.gradient():
+            if is_outermost:
+                self._begin_anew()
+            yield
+
+    def forward_ended(self, results: Any) -> None:
+        """The forward has given results, whose gradients come next."""
+        if self._recording is not None and self._steps.is_wanted:
+            self._recording.follow(results)
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        recording = self._recording
+        if recording is None:
+            yield
+            return
+        before, recording.is_backward = recording.is_backward, True
+        try:
+            yield
+        finally:
+            recording.is_backward = before
+
+    @contextmanager
+    def _network(self, cell: Any) -> Iterator[None]:
+        """A call of a Cell that no other runs; one without parameters is a loss or a part of the data, and no network."""
+        is_network = any(True for _ in cell.get_parameters())
+        is_outermost = self._steps.is_outermost
+        with ExitStack() as stack:
+            if is_network and self._interception is not None:
+                stack.enter_context(self._steps.network(id(cell), trains=self._interception.trains(cell)))
+                if is_outermost:
+                    self._begin_anew()
+            if self._recording is not None and self._steps.is_wanted:
+                self._recording.know_parameters(cell.get_parameters())
+                stack.enter_context(self._recording.scopes.inside(cell))
+            yield
+
+    # Steps.
+
+    def _begin_anew(self) -> None:
+        self._follow_step()
+        if self._recording is not None:
+            self._recording.names.restart()
+
+    def _follow_step(self) -> None:
+        """The mode is on in a step that is wanted, and off in others; nobody can put it on in another thread."""
+        if self._modes is None or threading.get_ident() != self._home:
+            return
+        if self._steps.is_wanted:
+            self._modes.enter()
+        else:
+            self._modes.leave()
+
+    def _end_step(self) -> None:
+        if self._recording is not None:
+            self._recording.end_step()
+
+    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        recording = self._recording
+        if recording is None or not self._steps.is_wanted:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return recording.run(func, args, kwargs)
+
+
+def _lacks_dispatch() -> str:
+    """Why operators cannot be seen one by one with this MindSpore; empty where they can."""
+    try:
+        importlib.import_module("mindspore.utils").MsDispatchMode  # noqa: B018
+    except (ImportError, AttributeError):
+        version = importlib.import_module("mindspore").__version__
+        return (
+            f"operators of PyNative mode are not captured: MindSpore {version} has no MsDispatchMode, which came with 2.10; compiled code "
+            "(GRAPH_MODE, @ms.jit) is"
+        )
+    return ""

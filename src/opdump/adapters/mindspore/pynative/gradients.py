@@ -1,0 +1,160 @@
+"""The backward, through the nodes of MindSpore's autograd.
+
+Each node is the gradient of one forward operator. Hooks around it say when it runs: operators that the dispatch mode sees meanwhile are its
+own, and gradients that none of them wrote are those of operators that the mode does not see.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mindspore import Tensor
+
+from opdump.adapters.mindspore.pynative.tensors import storage_of, tensors_in
+from opdump.records import Frame
+
+_MOST_WAITING: Final = 4096
+"""Forward operators whose node is not known yet; most become known with the next operator."""
+
+
+@dataclass(slots=True, eq=False)
+class Forward:
+    """A forward operator, as its gradient needs it. `op_name` is empty where the dispatch mode did not see it: a view by an index."""
+
+    op_type: str
+    op_name: str
+    path: str
+    stack: tuple[Frame, ...]
+    is_marked: bool = False
+    is_linked: bool = False
+    """Whether its node is known."""
+
+
+@dataclass(slots=True, eq=False)
+class RunningNode:
+    """A node whose gradient is being computed."""
+
+    forward: Forward
+    given: tuple[Tensor, ...]
+    """The gradients of its outputs."""
+    depth: int
+    """Calls of Cells that ran when it began."""
+    written: set[int] = field(default_factory=set)
+    """The memory that operators wrote meanwhile, which were seen."""
+
+    def wrote(self, tensors: Iterable[Tensor]) -> None:
+        self.written.update(storage_of(tensor) for tensor in tensors)
+
+    def is_recomputing(self, depth: int) -> bool:
+        """Whether, with so many calls of Cells, the program's forward runs again within it."""
+        return depth > self.depth
+
+
+Ended = Callable[[RunningNode, Sequence[Any]], None]
+
+
+class Gradients:
+    """Follows nodes of autograd. `ended` is called after each, with the gradients that it computed; None among them for what needs none.
+
+    `place` gives what is known of where the program is: it stands for an operator that nobody saw.
+    """
+
+    def __init__(self, ended: Ended, place: Callable[[str], Forward], depth: Callable[[], int]) -> None:
+        self._ended = ended
+        self._place = place
+        self._depth = depth
+        self._here = threading.local()
+        self._followed: set[int] = set()
+        self._waiting: OrderedDict[tuple[int, tuple[int, ...]], Forward] = OrderedDict()
+        """Forward operators by address and shape of an output, until their node is known."""
+        self.is_open = True
+
+    @property
+    def running(self) -> RunningNode | None:
+        """The node that runs in this thread."""
+        nodes = self._nodes
+        return nodes[-1] if nodes else None
+
+    @property
+    def _nodes(self) -> list[RunningNode]:
+        found: list[RunningNode] | None = getattr(self._here, "nodes", None)
+        if found is None:
+            found = self._here.nodes = []
+        return found
+
+    def ran(self, forward: Forward, outputs: Iterable[Tensor]) -> None:
+        """A forward operator has run; its node may be known only later."""
+        for tensor in outputs:
+            key = (int(tensor.data_ptr()), tuple(tensor.shape))
+            self._waiting.pop(key, None)
+            self._waiting[key] = forward
+            self.follow(tensor)
+        while len(self._waiting) > _MOST_WAITING:
+            self._waiting.popitem(last=False)
+
+    def follow(self, tensor: Tensor) -> None:
+        """Hooks the node that made a tensor, and those before it that are not known yet."""
+        node = tensor._grad_node
+        if node is None or node.is_leaf() or node._unique_id() in self._followed:
+            return
+        forward = self._waiting.pop((int(tensor.data_ptr()), tuple(tensor.shape)), None)
+        if forward is not None and forward.op_type != node.name():
+            forward = None
+        self._hook(node, forward)
+
+    def clear(self) -> None:
+        """The step has ended."""
+        self._followed.clear()
+        self._waiting.clear()
+
+    def _hook(self, node: Any, forward: Forward | None) -> None:
+        pending = [(node, forward)]
+        while pending:
+            node, forward = pending.pop()
+            identity = node._unique_id()
+            if identity in self._followed:
+                continue
+            self._followed.add(identity)
+            name = node.name()
+            forward = forward or self._latest(name) or self._place(name)
+            forward.is_linked = True
+            self._register(node, forward)
+            for before, _ in node.next_functions:
+                if before is not None and not before.is_leaf():
+                    pending.append((before, None))
+
+    def _latest(self, name: str) -> Forward | None:
+        """The last forward operator of that type whose node is not known: nobody but a view read what it wrote."""
+        waiting = reversed(self._waiting.items())
+        key = next((key for key, each in waiting if each.op_type == name and not each.is_linked), None)
+        return None if key is None else self._waiting.pop(key)
+
+    def _register(self, node: Any, forward: Forward) -> None:
+        def begins(given: Any) -> None:
+            if self.is_open:
+                self._nodes.append(RunningNode(forward, tuple(tensors_in(given)), self._depth()))
+
+        def ends(computed: Any, _: Any) -> None:
+            nodes = self._nodes
+            if nodes and nodes[-1].forward is forward:
+                running = nodes.pop()
+                if self.is_open:
+                    self._ended(running, computed)
+
+        node.register_prehook(begins)
+        node.register_hook(ends)
+
+
+def unseen(node: RunningNode, computed: Iterable[Any]) -> list[Tensor]:
+    """The gradients of a node that no operator wrote that was seen, and that are not those that it was given."""
+    known = node.written | {storage_of(tensor) for tensor in node.given}
+    found: dict[int, Tensor] = {}
+    for tensor in tensors_in(computed):
+        address = storage_of(tensor)
+        if tensor.nbytes and address not in known:
+            found.setdefault(address, tensor)
+    return list(found.values())

@@ -1,0 +1,158 @@
+"""Sees where a program calls networks, gradients, optimizers and compiled functions.
+
+nn.Cell.__call__                        a network or a part of one; an optimizer is one too
+_pynative_forward_run, _pynative_func_grad_backward    the two halves of what `grad` and `value_and_grad` give
+_JitExecutor.__call__                   a function of `@ms.jit`
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+import weakref
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Protocol
+
+from mindspore import nn
+from mindspore.experimental.optim.optimizer import Optimizer as ExperimentalOptimizer
+from mindspore.graph import api
+from mindspore.ops.composite import base
+
+from opdump.adapters.replacements import Replacements
+
+_OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
+
+
+class Watcher(Protocol):
+    """What is told of the calls. All of it must not raise, but for what is to end the program."""
+
+    def optimizer(self) -> AbstractContextManager[None]: ...
+    def cell(self, cell: Any) -> AbstractContextManager[None] | None:
+        """Around a call of a Cell; None where nobody wants to know of it."""
+
+    def compiled(self, function: Any, *, trains: bool) -> AbstractContextManager[None]: ...
+    def gradient(self) -> AbstractContextManager[None]: ...
+    def forward_ended(self, results: Any) -> None: ...
+    def backward(self) -> AbstractContextManager[None]: ...
+    def has_made_optimizer(self) -> None: ...
+
+
+class Interception:
+    """Tells a watcher of the calls between `open` and `close`."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._replacements = Replacements()
+        self._here = threading.local()
+        self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+    def open(self) -> None:
+        replace = self._replacements.replace
+        replace(nn.Cell, "__call__", self._calling_cells(nn.Cell.__call__))
+        replace(api._JitExecutor, "__call__", self._calling_compiled(api._JitExecutor.__call__))
+        replace(base, "_pynative_forward_run", self._running_forward(base._pynative_forward_run))
+        replace(base, "_pynative_func_grad_backward", self._running_backward(base._pynative_func_grad_backward))
+        for kind in _OPTIMIZERS:
+            replace(kind, "__init__", self._making_optimizers(kind.__init__))
+
+    def close(self) -> None:
+        self._replacements.restore()
+
+    def has_optimizer(self) -> bool:
+        """Whether the program made an optimizer before."""
+        return any(issubclass(type(each), _OPTIMIZERS) for each in gc.get_objects())
+
+    def trains(self, cell: Any) -> bool:
+        """Whether an optimizer is registered below a Cell."""
+        found = self._trains.get(cell)
+        if found is None:
+            found = self._trains[cell] = any(isinstance(each, _OPTIMIZERS) for _, each in cell.cells_and_names())
+        return found
+
+    def _calling_cells(self, original: Any) -> Any:
+        watcher = self._watcher
+
+        @functools.wraps(original)
+        def call(cell: Any, *args: Any, **kwargs: Any) -> Any:
+            around = watcher.optimizer() if isinstance(cell, _OPTIMIZERS) else watcher.cell(cell)
+            if around is None:
+                return original(cell, *args, **kwargs)
+            with around:
+                return original(cell, *args, **kwargs)
+
+        return call
+
+    def _calling_compiled(self, original: Any) -> Any:
+        watcher = self._watcher
+
+        @functools.wraps(original)
+        def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            function = executor.fn
+            around = watcher.gradient() if function.__name__ == "after_grad" else None
+            with around or watcher.compiled(function, trains=_uses_optimizer(function)):
+                return original(executor, *args, **kwargs)
+
+        return call
+
+    def _running_forward(self, original: Any) -> Any:
+        watcher = self._watcher
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            around = watcher.gradient()
+            around.__enter__()
+            try:
+                found = original(*args, **kwargs)
+                watcher.forward_ended(found[1])
+            except BaseException as error:
+                around.__exit__(type(error), error, error.__traceback__)
+                raise
+            self._open.append(around)  # until its backward has run, which follows at once
+            return found
+
+        return run
+
+    def _running_backward(self, original: Any) -> Any:
+        watcher = self._watcher
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with ExitStack() as stack:
+                if self._open:
+                    stack.push(self._open.pop().__exit__)
+                stack.enter_context(watcher.backward())
+                return original(*args, **kwargs)
+
+        return run
+
+    @property
+    def _open(self) -> list[AbstractContextManager[None]]:
+        found: list[AbstractContextManager[None]] | None = getattr(self._here, "open", None)
+        if found is None:
+            found = self._here.open = []
+        return found
+
+    def _making_optimizers(self, original: Any) -> Any:
+        watcher = self._watcher
+
+        @functools.wraps(original)
+        def make(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            watcher.has_made_optimizer()
+            original(optimizer, *args, **kwargs)
+
+        return make
+
+
+def _uses_optimizer(function: Any) -> bool:
+    """Whether a compiled function names an optimizer: in what it closes over, or among the names of its module."""
+    closed = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    return any(isinstance(value, _OPTIMIZERS) for value in (*closed, *named))
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False

@@ -1,0 +1,110 @@
+"""Where opdump's dispatch mode stands among those of a program.
+
+MindSpore has a stack of modes in each thread, and whoever leaves takes away the one on top. opdump enters and leaves when steps begin and
+end, in the middle of a program's `with` blocks, so it keeps the order of the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mindspore.utils import MsDispatchMode
+from mindspore.utils.ms_dispatch import _DispatchGuardStack
+
+from opdump.adapters.replacements import Replacements
+
+Dispatched = Callable[[Any, tuple[Any, ...], Any], Any]
+
+
+class RecordingMode(MsDispatchMode):  # type: ignore[misc]  # MindSpore is not installed where this is checked
+    """Hands every operator of its thread over."""
+
+    def __init__(self, dispatched: Dispatched) -> None:
+        self._dispatched = dispatched
+
+    def __ms_dispatch__(self, func: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
+        return self._dispatched(func, args, kwargs)
+
+
+class ModeStack:
+    """Enters and leaves a recording mode in any thread, below and above modes of the program."""
+
+    def __init__(self, dispatched: Dispatched) -> None:
+        self._mode = RecordingMode(dispatched)
+        self._here = threading.local()
+        self._replacements = Replacements()
+
+    def open(self) -> None:
+        """From now on modes that the program enters and leaves are known."""
+        enter, leave = MsDispatchMode.__enter__, MsDispatchMode.__exit__
+        known = self._known
+
+        @functools.wraps(enter)
+        def entering(mode: Any) -> Any:
+            found = enter(mode)
+            known().append(mode)
+            return found
+
+        @functools.wraps(leave)
+        def leaving(mode: Any, *error: Any) -> Any:
+            above = self._take_above(mode)
+            found = leave(mode, *error)
+            self._put(above)
+            return found
+
+        self._replacements.replace(MsDispatchMode, "__enter__", entering)
+        self._replacements.replace(MsDispatchMode, "__exit__", leaving)
+
+    def close(self) -> None:
+        self.leave()
+        self._replacements.restore()
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether this thread has the recording mode on."""
+        return self._mode in self._known()
+
+    def enter(self) -> None:
+        if not self.is_entered:
+            self._put([self._mode])
+
+    def leave(self) -> None:
+        if self.is_entered:
+            above = self._take_above(self._mode)
+            _DispatchGuardStack.pop()
+            self._put(above)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """A thread of the program does its work in this block."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def _known(self) -> list[Any]:
+        """The modes of this thread that were entered since `open`, outermost first."""
+        modes: list[Any] | None = getattr(self._here, "modes", None)
+        if modes is None:
+            modes = self._here.modes = []
+        return modes
+
+    def _take_above(self, mode: Any) -> list[Any]:
+        """Takes off what stands above a mode, and forgets the mode itself: an older one stands below all that are known."""
+        modes = self._known()
+        place = next((place for place in reversed(range(len(modes))) if modes[place] is mode), None)
+        above = modes[:] if place is None else modes[place + 1 :]
+        del modes[0 if place is None else place :]
+        for _ in above:
+            _DispatchGuardStack.pop()
+        return above
+
+    def _put(self, modes: list[Any]) -> None:
+        for mode in modes:
+            _DispatchGuardStack.push(mode)
+        self._known().extend(modes)

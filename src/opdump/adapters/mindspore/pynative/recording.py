@@ -1,0 +1,318 @@
+"""Records operators as MindSpore dispatches them, and those of the backward that it does not dispatch, by their gradients."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from mindspore import Tensor
+
+from opdump.adapters.base import Settings
+from opdump.adapters.graph_runtime import OperatorSelection, RunEmitter, live_tensor
+from opdump.adapters.mindspore.pynative.frames import program_frames
+from opdump.adapters.mindspore.pynative.gradients import Forward, Gradients, RunningNode, unseen
+from opdump.adapters.mindspore.pynative.makers import Makers
+from opdump.adapters.mindspore.pynative.marks import Marks
+from opdump.adapters.mindspore.pynative.naming import Names, forward_scope, gradient_scope
+from opdump.adapters.mindspore.pynative.operator_kinds import Call, may_be_view, skip_reason
+from opdump.adapters.mindspore.pynative.scopes import Scopes
+from opdump.adapters.mindspore.pynative.tensors import host_tensor, tensors_in
+from opdump.graph import PYNATIVE, GraphInput, GraphNode, GraphOutput, GraphValue
+from opdump.plan.model_selection import ModelFilter
+from opdump.recorder import LiveTensor, Recorder, beside_the_program
+from opdump.records import Frame, OpRecord, Phase
+
+SEEN_BY_GRADIENTS: Final = "through its gradients"
+"""What stands as `seen` among the arguments of an operator of the backward that MindSpore does not dispatch."""
+
+
+class Place(NamedTuple):
+    """Where an operator runs, and what it is called there."""
+
+    name: str
+    phase: Phase
+    path: str
+    stack: tuple[Frame, ...]
+    forward_op: str
+    is_marked: bool
+
+
+class Opened(NamedTuple):
+    """An operator that is about to run."""
+
+    op: OpRecord
+    call: Call
+    place: Place
+    inputs: Sequence[tuple[str, Tensor]]
+    sources: Sequence[str]
+
+
+class OperatorRecording:
+    """The operators of the steps that are recorded. `step` says which it is."""
+
+    def __init__(self, recorder: Recorder, settings: Settings, step: Callable[[], int]) -> None:
+        plan = recorder.plan
+        self.scopes = Scopes(class_names=plan.class_names_in_scope)
+        self.gradients = Gradients(self._gradient_ran, self._unseen_forward, lambda: len(self.scopes.running))
+        self.names = Names()
+        self._recorder = recorder
+        self._step = step
+        self._selection = OperatorSelection(plan, ModelFilter.of(plan.models, ()))
+        self._marks = Marks(settings.marks) if plan.selection == "marked" else None
+        self._net_name = "" if plan.layout_facts.by_model else plan.net_name
+        self._unknown_id = plan.layout_facts.unknown_id
+        self._rank_id = settings.rank_id
+        self._emitter = RunEmitter(recorder, device_id=settings.rank_id)
+        self._makers = Makers()
+        self._order = itertools.count()
+        self._here = threading.local()
+        self._lock = threading.RLock()
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Runs an operator of the program and records it. The operator's own error goes to the program."""
+        call = Call.of(func.name, args)
+        if call.is_pseudo:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        inputs = call.tensors()
+        for _, tensor in inputs:
+            tensor.data_ptr()  # an error of what writes there is the program's
+        opened = self._begin(call, inputs)
+        try:
+            out = func(*args, **kwargs) if kwargs else func(*args)
+            outputs = list(tensors_in((out,)))
+            for tensor in outputs:
+                tensor.data_ptr()
+        except Exception as error:
+            if opened is not None:
+                self._failed(opened, error)
+            raise
+        if opened is not None:
+            self._ended(opened, outputs)
+        return out
+
+    def end_step(self) -> None:
+        """Forgets what belongs to a step."""
+        with self._lock:
+            self.names.clear()
+            self.gradients.clear()
+            self._makers.clear()
+            self._order = itertools.count()
+
+    def close(self) -> None:
+        self.gradients.is_open = False
+        self._recorder.matched_kernels |= self._selection.matched_kernels
+        if self._marks is not None:
+            self._recorder.warnings += self._marks.unused()
+
+    @beside_the_program
+    def follow(self, results: Any) -> None:
+        """The program has results of which it will ask the gradients."""
+        with self._lock:
+            for tensor in tensors_in((results,)):
+                self.gradients.follow(tensor)
+
+    @beside_the_program
+    def know_parameters(self, parameters: Iterable[Any]) -> None:
+        """What the inputs of a network's operators are called."""
+        with self._lock:
+            for parameter in parameters:
+                if parameter.has_init:
+                    continue
+                self._makers.add_parameter(parameter)
+
+    # One operator.
+
+    @beside_the_program
+    def _begin(self, call: Call, inputs: Sequence[tuple[str, Tensor]]) -> Opened | None:
+        with self._lock:
+            for _, tensor in inputs:
+                self.gradients.follow(tensor)
+            running = self.gradients.running
+            if running is not None:
+                self._tell_unseen(running, inputs)
+            place = self._place(call.name)
+            sources = [self._makers.source_of(tensor) for _, tensor in inputs]
+            op = self._record(call.name, place, call.others())
+            opened = Opened(op, call, place, inputs, sources)
+            if not may_be_view(call.name) and not op.skip:
+                self._recorder.before_op(op, self._inputs(inputs, sources))
+        return opened
+
+    @beside_the_program
+    def _ended(self, opened: Opened, outputs: Sequence[Tensor]) -> None:
+        op, call, place, inputs, sources = opened
+        with self._lock:
+            reason = skip_reason(call, [tensor for _, tensor in inputs], outputs)
+            self._enter_graph(op, inputs, sources, outputs, is_view=reason == "view")
+            if reason:
+                if not op.skip:
+                    op = replace(op, skip=reason)
+                self._skip(op)
+            elif op.skip:
+                self._skip(op)
+            else:
+                if may_be_view(call.name):
+                    self._recorder.before_op(op, self._inputs(inputs, sources))
+                self._recorder.after_op(op, self._outputs(outputs))
+            if not reason:
+                for slot, tensor in enumerate(outputs):
+                    self._makers.add(tensor, f"{op.op_name}:{slot}")
+            running = self.gradients.running
+            if running is not None:
+                running.wrote(outputs)
+            forward = Forward(call.name, op.op_name, place.path, place.stack, place.is_marked)
+            self.gradients.ran(forward, outputs)
+
+    @beside_the_program
+    def _failed(self, opened: Opened, error: Exception) -> None:
+        with self._lock:
+            op = opened.op
+            if may_be_view(opened.call.name) and not op.skip:
+                self._recorder.before_op(op, ())
+            if not op.skip:
+                self._recorder.failed_op(op, error, self._inputs(opened.inputs, opened.sources))
+
+    # The backward.
+
+    @beside_the_program
+    def _gradient_ran(self, node: RunningNode, computed: Sequence[Any]) -> None:
+        with self._lock:
+            found = unseen(node, computed)
+            if found:
+                self._record_unseen(node, found)
+            outer = self.gradients.running
+            if outer is not None:
+                outer.wrote(list(tensors_in(computed)))
+
+    def _tell_unseen(self, node: RunningNode, inputs: Sequence[tuple[str, Tensor]]) -> None:
+        """What an operator of the backward reads, and nobody is known to have written, an operator wrote that was not seen."""
+        found = [tensor for _, tensor in inputs if not self._makers.knows(tensor)]
+        if found and node.forward.op_name and not node.is_recomputing(len(self.scopes.running)):
+            self._record_unseen(node, found)
+            node.wrote(found)
+
+    def _record_unseen(self, node: RunningNode, outputs: Sequence[Tensor]) -> None:
+        forward = node.forward
+        op_type = f"Grad_{forward.op_type}"
+        name = self.names.name(gradient_scope(forward.path), op_type)
+        place = Place(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
+        op = self._record(op_type, place, {"seen": SEEN_BY_GRADIENTS}, kernel=f"gradient of {forward.op_type}")
+        inputs = [("dout", tensor) for tensor in node.given]
+        sources = [self._makers.source_of(tensor) for tensor in node.given]
+        self._enter_graph(op, inputs, sources, outputs)
+        if op.skip:
+            self._skip(op)
+        else:
+            self._recorder.before_op(op, self._inputs(inputs, sources))
+            self._recorder.after_op(op, self._outputs(outputs))
+        for slot, tensor in enumerate(outputs):
+            self._makers.add(tensor, f"{op.op_name}:{slot}")
+
+    def _unseen_forward(self, op_type: str) -> Forward:
+        return Forward(op_type, "", self.scopes.path, program_frames(), self._is_marked())
+
+    # What a record says.
+
+    def _place(self, op_type: str) -> Place:
+        running = self.gradients.running
+        depth = len(self.scopes.running)
+        if running is not None and not running.is_recomputing(depth):
+            forward = running.forward
+            name = self.names.name(gradient_scope(forward.path, forward.op_type), op_type)
+            return Place(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
+        if running is None and self.is_backward:
+            return Place(self.names.name(gradient_scope(), op_type), "backward", "", program_frames(), "", False)
+        path, again = self.scopes.path, running is not None
+        name = self.names.name(forward_scope(path), op_type, again=again)
+        phase: Phase = "recomputation" if again else "forward"
+        return Place(name, phase, path, program_frames(), "", self._is_marked())
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether MindSpore computes gradients in this thread."""
+        return bool(getattr(self._here, "backward", False))
+
+    @is_backward.setter
+    def is_backward(self, value: bool) -> None:
+        self._here.backward = value
+
+    def _is_marked(self) -> bool:
+        return self._marks is not None and self._marks.takes(self.scopes.cells())
+
+    def _record(self, op_type: str, place: Place, arguments: Mapping[str, Any], kernel: str = "") -> OpRecord:
+        selected = place.is_marked if self._marks is not None else self._selection.selects(place.name, op_type)
+        return OpRecord(
+            op_type=op_type,
+            op_name=place.name,
+            timestamp=self._emitter.timestamp(),
+            step=self._step(),
+            net_name=self._net_name,
+            graph_id=PYNATIVE,
+            rank_id=self._rank_id,
+            task_id=self._unknown_id,
+            stream_id=self._unknown_id,
+            order=next(self._order),
+            occurrence=self.names.occurrence(place.name),
+            phase=place.phase,
+            kernel=kernel or op_type,
+            forward_op=place.forward_op,
+            stack=place.stack,
+            arguments=arguments,
+            skip="" if selected else "not selected",
+        )
+
+    def _skip(self, op: OpRecord) -> None:
+        if self._emitter.lists(PYNATIVE, op.op_name):
+            self._recorder.skip_op(op)
+        else:
+            self._recorder.count_op(op.skip)
+
+    def _inputs(self, inputs: Sequence[tuple[str, Tensor]], sources: Sequence[str]) -> list[LiveTensor]:
+        if not self._selection.wants_inputs:
+            return []
+        return [
+            live_tensor(slot, argument, host_tensor(tensor), source)
+            for slot, ((argument, tensor), source) in enumerate(zip(inputs, sources, strict=True))
+        ]
+
+    def _outputs(self, outputs: Sequence[Tensor]) -> list[LiveTensor]:
+        if not self._selection.wants_outputs:
+            return []
+        return [live_tensor(slot, "", host_tensor(tensor)) for slot, tensor in enumerate(outputs)]
+
+    def _enter_graph(
+        self,
+        op: OpRecord,
+        inputs: Sequence[tuple[str, Tensor]],
+        sources: Sequence[str],
+        outputs: Sequence[Tensor],
+        *,
+        is_view: bool = False,
+    ) -> None:
+        for _, tensor in inputs:
+            self._makers.read(tensor)
+        graph = self._recorder.graph(PYNATIVE)
+        if op.op_name in graph:
+            return
+        read = []
+        for (_, tensor), source in zip(inputs, sources, strict=True):
+            dtype, shape = str(tensor.dtype).lower(), tuple(tensor.shape)
+            read.append(GraphInput(source, dtype, shape))
+            if source.startswith("Parameter."):
+                graph.add_parameter(GraphValue(source.removeprefix("Parameter."), dtype, shape))
+        wrote = tuple(GraphOutput(str(tensor.dtype).lower(), tuple(tensor.shape)) for tensor in outputs)
+        graph.add(
+            GraphNode(
+                op_name=op.op_name,
+                op_type=op.op_type,
+                phase=op.phase,
+                inputs=tuple(read),
+                outputs=wrote,
+                attributes=op.arguments,
+                stack=op.stack,
+                runs_kernel=not is_view,
+            )
+        )

@@ -1,0 +1,103 @@
+"""Where in the program's Cells an operator runs.
+
+    network(x) runs layers[0].dense        bs-CellList/0-Block/d-Dense
+
+as MindSpore itself names the operators of a compiled network: the outermost Cell has no part in it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+
+class RunningCell(NamedTuple):
+    """A call of a Cell that runs."""
+
+    cell: Any
+    path: str
+    lists: tuple[Any, ...]
+    """Cells that it is registered below and that never run themselves: lists of Cells."""
+
+
+class Below(NamedTuple):
+    """The path from one Cell to another, and the Cells between the two."""
+
+    path: str
+    lists: tuple[Any, ...]
+
+
+class Scopes:
+    """The Cells that run in each thread. `class_names` has the names of classes in paths."""
+
+    def __init__(self, *, class_names: bool = True) -> None:
+        self._class_names = class_names
+        self._here = threading.local()
+        self._known: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[Any], Below | None]] = {}
+
+    @property
+    def running(self) -> list[RunningCell]:
+        """The calls of this thread, innermost last."""
+        found: list[RunningCell] | None = getattr(self._here, "running", None)
+        if found is None:
+            found = self._here.running = []
+        return found
+
+    @property
+    def path(self) -> str:
+        running = self.running
+        return running[-1].path if running else ""
+
+    def cells(self) -> Iterator[Any]:
+        """The Cells that an operator of this thread runs in."""
+        for running in self.running:
+            yield from running.lists
+            yield running.cell
+
+    @contextmanager
+    def inside(self, cell: Any) -> Iterator[None]:
+        running = self.running
+        running.append(self._running(cell))
+        try:
+            yield
+        finally:
+            running.pop()
+
+    def _running(self, cell: Any) -> RunningCell:
+        running = self.running
+        for outer in reversed(running):
+            if outer.cell is cell:  # `super().__call__`, or a Cell that calls itself
+                return RunningCell(*outer)
+            found = self._below(outer.cell, cell)
+            if found is not None:
+                path, lists = found
+                return RunningCell(cell, f"{outer.path}/{path}" if outer.path else path, lists)
+        if not running:
+            return RunningCell(cell, "", ())
+        return RunningCell(cell, "/".join(part for part in (running[-1].path, type(cell).__name__) if part), ())
+
+    def _below(self, outer: Any, cell: Any) -> Below | None:
+        """How one Cell is registered below another; None where it is not."""
+        key = (id(outer), id(cell))
+        known = self._known.get(key)
+        if known is not None and known[0]() is outer and known[1]() is cell:
+            return known[2]
+        found = next((below for below, inner in self._each(outer, set()) if inner is cell), None)
+        self._known[key] = weakref.ref(outer), weakref.ref(cell), found
+        return found
+
+    def _each(self, outer: Any, seen: set[int]) -> Iterator[tuple[Below, Any]]:
+        """Every Cell below one, nearest first."""
+        seen.add(id(outer))
+        inner = [(name, cell) for name, cell in outer._cells.items() if cell is not None and id(cell) not in seen]
+        for name, cell in inner:
+            yield Below(self._part(name, cell), ()), cell
+        for name, cell in inner:
+            for below, found in self._each(cell, seen) if id(cell) not in seen else ():
+                yield Below(f"{self._part(name, cell)}/{below.path}", (cell, *below.lists)), found
+
+    def _part(self, name: str, cell: Any) -> str:
+        return f"{name}-{type(cell).__name__}" if self._class_names else name
