@@ -4,7 +4,7 @@ with ADAPTER.attach(recorder, settings) as clock:
     train()
 
 Compiled code is dumped by MindSpore itself, into a directory of this process, and every execution of a graph goes to the recorder from
-there. MindSpore is not imported here: that takes seconds, and a program may not get that far.
+there. What runs operator by operator is seen as it is dispatched (`pynative`). MindSpore is not imported here: that takes seconds, and a program may not get that far.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from opdump.adapters.base import Settings
 from opdump.adapters.host import NumpyReader
 from opdump.adapters.mindspore.graphs import GraphPieces
+from opdump.adapters.mindspore.pynative.capture import PyNative
 from opdump.errors import ConfigError
 from opdump.interpreter.first_import import after_import
 from opdump.plan import DumpPlan
@@ -73,22 +73,34 @@ class MindsporeSteps:
     def __init__(self, recorder: Recorder, settings: Settings) -> None:
         self._recorder = recorder
         self._settings = settings
-        self._graphs: GraphPieces | None = None
+        self._pynative = PyNative(recorder, settings)
         self._close: Callable[[], None] = lambda: None
 
     @property
     def step(self) -> int:
-        return self._recorder.plan.initial_iteration if self._graphs is None else self._graphs.step
+        return self._pynative.step
 
     def manual_step(self) -> None:
-        """MindSpore counts the iterations of compiled code itself; nothing else can end one."""
+        """Ends the current iteration; from the first call on nothing else ends one.
+
+        MindSpore counts the iterations of compiled code itself.
+        """
+        self._pynative.manual_step()
 
     def open(self) -> None:
         """MindSpore is there: what it runs is seen from now on."""
         self._recorder.circumstances.framework = "MindSpore"
-        self._graphs = GraphPieces(self._recorder, self._settings, itertools.count().__next__, lambda: True)
-        self._close = self._graphs.close
-        self._graphs.open()
+        graphs = GraphPieces(
+            self._recorder, self._settings, self._pynative.next_order, lambda: self._pynative.is_wanted
+        )
+
+        def close() -> None:
+            graphs.close()
+            self._pynative.stop()
+
+        self._close = close
+        graphs.open()
+        self._pynative.start()
 
     def close(self) -> None:
         """Ends the capture; what was begun is filed."""

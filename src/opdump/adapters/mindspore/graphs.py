@@ -59,11 +59,6 @@ class GraphPieces:
         _remove()  # what ran between two captures
         self._interception.open()
 
-    @property
-    def step(self) -> int:
-        """The iteration that MindSpore is in, as far as it is known."""
-        return max((iteration for _, iteration in self._counts), default=self._recorder.plan.initial_iteration)
-
     def close(self) -> None:
         self._interception.close()
         self._guarded(None)
@@ -104,7 +99,6 @@ class GraphPieces:
                 self._emit(executions, execution, failure)
             for problem in executions.problems:
                 self._warn(str(problem))
-        self._recorder.end_step(self.step)
 
     def _emit(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
         place, program = execution.place, execution.program

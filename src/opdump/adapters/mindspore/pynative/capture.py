@@ -8,6 +8,7 @@ pynative.stop()         # everything is as it was, and what was recorded is file
 from __future__ import annotations
 
 import importlib
+import itertools
 import logging
 import threading
 from collections.abc import Iterator
@@ -44,19 +45,30 @@ class PyNative:
             stop_after_dump=settings.stop_after_dump,
         )
         self.when_step_ends = self._steps.when_step_ends
+        self.when_step_ends.append(lambda _: self._end_step())
         self._home = threading.get_ident()
         self._recording: OperatorRecording | None = None
         self._modes: ModeStack | None = None
         self._interception: Interception | None = None
         self._stack = ExitStack()
+        self._order = itertools.count()
 
     @property
     def step(self) -> int:
         return self._steps.step
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the program is in a step that is recorded."""
+        return self._steps.is_wanted
+
     def manual_step(self) -> None:
         """Ends the current step; from the first call on nothing else ends one."""
         self._steps.manual_step()
+
+    def next_order(self) -> int:
+        """The place of the next operator among all of its step."""
+        return next(self._order)
 
     def start(self) -> None:
         """Sees from now on what the program runs. MindSpore is there; one without a dispatch mode is warned of."""
@@ -74,11 +86,10 @@ class PyNative:
         from opdump.adapters.mindspore.pynative.modes import ModeStack
         from opdump.adapters.mindspore.pynative.recording import OperatorRecording
 
-        self._recording = OperatorRecording(self._recorder, self._settings, lambda: self._steps.step)
+        self._recording = OperatorRecording(self._recorder, self._settings, lambda: self._steps.step, self.next_order)
         self._modes = ModeStack(self._dispatched)
         self._stack.callback(self._modes.close)
         self._modes.open()
-        self.when_step_ends.append(lambda _: self._end_step())
         self._steps.began = self._follow_step
         threads = ThreadEntry(self._modes.entered)
         self._stack.callback(threads.detach)
@@ -171,6 +182,7 @@ class PyNative:
             self._modes.leave()
 
     def _end_step(self) -> None:
+        self._order = itertools.count()
         if self._recording is not None:
             self._recording.end_step()
 

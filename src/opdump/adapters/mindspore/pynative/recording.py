@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -51,9 +50,11 @@ class Opened(NamedTuple):
 
 
 class OperatorRecording:
-    """The operators of the steps that are recorded. `step` says which it is."""
+    """The operators of the steps that are recorded. `step` says which it is, `next_order` gives an operator its place in it."""
 
-    def __init__(self, recorder: Recorder, settings: Settings, step: Callable[[], int]) -> None:
+    def __init__(
+        self, recorder: Recorder, settings: Settings, step: Callable[[], int], next_order: Callable[[], int]
+    ) -> None:
         plan = recorder.plan
         self.scopes = Scopes(class_names=plan.class_names_in_scope)
         self.gradients = Gradients(self._gradient_ran, self._unseen_forward, lambda: len(self.scopes.running))
@@ -67,7 +68,7 @@ class OperatorRecording:
         self._rank_id = settings.rank_id
         self._emitter = RunEmitter(recorder, device_id=settings.rank_id)
         self._makers = Makers()
-        self._order = itertools.count()
+        self._next_order = next_order
         self._here = threading.local()
         self._lock = threading.RLock()
 
@@ -99,7 +100,6 @@ class OperatorRecording:
             self.names.clear()
             self.gradients.clear()
             self._makers.clear()
-            self._order = itertools.count()
 
     def close(self) -> None:
         self.gradients.is_open = False
@@ -254,7 +254,7 @@ class OperatorRecording:
             rank_id=self._rank_id,
             task_id=self._unknown_id,
             stream_id=self._unknown_id,
-            order=next(self._order),
+            order=self._next_order(),
             occurrence=self.names.occurrence(place.name),
             phase=place.phase,
             kernel=kernel or op_type,
