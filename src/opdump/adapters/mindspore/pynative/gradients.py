@@ -149,12 +149,12 @@ class Gradients:
         node.register_hook(ends)
 
 
-def unseen(node: RunningNode, computed: Iterable[Any]) -> list[Tensor]:
-    """The gradients of a node that no operator wrote that was seen, and that are not those that it was given."""
+def unseen(node: RunningNode, computed: Sequence[Any]) -> dict[int, Tensor]:
+    """The gradients of a node, by their place, that no operator wrote that was seen, and that are not those that it was given."""
     known = node.written | {storage_of(tensor) for tensor in node.given}
     found: dict[int, Tensor] = {}
-    for tensor in tensors_in(computed):
-        address = storage_of(tensor)
-        if tensor.nbytes and address not in known:
-            found.setdefault(address, tensor)
-    return list(found.values())
+    for place, tensor in enumerate(computed):
+        if isinstance(tensor, Tensor) and tensor.nbytes and storage_of(tensor) not in known:
+            known.add(storage_of(tensor))
+            found[place] = tensor
+    return found

@@ -19,6 +19,7 @@ from opdump.adapters.mindspore.pynative.naming import Names, forward_scope, grad
 from opdump.adapters.mindspore.pynative.operator_kinds import Call, may_be_view, skip_reason
 from opdump.adapters.mindspore.pynative.scopes import Scopes
 from opdump.adapters.mindspore.pynative.tensors import host_tensor, tensors_in
+from opdump.adapters.mindspore.pynative.unseen_operators import UnseenOperator, operators_of
 from opdump.graph import PYNATIVE, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import LiveTensor, Recorder, beside_the_program
@@ -189,24 +190,27 @@ class OperatorRecording:
 
     def _tell_unseen(self, node: RunningNode, inputs: Sequence[tuple[str, Tensor]]) -> None:
         """What an operator of the backward reads, and nobody is known to have written, an operator wrote that was not seen."""
-        found = [tensor for _, tensor in inputs if not self._makers.knows(tensor)]
+        found = {place: tensor for place, (_, tensor) in enumerate(inputs) if not self._makers.knows(tensor)}
         if found and node.forward.op_name and not node.is_recomputing(len(self.scopes.running)):
             self._record_unseen(node, found)
-            node.wrote(found)
+            node.wrote(found.values())
 
-    def _record_unseen(self, node: RunningNode, outputs: Sequence[Tensor]) -> None:
+    def _record_unseen(self, node: RunningNode, gradients: Mapping[int, Tensor]) -> None:
+        for operator, outputs in operators_of(node.forward.op_type, gradients):
+            self._record_gradient(node, operator, outputs)
+
+    def _record_gradient(self, node: RunningNode, operator: UnseenOperator, outputs: Sequence[Tensor]) -> None:
         forward = node.forward
-        op_type = f"Grad_{forward.op_type}"
-        name = self.names.name(gradient_scope(forward.path), op_type)
+        name = self.names.name(operator.scope(forward.path, forward.op_type), operator.op_type)
         place = Place(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
-        op = self._record(op_type, place, {"seen": SEEN_BY_GRADIENTS}, kernel=f"gradient of {forward.op_type}")
-        inputs = [("dout", tensor) for tensor in node.given]
-        sources = [self._makers.source_of(tensor) for tensor in node.given]
+        op = self._record(operator.op_type, place, {"seen": SEEN_BY_GRADIENTS})
+        inputs = [("dout", tensor) for tensor in node.given] if operator.given is not None else []
+        sources = [self._makers.source_of(tensor) for _, tensor in inputs]
         self._enter_graph(op, inputs, sources, outputs)
         if op.skip:
             self._skip(op)
         else:
-            self._recorder.before_op(op, self._inputs(inputs, sources))
+            self._recorder.before_op(op, self._inputs(inputs, sources, first=operator.given or 0))
             self._recorder.after_op(op, self._outputs(outputs))
         for slot, tensor in enumerate(outputs):
             self._makers.add(tensor, f"{op.op_name}:{slot}")
@@ -242,7 +246,7 @@ class OperatorRecording:
     def _is_marked(self) -> bool:
         return self._marks is not None and self._marks.takes(self.scopes.cells())
 
-    def _record(self, op_type: str, place: Place, arguments: Mapping[str, Any], kernel: str = "") -> OpRecord:
+    def _record(self, op_type: str, place: Place, arguments: Mapping[str, Any]) -> OpRecord:
         selected = place.is_marked if self._marks is not None else self._selection.selects(place.name, op_type)
         return OpRecord(
             op_type=op_type,
@@ -257,7 +261,7 @@ class OperatorRecording:
             order=self._next_order(),
             occurrence=self.names.occurrence(place.name),
             phase=place.phase,
-            kernel=kernel or op_type,
+            kernel=op_type,
             forward_op=place.forward_op,
             stack=place.stack,
             arguments=arguments,
@@ -270,12 +274,12 @@ class OperatorRecording:
         else:
             self._recorder.count_op(op.skip)
 
-    def _inputs(self, inputs: Sequence[tuple[str, Tensor]], sources: Sequence[str]) -> list[LiveTensor]:
+    def _inputs(self, inputs: Sequence[tuple[str, Tensor]], sources: Sequence[str], first: int = 0) -> list[LiveTensor]:
         if not self._selection.wants_inputs:
             return []
         return [
             live_tensor(slot, argument, host_tensor(tensor), source)
-            for slot, ((argument, tensor), source) in enumerate(zip(inputs, sources, strict=True))
+            for slot, ((argument, tensor), source) in enumerate(zip(inputs, sources, strict=True), start=first)
         ]
 
     def _outputs(self, outputs: Sequence[Tensor]) -> list[LiveTensor]:

@@ -1,0 +1,63 @@
+"""Which operators compute the gradients of one, where the dispatch mode does not see them.
+
+Of them its hooks see what they are given and what they give; that they run, and their names, the log of MindSpore 2.10 tells
+(`GLOG_v=1`, `Run Op cache miss`). An operator that is not in the table is called after the forward operator: `Grad_Elu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from opdump.adapters.mindspore.pynative.naming import gradient_scope
+
+
+class UnseenOperator(NamedTuple):
+    """An operator of the backward. `given` is the slot in which it reads the gradient of the forward operator's result, None where
+    it does not; `results` the gradients that it gives, by the inputs of the forward operator; none for all that are left.
+    """
+
+    op_type: str
+    given: int | None = 0
+    results: tuple[int, ...] = ()
+
+    def scope(self, path: str, forward_type: str) -> str:
+        """The scope that MindSpore gives it in a compiled network; one without a name of its own has the scope for its name."""
+        is_known = self.op_type != _unknown(forward_type).op_type
+        return gradient_scope(path, forward_type if is_known else "")
+
+
+_OPERATORS: Final[Mapping[str, tuple[UnseenOperator, ...]]] = {
+    "AdaptiveAvgPool2D": (UnseenOperator("AdaptiveAvgPool2DGrad"),),
+    "AvgPool": (UnseenOperator("AvgPoolGrad", 2),),
+    "BatchNorm": (UnseenOperator("BatchNormGrad"),),
+    "BiasAdd": (UnseenOperator("BiasAddGrad", 0, (1,)),),
+    "Conv2D": (UnseenOperator("Conv2DBackpropInput", 0, (0,)), UnseenOperator("Conv2DBackpropFilter", 0, (1,))),
+    "Conv2DTranspose": (UnseenOperator("Conv2D", 0, (0,)), UnseenOperator("Conv2DBackpropFilter", 1, (1,))),
+    "Conv3D": (UnseenOperator("Conv3DBackpropInput", 1, (0,)), UnseenOperator("Conv3DBackpropFilter", 1, (1,))),
+    "Dropout": (UnseenOperator("DropoutGrad"),),
+    "Elu": (UnseenOperator("EluGrad"),),
+    "LayerNorm": (UnseenOperator("LayerNormGrad", 1),),
+    "MaxPool": (UnseenOperator("MaxPoolGrad", 2),),
+    "MaxPool3D": (UnseenOperator("MaxPool3DGrad", 2),),
+    "ReLU6": (UnseenOperator("ReLU6Grad"),),
+    "ResizeBilinearV2": (UnseenOperator("ResizeBilinearGrad"),),
+    "Softmax": (UnseenOperator("SoftmaxBackward"),),
+    "SparseSoftmaxCrossEntropyWithLogits": (UnseenOperator("SparseSoftmaxCrossEntropyWithLogits", None),),
+    "StridedSlice": (UnseenOperator("StridedSliceGrad"),),
+}
+
+
+def operators_of(forward_type: str, gradients: Mapping[int, Any]) -> Sequence[tuple[UnseenOperator, list[Any]]]:
+    """The operators that gave these gradients, by the inputs of the forward operator, and what each gave."""
+    left = dict(gradients)
+    found = []
+    for operator in (*_OPERATORS.get(forward_type, ()), _unknown(forward_type)):
+        results = [left.pop(place) for place in (operator.results or sorted(left)) if place in left]
+        if results:
+            found.append((operator, results))
+    return found
+
+
+def _unknown(forward_type: str) -> UnseenOperator:
+    return UnseenOperator(f"Grad_{forward_type}")
