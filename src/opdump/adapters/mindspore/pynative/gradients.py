@@ -23,7 +23,7 @@ _MOST_WAITING: Final = 4096
 
 @dataclass(slots=True, eq=False)
 class Forward:
-    """A forward operator, as its gradient needs it. `op_name` is empty where the dispatch mode did not see it: a view by an index."""
+    """A forward operator, as its gradient needs it. `op_name` is empty where nothing is recorded of it: a view by an index."""
 
     op_type: str
     op_name: str
@@ -60,12 +60,12 @@ Ended = Callable[[RunningNode, Sequence[Any]], None]
 class Gradients:
     """Follows nodes of autograd. `ended` is called after each, with the gradients that it computed; None among them for what needs none.
 
-    `place` gives what is known of where the program is: it stands for an operator that nobody saw.
+    `unseen` is called with the type of a forward operator that nobody saw, and with its result where that is known.
     """
 
-    def __init__(self, ended: Ended, place: Callable[[str], Forward], depth: Callable[[], int]) -> None:
+    def __init__(self, ended: Ended, unseen: Callable[[str, Tensor | None], Forward], depth: Callable[[], int]) -> None:
         self._ended = ended
-        self._place = place
+        self._unseen = unseen
         self._depth = depth
         self._here = threading.local()
         self._followed: set[int] = set()
@@ -104,34 +104,33 @@ class Gradients:
         forward = self._waiting.pop((int(tensor.data_ptr()), tuple(tensor.shape)), None)
         if forward is not None and forward.op_type != node.name():
             forward = None
-        self._hook(node, forward)
+        self._hook(node, forward or self._latest(node.name(), tensor))
 
     def clear(self) -> None:
         """The step has ended."""
         self._followed.clear()
         self._waiting.clear()
 
-    def _hook(self, node: Any, forward: Forward | None) -> None:
-        pending = [(node, forward)]
+    def _hook(self, node: Any, forward: Forward) -> None:
+        pending: list[tuple[Any, Forward | None]] = [(node, forward)]
         while pending:
-            node, forward = pending.pop()
+            node, known = pending.pop()
             identity = node._unique_id()
             if identity in self._followed:
                 continue
             self._followed.add(identity)
-            name = node.name()
-            forward = forward or self._latest(name) or self._place(name)
+            forward = known or self._latest(node.name())
             forward.is_linked = True
             self._register(node, forward)
-            for before, _ in node.next_functions:
-                if before is not None and not before.is_leaf():
-                    pending.append((before, None))
+            pending += [
+                (before, None) for before, _ in node.next_functions if before is not None and not before.is_leaf()
+            ]
 
-    def _latest(self, name: str) -> Forward | None:
+    def _latest(self, name: str, result: Tensor | None = None) -> Forward:
         """The last forward operator of that type whose node is not known: nobody but a view read what it wrote."""
-        waiting = reversed(self._waiting.items())
+        waiting = reversed(self._waiting.items()) if result is None else ()
         key = next((key for key, each in waiting if each.op_type == name and not each.is_linked), None)
-        return None if key is None else self._waiting.pop(key)
+        return self._unseen(name, result) if key is None else self._waiting.pop(key)
 
     def _register(self, node: Any, forward: Forward) -> None:
         def begins(given: Any) -> None:

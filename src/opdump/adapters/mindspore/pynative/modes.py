@@ -2,6 +2,9 @@
 
 MindSpore has a stack of modes in each thread, and whoever leaves takes away the one on top. opdump enters and leaves when steps begin and
 end, in the middle of a program's `with` blocks, so it keeps the order of the others.
+
+MindSpore hands operators to a thread of its own, in which there is no mode, as long as its pipeline is on: they are not dispatched then. So
+the pipeline is off while the mode is on.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mindspore.graph.api import _pynative_executor
 from mindspore.utils import MsDispatchMode
 from mindspore.utils.ms_dispatch import _DispatchGuardStack
 
@@ -37,6 +41,9 @@ class ModeStack:
         self._mode = RecordingMode(dispatched)
         self._here = threading.local()
         self._replacements = Replacements()
+        self._entered = 0
+        self._has_disabled = False
+        self._lock = threading.Lock()
 
     def open(self) -> None:
         """From now on modes that the program enters and leaves are known."""
@@ -71,12 +78,22 @@ class ModeStack:
     def enter(self) -> None:
         if not self.is_entered:
             self._put([self._mode])
+            self._count(+1)
 
     def leave(self) -> None:
         if self.is_entered:
             above = self._take_above(self._mode)
             _DispatchGuardStack.pop()
             self._put(above)
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._entered += change
+            if self._entered == 1 and change > 0:
+                self._has_disabled = not _pynative_executor.disable_frontend_and_bprop_pipeline()
+            elif not self._entered and self._has_disabled:
+                _pynative_executor.enable_frontend_and_bprop_pipeline()
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ from opdump.adapters.mindspore.pynative.naming import Names, forward_scope, grad
 from opdump.adapters.mindspore.pynative.operator_kinds import Call, may_be_view, skip_reason
 from opdump.adapters.mindspore.pynative.scopes import Scopes
 from opdump.adapters.mindspore.pynative.tensors import host_tensor, tensors_in
-from opdump.adapters.mindspore.pynative.unseen_operators import UnseenOperator, operators_of
+from opdump.adapters.mindspore.pynative.unseen_operators import UnseenOperator, computes_first, operators_of
 from opdump.graph import PYNATIVE, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import LiveTensor, Recorder, beside_the_program
@@ -27,6 +27,8 @@ from opdump.records import Frame, OpRecord, Phase
 
 SEEN_BY_GRADIENTS: Final = "through its gradients"
 """What stands as `seen` among the arguments of an operator of the backward that MindSpore does not dispatch."""
+SEEN_BY_RESULT: Final = "through its result"
+"""The same of one of the forward, of which autograd knows: a copy of a view, a concatenation of a list."""
 
 
 class Place(NamedTuple):
@@ -190,8 +192,10 @@ class OperatorRecording:
 
     def _tell_unseen(self, node: RunningNode, inputs: Sequence[tuple[str, Tensor]]) -> None:
         """What an operator of the backward reads, and nobody is known to have written, an operator wrote that was not seen."""
+        if not computes_first(node.forward.op_type) or node.is_recomputing(len(self.scopes.running)):
+            return
         found = {place: tensor for place, (_, tensor) in enumerate(inputs) if not self._makers.knows(tensor)}
-        if found and node.forward.op_name and not node.is_recomputing(len(self.scopes.running)):
+        if found:
             self._record_unseen(node, found)
             node.wrote(found.values())
 
@@ -206,17 +210,34 @@ class OperatorRecording:
         op = self._record(operator.op_type, place, {"seen": SEEN_BY_GRADIENTS})
         inputs = [("dout", tensor) for tensor in node.given] if operator.given is not None else []
         sources = [self._makers.source_of(tensor) for _, tensor in inputs]
+        self._file(op, inputs, sources, outputs, first=operator.given or 0)
+
+    def _unseen_forward(self, op_type: str, result: Tensor | None) -> Forward:
+        """An operator of the forward that nobody saw: of one that gave something new, its result is recorded."""
+        if result is None or self._makers.knows(result) or not result.nbytes:
+            return Forward(op_type, "", self.scopes.path, program_frames(), self._is_marked())
+        place = self._place(op_type)
+        op = self._record(op_type, place, {"seen": SEEN_BY_RESULT})
+        self._file(op, [], [], [result])
+        return Forward(op_type, op.op_name, place.path, place.stack, place.is_marked)
+
+    def _file(
+        self,
+        op: OpRecord,
+        inputs: Sequence[tuple[str, Tensor]],
+        sources: Sequence[str],
+        outputs: Sequence[Tensor],
+        first: int = 0,
+    ) -> None:
+        """Records an operator that has run. `first` is the slot of its first input."""
         self._enter_graph(op, inputs, sources, outputs)
         if op.skip:
             self._skip(op)
         else:
-            self._recorder.before_op(op, self._inputs(inputs, sources, first=operator.given or 0))
+            self._recorder.before_op(op, self._inputs(inputs, sources, first))
             self._recorder.after_op(op, self._outputs(outputs))
         for slot, tensor in enumerate(outputs):
             self._makers.add(tensor, f"{op.op_name}:{slot}")
-
-    def _unseen_forward(self, op_type: str) -> Forward:
-        return Forward(op_type, "", self.scopes.path, program_frames(), self._is_marked())
 
     # What a record says.
 

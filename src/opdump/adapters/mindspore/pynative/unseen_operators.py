@@ -32,6 +32,7 @@ _OPERATORS: Final[Mapping[str, tuple[UnseenOperator, ...]]] = {
     "AvgPool": (UnseenOperator("AvgPoolGrad", 2),),
     "BatchNorm": (UnseenOperator("BatchNormGrad"),),
     "BiasAdd": (UnseenOperator("BiasAddGrad", 0, (1,)),),
+    "BinaryCrossEntropyWithLogits": (UnseenOperator("BinaryCrossEntropyWithLogitsBackward"),),
     "Conv2D": (UnseenOperator("Conv2DBackpropInput", 0, (0,)), UnseenOperator("Conv2DBackpropFilter", 0, (1,))),
     "Conv2DTranspose": (UnseenOperator("Conv2D", 0, (0,)), UnseenOperator("Conv2DBackpropFilter", 1, (1,))),
     "Conv3D": (UnseenOperator("Conv3DBackpropInput", 1, (0,)), UnseenOperator("Conv3DBackpropFilter", 1, (1,))),
@@ -46,6 +47,11 @@ _OPERATORS: Final[Mapping[str, tuple[UnseenOperator, ...]]] = {
     "SparseSoftmaxCrossEntropyWithLogits": (UnseenOperator("SparseSoftmaxCrossEntropyWithLogits", None),),
     "StridedSlice": (UnseenOperator("StridedSliceGrad"),),
 }
+
+
+def computes_first(forward_type: str) -> bool:
+    """Whether an unseen operator computes what operators that are seen make the gradient of."""
+    return any(operator.given is None for operator in _OPERATORS.get(forward_type, ()))
 
 
 def operators_of(forward_type: str, gradients: Mapping[int, Any]) -> Sequence[tuple[UnseenOperator, list[Any]]]:
