@@ -79,7 +79,10 @@ class Interception:
             if around is None:
                 return original(cell, *args, **kwargs)
             with around:
-                return original(cell, *args, **kwargs)
+                found = original(cell, *args, **kwargs)
+                if getattr(cell, "has_bprop", False):
+                    watcher.forward_ended(found)  # its gradient belongs to the Cell
+                return found
 
         return call
 

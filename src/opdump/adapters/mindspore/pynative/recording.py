@@ -59,7 +59,8 @@ class OperatorRecording:
         self, recorder: Recorder, settings: Settings, step: Callable[[], int], next_order: Callable[[], int]
     ) -> None:
         plan = recorder.plan
-        self.scopes = Scopes(class_names=plan.class_names_in_scope)
+        self._here = threading.local()
+        self.scopes = Scopes(class_names=plan.class_names_in_scope, is_backward=lambda: self.is_backward)
         self.gradients = Gradients(self._gradient_ran, self._unseen_forward, lambda: len(self.scopes.running))
         self.names = Names()
         self._recorder = recorder
@@ -72,7 +73,6 @@ class OperatorRecording:
         self._emitter = RunEmitter(recorder, device_id=settings.rank_id)
         self._makers = Makers()
         self._next_order = next_order
-        self._here = threading.local()
         self._lock = threading.RLock()
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -160,8 +160,10 @@ class OperatorRecording:
                 if may_be_view(call.name):
                     self._recorder.before_op(op, self._inputs(inputs, sources))
                 self._recorder.after_op(op, self._outputs(outputs))
-            if not reason:
-                for slot, tensor in enumerate(outputs):
+            for slot, tensor in enumerate(outputs):
+                if reason:
+                    self._makers.viewed(tensor)
+                else:
                     self._makers.add(tensor, f"{op.op_name}:{slot}")
             running = self.gradients.running
             if running is not None:
@@ -218,7 +220,9 @@ class OperatorRecording:
             return Forward(op_type, "", self.scopes.path, program_frames(), self._is_marked())
         place = self._place(op_type)
         op = self._record(op_type, place, {"seen": SEEN_BY_RESULT})
-        self._file(op, [], [], [result])
+        view = self._makers.copied_view(result)
+        inputs = [] if view is None else [("input", view)]
+        self._file(op, inputs, [self._makers.source_of(tensor) for _, tensor in inputs], [result])
         return Forward(op_type, op.op_name, place.path, place.stack, place.is_marked)
 
     def _file(

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+_WRAPPERS: Final = "mindspore.common.recompute"
+"""Where the Cells are that stand around one that is recomputed."""
 
 
 class RunningCell(NamedTuple):
@@ -31,10 +34,15 @@ class Below(NamedTuple):
 
 
 class Scopes:
-    """The Cells that run in each thread. `class_names` has the names of classes in paths."""
+    """The Cells that run in each thread. `class_names` has the names of classes in paths.
 
-    def __init__(self, *, class_names: bool = True) -> None:
+    What `is_backward` runs again has the path that it had in the forward.
+    """
+
+    def __init__(self, *, class_names: bool = True, is_backward: Callable[[], bool] = lambda: False) -> None:
         self._class_names = class_names
+        self._is_backward = is_backward
+        self._forward: dict[int, tuple[weakref.ref[Any], Below]] = {}
         self._here = threading.local()
         self._known: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[Any], Below | None]] = {}
 
@@ -60,14 +68,26 @@ class Scopes:
     @contextmanager
     def inside(self, cell: Any) -> Iterator[None]:
         running = self.running
-        running.append(self._running(cell))
+        running.append(self._again(cell) or self._running(cell))
         try:
             yield
         finally:
             running.pop()
 
+    def _again(self, cell: Any) -> RunningCell | None:
+        """As a Cell ran in the forward, where the backward runs it again."""
+        known = self._forward.get(id(cell)) if self._is_backward() else None
+        return RunningCell(cell, *known[1]) if known is not None and known[0]() is cell else None
+
     def _running(self, cell: Any) -> RunningCell:
+        found = self._found(cell)
+        self._forward[id(cell)] = weakref.ref(cell), Below(found.path, found.lists)
+        return found
+
+    def _found(self, cell: Any) -> RunningCell:
         running = self.running
+        if type(cell).__module__ == _WRAPPERS and running:
+            return RunningCell(cell, running[-1].path, ())
         for outer in reversed(running):
             if outer.cell is cell:  # `super().__call__`, or a Cell that calls itself
                 return RunningCell(*outer)
