@@ -42,6 +42,10 @@ class Recording:
     def counts(self, **wanted: Any) -> Counter[str]:
         return Counter(self.types(**wanted))
 
+    def counts_by_step(self, op_type: str) -> dict[int, int]:
+        """How often an operator of that type ran in each step."""
+        return dict(sorted(Counter(op.step for op in self.ops(op_type=op_type)).items()))
+
     def op(self, op_type: str, **wanted: Any) -> OpRecord:
         """The only operator of a type."""
         (found,) = self.ops(op_type=op_type, **wanted)
