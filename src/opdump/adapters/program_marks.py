@@ -36,7 +36,7 @@ UNMARKED: Final = Mark(-1, False)
 
 
 class ProgramMarks:
-    """Marked and unmarked modules, classes and functions. False in a boolean context while nothing is marked.
+    """Marked and unmarked modules (Cells of MindSpore among them), classes and functions. False in a boolean context while nothing is marked.
 
     `version` grows with each change.
     """
@@ -71,8 +71,10 @@ class ProgramMarks:
             self._set_function(meant.__func__, meant.__self__, enabled)
         elif isinstance(meant, FunctionType):
             self._set_function(meant, None, enabled)
-        elif not is_module(meant):
-            raise MarkError(f"set_dump: {target!r} is no PyTorch module, module class or Python function")
+        elif not (is_module(meant) or is_cell(meant)):
+            raise MarkError(
+                f"set_dump: {target!r} is no PyTorch module, MindSpore Cell, class of these or Python function"
+            )
         elif isinstance(meant, type):
             self._classes[meant] = mark
         else:
@@ -193,8 +195,17 @@ def key_of(code: CodeType) -> FunctionKey:
 
 def is_module(target: Any) -> bool:
     """Whether something is a module of PyTorch, or a class of them, without importing it to ask."""
+    return _is_a("torch.nn.modules.module", "Module", target)
+
+
+def is_cell(target: Any) -> bool:
+    """Whether something is a Cell of MindSpore, or a class of them, without importing it to ask."""
+    return _is_a("mindspore.nn.cell", "Cell", target)
+
+
+def _is_a(module: str, name: str, target: Any) -> bool:
     kind = target if isinstance(target, type) else type(target)
-    return any(base.__name__ == "Module" and base.__module__ == "torch.nn.modules.module" for base in kind.__mro__)
+    return any(base.__name__ == name and base.__module__ == module for base in kind.__mro__)
 
 
 def _is_keras_model(target: Any) -> bool:

@@ -50,6 +50,9 @@ class PyNative:
         self._recording: OperatorRecording | None = None
         self._modes: ModeStack | None = None
         self._interception: Interception | None = None
+        self._has_compiled = False
+        """Whether compiled code ran, optimizers apart."""
+        self._optimizing = 0
         self._stack = ExitStack()
         self._order = itertools.count()
 
@@ -99,7 +102,8 @@ class PyNative:
     def stop(self) -> None:
         """Takes everything out again, and files what is recorded."""
         if self._recording is not None:
-            self._recording.close()
+            self._recording.close(is_all=not self._has_compiled)
+        self._recorder.circumstances.marks = bool(self._settings.marks)
         self._stack.close()
         self._steps.close()
 
@@ -109,17 +113,26 @@ class PyNative:
 
     # What the interception tells.
 
-    def optimizer(self) -> AbstractContextManager[None]:
-        return self._steps.optimizer()
+    @contextmanager
+    def optimizer(self) -> Iterator[None]:
+        self._optimizing += 1
+        try:
+            with self._steps.optimizer():
+                yield
+        finally:
+            self._optimizing -= 1
 
     def cell(self, cell: Any) -> AbstractContextManager[None] | None:
         """Around a call of a Cell; None where nobody wants to know of it."""
+        if self._interception is not None and self._interception.is_graph_mode():
+            self._has_compiled = True
         if self._steps.may_count:
             return self._network(cell)
         recording = self._recording
         return None if recording is None or not self._steps.is_wanted else recording.scopes.inside(cell)
 
     def compiled(self, function: Any, *, trains: bool) -> AbstractContextManager[None]:
+        self._has_compiled = self._has_compiled or not self._optimizing
         return self._steps.network(id(function), trains=trains) if self._steps.may_count else nullcontext()
 
     def has_made_optimizer(self) -> None:

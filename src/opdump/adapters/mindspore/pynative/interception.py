@@ -14,7 +14,7 @@ import weakref
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol
 
-from mindspore import nn
+from mindspore import context, nn
 from mindspore.experimental.optim.optimizer import Optimizer as ExperimentalOptimizer
 from mindspore.graph import api
 from mindspore.ops.composite import base
@@ -62,6 +62,11 @@ class Interception:
     def has_optimizer(self) -> bool:
         """Whether the program made an optimizer before."""
         return any(issubclass(type(each), _OPTIMIZERS) for each in gc.get_objects())
+
+    @staticmethod
+    def is_graph_mode() -> bool:
+        """Whether a Cell that is called now is compiled."""
+        return bool(context._get_mode() == context.GRAPH_MODE)
 
     def trains(self, cell: Any) -> bool:
         """Whether an optimizer is registered below a Cell."""

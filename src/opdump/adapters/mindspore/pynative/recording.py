@@ -104,10 +104,11 @@ class OperatorRecording:
             self.gradients.clear()
             self._makers.clear()
 
-    def close(self) -> None:
+    def close(self, *, is_all: bool) -> None:
+        """`is_all`: nothing of the program is compiled, so that marks without an operator are without any."""
         self.gradients.is_open = False
         self._recorder.matched_kernels |= self._selection.matched_kernels
-        if self._marks is not None:
+        if self._marks is not None and is_all:
             self._recorder.warnings += self._marks.unused()
 
     @beside_the_program

@@ -1,0 +1,193 @@
+"""What a configuration chooses of a program in PyNative mode, and what is filed of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from opdump.adapters.program_marks import ProgramMarks
+from opdump.plan.kernel_pattern import KernelPattern
+from tests.mindspore.capture.recording import Recording, recorded, tensor
+
+X = tensor(2, 3)
+
+
+class Block(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(3, 3)
+        self.act = nn.ReLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.act(self.dense(x))
+
+
+class Network(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.CellList([Block(), Block()])
+
+    def construct(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x.sum()
+
+
+NETWORK = Network()
+GRADIENT = ms.value_and_grad(NETWORK, None, NETWORK.trainable_params())
+SECOND = "Default/blocks-CellList/1-Block/dense-Dense"
+
+
+def names(recording: Recording) -> list[str]:
+    return [op.op_name for op in recording.ops()]
+
+
+def test_operators_are_named_by_the_cells_that_they_run_in() -> None:
+    with recorded() as recording:
+        GRADIENT(X)
+    assert names(recording)[:6] == [
+        "Default/blocks-CellList/0-Block/dense-Dense/MatMul-op0",
+        "Default/blocks-CellList/0-Block/dense-Dense/BiasAdd-op0",
+        "Default/blocks-CellList/0-Block/act-ReLU/ReLU-op0",
+        f"{SECOND}/MatMul-op0",
+        f"{SECOND}/BiasAdd-op0",
+        "Default/blocks-CellList/1-Block/act-ReLU/ReLU-op0",
+    ]
+
+
+def test_scopes_without_names_of_classes() -> None:
+    with recorded(class_names_in_scope=False) as recording:
+        NETWORK(X)
+    assert names(recording)[0] == "Default/blocks/0/dense/MatMul-op0"
+
+
+def test_each_operator_of_the_backward_names_its_forward_operator_and_its_line() -> None:
+    with recorded() as recording:
+        GRADIENT(X)
+    backward = {op.op_name: op for op in recording.ops(phase="backward")}
+    for kind in ("Grad_MatMul/MatMul-op0", "Grad_BiasAdd/BiasAddGrad-op0"):
+        found = backward[f"Gradients/{SECOND}/{kind}"]
+        (forward,) = recording.ops(op_name=found.forward_op)
+        assert forward.op_name.startswith(SECOND)
+        assert found.line == forward.line
+    assert backward[f"Gradients/{SECOND}/Grad_BiasAdd/BiasAddGrad-op0"].arguments == {"seen": "through its gradients"}
+
+
+def test_every_input_of_a_training_step_names_who_made_it() -> None:
+    with recorded() as recording:
+        GRADIENT(X)
+    made = {f"{op.op_name}:{tensor.slot}" for op in recording.ops() for tensor in recording.tensors(op, "output")}
+    parameters = {f"Parameter.{parameter.name}" for parameter in NETWORK.get_parameters()}
+    unknown = []
+    for op in recording.ops():
+        for source in recording.sources(op):
+            assert source == "" or source in made | parameters
+            unknown += [op.op_name] * (source == "")
+    # The batch, which its network reads, and so does the gradient of the first weight.
+    assert unknown == [
+        "Default/blocks-CellList/0-Block/dense-Dense/MatMul-op0",
+        "Gradients/Default/blocks-CellList/0-Block/dense-Dense/Grad_MatMul/MatMul-op0",
+    ]
+
+
+def test_gradients_that_hooks_show_are_those_of_the_program() -> None:
+    with recorded() as recording:
+        _, gradients = GRADIENT(X)
+    found = {op.op_name: recording.array(op) for op in recording.ops(phase="backward")}
+    by_name = dict(zip([weight.name for weight in NETWORK.trainable_params()], gradients, strict=True))
+    bias = by_name["blocks.1.dense.bias"]
+    assert np.array_equal(found[f"Gradients/{SECOND}/Grad_BiasAdd/BiasAddGrad-op0"], bias.asnumpy())
+
+
+@pytest.mark.parametrize(
+    ("kernels", "types"),
+    [
+        (("BiasAdd",), ["BiasAdd", "BiasAdd", "BiasAddGrad", "BiasAddGrad"]),
+        (("BiasAddGrad",), ["BiasAddGrad", "BiasAddGrad"]),
+        ((f'name-regex("{SECOND}/MatMul.*")',), ["MatMul"]),
+        ((f"{SECOND}/MatMul-op0",), ["MatMul"]),
+    ],
+)
+def test_kernels_choose_operators(kernels: tuple[str, ...], types: list[str]) -> None:
+    with recorded(selection="kernels", kernels=tuple(map(KernelPattern.parse, kernels))) as recording:
+        GRADIENT(X)
+    assert recording.types() == types
+    assert recording.recorder.unmatched_kernels() == []
+
+
+def test_marks_choose_what_runs_in_their_cells_and_its_backward() -> None:
+    marks = ProgramMarks()
+    marks.set(NETWORK.blocks[1], enabled=True)
+    marks.set(NETWORK.blocks[1].act, enabled=False)
+    with recorded(selection="marked", marks=marks) as recording:
+        GRADIENT(X)
+    assert recording.types() == ["MatMul", "BiasAdd", "BiasAddGrad", "MatMul", "MatMul"]
+    assert all(SECOND in name for name in names(recording))
+
+
+def test_marks_of_a_list_of_cells_a_class_and_a_function_count() -> None:
+    def count(target: Any) -> int:
+        marks = ProgramMarks()
+        marks.set(target, enabled=True)
+        with recorded(selection="marked", marks=marks) as recording:
+            NETWORK(X)
+        return len(recording.ops())
+
+    assert count(NETWORK.blocks) == 6
+    assert count(nn.ReLU) == 2
+    assert count(Network.construct) == 7
+
+
+def test_a_mark_in_which_nothing_ran_is_told() -> None:
+    marks = ProgramMarks()
+    other = Network()
+    marks.set(other, enabled=True)
+    with recorded(selection="marked", marks=marks) as recording:
+        NETWORK(X)
+    assert recording.ops() == []
+    assert recording.recorder.warnings == ["set_dump: no operator ran in a module Network, which is marked"]
+
+
+@pytest.mark.parametrize(("fields", "sides"), [({"outputs": False}, {"input"}), ({"inputs": False}, {"output"})])
+def test_input_output_chooses_sides(fields: dict[str, Any], sides: set[str]) -> None:
+    with recorded(**fields) as recording:
+        GRADIENT(X)
+    assert {tensor.io for tensor in recording.writer.tensors} == sides
+
+
+def test_statistics_are_those_of_numpy() -> None:
+    categories = ("max", "min", "avg", "count", "nan count", "positive inf count", "l2norm", "md5")
+    with recorded(saved_data="statistic", statistic_category=categories) as recording:
+        result = ops.exp(X * 100)
+    (record,) = recording.tensors(recording.op("Exp"), "output")
+    values = result.asnumpy().astype(np.float64)
+    assert record.payload is None
+    assert record.statistics["count"] == 6
+    assert record.statistics["positive inf count"] == np.isinf(values).sum()
+    assert record.statistics["min"] == values.min()
+    (read,) = recording.tensors(recording.op("Exp"), "input")
+    assert read.statistics["avg"] == pytest.approx(float((X.asnumpy() * 100).astype(np.float64).mean()), rel=1e-6)
+
+
+def test_overflow_mode_files_the_operator_that_overflows_alone() -> None:
+    with recorded(captures="overflow") as recording:
+        ops.sin(X)
+        ops.exp(X * 1000)
+    assert recording.types() == ["Exp"]
+
+
+def test_a_defect_of_the_capture_is_told_and_the_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opdump.adapters.mindspore.pynative import recording as module
+
+    def defect(_: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    with recorded(on_error="continue") as recording:
+        monkeypatch.setattr(module, "host_tensor", defect)
+        found = ops.sin(X)
+    assert np.array_equal(found.asnumpy(), ops.sin(X).asnumpy())
+    assert "a defect" in str(recording.recorder.failure)
