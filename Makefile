@@ -4,6 +4,7 @@
 #   make test        the suite (PyTorch is the only framework it needs); of its longest tests a choice, told at the end
 #   make test-tensorflow   the TensorFlow adapter, in environments with TensorFlow 2.21 and 2.15 (a large download)
 #   make test-jax    the JAX adapter, in environments with JAX 0.10 and 0.6
+#   make test-mindspore    the MindSpore adapter, in an environment with MindSpore 2.10 (a large download)
 #   make parity      against real peers, each in an environment of its own (a large download), and test-tensorflow
 #   make test-all    test and parity, with all cases of the longest tests
 #   make forced-device   every program of the example set in every mode, as if on a device: half an hour
@@ -37,7 +38,7 @@ CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
 # `make` works from any shell: another project's module path must not leak in.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-all test-core test-tensorflow test-jax parity forced-device lint format bench bench-diagnosis docs wheel changelog clean
+.PHONY: help setup demo test test-all test-core test-tensorflow test-jax test-mindspore parity forced-device lint format bench bench-diagnosis docs wheel changelog clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -84,7 +85,11 @@ test-jax:
 	tests/parity/run --set-up .venv-jax .venv-jax06
 	WORKERS=$(WORKERS) tests/jax/run $(SAMPLED) $(PYTEST_ARGS)
 
-parity: setup test-tensorflow test-jax
+test-mindspore:
+	tests/parity/run --set-up .venv-mindspore
+	WORKERS=$(WORKERS) tests/mindspore/run $(SAMPLED) $(PYTEST_ARGS)
+
+parity: setup test-tensorflow test-jax test-mindspore
 	tests/parity/run $(SAMPLED)
 
 forced-device: setup
