@@ -8,7 +8,7 @@ import pytest
 
 from opdump.op_types import ROWS, OperatorNames, bare_name, is_called, names_of, rows_of
 
-FRAMEWORKS = ("torch", "mindspore", "tensorflow", "onnx", "ascend")
+FRAMEWORKS = ("torch", "mindspore", "tensorflow", "jax", "onnx", "ascend")
 
 
 def share_a_row(one: str, other: str) -> bool:
@@ -54,6 +54,13 @@ def test_a_cell_names_nothing_twice() -> None:
         ("ResourceApplyMomentum", "_fused_sgd"),
         ("Sum", "aten::sum.dim_IntList"),
         ("gather", "GatherElements"),
+        ("lax::gather", "index_select"),
+        ("lax::gather", "Embedding"),
+        ("dot_general", "BatchMatMul"),
+        ("lax::max", "relu"),
+        ("lax::add", "BiasAdd"),
+        ("scatter-add", "UnsortedSegmentSum"),
+        ("AssignAddVariableOp", "AssignAdd"),
     ],
 )
 def test_one_operator_has_many_names(one: str, other: str) -> None:
@@ -73,12 +80,25 @@ def test_one_operator_has_many_names(one: str, other: str) -> None:
         ("where", "nonzero"),
         ("gather", "index_select"),
         ("select", "Select"),
+        ("aten::max", "relu"),
+        ("max", "relu"),
+        ("add", "BiasAdd"),
+        ("lax::max", "amax"),
         ("Unknown", "relu"),
         ("relu", "Unknown"),
     ],
 )
 def test_different_operators_stay_apart(one: str, other: str) -> None:
     assert not share_a_row(one, other)
+
+
+def test_names_of_jax_that_are_other_operators_elsewhere_do_not_stand_for_these() -> None:
+    assert "max" not in names_of("relu")
+    assert {"dot_general", "lax::max"}.isdisjoint(names_of("max"))
+    assert "dot_general" in names_of("matmul")
+    assert {"relu", "Maximum"} <= names_of("lax::max")
+    assert not is_called("relu", "max")
+    assert not is_called("max_pool2d_with_indices_backward", "add")
 
 
 def test_names_are_those_of_every_concept() -> None:
@@ -102,6 +122,10 @@ def test_names_are_those_of_every_concept() -> None:
         ("linear", ["addmm", "mm"], ["relu"]),
         ("convolution", ["conv1d", "conv_transpose2d"], []),
         ("biasadd", ["addmm"], ["mm"]),
+        ("matmul", ["dot_general"], ["conv_general_dilated"]),
+        ("conv2d", ["conv_general_dilated"], ["dot_general"]),
+        ("conv_general_dilated", ["convolution"], ["mm"]),
+        ("where", ["select_n"], ["max"]),
     ],
 )
 def test_a_type_means_whole_names_of_the_same_framework_and_parts_of_names_of_others(

@@ -5,7 +5,7 @@
     cube     multiplies matrices: on a device the CUBE unit does it, and reports for itself
     computes everything else, an operator that nobody knows among them
 
-Names are those of PyTorch, ONNX and whatever else op_types knows.
+Names are those of PyTorch, ONNX, JAX and whatever else op_types knows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _CUBE_NAMES: Final = words(
     decodermaskedselfattention longformerattention dynamicquantizematmul qgemm
     """
 )
-_CASTS: Final = frozenset({"_to_copy", "to", "cast", "castlike", "copy", "type", "float", "half", "bfloat16", "double"})
+_CASTS: Final = words(
+    "_to_copy to cast castlike copy type float half bfloat16 double convert_element_type reduce_precision"
+)
 
 _MOVE_CONCEPTS: Final = words(
     """
@@ -99,10 +101,17 @@ _MOVES_OF_TENSORFLOW: Final = words(
     scatterupdate stridedsliceassign resourcestridedsliceassign inplaceupdate
     """
 )
+# Primitives of JAX; those that are spelled as operators of PyTorch are above.
+_MOVES_OF_JAX: Final = words(
+    """
+    dynamic_update_slice iota bitcast_convert_type optimization_barrier sharding_constraint reshard layout_constraint pvary ppermute
+    real imag random_seed random_split random_fold_in random_wrap random_unwrap random_clone threefry2x32 rng_bit_generator rng_uniform
+    """
+)
 # Operators that add where several elements meet; on a device these are atomic additions.
 _ATOMIC: Final = words(
     """
-    scatter_add index_add embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward scatter_reduce
+    scatter_add scatter-add unsortedsegmentsum index_add embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward scatter_reduce
     index_reduce segment_reduce
     """
 )
@@ -133,7 +142,7 @@ def class_of(op_type: str) -> OperatorClass:
         return "casts"
     if name in _CUBE_NAMES or not concepts.isdisjoint(_CUBE_CONCEPTS):
         return "cube"
-    if op_type.lower() in _MOVES_OF_TENSORFLOW:
+    if op_type.lower() in _MOVES_OF_TENSORFLOW or name in _MOVES_OF_JAX:
         return "moves"
     if name in _MOVE_NAMES or name in _ATOMIC_WHEN_ASKED or not concepts.isdisjoint(_MOVE_CONCEPTS):
         return "moves"

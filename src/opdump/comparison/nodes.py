@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from opdump.op_types import bare_name
+from opdump.op_types import bare_name, rows_of
 from opdump.records import OpRecord, TensorRecord
 
 _MOVERS: Final = frozenset(
@@ -33,6 +33,11 @@ class Node:
     def bare_type(self) -> str:
         """The operator type without namespace, overload and the mark of in-place forms."""
         return bare_name(self.op.op_type)
+
+    @cached_property
+    def concepts(self) -> frozenset[str]:
+        """The rows of the table of operator types that it stands in, by whichever framework it is of."""
+        return frozenset(row.concept for row in rows_of(self.op.kernel or self.op.op_type))
 
     @property
     def moves(self) -> bool:

@@ -21,7 +21,6 @@ from opdump.comparison.tensor_layouts import find_layout
 from opdump.comparison.trace import Trace, has_elements, leaf_name
 from opdump.comparison.value_matching import Pair, Place, same_kind
 from opdump.comparison.value_run import Failure, epsilon_of_pair, in_roundings, run_on_values, value_in_a
-from opdump.op_types import rows_of
 from opdump.records import IO, TensorRecord
 
 Array = NDArray[Any]
@@ -115,7 +114,7 @@ def named(
 
 def is_batch_norm(node: Node) -> bool:
     """Whether it scales channels by statistics of its parameters."""
-    return any(row.concept == "BatchNorm" for row in rows_of(node.op.op_type))
+    return "BatchNorm" in node.concepts
 
 
 def _how(failure: Failure, ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> str:
@@ -152,8 +151,7 @@ def _computes(node: Node) -> bool:
     """Whether it makes numbers that it was not given, or chooses among them."""
     if not any(epsilon_of(record.dtype) for record in node.outputs.values()):
         return False
-    concepts = {row.concept for row in rows_of(node.op.op_type)}
-    return bool(concepts & _CHOOSES) or class_of(node.op.op_type) not in ("moves", "casts")
+    return bool(node.concepts & _CHOOSES) or class_of(node.op.op_type) not in ("moves", "casts")
 
 
 def _changes(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> Iterator[_Change]:

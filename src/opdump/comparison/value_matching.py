@@ -21,7 +21,6 @@ from opdump.comparison.nodes import Node
 from opdump.comparison.statistics_apart import apart
 from opdump.comparison.tensor_layouts import TensorLayout, find_layout
 from opdump.comparison.trace import Trace, has_elements
-from opdump.op_types import rows_of
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -229,8 +228,7 @@ def same_kind(one: Node, other: Node) -> bool:
     """Whether the table of operator types has them in one row, or they have the same name."""
     if one.bare_type.lower() == other.bare_type.lower():
         return True
-    concepts = {row.concept for row in rows_of(one.op.op_type)}
-    return any(row.concept in concepts for row in rows_of(other.op.op_type))
+    return not one.concepts.isdisjoint(other.concepts)
 
 
 def match_kinds(a: Sequence[Node], b: Sequence[Node]) -> Mapping[Place, Pair]:

@@ -6,13 +6,16 @@
     True
 
 A row of `table.txt` is one concept. An operator stands in every row whose concept it computes: `addmm` multiplies
-matrices and adds a bias; PyTorch's `convolution` serves one, two and three dimensions. Sources: torch `native_functions.yaml`, MindSpore's primitives, TensorFlow `raw_ops`, the ONNX operator
-list, and the operator library of CANN.
+matrices and adds a bias; PyTorch's `convolution` serves one, two and three dimensions. Sources: torch `native_functions.yaml`, MindSpore's primitives, TensorFlow `raw_ops`,
+the primitives of JAX, the ONNX operator list, and the operator library of CANN.
+
+JAX spells some primitives as PyTorch spells another operator: `gather` of JAX serves `index_select` and `embedding`, that of PyTorch does
+not. A name alone means the operator of the others; `lax::gather`, the kernel of a record, means JAX's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from types import MappingProxyType
@@ -27,12 +30,13 @@ class OperatorNames:
     torch: tuple[str, ...]
     mindspore: tuple[str, ...]
     tensorflow: tuple[str, ...]
+    jax: tuple[str, ...]
     onnx: tuple[str, ...]
     ascend: tuple[str, ...]
 
     @property
-    def all(self) -> frozenset[str]:
-        """The concept and every name."""
+    def without_jax(self) -> frozenset[str]:
+        """The concept and every name but those of JAX."""
         return frozenset((self.concept, *self.torch, *self.mindspore, *self.tensorflow, *self.onnx, *self.ascend))
 
 
@@ -40,15 +44,17 @@ def _read_table() -> tuple[OperatorNames, ...]:
     rows = []
     for line in files(__name__).joinpath("table.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
-            concept, torch, mindspore, tensorflow, onnx, ascend = (tuple(cell.split()) for cell in line.split("|"))
-            rows.append(OperatorNames(concept[0], torch, mindspore, tensorflow, onnx, ascend))
+            concept, *names = (tuple(cell.split()) for cell in line.split("|"))
+            rows.append(OperatorNames(concept[0], *names))
     return tuple(rows)
 
 
-def _indexed(rows: tuple[OperatorNames, ...], key: Callable[[str], str]) -> Mapping[str, tuple[OperatorNames, ...]]:
+def _indexed(
+    rows: tuple[OperatorNames, ...], names: Callable[[OperatorNames], Iterable[str]]
+) -> Mapping[str, tuple[OperatorNames, ...]]:
     found: dict[str, tuple[OperatorNames, ...]] = {}
     for row in rows:
-        for name in {key(name) for name in row.all}:
+        for name in set(names(row)):
             found[name] = (*found.get(name, ()), row)
     return MappingProxyType(found)
 
@@ -66,8 +72,13 @@ def bare_name(name: str) -> str:
 ROWS: Final = _read_table()
 # Some operators differ in case alone: `gather` of PyTorch is `GatherElements`, `Gather` of MindSpore is `index_select`.
 # So the exact spelling is looked up first.
-_BY_NAME: Final = _indexed(ROWS, str)
-_BY_LOWER_NAME: Final = _indexed(ROWS, str.lower)
+_BY_NAME_OF_JAX: Final = _indexed(ROWS, lambda row: row.jax)
+_BY_NAME: Final = MappingProxyType({**_BY_NAME_OF_JAX, **_indexed(ROWS, lambda row: row.without_jax)})
+_BY_LOWER_NAME: Final = MappingProxyType(
+    {**_BY_NAME_OF_JAX, **_indexed(ROWS, lambda row: map(str.lower, row.without_jax))}
+)
+_OF_JAX_ALONE: Final = frozenset(_BY_NAME_OF_JAX).difference(*(row.without_jax for row in ROWS))
+_NAMESPACES_OF_JAX: Final = frozenset({"lax", "jnp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,8 @@ def _texts(name: str, rows: tuple[OperatorNames, ...], key: Callable[[str], str]
     whole: set[str] = set()
     for row in rows:
         parts.add(row.concept.lower())
+        # Primitives of JAX are so general that a part of a name says little: `select_and_scatter_add` neither selects nor adds.
+        whole.update(_OF_JAX_ALONE.intersection(row.jax))
         for names in (row.torch, row.mindspore, row.tensorflow, row.onnx, row.ascend):
             is_own = name in map(key, names)
             (whole if is_own else parts).update(each.lower() for each in names)
@@ -100,17 +113,24 @@ _TEXTS: Final[Mapping[str, _Texts]] = MappingProxyType(
 
 
 def rows_of(name: str) -> tuple[OperatorNames, ...]:
-    """The concepts that an operator computes, in the order of the table; empty for one that it does not know."""
+    """The concepts that an operator computes, in the order of the table; empty for one that it does not know.
+
+    `name` is its type, or its kernel, which says of which framework it is: `lax::gather`.
+    """
     bare = bare_name(name)
+    if name.partition("::")[0] in _NAMESPACES_OF_JAX and bare in _BY_NAME_OF_JAX:
+        return _BY_NAME_OF_JAX[bare]
     return _BY_NAME.get(bare) or _BY_LOWER_NAME.get(bare.lower(), ())
 
 
 def names_of(name: str) -> frozenset[str]:
     """Every name, in any framework, of an operator's concepts, the concepts' own included.
 
-    Of an operator that the table does not know: its name alone.
+    Of an operator that the table does not know: its name alone. A name of JAX that is spelled as one of another framework is not
+    among them: `max` stands in the row of `relu`, and means the maximum.
     """
-    return frozenset({name}.union(*(row.all for row in rows_of(name))))
+    rows = rows_of(name)
+    return frozenset({name}.union(*(row.without_jax | _OF_JAX_ALONE.intersection(row.jax) for row in rows)))
 
 
 def is_called(name: str, wanted: str) -> bool:
