@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,7 +13,7 @@ from opdump.comparison.stretches import between, named
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace
 from opdump.comparison.value_kernels import wrong_kernel, wrong_kernels
-from opdump.comparison.value_matching import Pair, Place, match_kinds, match_values, share_inputs
+from opdump.comparison.value_matching import Matched, Pair, Place, Shared, match_kinds, match_values, share_inputs
 from opdump.comparison.value_run import Failure, run_on_values
 
 _CERTAIN: Final = 1e-4
@@ -40,8 +40,12 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
 
-def of_different_frameworks(a: Trace, b: Trace) -> bool:
-    """Whether the two runs share no vocabulary: hardly an operator of either is called as one of the other."""
+def of_different_frameworks(a: Trace, b: Trace, frameworks: tuple[Collection[str], Collection[str]] = ((), ())) -> bool:
+    """Whether the two runs are of two frameworks, as the dumps say, or share no vocabulary: hardly an operator of either is called as one of
+    the other.
+    """
+    if all(frameworks) and not set(frameworks[0]) & set(frameworks[1]):
+        return True
     ours, theirs = ({node.op.kernel or node.op.op_type for node in trace.nodes} for trace in (a, b))
     return bool(ours and theirs) and len(ours & theirs) * 4 < min(len(ours), len(theirs))
 
@@ -55,13 +59,14 @@ def compare_across(
     """
     if _can_run(b) > _can_run(a):
         return _turned(compare_across(b, a, [(there, here) for here, there in given], sides=("B", "A")), a)
-    pairs = dict(match_values(a, b, given))
+    matched = match_values(a, b, given)
+    pairs = dict(matched.pairs)
     if not pairs and not share_inputs(a, b):
         return Outcome([], unmatched=(range(len(a.nodes)), range(len(b.nodes))))
     run = run_on_values(a, b, pairs)
     failures = run.failures
-    if failures or _open_results(a, b, pairs):
-        pairs, failures = _narrowed(a, b, pairs, failures)
+    if failures or _open_results(a, b, pairs, matched):
+        pairs, failures = _narrowed(a, b, matched, failures)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
     found.suspects = _distinct(
         wrong_kernel(a, b, pairs, failure.pair, failure.off, sides) or named(a, b, pairs, failure, sides=sides)
@@ -70,8 +75,8 @@ def compare_across(
     # What A gave is run again, and plays no part in that: its own kernels are looked at where it is off what B gave all the same.
     apart = [pair for pair in pairs.values() if pair.distance > _CERTAIN and pair not in found.failing]
     found.suspects += wrong_kernels(a, b, pairs, apart, sides)
-    _count(a, b, found, sides)
-    if not found.suspects and _open_results(a, b, pairs):
+    _count(a, b, found, matched, sides)
+    if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
             "either program has results that were not found in the other: whether these agree is not proven"
         )
@@ -108,15 +113,16 @@ def _can_run(trace: Trace) -> int:
 
 
 def _narrowed(
-    a: Trace, b: Trace, pairs: dict[Place, Pair], failures: Sequence[Failure]
+    a: Trace, b: Trace, matched: Matched, failures: Sequence[Failure]
 ) -> tuple[dict[Place, Pair], list[Failure]]:
     """Pairs by the kind of operator where values no longer tell, so that a difference is narrowed down to one operator.
 
     A pair that fails is doubtful: if the values after it are as they should be without it, it was no pair.
     """
+    pairs = matched.pairs
     open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs))
     open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()})
-    pairs = {**match_kinds(open_a, open_b), **pairs}
+    pairs = {**match_kinds(open_a, open_b, _depend_alike(a, b, matched)), **pairs}
     left = run_on_values(a, b, pairs).failures
     trials = _TRIALS
     while trials > 0:
@@ -147,6 +153,30 @@ def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place]) -> list[
     return [trace.nodes[index] for index in sorted(found)]
 
 
+def _depend_alike(a: Trace, b: Trace, matched: Matched) -> Callable[[Node, Node], bool]:
+    """Whether a node of A and one of B depend on a value that both runs have: who draws the first weights is nobody that updates them, and
+    optimizers may keep other states.
+    """
+    of_a, of_b = _last_shared(a, matched.a), _last_shared(b, matched.b)
+    return lambda one, other: not of_a[one.index].isdisjoint(of_b[other.index])
+
+
+def _last_shared(trace: Trace, shared: Shared) -> Sequence[frozenset[int]]:
+    """The values that both runs have and that each node reads, or, of what only its run has, that this was made of."""
+    found: list[frozenset[int]] = []
+    for node in trace.nodes:
+        read: set[int] = set()
+        for slot in node.inputs:
+            maker = node.makers.get(slot)
+            number = shared.read.get((node.index, slot)) if maker is None else shared.made.get(maker)
+            if number is not None:
+                read.add(number)
+            elif maker is not None:
+                read |= found[maker[0]]
+        found.append(frozenset(read))
+    return found
+
+
 def _leads_to_a_pair(trace: Trace, index: int, pairs: Mapping[Place, Pair]) -> bool:
     return any(
         index in {node.index for node in between(trace, place[0], {other for other in pairs if other[0] != index})}
@@ -155,17 +185,18 @@ def _leads_to_a_pair(trace: Trace, index: int, pairs: Mapping[Place, Pair]) -> b
     )
 
 
-def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> bool:
+def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> bool:
     """Whether either program has results that the other has not."""
-    ours = _explained(a, {place[0] for place in pairs})
-    theirs = _explained(b, {pair.b[0] for pair in pairs.values()})
+    ours = _explained(a, {index for index, _ in (*pairs, *matched.a.made)})
+    theirs = _explained(b, {index for index, _ in (*(pair.b for pair in pairs.values()), *matched.b.made)})
     return not (_results(a) <= ours or _results(b) <= theirs)
 
 
-def _count(a: Trace, b: Trace, found: Outcome, sides: tuple[str, str]) -> None:
+def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[str, str]) -> None:
     """Tells operators whose values the other run has from those that lead to one, and from those that lead to no result of the other program."""
     direct = {pair.a[0] for pair in found.pairs}, {pair.b[0] for pair in found.pairs}
-    led = _explained(a, direct[0]), _explained(b, direct[1])
+    given = {index for index, _ in matched.a.made}, {index for index, _ in matched.b.made}
+    led = _explained(a, direct[0] | given[0]), _explained(b, direct[1] | given[1])
     left = {node.index for node in a.nodes} - led[0], {node.index for node in b.nodes} - led[1]
     none: set[int] = set()
     found.between = led[0] - direct[0], led[1] - direct[1]
@@ -178,14 +209,15 @@ def _count(a: Trace, b: Trace, found: Outcome, sides: tuple[str, str]) -> None:
         else ""
     )
     found.notes.append(
-        f"the runs call hardly an operator alike, so operators were matched by values: {len(direct[0]):,} of {one} have the values "
+        f"operators were matched by values, as those of two frameworks are: {len(direct[0]):,} of {one} have the values "
         f"of {len(direct[1]):,} of {other}, {len(found.between[0]):,} of {one} and {len(found.between[1]):,} of {other} lie between them{unused}"
     )
 
 
 def _results(trace: Trace) -> set[int]:
-    """The operators whose outputs no other reads."""
-    return {node.index for node in trace.nodes} - {maker for node in trace.nodes for maker, _ in node.makers.values()}
+    """The operators whose outputs no other reads; not those that show the program a number which it has had before the step."""
+    read = {maker for node in trace.nodes for maker, _ in node.makers.values()}
+    return {node.index for node in trace.nodes if node.outputs or node.makers} - read
 
 
 def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:

@@ -84,6 +84,7 @@ def judge(
     precedents = Precedents()
     traces = _Traces(a, b, steps, rank)
     repeats = Repeats(a, b, rank)
+    frameworks = _frameworks_of(a), _frameworks_of(b)
     for number, (here, there) in enumerate(steps):
         again = None if given is not None else repeats.of(here, there)
         if again is not None:
@@ -99,7 +100,7 @@ def judge(
         assert both is not None
         trace_a, trace_b = both
         found.diverging = len(found.outputs)
-        if of_different_frameworks(trace_a, trace_b):
+        if of_different_frameworks(trace_a, trace_b, frameworks):
             by_hand = [] if given is None else given.of_values(trace_a, trace_b)
             _add_across(found, trace_a, trace_b, compare_across(trace_a, trace_b, by_hand))
         elif len(a.steps_of(rank)) != len(b.steps_of(rank)) and not have_same_phases(trace_a, trace_b):
@@ -238,6 +239,11 @@ def _add_across(found: Judgement, a: Trace, b: Trace, outcome: Outcome) -> None:
     found.suspects = outcome.suspects
     if found.suspects:
         found.window = window(a, b, table.alignment, found.suspects[0], table.outputs_of)
+
+
+def _frameworks_of(dump: Catalog) -> set[str]:
+    """The frameworks that ran, as far as they are known."""
+    return {run.framework for run in dump.runs if run.framework}
 
 
 def _has_elements(trace: Trace) -> bool:

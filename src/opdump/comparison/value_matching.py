@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -57,11 +57,33 @@ class Pair:
         return replace(self, a=self.b, b=self.a, layout=layout)
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The numbers of the values that a trace has in common with the other, which has the same numbers for them."""
+
+    made: dict[Place, int]
+    read: dict[Place, int]
+    """By inputs that no operator of the trace made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What two traces have in common."""
+
+    pairs: Mapping[Place, Pair]
+    """Outputs, by those of A."""
+    a: Shared
+    b: Shared
+
+
 @dataclass(frozen=True)
 class _Value:
     """What a tensor holds, whatever the order of its elements. Outputs of several operators hold the same where one of them moves it."""
 
     places: list[Place]
+    """Outputs; none of what the program was given."""
+    readers: list[Place]
+    """Inputs that no operator made."""
     record: TensorRecord
     mean: float
     rms: float
@@ -72,8 +94,12 @@ class _Value:
         return self.record.numpy()
 
 
-def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> Mapping[Place, Pair]:
-    """Pairs of outputs, by those of A. Each value of A has at most one of B, the nearest first. The nodes of `given` are matched by hand."""
+def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> Matched:
+    """What two traces have in common. Each value of A has at most one of B, the nearest first. The nodes of `given` are matched by hand.
+
+    A value of one program may be what the other was given: TensorFlow reads a weight by an operator, PyTorch does not. So that it is not
+    taken for the weight after its update, which is near it, it is matched with that, and makes no pair.
+    """
     pairs = _by_hand(a, b, given)
     ours, theirs = _values(a, {one for one, _ in given}), _values(b, {other for _, other in given})
     by_size: dict[int, list[int]] = defaultdict(list)
@@ -85,15 +111,22 @@ def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> M
             distance = _distance(value, theirs[other])
             if distance is not None:
                 found.append((distance, abs(number / len(ours) - other / len(theirs)), number, other))
+    matched = Matched(pairs, Shared({}, {}), Shared({}, {}))
+    for each, pair in enumerate(pairs.values()):
+        matched.a.made[pair.a] = matched.b.made[pair.b] = -1 - each
     taken_a: set[int] = set()
     taken_b: set[int] = set()
     for distance, _, number, other in sorted(found):
         if number not in taken_a and other not in taken_b:
             taken_a.add(number)
             taken_b.add(other)
-            for pair in _paired(a, b, ours[number].places, theirs[other].places, distance):
-                pairs[pair.a] = pair
-    return pairs
+            for shared, value in ((matched.a, ours[number]), (matched.b, theirs[other])):
+                shared.made.update(dict.fromkeys(value.places, number))
+                shared.read.update(dict.fromkeys(value.readers, number))
+            if theirs[other].places:
+                for pair in _paired(a, b, ours[number].places, theirs[other].places, distance):
+                    pairs[pair.a] = pair
+    return matched
 
 
 def _by_hand(a: Trace, b: Trace, given: Sequence[tuple[int, int]]) -> dict[Place, Pair]:
@@ -123,29 +156,33 @@ def _how_apart(one: TensorRecord, other: TensorRecord) -> tuple[TensorLayout | N
 
 
 def _values(trace: Trace, without: Collection[int] = ()) -> list[_Value]:
-    """The distinct values of a trace, in the order in which they were made. Tensors of one repeated element say nothing."""
+    """The distinct values of a trace, in the order in which they were made or read first. Tensors of one repeated element say nothing."""
     found: dict[object, _Value] = {}
     for node in trace.nodes:
-        if node.index in without:
-            continue
-        for slot, record in node.outputs.items():
-            if 0 in record.shape or record.skip:
-                continue
-            key: object
-            if has_elements(record):
-                array = record.numpy()
-                if array.dtype.kind == "c" or (array.size > 1 and (array == array.flat[0]).all()):
-                    continue
-                key = (array.size, array.dtype.str, _multiset_hash(array))
-            elif "max" in record.statistics and record.statistics["max"] != record.statistics.get("min"):
-                key = (record.shape, *(record.statistics.get(name) for name in ("max", "min", "avg", "l2norm")))
-            else:
-                continue
-            if key in found:
-                found[key].places.append((node.index, slot))
-            else:
-                found[key] = _Value([(node.index, slot)], record, *_moments(record))
+        given = {slot: record for slot, record in node.inputs.items() if slot not in node.makers}
+        made = {} if node.index in without else node.outputs
+        for is_made, records in ((False, given), (True, made)):
+            for slot, record in records.items():
+                key = _key_of(record)
+                if key is not None:
+                    if key not in found:
+                        found[key] = _Value([], [], record, *_moments(record))
+                    (found[key].places if is_made else found[key].readers).append((node.index, slot))
     return list(found.values())
+
+
+def _key_of(record: TensorRecord) -> object:
+    """Equal for tensors of the same elements, in any order; None of one that says nothing."""
+    if 0 in record.shape or record.skip:
+        return None
+    if has_elements(record):
+        array = record.numpy()
+        if array.dtype.kind == "c" or (array.size > 1 and (array == array.flat[0]).all()):
+            return None
+        return array.size, array.dtype.str, _multiset_hash(array)
+    if "max" in record.statistics and record.statistics["max"] != record.statistics.get("min"):
+        return record.shape, *(record.statistics.get(name) for name in ("max", "min", "avg", "l2norm"))
+    return None
 
 
 def share_inputs(a: Trace, b: Trace) -> bool:
@@ -231,7 +268,9 @@ def same_kind(one: Node, other: Node) -> bool:
     return not one.concepts.isdisjoint(other.concepts)
 
 
-def match_kinds(a: Sequence[Node], b: Sequence[Node]) -> Mapping[Place, Pair]:
+def match_kinds(
+    a: Sequence[Node], b: Sequence[Node], may_pair: Callable[[Node, Node], bool] = lambda _, __: True
+) -> Mapping[Place, Pair]:
     """Pairs the first outputs of operators of one kind and size, in one order, that are most alike: where values differ too much to tell."""
     most = np.zeros((len(a) + 1, len(b) + 1), np.float32)
     likeness = np.zeros((len(a), len(b)), np.float32)
@@ -244,7 +283,7 @@ def match_kinds(a: Sequence[Node], b: Sequence[Node]) -> Mapping[Place, Pair]:
             if types not in known:
                 known[types] = same_kind(one, other)
             nearness = _nearness(one.outputs[0].numpy(), other.outputs[0].numpy())
-            if known[types] or nearness > _ALIKE:
+            if (known[types] or nearness > _ALIKE) and may_pair(one, other):
                 likeness[i, j] = known[types] + nearness
     for i in range(len(a)):
         for j in range(len(b)):

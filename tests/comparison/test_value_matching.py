@@ -1,0 +1,88 @@
+"""Values that two frameworks have in common, and what is not taken for one: steps made by hand, of operators that cannot be run again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from opdump.comparison.across_frameworks import compare_across, of_different_frameworks
+from opdump.comparison.nodes import Node
+from opdump.comparison.trace import Trace
+from opdump.comparison.value_matching import match_values
+from tests.comparison.hand_made import Array, node, record
+
+RANDOM = np.random.default_rng(3)
+X, WEIGHT, STATE, DRAWN = (RANDOM.standard_normal((4, 4)).astype(np.float32) for _ in range(4))
+OUT = X @ WEIGHT
+UPDATED = WEIGHT - np.float32(1e-4) * OUT
+
+
+def trace(*nodes: Node) -> Trace:
+    return Trace(0, 0, nodes)
+
+
+def step(index: int, op_type: str, given: Sequence[Array], made: Array, *makers: tuple[int, int]) -> Node:
+    """An operator with one output. The first of its inputs are those of `makers`."""
+    return node(
+        index, op_type, [record(each) for each in given], [record(made, io="output")], makers=dict(enumerate(makers))
+    )
+
+
+def test_a_weight_that_an_operator_reads_is_not_taken_for_the_weight_after_its_update() -> None:
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
+    b = trace(step(0, "ReadVariableOp", [], WEIGHT), step(1, "MatMul", [WEIGHT, X], OUT, (0, 0)))
+    assert {(pair.a, pair.b) for pair in match_values(a, b).pairs.values()} == {((0, 0), (1, 0))}
+    assert {(pair.a, pair.b) for pair in match_values(b, a).pairs.values()} == {((1, 0), (0, 0))}
+    assert compare_across(a, b).suspects == []
+
+
+def test_a_weight_after_its_update_is_found_where_both_give_it() -> None:
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
+    b = trace(
+        step(0, "ReadVariableOp", [], WEIGHT),
+        step(1, "MatMul", [WEIGHT, X], OUT, (0, 0)),
+        step(2, "Sub", [OUT, WEIGHT], UPDATED, (1, 0), (0, 0)),
+    )
+    assert {(pair.a, pair.b) for pair in match_values(a, b).pairs.values()} == {((0, 0), (1, 0)), ((1, 0), (2, 0))}
+
+
+def test_states_that_two_optimizers_keep_otherwise_are_no_difference() -> None:
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "mul", [STATE], np.float32(0.9) * STATE))
+    b = trace(
+        step(0, "MatMul", [X, WEIGHT], OUT), step(1, "Mul", [np.float32(-0.05) * STATE], np.float32(-0.045) * STATE)
+    )
+    assert compare_across(a, b).suspects == []
+
+
+def test_numbers_that_were_drawn_are_not_compared_with_an_update() -> None:
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
+    b = trace(
+        step(0, "RandomUniform", [], DRAWN),
+        step(1, "Add", [DRAWN], DRAWN - np.float32(0.5), (0, 0)),
+        step(2, "MatMul", [X, WEIGHT], OUT),
+    )
+    assert compare_across(a, b).suspects == []
+
+
+def test_another_update_of_the_same_gradient_is_a_difference() -> None:
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
+    b = trace(step(0, "MatMul", [X, WEIGHT], OUT), step(1, "Add", [OUT, WEIGHT], UPDATED + WEIGHT, (0, 0)))
+    (found,) = compare_across(a, b).suspects
+    assert (found.a, found.b) == (a.nodes[1], b.nodes[1])
+
+
+def test_a_number_that_the_program_prints_is_no_result() -> None:
+    counted = step(1, "AssignAdd", [np.array([1, 2])], np.array([2, 3]))
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), node(1, "_local_scalar_dense", [record(np.float32(3))]))
+    found = compare_across(a, trace(step(0, "MatMul", [X, WEIGHT], OUT), counted))
+    assert not any("not proven" in note for note in found.notes)
+
+
+def test_frameworks_are_two_by_what_the_dumps_say_or_by_the_names_of_their_operators() -> None:
+    one, other = trace(step(0, "MatMul", [X, WEIGHT], OUT)), trace(step(0, "mm", [X, WEIGHT], OUT))
+    assert not of_different_frameworks(one, one)
+    assert not of_different_frameworks(one, one, ({"tensorflow"}, ()))
+    assert not of_different_frameworks(one, one, ({"torch"}, {"torch"}))
+    assert of_different_frameworks(one, one, ({"tensorflow"}, {"mindspore"}))
+    assert of_different_frameworks(one, other)
