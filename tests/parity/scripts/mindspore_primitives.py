@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import mindspore  # type: ignore[import-not-found]
-from mindspore.ops.primitive import Primitive  # type: ignore[import-not-found]
+import mindspore
+from mindspore.ops.primitive import Primitive
 
 NO_MODULES = ("mindspore.ops._op_impl",)  # compilers of kernels, which need those of a device
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mindspore  # type: ignore[import-not-found]
+import mindspore
 import numpy as np
 from mindspore import Tensor, nn, ops
 
