@@ -7,7 +7,7 @@ from typing import Final
 
 from opdump.interpreter.first_import import stand_down, wait_for
 
-_FRAMEWORKS: Final = ("torch", "tensorflow", "jax")
+_FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore")
 
 
 def await_work(directory: str) -> bool:

@@ -6,6 +6,7 @@ import importlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from opdump.adapters.base import Settings
@@ -40,6 +41,7 @@ class GraphPieces:
         """By the identity of a program, which is kept beside it."""
         self._counts: dict[tuple[int, int], Counter[str]] = {}
         """How often operators ran, by the number of the graph and its iteration."""
+        self._stack = ExitStack()
         self._ran = 0
         self._told: set[str] = set()
         module = importlib.import_module("mindspore._c_expression")
@@ -57,10 +59,12 @@ class GraphPieces:
         if late:
             self._recorder.warnings.append(late)
         _remove()  # what ran between two captures
+        self._stack.enter_context(OWN_DUMP.alone())
+        self._stack.callback(self._interception.close)
         self._interception.open()
 
     def close(self) -> None:
-        self._interception.close()
+        self._stack.close()
         self._guarded(None)
         for selection in self._selections.values():
             self._recorder.matched_kernels |= selection.matched_kernels

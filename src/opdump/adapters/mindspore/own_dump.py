@@ -55,6 +55,16 @@ class OwnDump:
         )
 
     @contextmanager
+    def alone(self) -> Iterator[None]:
+        """In the block MindSpore finds no other configuration: what it runs operator by operator has it look for one, too."""
+        before = os.environ.pop(VARIABLE, None)
+        try:
+            yield
+        finally:
+            if before is not None:
+                os.environ.setdefault(VARIABLE, before)
+
+    @contextmanager
     def configured(self) -> Iterator[None]:
         """The block compiles: MindSpore finds its configuration there, and nobody else does, no process that the program starts."""
         if self._is_read or self._directory is None:
