@@ -255,9 +255,13 @@ class Payload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostPayload:
-    """Elements that are in memory already."""
+    """Elements that are in memory already.
+
+    `npy` is a file outside of the dump that holds them too, whole and as a layout of npy files would write them: it may be moved into one.
+    """
 
     array: npt.NDArray[Any]
+    npy: str = ""
 
     def to_host(self) -> npt.NDArray[Any]:
         return self.array

@@ -358,3 +358,25 @@ def test_threads_that_append_below_many_directories_lose_nothing(tmp_path: Path)
         assert [(tmp_path / f"{first}/{number}/history.csv").read_bytes() for number in range(60)] == [
             b"%d\n" % number for number in range(60)
         ]
+
+
+def test_a_file_is_taken_over_with_the_permissions_of_a_dump(tmp_path: Path) -> None:
+    source = tmp_path / "source.npy"
+    source.write_bytes(b"elements")
+    sink = DirectorySink(tmp_path / "dump")
+    assert sink.take_over("net/0/a.npy", str(source))
+    assert not source.exists()
+    assert not sink.take_over("net/0/b.npy", str(source)), "it is not there any more"
+    sink.close()
+    taken = tmp_path / "dump/net/0/a.npy"
+    assert (taken.read_bytes(), taken.stat().st_mode & 0o777) == (b"elements", 0o400)
+    assert (sink.files_written, sink.bytes_written, sink.files_lost) == (1, 8, 0)
+
+
+def test_no_link_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "target.npy").write_bytes(b"elements")
+    (tmp_path / "link.npy").symlink_to(tmp_path / "target.npy")
+    sink = DirectorySink(tmp_path / "dump")
+    assert not sink.take_over("a.npy", str(tmp_path / "link.npy"))
+    sink.close()
+    assert sink.files_written == 0

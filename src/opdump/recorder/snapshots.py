@@ -26,12 +26,14 @@ class PendingArray(Protocol):
 class Elements:
     """Elements that were taken of a tensor, until they are filed, and where they are from then on."""
 
-    __slots__ = ("_array", "file", "sample")
+    __slots__ = ("_array", "file", "npy", "sample")
 
-    def __init__(self, array: npt.NDArray[Any] | PendingArray, sample: int = 0) -> None:
+    def __init__(self, array: npt.NDArray[Any] | PendingArray, sample: int = 0, npy: str = "") -> None:
         self._array: npt.NDArray[Any] | PendingArray | None = array
         self.sample = sample
         """How many they are, where they are the first of a larger tensor (`TensorRecord.sample`)."""
+        self.npy = npy
+        """A file that holds all of them already (`HostPayload.npy`)."""
         self.file: str | None = None
 
     @property
@@ -56,7 +58,7 @@ class Elements:
         if self._array is not None and not self.sample:
             array = self.on_host()
             if array.size > count:
-                self._array, self.sample = array.reshape(-1)[:count].copy(), count
+                self._array, self.sample, self.npy = array.reshape(-1)[:count].copy(), count, ""
 
     def filed(self, file: str | None) -> None:
         """They are in that file now, if in any, and no longer in memory."""
@@ -163,7 +165,9 @@ class TensorSnapshot:
     def record(self) -> TensorRecord:
         """The same as a record, with the elements that are held."""
         elements = self.elements
-        return record_of(self, HostPayload(elements.on_host()) if elements is not None and elements.are_held else None)
+        if elements is None or not elements.are_held:
+            return record_of(self, None)
+        return record_of(self, HostPayload(elements.on_host(), elements.npy))
 
 
 def settle(reader: Reader, entries: Sequence[TensorSnapshot], statistics: ElementStatistics | None = None) -> None:

@@ -7,6 +7,7 @@ waits. The first failure, of whichever kind, stops the writing and is raised as 
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import weakref
@@ -76,6 +77,13 @@ class DirectorySink:
         """Queue `array` as npy. The sink owns the array from here on: the caller must not change it."""
         if self._state.is_ready():
             self._state.put([(relative, encode_npy(array))])
+
+    def take_over(self, relative: str, file: str) -> bool:
+        """Move a file into the dump at once, with the permissions of the dump's files, in place of what had the name before.
+
+        False, and nothing done, where it is not there any more, or on another file system.
+        """
+        return self._state.is_ready() and self._state.take_over(relative, file)
 
     def write_parts(self, relative: str, parts: Sequence[Buffer]) -> None:
         """Queue a file that consists of these bytes, one after the other; nobody may change them afterwards."""
@@ -243,6 +251,22 @@ class _State:
         with self._lock:
             self.files += 1
             self.bytes += size
+
+    def take_over(self, path: str, file: str) -> bool:
+        """Move a file. False where it is not there, or on another file system. Raises OSError for what else may be."""
+        above, _, name = path.rpartition("/")
+        directory = self.directories.at(above)
+        try:
+            size = directory.take(file, name, self.file_mode)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EXDEV):
+                return False
+            raise
+        with self._lock:
+            self.handed += 1
+            self.files += 1
+            self.bytes += size
+        return True
 
     def write_again(self, path: str, data: bytes) -> None:
         """Write a file whole, in the place of what it was: it stays one file."""

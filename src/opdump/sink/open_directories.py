@@ -68,6 +68,16 @@ class OpenDirectory:
         other = self if into is None else into
         os.replace(name, new, src_dir_fd=self._descriptor, dst_dir_fd=other._descriptor)
 
+    def take(self, file: str, name: str, mode: int) -> int:
+        """Move a file from elsewhere into it, which has these permissions then; its size."""
+        status = os.stat(file, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+        if stat.S_IMODE(status.st_mode) != mode:
+            os.chmod(file, mode)
+        os.replace(file, name, dst_dir_fd=self._descriptor)
+        return status.st_size
+
     def mode_of(self, name: str) -> int:
         """The type and the permissions of what is in it; of a link those of the link."""
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode

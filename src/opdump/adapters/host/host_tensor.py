@@ -27,10 +27,10 @@ class HostTensor:
     """Dense elements in C order at an address, and what a reader has found out about them.
 
     `owner` keeps the memory alive. `stays`: nobody changes the elements any more, so that an array over the same memory may
-    be filed later. `fixed`: it is the same tensor in every run (an initialiser).
+    be filed later. `npy`: a file that holds the elements too (`HostPayload.npy`). `fixed`: it is the same tensor in every run (an initialiser).
     """
 
-    __slots__ = ("array", "count", "element", "extremes", "fixed", "generation", "others", "owner", "pointer", "row", "shape", "size",
+    __slots__ = ("array", "count", "element", "extremes", "fixed", "generation", "npy", "others", "owner", "pointer", "row", "shape", "size",
                  "stays")  # fmt: skip
 
     def __init__(
@@ -42,7 +42,9 @@ class HostTensor:
         *,
         stays: bool,
         fixed: bool = False,
+        npy: str = "",
     ) -> None:
+        self.npy = npy
         self.element = element
         self.shape = shape
         self.count = math.prod(shape)

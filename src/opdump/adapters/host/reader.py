@@ -95,7 +95,7 @@ class NumpyReader:
             sample = self._sample if self._sample is not None and host.count > self._sample else 0
             if host.array is None or host.array.size != (sample or host.count):
                 host.array = self._elements_of(host, sample or host.count)
-            taken.elements = Elements(host.array, sample)
+            taken.elements = Elements(host.array, sample, "" if sample else host.npy)
         if self._element_statistics:
             if host.others is None:
                 host.others = self._element_statistics.of(host.raw(), lambda: self._elements_of(host, host.count))

@@ -104,7 +104,8 @@ class Executions:
     def _remove(self, place: Place, files: PlaceFiles) -> None:
         """What was read, and the directory where nothing else is in it: there is one for each iteration."""
         for file in files.tensors:
-            os.unlink(f"{self._root}/{file.relative}")
+            with suppress(FileNotFoundError):  # it is in the dump by now
+                os.unlink(f"{self._root}/{file.relative}")
         directory = f"{self._root}/{place.relative}"
         with suppress(OSError):  # of what comes meanwhile nothing is removed
             if set(os.listdir(directory)) <= {MAPPING_NAME}:
@@ -131,15 +132,17 @@ class Executions:
         return Program(operators, found.ops)
 
     def _tensor(self, file: FoundFile) -> HostTensor | str:
+        path = f"{self._root}/{file.relative}"
         try:
-            header, flat = read_raw_npy(f"{self._root}/{file.relative}")
+            header, flat = read_raw_npy(path)
         except CorruptDumpError as error:
             self.problems.append(error)
             return "unreadable"
         dtype = header.dtype
         if dtype == "float32" and dtype_of_token(file.name.dtype) == "bfloat16":  # as devices write it
             dtype, flat = "bfloat16", (flat.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-        return HostTensor(BY_DTYPE[dtype], header.shape, flat.ctypes.data, flat, stays=True)
+        npy = "" if dtype == "bfloat16" or header.fortran_order else path
+        return HostTensor(BY_DTYPE[dtype], header.shape, flat.ctypes.data, flat, stays=True, npy=npy)
 
 
 def block_of(program: Program, selected: Callable[[OpRecord], bool], excluded: Excluded) -> Block:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from opdump.errors import DumpPathError
 from opdump.plan import DumpPlan
 from opdump.sink.temporary_directories import remove_own, temporary_directory
 
 VARIABLE: Final = "MINDSPORE_DUMP_CONFIG"
+_DUMPED_INTO: Final = re.compile(r"[A-Za-z0-9_/-]+", re.ASCII)
 _EVERY_DEVICE: Final = list(range(8))
 
 
@@ -39,7 +43,7 @@ class OwnDump:
         """Has MindSpore dump what a plan needs of it. Where that comes too late, why."""
         wanted = config_of(plan)
         if self._directory is None:
-            self._directory = temporary_directory("mindspore")
+            self._directory = _directory_for(plan)
             atexit.register(remove_own, self._directory)
         if not self._is_read:
             self._given = wanted
@@ -80,6 +84,24 @@ class OwnDump:
                 os.environ.pop(VARIABLE, None)
             else:
                 os.environ[VARIABLE] = before
+
+
+def _directory_for(plan: DumpPlan) -> Path:
+    """Where the dump of this process goes: to where the files are going to be, so that they need not be copied, or among temporary ones.
+
+    Raises DumpPathError where MindSpore can dump nowhere.
+    """
+    places = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")]  # noqa: S108  a name of its own below
+    if plan.saves_tensors and plan.layout_facts.files == "tensors" and plan.mode.files_selected and plan.path.is_dir():
+        places.insert(0, plan.path)
+    for place in places:
+        real = os.path.realpath(place)
+        if _DUMPED_INTO.fullmatch(real) and os.access(real, os.W_OK | os.X_OK):
+            return temporary_directory("mindspore", Path(real))
+    raise DumpPathError(
+        f"{places[0]}: MindSpore dumps into paths of letters, digits, '-' and '_' alone, and there is no such directory for temporary files; "
+        "set TMPDIR to one"
+    )
 
 
 OWN_DUMP: Final = OwnDump()

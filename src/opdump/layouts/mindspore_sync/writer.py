@@ -44,7 +44,7 @@ from opdump.layouts.mindspore_sync.names import (
 )
 from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
 from opdump.plan import DumpPlan, SyncLayoutName
-from opdump.records import WITHOUT_KERNEL, FiledTensor, OpRecord, SkipReason, TensorRecord
+from opdump.records import WITHOUT_KERNEL, FiledTensor, HostPayload, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink, make_directory
 
 
@@ -225,7 +225,9 @@ class SyncWriter:
         if self._is_elsewhere():
             return f"{directory}/{name}"
         path = f"{directory}/{self._mapped(directory, name)}"
-        self.sink.write_array(path, record.payload.to_host())
+        payload = record.payload
+        if not (isinstance(payload, HostPayload) and payload.npy and self.sink.take_over(path, payload.npy)):
+            self.sink.write_array(path, payload.to_host())
         return path
 
     def _mapped(self, directory: str, name: str) -> str:
