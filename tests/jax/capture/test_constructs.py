@@ -168,6 +168,17 @@ def test_shards_have_their_devices() -> None:
     np.testing.assert_array_equal(recording.array(sines[1], "input"), np.arange(4, 8, dtype=np.float32))
 
 
+def test_values_on_several_devices_stay_when_the_call_is_over() -> None:
+    given = jax.device_put(np.arange(4096, dtype=np.float32), jax.sharding.NamedSharding(MESH, PartitionSpec()))
+    with recorded() as recording:
+        for _ in range(3):
+            jax.jit(lambda v: jnp.sqrt(v) + 1)(given)
+    roots = [recording.array(op) for op in recording.ops(op_type="sqrt")]
+    assert len(roots) == 3
+    for root in roots:
+        np.testing.assert_array_equal(root, np.sqrt(np.arange(4096, dtype=np.float32)))
+
+
 def test_host_callbacks_run_once(capfd: pytest.CaptureFixture[str]) -> None:
     calls = []
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
+from opdump.adapters.jax.materialised import Outcomes
 from opdump.adapters.jax.schedule import Branches, Equation, Level, Ref, Scan, Shards, Slot, While
 
 
@@ -22,10 +23,12 @@ Part: TypeAlias = "Prepared | Scan | While | Branches | Shards"
 
 
 class Blocks:
-    """The parts of levels. `operators`, by name, have what is known of them beside the jaxpr."""
+    """The parts of levels. The operators say that a twin computed them, and what became of them in the compiled program."""
 
-    def __init__(self, operators: Mapping[str, NamedOperator]) -> None:
-        self._operators = operators
+    def __init__(self, executable: Any) -> None:
+        """`executable` is the compiled program, None where nobody knows it."""
+        self.has_outcomes = executable is not None
+        self._outcomes = Outcomes(executable)
         self._known: dict[int, tuple[Level, list[Part]]] = {}
 
     def of(self, level: Level) -> list[Part]:
@@ -55,9 +58,10 @@ class Blocks:
             )
 
         operators = [
-            BlockOperator(
-                self._operators.get(each.operator.op_name, each.operator), slots(each.inputs), slots(each.outputs)
-            )
-            for each in equations
+            BlockOperator(self._with_facts(each), slots(each.inputs), slots(each.outputs)) for each in equations
         ]
         return Prepared(Block(operators), tuple(places))
+
+    def _with_facts(self, equation: Equation) -> NamedOperator:
+        facts = {"source": "twin", "materialised": self._outcomes.of(equation)}
+        return replace(equation.operator, arguments={**equation.operator.arguments, **facts})

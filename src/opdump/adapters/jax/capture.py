@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import jax
@@ -23,13 +22,11 @@ from opdump.adapters.jax.functions import (
     obstacle_of,
     single_operator,
 )
-from opdump.adapters.jax.host import borrowed, copied, host_tensor, memory_of
+from opdump.adapters.jax.host import Memory, borrowed, copied, given_again, host_tensor, memory_of
 from opdump.adapters.jax.interception import Real
-from opdump.adapters.jax.materialised import materialised
 from opdump.adapters.jax.names import arguments_of
-from opdump.adapters.jax.schedule import Level
 from opdump.adapters.jax.steps import Steps
-from opdump.adapters.jax.twin import Twin, TwinRun
+from opdump.adapters.jax.twin import PieceRun, Twin, TwinRun
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.interpreter.garbage import no_garbage_collection
 from opdump.plan.model_selection import ModelFilter
@@ -86,31 +83,40 @@ class Capture:
 
     def _compiled_call(self, real: Real, arguments: tuple[Any, ...], function: Function) -> Any:
         # Neither waits for what it began: the values of the twin are looked at while the program's own function runs.
-        twin_run = self._run_twin(function, arguments)
+        twin = self._twin_of(function)
+        comes_first = twin is not None and twin.count == 1
+        twin_run = self._run_twin(function, arguments) if comes_first else None
         kept = _kept(function, arguments)
         try:
             answer = real()
         except Exception as error:
             with self._lock:
+                if not comes_first:
+                    twin_run = self._run_twin(function, _given_again(arguments, kept))
                 self._emit_failed(function, twin_run, _arrays(function, arguments, kept), error)
             raise
         with self._lock, no_garbage_collection():
+            if not comes_first:  # of many values only some are in memory at once, and each is to be emitted at once
+                twin_run = self._run_twin(function, _given_again(arguments, kept))
             self._emit(function, twin_run, _arrays(function, arguments, kept), answer)
         return answer
 
-    def _run_twin(self, function: Function, arguments: Sequence[Any]) -> TwinRun | None:
-        """Before the program's own call, which may take its arguments away; None where there is no twin, and a warning says why."""
-        if function.obstacle:
-            return None
-        try:
-            if function.twin is None:
-                function.obstacle = obstacle_of(function.closed)
-                if function.obstacle:
-                    self._warn_of(function)
-                    return None
+    def _twin_of(self, function: Function) -> Twin | None:
+        """None where there is none, and a warning says why."""
+        if function.twin is None and not function.obstacle:
+            function.obstacle = obstacle_of(function.closed)
+            if function.obstacle:
+                self._warn_of(function)
+            else:
                 sources = [f"{PARAMETER_PREFIX}{name}" for name in function.argument_names]
                 function.twin = Twin(function.closed, self._selection, sources)
-            return function.twin.run(arguments)
+        return None if function.obstacle else function.twin
+
+    def _run_twin(self, function: Function, arguments: Sequence[Any]) -> TwinRun | None:
+        """Begins a run of the twin; None where there is none, or where it fails."""
+        twin = self._twin_of(function)
+        try:
+            return None if twin is None else twin.run(arguments)
         except Exception as error:  # noqa: BLE001  told as a warning: the function itself is still recorded
             self._twin_failed(function, error)
             return None
@@ -120,7 +126,9 @@ class Capture:
         self._warn_of(function)
 
     def _warn_of(self, function: Function) -> None:
-        text = f"{function.name}: only its arguments and results are recorded: {function.obstacle}"
+        self._warn(f"{function.name}: only its arguments and results are recorded: {function.obstacle}")
+
+    def _warn(self, text: str) -> None:
         if text not in self._recorder.warnings:
             self._recorder.warnings.append(text)
 
@@ -166,37 +174,44 @@ class Capture:
         executable: Any,
     ) -> TwinRun | None:
         """What the twin computed; the twin's run again, None where there is none or it failed. `executable` is None where the call failed."""
-        if twin_run is not None:
-            try:
-                taps = twin_run.memories()
-            except Exception as error:  # noqa: BLE001  told as a warning
-                self._twin_failed(function, error)
-                twin_run = None
-        if twin_run is None:
+        count, emitter = 0, None
+        for piece, taps in self._pieces(function, twin_run) if twin_run is not None else ():
+            blocks = self._blocks_of(function, piece, executable)
+            if emitter is None:
+                memories = [_memory(array, tensor) for array, tensor in zip(arrays, given, strict=True)]
+                emitter = Emitter(Given(memories, given, function.closed.consts), run, blocks)
+            emitter.emit(piece, taps)
+            count += 1
+            del piece, taps
+        for primitive, reason in (function.twin.notes if function.twin is not None else {}).items():
+            self._warn(f"{function.name}: what runs within {primitive} is not shown: {reason}")
+        if function.twin is None or count < function.twin.count:
             run.count_skipped({"not observed": len(function.closed.jaxpr.eqns)})
             return None
-        arguments = [
-            tensor if isinstance(array, str) else memory_of(array, stays=False)
-            for array, tensor in zip(arrays, given, strict=True)
-        ]
-        emitter = Emitter(
-            Given(arguments, given, twin_run.constants), run, self._blocks_of(function, twin_run, executable)
-        )
-        emitter.emit(twin_run.level, taps)
         return twin_run
 
-    def _blocks_of(self, function: Function, twin_run: TwinRun, executable: Any) -> Blocks:
+    def _pieces(self, function: Function, twin_run: TwinRun) -> Iterator[tuple[PieceRun, list[Memory]]]:
+        """The pieces of a run; they end where one failed, and a warning says so."""
+        try:
+            for piece in twin_run.pieces():
+                yield piece, piece.memories()
+                del piece  # before the next one begins
+        except Exception as error:  # noqa: BLE001  told as a warning
+            self._twin_failed(function, error)
+
+    def _blocks_of(self, function: Function, piece: PieceRun, executable: Any) -> Blocks:
         """The operators of a function; once they are known, its graph is in the dump."""
         if function.blocks is None:
             graph = self._recorder.graph(function.graph_id, function.name)
             for name, aval in zip(function.argument_names, function.closed.in_avals, strict=True):
                 graph.add_parameter(GraphValue(name, str(aval.dtype.name), tuple(aval.shape)))
-            for equation in twin_run.level.each():
+        if function.blocks is None or (executable is not None and not function.blocks.has_outcomes):
+            function.blocks = Blocks(executable)
+        if id(piece.level) not in function.shown:
+            function.shown[id(piece.level)] = piece.level
+            graph = self._recorder.graph(function.graph_id, function.name)
+            for equation in piece.level.each():
                 graph.add(equation.node)
-            for primitive, reason in (function.twin.notes if function.twin is not None else {}).items():
-                self._recorder.warnings.append(f"{function.name}: what runs within {primitive} is not shown: {reason}")
-        if function.blocks is None or not (function.is_told or executable is None):
-            function.blocks = Blocks(_with_facts(executable, twin_run.level))
         return function.blocks
 
     def _emit_updates(self, function: Function, run: GraphRun, results: Sequence[Any]) -> None:
@@ -225,7 +240,8 @@ class Capture:
     def _tell_deviation(self, function: Function, twin_run: TwinRun, results: Sequence[Any]) -> Any:
         """How far the twin of a function is from it: once."""
         function.is_told = True
-        found = deviation(function.name, function.result_names, twin_run.results, results)
+        assert function.twin is not None, "it has run"
+        found = deviation(function.name, function.result_names, function.twin.results(twin_run), results)
         _LOG.info("%s", found.text)
         self._recorder.warnings += [found.text] if found.is_large else []
         return found.facts
@@ -281,15 +297,14 @@ class Capture:
         )
 
 
-def _with_facts(executable: Any, level: Level) -> dict[str, NamedOperator]:
-    """The operators by name, with two more arguments: that a twin computed them, and what became of them in the compiled program."""
-    outcomes = {} if executable is None else materialised(executable, level)
-    found = {}
-    for equation in level.each():
-        operator = equation.operator
-        facts = {"source": "twin", "materialised": outcomes.get(operator.op_name, "unknown")}
-        found[operator.op_name] = replace(operator, arguments={**operator.arguments, **facts})
+def _memory(array: Any, tensor: Any) -> Memory:
+    found: Memory = tensor if isinstance(array, str) else memory_of(array, stays=False)
     return found
+
+
+def _given_again(arguments: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
+    """The arguments of a call that has taken some of them away."""
+    return [value if copy is None else given_again(copy, value) for value, copy in zip(arguments, kept, strict=True)]
 
 
 def _error_of(results: Sequence[Any]) -> Exception | None:

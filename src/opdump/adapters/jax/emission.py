@@ -17,6 +17,7 @@ from opdump.adapters.jax.schedule import (
     Argument,
     Branches,
     Constant,
+    Kept,
     Level,
     Opaque,
     Outer,
@@ -26,6 +27,7 @@ from opdump.adapters.jax.schedule import (
     Tap,
     While,
 )
+from opdump.adapters.jax.twin import PieceRun
 
 Tensor = HostTensor | str
 
@@ -38,6 +40,8 @@ class Given:
     tensors: Sequence[Tensor]
     """The arguments, for a reader."""
     constants: Sequence[Any]
+    kept: dict[int, tuple[Memory, Tensor]] = field(default_factory=dict)
+    """What pieces made that were emitted, and later ones read."""
 
 
 @dataclass(slots=True)
@@ -57,6 +61,8 @@ class _Values:
             return self.given.arguments[ref.index]
         if isinstance(ref, Constant):
             return memory_of(np.asarray(self.given.constants[ref.index]))
+        if isinstance(ref, Kept):
+            return self.given.kept[ref.number][0]
         if isinstance(ref, Opaque):
             return ref.kind
         assert self.around is not None, "only bodies read what is around them"
@@ -75,6 +81,8 @@ class _Values:
             return self.around.tensor(ref.ref)
         if isinstance(ref, Argument):
             return self.given.tensors[ref.index]
+        if isinstance(ref, Kept):
+            return self.given.kept[ref.number][1]
         known = self.tensors.get(ref)
         if known is None:
             memory = self.memory(ref)
@@ -90,8 +98,14 @@ class Emitter:
         self._run = run
         self._blocks = blocks
 
-    def emit(self, level: Level, taps: Sequence[Memory]) -> None:
-        self._level(level, _Values(self._given, taps.__getitem__), self._run)
+    def emit(self, piece: PieceRun, taps: Sequence[Memory]) -> None:
+        """The operators of a piece, which follow those of the piece before it."""
+        values = _Values(self._given, taps.__getitem__)
+        self._level(piece.level, values, self._run)
+        kept = self._given.kept
+        kept.update({number: (taps[tap], values.tensor(Tap(tap))) for number, tap in piece.kept.items()})
+        for number in piece.ends:
+            kept.pop(number, None)
 
     def _level(self, level: Level, values: _Values, run: GraphRun) -> None:
         for part in self._blocks.of(level):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from opdump.adapters.jax.blocks import Blocks
+from opdump.adapters.jax.flat import INLINED, inner_jaxpr
 from opdump.adapters.jax.frames import file_of_function, is_of_jax
 from opdump.adapters.jax.names import stack_text, value_name
+from opdump.adapters.jax.schedule import Level
 from opdump.adapters.jax.twin import Twin
 from opdump.adapters.jax.values import is_reference
-from opdump.adapters.jax.walk import HOST_CALLS, INLINED, inner_jaxpr
+from opdump.adapters.jax.walk import HOST_CALLS
 
 MOST_FUNCTIONS: Final = 512
 """So many are known at once; a program whose shapes change all the time makes a new one for each."""
@@ -44,6 +46,8 @@ class Function:
     """Its graph, and how far its twin is from it, are in the dump."""
     blocks: Blocks | None = None
     """The operators of the twin, with what became of them in the compiled program."""
+    shown: dict[int, Level] = field(default_factory=dict)
+    """Levels whose operators are in the graph of the dump, by identity."""
 
     @property
     def returns_state(self) -> bool:

@@ -39,6 +39,17 @@ def copied(array: Any, dtype: Any = None) -> Array | str:
     return np.array(found) if isinstance(found, np.ndarray) else found
 
 
+def given_again(copy: Array | str, given: Any) -> Any:
+    """An array like one that the program gave away, of a copy of its elements. Raises ValueError where there is no copy."""
+    if isinstance(copy, str):
+        raise ValueError(f"no copy of what was given away: {copy}")
+    if not isinstance(given, jax.Array):
+        return copy
+    if not isinstance(given.dtype, np.dtype):
+        return jax.random.wrap_key_data(copy, impl=jax.random.key_impl(given))
+    return jax.device_put(copy, given.sharding)
+
+
 def borrowed(array: Any, dtype: Any = None) -> Array | str:
     """The same in the memory of the array where it can be read there: to be used before the program goes on.
 
@@ -127,7 +138,7 @@ def memories(arrays: Sequence[Any], facts: Sequence[Facts]) -> list[Memory]:
     """Where the elements of arrays of JAX lie, which nobody changes any more; waits for them."""
     jax.block_until_ready(arrays)
     return [
-        memory_of(borrowed(array))
+        memory_of(copied(array))
         if element is None
         else HostTensor(element, shape, array.unsafe_buffer_pointer(), array, stays=True)
         for array, (element, shape) in zip(arrays, facts, strict=True)

@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from opdump.adapters.jax.names import parts_of
-from opdump.adapters.jax.schedule import Level
+from opdump.adapters.jax.schedule import Equation
 
 YES: Final = "yes"
 ABSENT: Final = "absent"
@@ -19,16 +19,20 @@ _BODIES: Final = frozenset(
 )
 
 
-def materialised(executable: Any, level: Level) -> dict[str, str]:
-    """By the name of each operator: `yes`, `fused into {instruction}` or `absent`; empty where XLA does not tell.
+class Outcomes:
+    """What became of operators in a program that XLA compiled: `yes`, `fused into {instruction}` or `absent`.
 
     An instruction names the equation that it comes from (`op_name`); several equations of one name are not told apart.
     """
-    text = _text_of(executable)
-    if not text:
-        return {}
-    found = _instructions(text)
-    return {equation.operator.op_name: found.get(_normal(equation.hlo_name), ABSENT) for equation in level.each()}
+
+    def __init__(self, executable: Any) -> None:
+        """Nothing is known of an executable that does not tell, and of None."""
+        text = "" if executable is None else _text_of(executable)
+        self._found = _instructions(text)
+        self.are_known = bool(text)
+
+    def of(self, equation: Equation) -> str:
+        return self._found.get(_normal(equation.hlo_name), ABSENT) if self.are_known else "unknown"
 
 
 def _text_of(executable: Any) -> str:

@@ -6,6 +6,7 @@ each, with an axis for the trips in front of it for each loop around the level.
     Tap(3)              the fourth tap of the level
     Argument(0)         the first argument of the function, as the program gave it
     Constant(0)         a constant of the jaxpr
+    Kept(7)             what an earlier piece of the function made, by its number
     Outer(ref)          a value of the level around this one
     Row(ref)            the row of a value of the level around this one that the trip reads
 """
@@ -36,6 +37,11 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outer:
     ref: Ref
 
@@ -52,7 +58,7 @@ class Opaque:
     kind: str
 
 
-Ref: TypeAlias = "Tap | Argument | Constant | Outer | Row | Opaque"
+Ref: TypeAlias = "Tap | Argument | Constant | Kept | Outer | Row | Opaque"
 
 
 @dataclass(frozen=True, slots=True)

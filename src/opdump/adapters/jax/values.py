@@ -38,7 +38,7 @@ class Made:
             if self.around is not None:
                 ref = self.around.wanted()
                 self.ref = ref if isinstance(ref, Opaque) else Row(ref) if self.is_row else Outer(ref)
-            elif (kind := _opaque_kind(self.value)) is not None:
+            elif (kind := opaque_kind(jax.typeof(self.value))) is not None:
                 self.ref = Opaque(kind)
             else:
                 self.ref = self.taps.add(self.value, self)
@@ -87,9 +87,8 @@ def _is_key(aval: Any) -> bool:
     return bool(jax.dtypes.issubdtype(getattr(aval, "dtype", None), jax.dtypes.prng_key))
 
 
-def _opaque_kind(value: Any) -> str | None:
-    """What a value is that no array stands for; None where one does."""
-    aval = jax.typeof(value)
+def opaque_kind(aval: Any) -> str | None:
+    """What a value of this type is where no array stands for it; None where one does."""
     if (
         is_reference(aval)
         or not hasattr(aval, "dtype")

@@ -1,12 +1,13 @@
 """Evaluates a jaxpr once more, equation by equation, and keeps the values that somebody wants: what a twin is traced from.
 
-    walk = Walk(selection, capacity=32)
+    walk = Walk(selection, names, capacity=32)
     def twin(*arguments):
-        results, taps = walk.function(closed_jaxpr, arguments)   # walk.level is what ran, by then
-        return results, taps
+        taps = Taps()
+        left = walk.piece(piece, {number: Made(value, ...), ...}, taps, flat.own)
+        return taps.values              # walk.level is what ran, by then
 
-Nothing is differentiated here: the jaxpr is final, so calls with rules of their own (`custom_vjp`) and `checkpoint` are walked through.
-Bodies of `scan`, `while`, `cond` and `shard_map` give their values as further outputs. An equation that has other jaxprs is one operator.
+Nothing is differentiated here: the jaxpr is final, so calls with rules of their own (`custom_vjp`) and `checkpoint` are walked through
+(`flat.py`). Bodies of `scan`, `while`, `cond` and `shard_map` give their values as further outputs. An equation that has other jaxprs is one operator.
 """
 
 from __future__ import annotations
@@ -14,22 +15,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Literal
 
 from opdump.adapters.graph_runtime import NamedOperator
-from opdump.adapters.jax.frames import file_of_function, frames_of, is_library
+from opdump.adapters.jax.flat import Piece, Place, Read, Step, flattened, joined
+from opdump.adapters.jax.frames import frames_of
 from opdump.adapters.jax.names import Names, arguments_of, phase_of, scope_of, stack_text
 from opdump.adapters.jax.schedule import (
-    Argument,
     Branches,
-    Constant,
     Equation,
     Level,
     Scan,
@@ -50,21 +49,7 @@ from opdump.adapters.jax.values import (
     zeros_like,
 )
 from opdump.graph import GraphInput, GraphNode, GraphOutput
-from opdump.records import Frame
 
-INLINED: Final[Mapping[str, tuple[str, ...]]] = {
-    "jit": ("jaxpr",),
-    "pjit": ("jaxpr",),
-    "closed_call": ("call_jaxpr",),
-    "core_call": ("call_jaxpr",),
-    "custom_jvp_call": ("call_jaxpr",),
-    "custom_vjp_call": ("call_jaxpr", "fun_jaxpr"),
-    "custom_vjp_call_jaxpr": ("fun_jaxpr", "call_jaxpr"),
-    "checkpoint": ("jaxpr",),
-    "remat2": ("jaxpr",),
-    "remat": ("jaxpr",),
-}
-"""Calls that compute what their jaxpr does, and where it stands in their parameters."""
 HOST_CALLS: Final = frozenset({"debug_callback", "debug_print", "pure_callback", "io_callback"})
 """What calls functions of the program on the host."""
 
@@ -78,66 +63,42 @@ class Selection(Protocol):
     def selects(self, op_name: str, op_type: str) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a jaxpr stands: the path to it, the name stacks around it, and the lines that stand for those of libraries."""
-
-    path: tuple[object, ...] = ()
-    stack: str = ""
-    called_at: tuple[Frame, ...] = ()
-
-    def within(self, step: object, stack: str, scope: str, called_at: tuple[Frame, ...] | None = None) -> _Place:
-        return _Place((*self.path, step), _joined(stack, scope), self.called_at if called_at is None else called_at)
-
-
 class Walk:
-    """One function: its names, and what was walked through last.
+    """A part of one function, with the names of the function.
 
-    `capacity` is the number of trips of a `while` whose values there is room for. `is_listed`: operators that are not selected are in the
-    level, too. `notes` tells of equations whose inner values could not be had.
+    `capacity` is the number of trips of a `while` whose values there is room for. Operators that are not selected are in the level, too. `notes` tells of equations whose inner values could not be had.
     """
 
-    def __init__(self, selection: Selection, *, capacity: int) -> None:
+    def __init__(self, selection: Selection, names: Names, *, capacity: int) -> None:
         self.selection = selection
         self.capacity = capacity
         self.level = Level()
         self.notes: dict[str, str] = {}
-        self._names = Names()
+        self._names = names
 
-    def function(self, closed: Any, arguments: Sequence[Any], sources: Sequence[str]) -> tuple[list[Any], list[Any]]:
-        """The results of a closed jaxpr, and its taps. To be called while JAX traces. `sources` are those of the arguments."""
-        jaxpr = closed.jaxpr
-        taps, level = Taps(), Level()
-        constants = [Made(value, f"data-{place}", taps, Constant(place)) for place, value in enumerate(closed.consts)]
-        given = [
-            Made(value, source, taps, Argument(place))
-            for place, (value, source) in enumerate(zip(arguments, sources, strict=True))
-        ]
-        results = self._walk(jaxpr, constants, given, taps, level, _Place())
-        self.level = level
-        return [made.value for made in results], taps.values
+    def piece(self, piece: Piece, given: Mapping[int, Made], taps: Taps, own: Mapping[int, Any]) -> dict[int, Made]:
+        """Walks through a part of a function, whose operators are in `level` then. To be called while JAX traces.
+
+        `given` has the values that it reads, `own` the constants of jaxprs within. Returns the values that it leaves.
+        """
+        self.level = Level()
+        known = self._walk(piece.steps, given, own, taps, self.level)
+        return {number: known[number] for number in piece.leaves}
 
     def _walk(
-        self, jaxpr: Any, constants: Sequence[Made], given: Sequence[Made], taps: Taps, level: Level, place: _Place
-    ) -> list[Made]:
-        known: dict[Any, Made] = dict(zip(jaxpr.constvars, constants, strict=True))
-        known.update(zip(jaxpr.invars, given, strict=True))
-
-        def read(atom: Any) -> Made:
-            return Made(atom.val, "", taps, LITERAL) if isinstance(atom, Literal) else known[atom]
-
-        for number, equation in enumerate(jaxpr.eqns):
-            made = self._equation(equation, [read(atom) for atom in equation.invars], taps, level, place, number)
-            known.update(zip(equation.outvars, made, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+        self, steps: Sequence[Step], given: Mapping[int, Made], own: Mapping[int, Any], taps: Taps, level: Level
+    ) -> dict[int, Made]:
+        known = {number: Made(value, "", taps, None) for number, value in own.items()} | dict(given)
+        for step in steps:
+            read = [_read(each, known, taps) for each in step.reads]
+            made = self._equation(step.equation, read, taps, level, step.place, step.number)
+            known.update(zip(step.writes, made, strict=True))
+        return known
 
     def _equation(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: _Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
     ) -> list[Made]:
         name = equation.primitive.name
-        inner = inner_jaxpr(equation)
-        if inner is not None:
-            return self._inline(equation, inner, given, taps, level, place, number)
         if name in HOST_CALLS and not equation.outvars:
             return []
         special = _SPECIAL.get(name)
@@ -151,24 +112,8 @@ class Walk:
                 self.notes[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         return self._operator(equation, given, taps, level, place, number)
 
-    def _inline(
-        self, equation: Any, inner: Any, given: list[Made], taps: Taps, level: Level, place: _Place, number: int
-    ) -> list[Made]:
-        name = equation.primitive.name
-        called = f"jit({equation.params.get('name', '')})" if name in ("jit", "pjit") else ""
-        jaxpr = getattr(inner, "jaxpr", inner)
-        source = file_of_function(getattr(jaxpr.debug_info, "func_src_info", "") or "")
-        # JAX keeps the jaxpr of a function of its own, with the lines of whoever called it first.
-        called_at = (frames_of(equation.source_info.traceback) or place.called_at) if is_library(source) else None
-        constants = [Made(value, "", taps, None) for value in getattr(inner, "consts", ())]
-        within = place.within(
-            number, _joined(place.stack, stack_text(equation.source_info.name_stack)), called, called_at
-        )
-        with equation.ctx.manager:
-            return self._walk(jaxpr, constants, given, taps, level, within)
-
     def _operator(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: _Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
     ) -> list[Made]:
         operator, hlo_name, after = self._named(equation, given, place, number)
         results = _bind(equation, [made.value for made in given])
@@ -193,10 +138,10 @@ class Walk:
         return made
 
     def _named(
-        self, equation: Any, given: Sequence[Made], place: _Place, number: int
+        self, equation: Any, given: Sequence[Made], place: Place, number: int
     ) -> tuple[NamedOperator, str, bool]:
         """The operator of an equation, its name in a compiled program, and whether its values follow from what is differentiated."""
-        stack = _joined(place.stack, stack_text(equation.source_info.name_stack))
+        stack = joined(place.stack, stack_text(equation.source_info.name_stack))
         follows = any(made.after_backward for made in given)
         phase = phase_of(stack, follows_backward=follows)
         kind = equation.primitive.name
@@ -214,17 +159,17 @@ class Walk:
             skip="" if self.selection.selects(name, kind) else "not selected",
             phase=phase,
         )
-        return operator, _joined(stack, kind), follows or phase == "backward"
+        return operator, joined(stack, kind), follows or phase == "backward"
 
     # Bodies. Each gives its taps as further results, which become taps of the level around it.
 
     def _scan(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: _Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
     ) -> list[Made]:
         parameters = equation.params
         body, length, reverse = parameters["jaxpr"], parameters["length"], parameters["reverse"]
         first, after = parameters["num_consts"], parameters["num_consts"] + parameters["num_carry"]
-        within = place.within(number, _joined(place.stack, stack_text(equation.source_info.name_stack)), "scan")
+        within = place.within(number, joined(place.stack, stack_text(equation.source_info.name_stack)), "scan")
         inner_level = Level()
 
         def trip(carry: list[Any], rows: list[Any]) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
@@ -253,13 +198,13 @@ class Walk:
         return self._results(equation, given, [*carried, *stacked], taps, level, place, number)
 
     def _while(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: _Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
     ) -> list[Made]:
         parameters = equation.params
         condition, body = parameters["cond_jaxpr"], parameters["body_jaxpr"]
         first = parameters["cond_nconsts"]
         begin = first + parameters["body_nconsts"]
-        stack = _joined(place.stack, stack_text(equation.source_info.name_stack))
+        stack = joined(place.stack, stack_text(equation.source_info.name_stack))
         at_condition = place.within((number, "cond"), stack, "while/cond")
         at_body = place.within((number, "body"), stack, "while")
         levels = Level(), Level()
@@ -313,10 +258,10 @@ class Walk:
         return self._results(equation, given, carried, taps, level, place, number)
 
     def _cond(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: _Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
     ) -> list[Made]:
         branches = equation.params["branches"]
-        stack = _joined(place.stack, stack_text(equation.source_info.name_stack))
+        stack = joined(place.stack, stack_text(equation.source_info.name_stack))
         levels = [Level() for _ in branches]
 
         def branch(which: int) -> tuple[list[Any], list[Any]]:
@@ -344,12 +289,12 @@ class Walk:
         return self._results(equation, given, results, taps, level, place, number)
 
     def _shard_map(
-        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: _Place, number: int
+        self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
     ) -> list[Made]:
         parameters = equation.params
         mesh, checks = parameters["mesh"], parameters.get("check_vma", True)
         axes = tuple(name for name in mesh.axis_names if name in parameters.get("manual_axes", mesh.axis_names))
-        within = place.within(number, _joined(place.stack, stack_text(equation.source_info.name_stack)), "shard_map")
+        within = place.within(number, joined(place.stack, stack_text(equation.source_info.name_stack)), "shard_map")
         inner_level = Level()
 
         def shard(*pieces: Any) -> tuple[list[Any], list[Any]]:
@@ -358,7 +303,7 @@ class Walk:
                 Made(piece, made.source, inner, None, made.after_backward)
                 for piece, made in zip(pieces, given, strict=True)
             ]
-            results = self._walk(parameters["jaxpr"], (), entered, inner, inner_level, within)
+            results = self._jaxpr(parameters["jaxpr"], (), entered, inner, inner_level, within)
             rows = [varying(value, axes) if checks else value for value in inner.values]
             return [made.value for made in results], [row[None] for row in rows]
 
@@ -375,9 +320,17 @@ class Walk:
         level.entries.append(Shards(inner_level, rows, math.prod(mesh.shape[name] for name in axes)))
         return self._results(equation, given, results, taps, level, place, number)
 
-    def _closed(self, closed: Any, entered: Sequence[Made], taps: Taps, level: Level, place: _Place) -> list[Made]:
+    def _closed(self, closed: Any, entered: Sequence[Made], taps: Taps, level: Level, place: Place) -> list[Made]:
         constants = [Made(value, "", taps, None) for value in closed.consts]
-        return self._walk(closed.jaxpr, constants, entered, taps, level, place)
+        return self._jaxpr(closed.jaxpr, constants, entered, taps, level, place)
+
+    def _jaxpr(
+        self, jaxpr: Any, constants: Sequence[Made], entered: Sequence[Made], taps: Taps, level: Level, place: Place
+    ) -> list[Made]:
+        flat = flattened(jaxpr, place)
+        given = dict(zip(flat.constants, constants, strict=True)) | dict(zip(flat.arguments, entered, strict=True))
+        known = self._walk(flat.steps, given, flat.own, taps, level)
+        return [_read(each, known, taps) for each in flat.results]
 
     def _results(
         self,
@@ -386,7 +339,7 @@ class Walk:
         values: Sequence[Any],
         taps: Taps,
         level: Level,
-        place: _Place,
+        place: Place,
         number: int,
     ) -> list[Made]:
         """The results of an equation with a body. It is listed, too, as what runs other operators."""
@@ -405,11 +358,8 @@ _SPECIAL: Final[Mapping[str, Callable[..., list[Made]]]] = {
 }
 
 
-def inner_jaxpr(equation: Any) -> Any:
-    for key in INLINED.get(equation.primitive.name, ()):
-        if key in equation.params:
-            return equation.params[key]
-    return None
+def _read(each: Read, known: Mapping[int, Made], taps: Taps) -> Made:
+    return known[each] if isinstance(each, int) else Made(each.val, "", taps, LITERAL)
 
 
 def _bind(equation: Any, values: Sequence[Any]) -> list[Any]:
@@ -442,7 +392,3 @@ def _node(operator: NamedOperator, given: Sequence[Made], made: Sequence[Made]) 
         attributes=operator.arguments,
         stack=operator.stack,
     )
-
-
-def _joined(stack: str, inner: str) -> str:
-    return f"{stack}/{inner}" if stack and inner else stack or inner

@@ -1,0 +1,186 @@
+"""A jaxpr as one sequence of equations: calls that compute what their jaxpr does are replaced by what is in it.
+
+    flat = flattened(jaxpr, Place())
+    flat.steps[0].reads         numbers of values, or literals of the jaxpr
+    flat.pieces(2**30)          the same in parts, of which each makes so many bytes
+
+Values are numbered, since a jaxpr that is called twice stands here twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from jax.extend.core import Literal
+
+from opdump.adapters.jax.frames import file_of_function, frames_of, is_library
+from opdump.adapters.jax.names import stack_text
+from opdump.adapters.jax.values import opaque_kind
+from opdump.records import Frame
+
+INLINED: Final[Mapping[str, tuple[str, ...]]] = {
+    "jit": ("jaxpr",),
+    "pjit": ("jaxpr",),
+    "closed_call": ("call_jaxpr",),
+    "core_call": ("call_jaxpr",),
+    "custom_jvp_call": ("call_jaxpr",),
+    "custom_vjp_call": ("call_jaxpr", "fun_jaxpr"),
+    "custom_vjp_call_jaxpr": ("fun_jaxpr", "call_jaxpr"),
+    "checkpoint": ("jaxpr",),
+    "remat2": ("jaxpr",),
+    "remat": ("jaxpr",),
+}
+"""Calls that compute what their jaxpr does, and where it stands in their parameters."""
+
+Read: TypeAlias = "int | Literal"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a jaxpr stands: the path to it, the name stacks around it, and the lines that stand for those of libraries."""
+
+    path: tuple[object, ...] = ()
+    stack: str = ""
+    called_at: tuple[Frame, ...] = ()
+
+    def within(self, step: object, stack: str, scope: str, called_at: tuple[Frame, ...] | None = None) -> Place:
+        return Place((*self.path, step), joined(stack, scope), self.called_at if called_at is None else called_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An equation. `number` is that in its jaxpr."""
+
+    equation: Any
+    place: Place
+    number: int
+    reads: Sequence[Read]
+    writes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """`constants` and `arguments` are the numbers of what is given; `own` the constants of jaxprs within, by number."""
+
+    steps: Sequence[Step]
+    constants: Sequence[int]
+    arguments: Sequence[int]
+    own: Mapping[int, Any]
+    results: Sequence[Read]
+
+    def pieces(self, most_bytes: int) -> list[Piece]:
+        """The steps in parts, cut where a part makes more than so many bytes; one part where a value cannot leave one."""
+        cuts, made = [0], 0
+        for place, step in enumerate(self.steps):
+            size = bytes_made(step.equation)
+            if made and made + size > most_bytes:
+                cuts.append(place)
+                made = 0
+            made += size
+        if any(opaque_kind(variable.aval) is not None for step in self.steps for variable in step.equation.outvars):
+            cuts = [0]
+        parts = [self.steps[first:last] for first, last in itertools.pairwise([*cuts, len(self.steps)])]
+        last_read = {number: len(parts) for number in self.results if isinstance(number, int)}
+        for part in reversed(range(len(parts))):
+            for step in parts[part]:
+                for number in step.reads:
+                    if isinstance(number, int):
+                        last_read.setdefault(number, part)
+        return [self._piece(part, steps, last_read) for part, steps in enumerate(parts)]
+
+    def _piece(self, part: int, steps: Sequence[Step], last_read: Mapping[int, int]) -> Piece:
+        own = {number for step in steps for number in step.writes}
+        reads = {number for step in steps for number in step.reads if isinstance(number, int)}
+        given = sorted(reads - own - self.own.keys())
+        return Piece(
+            steps,
+            given,
+            leaves=sorted(number for number in own if last_read.get(number, part) > part),
+            ends=[number for number, last in last_read.items() if last == part],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some steps: `given` are values that they need, `leaves` those that later ones need or that are results, `ends` those that none reads."""
+
+    steps: Sequence[Step]
+    given: Sequence[int]
+    leaves: Sequence[int]
+    ends: Sequence[int]
+
+
+def flattened(jaxpr: Any, place: Place) -> Flat:
+    numbers = itertools.count()
+    steps: list[Step] = []
+    own: dict[int, Any] = {}
+
+    def walk(jaxpr: Any, known: dict[Any, Read], place: Place) -> list[Read]:
+        def read(atom: Any) -> Read:
+            return atom if isinstance(atom, Literal) else known[atom]
+
+        for number, equation in enumerate(jaxpr.eqns):
+            reads = [read(atom) for atom in equation.invars]
+            inner = inner_jaxpr(equation)
+            writes: list[Any] = []
+            if inner is None:
+                writes = [next(numbers) for _ in equation.outvars]
+                steps.append(Step(equation, place, number, reads, writes))
+            else:
+                called = getattr(inner, "jaxpr", inner)
+                constants = [next(numbers) for _ in called.constvars]
+                own.update(zip(constants, getattr(inner, "consts", ()), strict=True))
+                names = dict(zip(called.constvars, constants, strict=True)) | dict(
+                    zip(called.invars, reads, strict=True)
+                )
+                writes = walk(called, names, _inside(equation, called, place, number))
+            known.update(zip(equation.outvars, writes, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    constants = [next(numbers) for _ in jaxpr.constvars]
+    arguments = [next(numbers) for _ in jaxpr.invars]
+    given = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
+    results = walk(jaxpr, given, place)
+    return Flat(steps, constants, arguments, own, results)
+
+
+def _inside(equation: Any, called: Any, place: Place, number: int) -> Place:
+    name = equation.primitive.name
+    scope = f"jit({equation.params.get('name', '')})" if name in ("jit", "pjit") else ""
+    source = file_of_function(getattr(called.debug_info, "func_src_info", "") or "")
+    # JAX keeps the jaxpr of a function of its own, with the lines of whoever called it first.
+    called_at = (frames_of(equation.source_info.traceback) or place.called_at) if is_library(source) else None
+    return place.within(number, joined(place.stack, stack_text(equation.source_info.name_stack)), scope, called_at)
+
+
+def inner_jaxpr(equation: Any) -> Any:
+    """The jaxpr that an equation stands for; None where it computes something itself."""
+    for key in INLINED.get(equation.primitive.name, ()):
+        if key in equation.params:
+            return equation.params[key]
+    return None
+
+
+def bytes_made(equation: Any) -> int:
+    """How much an equation makes, what is within it included. A loop that ends when its condition does counts as one trip."""
+    within = 0
+    for value in equation.params.values():
+        for each in value if isinstance(value, tuple | list) else (value,):
+            inner: Any = getattr(each, "jaxpr", each)
+            for equation_within in getattr(inner, "eqns", ()):
+                within += bytes_made(equation_within)
+    trips = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+    return within * int(trips) + sum(_bytes(variable.aval) for variable in equation.outvars)
+
+
+def _bytes(aval: Any) -> int:
+    item = getattr(getattr(aval, "dtype", None), "itemsize", 0)
+    return int(item) * math.prod(getattr(aval, "shape", ()))
+
+
+def joined(stack: str, inner: str) -> str:
+    return f"{stack}/{inner}" if stack and inner else stack or inner
