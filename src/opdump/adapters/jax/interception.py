@@ -99,7 +99,8 @@ class Interception:
 
         def noted_lower(traced: Any, *arguments: Any, **keywords: Any) -> Any:
             lowered = lower(traced, *arguments, **keywords)
-            jaxprs[id(lowered)] = (lowered, traced)
+            if not getattr(self._here, "is_inside", False):
+                jaxprs[id(lowered)] = (lowered, traced)
             return lowered
 
         def noted_compile(lowered: Any, *arguments: Any, **keywords: Any) -> Any:
