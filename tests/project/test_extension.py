@@ -252,4 +252,5 @@ def test_a_framework_that_nobody_adds_is_named_with_those_that_are_there(install
     script = EXAMPLE / "train.py"
     done = python(installed, "-m", "opdump", "run", "--framework", "caffe", "--path", "dump", script, cwd=tmp_path)
     assert done.returncode == 1
-    assert 'framework is \'caffe\', expected "auto", "torch", "tensorflow", "jax" or "toyflow"' in done.stderr
+    expected = '"auto", "torch", "tensorflow", "jax", "mindspore" or "toyflow"'
+    assert f"framework is 'caffe', expected {expected}" in done.stderr

@@ -70,8 +70,8 @@ def capture(
                      the block on without it, logs the cause at once, and the report has it as `failure`; "stop", the default under
                      `strict`, raises it in the block
     children         False: processes that the program starts are counted and told, and not captured
-    framework        "torch", "tensorflow", "jax" or one that an installed package adds (`opdump extensions`); "auto": the one of them that
-                     the program has imported, else torch
+    framework        "torch", "tensorflow", "jax", "mindspore" or one that an installed package adds (`opdump extensions`); "auto": the one
+                     of them that the program has imported, else torch
 
     Raises ConfigError before anything runs, DumpPathError where the directory cannot be written, CaptureStateError where a
     capture is running already.

@@ -88,7 +88,7 @@ written to its end, gives 3."""
     metavar="NAME",
     default="auto",
     show_default=True,
-    help="Whose operators are captured: torch, tensorflow, jax, or one of `opdump extensions`; auto: of the one that SCRIPT imports.",
+    help="Whose operators are captured: torch, tensorflow, jax, mindspore, or one of `opdump extensions`; auto: of the one that SCRIPT imports.",
 )
 @click.option(
     "--stream-in-names",
