@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from opdump.comparison.across_frameworks import compare_across, of_different_frameworks
+from opdump.comparison.differences import difference
+from opdump.comparison.drift import drifted_inputs
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace
 from opdump.comparison.value_matching import match_values
@@ -18,8 +21,8 @@ OUT = X @ WEIGHT
 UPDATED = WEIGHT - np.float32(1e-4) * OUT
 
 
-def trace(*nodes: Node) -> Trace:
-    return Trace(0, 0, nodes)
+def trace(*nodes: Node, at: int = 0) -> Trace:
+    return Trace(at, 0, nodes)
 
 
 def step(index: int, op_type: str, given: Sequence[Array], made: Array, *makers: tuple[int, int]) -> Node:
@@ -77,6 +80,47 @@ def test_a_number_that_the_program_prints_is_no_result() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), node(1, "_local_scalar_dense", [record(np.float32(3))]))
     found = compare_across(a, trace(step(0, "MatMul", [X, WEIGHT], OUT), counted))
     assert not any("not proven" in note for note in found.notes)
+
+
+def test_what_a_value_is_handed_on_by_is_not_compared_with_others() -> None:
+    counted = step(2, "AssignAdd", [np.array([1, 2])], np.array([2, 3]))
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, STATE], OUT + np.float32(0.3) * STATE, (0, 0)))
+    b = trace(step(0, "MatMul", [X, WEIGHT], OUT), step(1, "Reshape", [OUT], OUT.reshape(4, 4), (0, 0)), counted)
+    assert compare_across(a, b).suspects == []
+
+
+def drifted(a: Trace, b: Trace) -> dict[tuple[int, int], Array]:
+    return dict(drifted_inputs(a, b, match_values(a, b)))
+
+
+def test_a_later_step_begins_with_what_rounding_has_moved() -> None:
+    theirs = WEIGHT * np.float32(1 + 1e-6)
+    a = step(0, "mm", [X, WEIGHT], OUT)
+    b = step(0, "MatMul", [theirs.T, X], X @ theirs)
+    assert drifted(trace(a), trace(b)) == {}
+    assert drifted(trace(a, at=4), trace(b)) == {}
+    found = drifted(trace(a, at=4), trace(b, at=4))
+    np.testing.assert_array_equal(found[0, 1], theirs)
+    np.testing.assert_array_equal(found[0, 0], X)
+
+
+def test_a_weight_that_differs_has_not_drifted() -> None:
+    theirs = WEIGHT.copy()
+    theirs[1, 1] += 0.02
+    a, b = step(0, "mm", [X, WEIGHT], OUT), step(0, "MatMul", [X, theirs], X @ theirs)
+    assert set(drifted(trace(a, at=4), trace(b, at=4))) == {(0, 0)}
+
+
+def test_a_state_that_the_other_does_not_show_moves_by_as_much_as_a_gradient_of_its_size() -> None:
+    gradient = OUT * np.float32(1 + 2e-6)
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "mul", [STATE], np.float32(0.9) * STATE), at=4)
+    b = trace(step(0, "MatMul", [X, WEIGHT], gradient), at=4)
+    found = drifted(a, b)[1, 0]
+    (distance,) = [pair.distance for pair in match_values(a, b).pairs.values()]
+    assert 1e-6 < distance < 3e-6
+    assert difference(STATE, found).relative == pytest.approx(distance, rel=0.1)
+    np.testing.assert_array_equal(drifted(a, b)[1, 0], found)
+    assert (1, 0) not in drifted(a, trace(step(0, "MatMul", [X, WEIGHT], OUT), at=4))
 
 
 def test_frameworks_are_two_by_what_the_dumps_say_or_by_the_names_of_their_operators() -> None:

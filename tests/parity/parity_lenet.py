@@ -57,7 +57,7 @@ PLANTED: Final = {
 def dumped(framework: str, dump: Path, script: Path) -> str:
     """Runs one of the programs in the environment of its framework; what it printed."""
     environment = {
-        "PYTHONPATH": f"{peers.ROOT / 'src'}:{peers.ROOT}:{EXAMPLE}",
+        "PYTHONPATH": f"{peers.ROOT / 'src'}:{peers.ROOT}:{script.parent}:{EXAMPLE}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "JAX_PLATFORMS": "cpu",
@@ -138,6 +138,28 @@ def test_a_difference_is_found_and_placed(trees: Path, tmp_path: Path, what: str
         assert found.b is not None
         # The loss of MindSpore is called by its own cells, so no line of the program leads to it.
         assert found.b.line.startswith("loss.py:" if "loss" in what else "changed.py:")
+
+
+def test_twelve_steps_that_drift_apart_by_rounding_are_the_same_and_one_rate_among_them_is_told(tmp_path: Path) -> None:
+    data = (EXAMPLE / "lenet_data.py").read_text()
+    assert "STEPS, BATCH = 2, 16" in data
+    (tmp_path / "lenet_data.py").write_text(data.replace("STEPS, BATCH = 2, 16", "STEPS, BATCH = 12, 16"))
+    for framework in PYTHONS:
+        script = tmp_path / f"lenet_{framework}.py"
+        script.write_text((EXAMPLE / script.name).read_text())
+        dumped(framework, tmp_path / framework, script)
+    for other in ("jax", "tensorflow", "mindspore"):
+        result = opdump.compare(tmp_path / "torch", tmp_path / other)
+        print(other, result.headline)
+        assert (result.verdict, result.steps) == ("benign", tuple(range(12)))
+
+    script = tmp_path / "changed.py"
+    rate = "lambda n: jnp.where(n == 6, 1.01, 1) * lenet_data.LEARNING_RATE"
+    script.write_text((tmp_path / "lenet_jax.py").read_text().replace("lenet_data.LEARNING_RATE", rate))
+    dumped("jax", tmp_path / "changed", script)
+    (first, *_) = opdump.compare(tmp_path / "torch", tmp_path / "changed").introduced
+    assert first.b is not None
+    assert (first.b.step, first.b.line.partition(":")[0]) == (6, "changed.py")
 
 
 def planted(folder: Path, what: str) -> Path:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
+from opdump.comparison.drift import drifted_inputs
 from opdump.comparison.nodes import Node
 from opdump.comparison.stretches import between, named
 from opdump.comparison.suspects import Kind, Suspect
@@ -15,6 +18,8 @@ from opdump.comparison.trace import Trace
 from opdump.comparison.value_kernels import wrong_kernel, wrong_kernels
 from opdump.comparison.value_matching import Matched, Pair, Place, Shared, match_kinds, match_values, share_inputs
 from opdump.comparison.value_run import Failure, run_on_values
+
+Array = NDArray[Any]
 
 _CERTAIN: Final = 1e-4
 """Values that are nearer, relative to their root mean square, are taken for each other without a doubt."""
@@ -63,10 +68,11 @@ def compare_across(
     pairs = dict(matched.pairs)
     if not pairs and not share_inputs(a, b):
         return Outcome([], unmatched=(range(len(a.nodes)), range(len(b.nodes))))
-    run = run_on_values(a, b, pairs)
+    drifted = drifted_inputs(a, b, matched)
+    run = run_on_values(a, b, pairs, drifted=drifted)
     failures = run.failures
     if failures or _open_results(a, b, pairs, matched):
-        pairs, failures = _narrowed(a, b, matched, failures)
+        pairs, failures = _narrowed(a, b, matched, failures, drifted)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
     found.suspects = _distinct(
         wrong_kernel(a, b, pairs, failure.pair, failure.off, sides) or named(a, b, pairs, failure, sides=sides)
@@ -113,17 +119,19 @@ def _can_run(trace: Trace) -> int:
 
 
 def _narrowed(
-    a: Trace, b: Trace, matched: Matched, failures: Sequence[Failure]
+    a: Trace, b: Trace, matched: Matched, failures: Sequence[Failure], drifted: Mapping[Place, Array]
 ) -> tuple[dict[Place, Pair], list[Failure]]:
     """Pairs by the kind of operator where values no longer tell, so that a difference is narrowed down to one operator.
 
     A pair that fails is doubtful: if the values after it are as they should be without it, it was no pair.
     """
     pairs = matched.pairs
-    open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs))
-    open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()})
+    open_a = _open(a, [failure.pair.a[0] for failure in failures], {*pairs, *matched.a.made})
+    open_b = _open(
+        b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()} | {*matched.b.made}
+    )
     pairs = {**match_kinds(open_a, open_b, _depend_alike(a, b, matched)), **pairs}
-    left = run_on_values(a, b, pairs).failures
+    left = run_on_values(a, b, pairs, drifted=drifted).failures
     trials = _TRIALS
     while trials > 0:
         doubtful = [
@@ -134,7 +142,7 @@ def _narrowed(
         best = pairs, left
         for pair in doubtful[:trials]:
             without = {place: each for place, each in pairs.items() if each is not pair}
-            then = run_on_values(a, b, without).failures
+            then = run_on_values(a, b, without, drifted=drifted).failures
             trials -= 1
             if len(then) < len(best[1]):
                 best = without, then

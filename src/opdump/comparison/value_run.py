@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -53,17 +54,27 @@ class ValueRun:
     """What the nodes were given whose inputs are kept."""
 
 
-def run_on_values(a: Trace, b: Trace, pairs: Mapping[Place, Pair], keep: Collection[int] = ()) -> ValueRun:
-    """Runs A's nodes in order; B's value takes over wherever there is a pair. The inputs of the nodes in `keep` are kept."""
+def run_on_values(
+    a: Trace,
+    b: Trace,
+    pairs: Mapping[Place, Pair],
+    keep: Collection[int] = (),
+    drifted: Mapping[Place, Array] = MappingProxyType({}),
+) -> ValueRun:
+    """Runs A's nodes in order; B's value takes over wherever there is a pair. The inputs of the nodes in `keep` are kept.
+
+    The run that tells what rounding makes begins with `drifted` inputs, which rounding of the steps before has moved.
+    """
     run = ValueRun()
     exact, rounded = Execution(a), Execution(a)
     inherited: dict[int, float] = {}
     """How far apart the two runs are in what a node was given, of those that could not be run again."""
     for node in a.nodes:
         own = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
+        moved = {slot: drifted.get((node.index, slot), leaf) for slot, leaf in own.items()}
         values, rough = (
-            {slot: value for slot, leaf in own.items() if (value := each.look_up(node, slot, leaf)) is not None}
-            for each in (exact, rounded)
+            {slot: value for slot, leaf in leaves.items() if (value := each.look_up(node, slot, leaf)) is not None}
+            for each, leaves in ((exact, own), (rounded, moved))
         )
         if node.index in keep:
             run.inputs[node.index] = values
