@@ -60,6 +60,8 @@ def test_a_cell_names_nothing_twice() -> None:
         ("lax::max", "relu"),
         ("lax::add", "BiasAdd"),
         ("scatter-add", "UnsortedSegmentSum"),
+        ("lax::select_n", "threshold_backward"),
+        ("lax::conv_general_dilated", "convolution_backward"),
         ("AssignAddVariableOp", "AssignAdd"),
     ],
 )
@@ -126,6 +128,10 @@ def test_names_are_those_of_every_concept() -> None:
         ("conv2d", ["conv_general_dilated"], ["dot_general"]),
         ("conv_general_dilated", ["convolution"], ["mm"]),
         ("where", ["select_n"], ["max"]),
+        ("relu", ["ReluGrad", "ReLU6"], ["Conv2D", "conv_general_dilated", "select_n", "max"]),
+        ("activation", [], ["MatMul", "BatchNorm"]),
+        ("transpose", [], ["conv_general_dilated"]),
+        ("conv2dbackpropfilter", ["convolution_backward"], ["conv_general_dilated"]),
     ],
 )
 def test_a_type_means_whole_names_of_the_same_framework_and_parts_of_names_of_others(

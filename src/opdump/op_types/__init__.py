@@ -33,6 +33,8 @@ class OperatorNames:
     jax: tuple[str, ...]
     onnx: tuple[str, ...]
     ascend: tuple[str, ...]
+    jax_in_parts: tuple[str, ...]
+    """Primitives of JAX that do it too, and mostly something else: `select_n` the gradient of a ReLU."""
 
     @property
     def without_jax(self) -> frozenset[str]:
@@ -44,8 +46,10 @@ def _read_table() -> tuple[OperatorNames, ...]:
     rows = []
     for line in files(__name__).joinpath("table.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
-            concept, *names = (tuple(cell.split()) for cell in line.split("|"))
-            rows.append(OperatorNames(concept[0], *names))
+            concept, torch, mindspore, tensorflow, jax, onnx, ascend = (tuple(cell.split()) for cell in line.split("|"))
+            in_parts = tuple(name.strip("()") for name in jax if name.startswith("("))
+            plain = tuple(name for name in jax if not name.startswith("("))
+            rows.append(OperatorNames(concept[0], torch, mindspore, tensorflow, plain, onnx, ascend, in_parts))
     return tuple(rows)
 
 
@@ -72,12 +76,13 @@ def bare_name(name: str) -> str:
 ROWS: Final = _read_table()
 # Some operators differ in case alone: `gather` of PyTorch is `GatherElements`, `Gather` of MindSpore is `index_select`.
 # So the exact spelling is looked up first.
-_BY_NAME_OF_JAX: Final = _indexed(ROWS, lambda row: row.jax)
-_BY_NAME: Final = MappingProxyType({**_BY_NAME_OF_JAX, **_indexed(ROWS, lambda row: row.without_jax)})
-_BY_LOWER_NAME: Final = MappingProxyType(
-    {**_BY_NAME_OF_JAX, **_indexed(ROWS, lambda row: map(str.lower, row.without_jax))}
-)
-_OF_JAX_ALONE: Final = frozenset(_BY_NAME_OF_JAX).difference(*(row.without_jax for row in ROWS))
+_BY_PRIMITIVE: Final = _indexed(ROWS, lambda row: (*row.jax, *row.jax_in_parts))
+_OF_JAX: Final = _indexed(ROWS, lambda row: row.jax)
+_BY_NAME: Final = MappingProxyType({**_OF_JAX, **_indexed(ROWS, lambda row: row.without_jax)})
+_BY_LOWER_NAME: Final = MappingProxyType({**_OF_JAX, **_indexed(ROWS, lambda row: map(str.lower, row.without_jax))})
+_OF_JAX_ALONE: Final = frozenset(_OF_JAX).difference(*(row.without_jax for row in ROWS))
+# Operators that are several in one. What else they do is no part of the concept: `relu` means no convolution.
+_FUSED: Final = frozenset({"cudnn_convolution_relu", "_addmm_activation", "BatchNormWithActivation"})
 _NAMESPACES_OF_JAX: Final = frozenset({"lax", "jnp"})
 
 
@@ -99,7 +104,8 @@ def _texts(name: str, rows: tuple[OperatorNames, ...], key: Callable[[str], str]
         whole.update(_OF_JAX_ALONE.intersection(row.jax))
         for names in (row.torch, row.mindspore, row.tensorflow, row.onnx, row.ascend):
             is_own = name in map(key, names)
-            (whole if is_own else parts).update(each.lower() for each in names)
+            whole.update(each.lower() for each in names if is_own or each in _FUSED)
+            parts.update(each.lower() for each in names if not is_own and each not in _FUSED)
     return _Texts(tuple(sorted(parts)), frozenset(whole))
 
 
@@ -118,8 +124,8 @@ def rows_of(name: str) -> tuple[OperatorNames, ...]:
     `name` is its type, or its kernel, which says of which framework it is: `lax::gather`.
     """
     bare = bare_name(name)
-    if name.partition("::")[0] in _NAMESPACES_OF_JAX and bare in _BY_NAME_OF_JAX:
-        return _BY_NAME_OF_JAX[bare]
+    if name.partition("::")[0] in _NAMESPACES_OF_JAX and bare in _BY_PRIMITIVE:
+        return _BY_PRIMITIVE[bare]
     return _BY_NAME.get(bare) or _BY_LOWER_NAME.get(bare.lower(), ())
 
 
