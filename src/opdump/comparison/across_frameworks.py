@@ -126,10 +126,8 @@ def _narrowed(
     A pair that fails is doubtful: if the values after it are as they should be without it, it was no pair.
     """
     pairs = matched.pairs
-    open_a = _open(a, [failure.pair.a[0] for failure in failures], {*pairs, *matched.a.made})
-    open_b = _open(
-        b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()} | {*matched.b.made}
-    )
+    open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs), matched.a)
+    open_b = _open(b, [failure.pair.b[0] for failure in failures], {pair.b for pair in pairs.values()}, matched.b)
     pairs = {**match_kinds(open_a, open_b, _depend_alike(a, b, matched)), **pairs}
     left = run_on_values(a, b, pairs, drifted=drifted).failures
     trials = _TRIALS
@@ -154,11 +152,14 @@ def _narrowed(
     return pairs, left
 
 
-def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place]) -> list[Node]:
-    """The nodes between a value that fails and those before it, and the nodes that lead to no value of the other run."""
+def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: Shared) -> list[Node]:
+    """The nodes between a value that fails and those before it, and the nodes that lead to no value of the other run; not those that only hand
+    such a value on.
+    """
     found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
     found |= {node.index for node in trace.nodes} - _with_ancestors(trace, {index for index, _ in ends})
-    return [trace.nodes[index] for index in sorted(found)]
+    nodes = [trace.nodes[index] for index in sorted(found)]
+    return [each for each in nodes if (each.index, 0) not in shared.made or class_of(each.op.op_type) != "moves"]
 
 
 def _depend_alike(a: Trace, b: Trace, matched: Matched) -> Callable[[Node, Node], bool]:
