@@ -179,28 +179,6 @@ def test_values_on_several_devices_stay_when_the_call_is_over() -> None:
         np.testing.assert_array_equal(root, np.sqrt(np.arange(4096, dtype=np.float32)))
 
 
-def test_host_callbacks_run_once(capfd: pytest.CaptureFixture[str]) -> None:
-    calls = []
-
-    def host(value: Any) -> Any:
-        calls.append(value)
-        return np.sin(value)
-
-    def function(value: Any) -> Any:
-        jax.debug.print("sum {s}", s=value.sum())
-        return jax.pure_callback(host, jax.ShapeDtypeStruct((2, 3), jnp.float32), value) * 2
-
-    compiled = jax.jit(function)
-    with recorded() as recording:
-        answer = compiled(X)
-        jax.effects_barrier()
-    assert len(calls) == 1
-    assert capfd.readouterr().out == "sum 15.0\n"
-    np.testing.assert_array_equal(answer, np.sin(X) * 2)
-    assert any("pure_callback" in text for text in recording.recorder.warnings)
-    assert recording.recorder.tally.skipped["not observed"] == len(compiled.trace(X).jaxpr.eqns)
-
-
 def test_debug_nans_raise_for_the_program_and_not_for_the_twin() -> None:
     jax.config.update("jax_debug_nans", True)
     try:

@@ -125,9 +125,11 @@ class JaxSteps:
         steps.began = lambda: interception.forget() if steps.is_wanted else None
         self._end_step = steps.manual_step
         interception.open()
+        capture.host_calls.open()
 
         def close() -> None:
             interception.close()
+            capture.host_calls.close()
             capture.close()
             steps.close()
 

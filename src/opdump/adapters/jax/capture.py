@@ -23,6 +23,7 @@ from opdump.adapters.jax.functions import (
     single_operator,
 )
 from opdump.adapters.jax.host import Memory, borrowed, copied, given_again, host_tensor, memory_of
+from opdump.adapters.jax.host_calls import HostCalls
 from opdump.adapters.jax.interception import Real
 from opdump.adapters.jax.names import arguments_of
 from opdump.adapters.jax.steps import Steps
@@ -44,6 +45,7 @@ class Capture:
     def __init__(self, recorder: Recorder, steps: Steps, *, device_id: int) -> None:
         self._recorder = recorder
         self._steps = steps
+        self.host_calls = HostCalls()
         self._functions = Functions()
         self._selection = OperatorSelection(recorder.plan, ModelFilter.of(recorder.plan.models, ()))
         self._emitter = RunEmitter(recorder, device_id=device_id)
@@ -70,6 +72,7 @@ class Capture:
             is_wanted = self._steps.is_wanted
         if not is_wanted or any(getattr(value, "is_deleted", _never)() for value in arguments):
             return real()  # JAX refuses what was given away before
+        _error_of(arguments)  # ready, or never
         if function.is_programs or has_bodies(closed):
             return self._compiled_call(real, arguments, function)
         return self._single_call(real, arguments, function)
@@ -84,32 +87,42 @@ class Capture:
     def _compiled_call(self, real: Real, arguments: tuple[Any, ...], function: Function) -> Any:
         # Neither waits for what it began: the values of the twin are looked at while the program's own function runs.
         twin = self._twin_of(function)
-        comes_first = twin is not None and twin.count == 1
+        comes_first = twin is not None and twin.count == 1 and not function.callbacks
         twin_run = self._run_twin(function, arguments) if comes_first else None
         kept = _kept(function, arguments)
-        try:
-            answer = real()
-        except Exception as error:
-            with self._lock:
-                if not comes_first:
-                    twin_run = self._run_twin(function, _given_again(arguments, kept))
-                self._emit_failed(function, twin_run, _arrays(function, arguments, kept), error)
-            raise
+        with self.host_calls.watched(function.callbacks) as calls:
+            try:
+                answer = real()
+                # They may call JAX, which is seen: nobody waits for them who holds the lock.
+                met = _error_of(answer[0]) if function.calls_host else None
+            except Exception as error:
+                with self._lock:
+                    if not (comes_first or function.callbacks):
+                        twin_run = self._run_twin(function, _given_again(arguments, kept))
+                    self._emit_failed(function, twin_run, _arrays(function, arguments, kept), error)
+                raise
         with self._lock, no_garbage_collection():
-            if not comes_first:  # of many values only some are in memory at once, and each is to be emitted at once
+            # Of many values only some are in memory at once; and what the host gave is known now, unless one call of it failed.
+            if not comes_first and (met is None or not function.callbacks):
+                self.host_calls.given_again = calls
                 twin_run = self._run_twin(function, _given_again(arguments, kept))
             self._emit(function, twin_run, _arrays(function, arguments, kept), answer)
+            if calls.left and twin_run is not None:
+                self._warn(
+                    f"{function.name}: its twin asked for {calls.left} fewer results of functions on the host than these gave: values may "
+                    "belong to other calls"
+                )
         return answer
 
     def _twin_of(self, function: Function) -> Twin | None:
         """None where there is none, and a warning says why."""
         if function.twin is None and not function.obstacle:
-            function.obstacle = obstacle_of(function.closed)
+            function.obstacle = obstacle_of(function)
             if function.obstacle:
                 self._warn_of(function)
             else:
                 sources = [f"{PARAMETER_PREFIX}{name}" for name in function.argument_names]
-                function.twin = Twin(function.closed, self._selection, sources)
+                function.twin = Twin(function.closed, self._selection, sources, self.host_calls.again)
         return None if function.obstacle else function.twin
 
     def _run_twin(self, function: Function, arguments: Sequence[Any]) -> TwinRun | None:
@@ -308,7 +321,7 @@ def _given_again(arguments: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
 
 
 def _error_of(results: Sequence[Any]) -> Exception | None:
-    """What a call met while it ran, after JAX had promised its results."""
+    """What a call met while it ran, after JAX had promised its results; waits for them."""
     try:
         jax.block_until_ready(results)
     except Exception as error:  # noqa: BLE001  whatever it is, the program will meet it

@@ -10,11 +10,11 @@ from typing import Any, Final
 from opdump.adapters.jax.blocks import Blocks
 from opdump.adapters.jax.flat import INLINED, inner_jaxpr
 from opdump.adapters.jax.frames import file_of_function, is_of_jax
+from opdump.adapters.jax.host_calls import HOST_CALLS, WITH_RESULTS, callbacks_of
 from opdump.adapters.jax.names import stack_text, value_name
 from opdump.adapters.jax.schedule import Level
 from opdump.adapters.jax.twin import Twin
 from opdump.adapters.jax.values import is_reference
-from opdump.adapters.jax.walk import HOST_CALLS
 
 MOST_FUNCTIONS: Final = 512
 """So many are known at once; a program whose shapes change all the time makes a new one for each."""
@@ -42,6 +42,10 @@ class Function:
     twin: Twin | None = None
     obstacle: str = ""
     """Why it has no twin."""
+    calls_host: bool = False
+    """Whether it calls functions of the program on the host."""
+    callbacks: Sequence[Any] = ()
+    """Those of them that give it results, which its twin is given again."""
     is_told: bool = False
     """Its graph, and how far its twin is from it, are in the dump."""
     blocks: Blocks | None = None
@@ -96,6 +100,7 @@ class Functions:
             has_backward,
             _updates(closed, arguments, results, has_backward=has_backward) if is_programs else {},
             key,
+            calls_host=not HOST_CALLS.isdisjoint(_primitives(jaxpr)),
         )
 
 
@@ -149,24 +154,37 @@ def _paths(name: str) -> Iterator[str]:
             yield ".".join(parts[first:])
 
 
-def obstacle_of(closed: Any) -> str:
-    """Why a function cannot be run twice; empty where it can."""
-    for name in _primitives(closed.jaxpr):
-        if name in HOST_CALLS and name not in ("debug_callback", "debug_print"):
-            return f"it calls the program on the host ({name}), which a second run would call again"
-    if any(is_reference(aval) for aval in closed.in_avals):
-        return "it writes into arrays of the program (jax.Ref)"
+def obstacle_of(function: Function) -> str:
+    """Why a function cannot be run twice; empty where it can. Sets what is known of its calls on the host."""
+    closed = function.closed
+    equations = [*_equations(closed.jaxpr, "")]
+    calls = [(around, each) for around, each in equations if each.primitive.name in WITH_RESULTS]
+    callbacks = callbacks_of(calls)
+    if callbacks is None:
+        return (
+            f"it calls the program on the host ({calls[0][1].primitive.name}) in a way in which nobody knows which result belongs where, "
+            "and a second run would call it again"
+        )
+    function.callbacks = callbacks
+    if callbacks and any(is_reference(aval) for aval in closed.in_avals):
+        return "it calls the program on the host, and writes into arrays of the program (jax.Ref)"
     return ""
 
 
-def _primitives(jaxpr: Any) -> Iterator[str]:
+def _equations(jaxpr: Any, around: str) -> Iterator[tuple[str, Any]]:
+    """All equations, with the names of those that each is in."""
     for equation in jaxpr.eqns:
-        yield equation.primitive.name
+        yield around, equation
         for value in equation.params.values():
             for each in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(each, "jaxpr", each)
+                inner: Any = getattr(each, "jaxpr", each)
                 if hasattr(inner, "eqns"):
-                    yield from _primitives(inner)
+                    yield from _equations(inner, f"{around}/{equation.primitive.name}")
+
+
+def _primitives(jaxpr: Any) -> Iterator[str]:
+    for _, equation in _equations(jaxpr, ""):
+        yield equation.primitive.name
 
 
 def single_operator(closed: Any) -> Any:

@@ -8,6 +8,7 @@ one. What a piece gives is looked at while the next one runs, and then forgotten
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +21,7 @@ from opdump.adapters.jax.flat import Piece, Place, flattened
 from opdump.adapters.jax.host import Facts, Memory, facts_of, memories
 from opdump.adapters.jax.names import Names
 from opdump.adapters.jax.schedule import Argument, Branches, Constant, Equation, Kept, Level, Scan, Shards, Tap, While
-from opdump.adapters.jax.values import Made, Taps
+from opdump.adapters.jax.values import Made, Taps, is_reference, new_reference
 from opdump.adapters.jax.walk import Selection, Walk
 
 FIRST_TRIPS: Final = 32
@@ -94,11 +95,18 @@ class _Compiled:
 class Twin:
     """The twin of one jaxpr. It is compiled when it runs first, and again for other shardings or for more trips of a loop."""
 
-    def __init__(self, closed: Any, selection: Selection, sources: Sequence[str]) -> None:
-        """`sources` are those of the arguments."""
+    def __init__(
+        self, closed: Any, selection: Selection, sources: Sequence[str], host_call: Callable[[Any], list[Any]]
+    ) -> None:
+        """`sources` are those of the arguments; `host_call` gives the results of an equation that calls the host."""
+        self._host_call = host_call
         self.constants: Sequence[Any] = closed.consts
         self._flat = flattened(closed.jaxpr, Place())
-        self._pieces = self._flat.pieces(MOST_BYTES)
+        self._refs = {
+            number for number, aval in zip(self._flat.arguments, closed.in_avals, strict=True) if is_reference(aval)
+        }
+        """Arguments that the function writes into: the twin has its own, which one piece must make."""
+        self._pieces = self._flat.pieces(sys.maxsize if self._refs else MOST_BYTES)
         self._argument_of = {number: place for place, number in enumerate(self._flat.arguments)}
         self._constant_of = {number: place for place, number in enumerate(self._flat.constants)}
         self._sources = sources
@@ -118,7 +126,10 @@ class Twin:
 
     def run(self, arguments: Sequence[Any]) -> TwinRun:
         """Begins to compute everything from these arguments, which stay as they are. Errors are those of JAX."""
-        return TwinRun(self._begin, dict(zip(self._flat.arguments, arguments, strict=True)), self.count)
+        values = dict(zip(self._flat.arguments, arguments, strict=True))
+        with _apart():
+            values.update({number: values[number][...] for number in self._refs})
+        return TwinRun(self._begin, values, self.count)
 
     def results(self, run: TwinRun) -> list[Any]:
         """What the function gives, by this run."""
@@ -154,7 +165,7 @@ class Twin:
         key = (place, self._capacity, *(str(getattr(value, "sharding", "")) for value in given))
         if key not in self._compiled:
             piece = self._pieces[place]
-            walk = Walk(self._selection, self._names, capacity=self._capacity)
+            walk = Walk(self._selection, self._names, self._host_call, capacity=self._capacity)
             noted: list[tuple[int, dict[int, int], dict[int, int]]] = []
 
             def function(*values: Any) -> list[Any]:
@@ -179,7 +190,8 @@ class Twin:
                 found[number] = Made(self.constants[place], f"data-{place}", taps, Constant(place))
             elif number in self._argument_of:
                 place = self._argument_of[number]
-                found[number] = Made(values[number], self._sources[place], taps, Argument(place))
+                value = new_reference(values[number]) if number in self._refs else values[number]
+                found[number] = Made(value, self._sources[place], taps, Argument(place))
             else:
                 source, after_backward = self._facts[number]
                 found[number] = Made(values[number], source, taps, Kept(number), after_backward)

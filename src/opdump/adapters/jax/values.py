@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -102,6 +103,13 @@ def opaque_kind(aval: Any) -> str | None:
 def is_reference(aval: Any) -> bool:
     """Whether it is memory that a function writes into (`jax.Ref`), and no array."""
     return "Ref" in type(aval).__name__
+
+
+def new_reference(content: Any) -> Any:
+    """Memory that a function may write into, with this content."""
+    if hasattr(jax, "new_ref"):  # from JAX 0.7 on
+        return jax.new_ref(content)
+    return importlib.import_module("jax.experimental").mutable_array(content)
 
 
 def _storable(value: Any) -> Any:

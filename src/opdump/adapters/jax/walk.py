@@ -1,6 +1,6 @@
 """Evaluates a jaxpr once more, equation by equation, and keeps the values that somebody wants: what a twin is traced from.
 
-    walk = Walk(selection, names, capacity=32)
+    walk = Walk(selection, names, host_calls.again, capacity=32)
     def twin(*arguments):
         taps = Taps()
         left = walk.piece(piece, {number: Made(value, ...), ...}, taps, flat.own)
@@ -26,6 +26,7 @@ from jax import lax
 from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.jax.flat import Piece, Place, Read, Step, flattened, joined
 from opdump.adapters.jax.frames import frames_of
+from opdump.adapters.jax.host_calls import HOST_CALLS, WITH_RESULTS
 from opdump.adapters.jax.names import Names, arguments_of, phase_of, scope_of, stack_text
 from opdump.adapters.jax.schedule import (
     Branches,
@@ -50,9 +51,6 @@ from opdump.adapters.jax.values import (
 )
 from opdump.graph import GraphInput, GraphNode, GraphOutput
 
-HOST_CALLS: Final = frozenset({"debug_callback", "debug_print", "pure_callback", "io_callback"})
-"""What calls functions of the program on the host."""
-
 
 class Selection(Protocol):
     """Which operators leave data."""
@@ -69,8 +67,12 @@ class Walk:
     `capacity` is the number of trips of a `while` whose values there is room for. Operators that are not selected are in the level, too. `notes` tells of equations whose inner values could not be had.
     """
 
-    def __init__(self, selection: Selection, names: Names, *, capacity: int) -> None:
+    def __init__(
+        self, selection: Selection, names: Names, host_call: Callable[[Any], list[Any]], *, capacity: int
+    ) -> None:
+        """`host_call` gives the results of an equation that calls the host."""
         self.selection = selection
+        self._host_call = host_call
         self.capacity = capacity
         self.level = Level()
         self.notes: dict[str, str] = {}
@@ -99,7 +101,7 @@ class Walk:
         self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
     ) -> list[Made]:
         name = equation.primitive.name
-        if name in HOST_CALLS and not equation.outvars:
+        if name in HOST_CALLS and name not in WITH_RESULTS:
             return []
         special = _SPECIAL.get(name)
         if special is not None:
@@ -116,7 +118,8 @@ class Walk:
         self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
     ) -> list[Made]:
         operator, hlo_name, after = self._named(equation, given, place, number)
-        results = _bind(equation, [made.value for made in given])
+        values = [made.value for made in given]
+        results = self._host_call(equation) if operator.op_type in WITH_RESULTS else _bind(equation, values)
         made = [
             Made(value, f"{operator.op_name}:{slot}", taps, None, after_backward=after)
             for slot, value in enumerate(results)
