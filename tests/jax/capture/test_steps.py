@@ -7,7 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from jax._src import pjit
 
+from opdump.adapters.jax.capture import Capture
 from opdump.plan import KernelPattern
 from tests.jax.capture.recording import recorded
 
@@ -106,3 +109,45 @@ def test_small_functions_take_the_fast_path_outside_of_wanted_steps() -> None:
     assert [step for _, step in seen][:6] == list(range(6))
     eager = [op for op in recording.ops(graph_id=0) if op.op_type == "add"]
     assert [op.step for op in eager] == [5]
+
+
+def test_calls_behind_the_last_wanted_step_take_the_fast_path_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    real = Capture.called
+
+    def called(capture: Capture, *given: Any) -> Any:
+        seen.append(given[3])
+        return real(capture, *given)
+
+    monkeypatch.setattr(Capture, "called", called)
+    step = jax.jit(update)
+    params, values, counts = {"w": W}, jnp.ones(3), []
+    with recorded(steps="1"):
+        for _ in range(9):
+            params, values = step(params, X), jnp.tanh(values)
+            counts.append(len(seen))
+            seen.clear()
+    assert counts[1] == 2
+    assert counts[-4:] == [0, 0, 0, 0]
+
+
+def test_calls_behind_a_capture_take_the_fast_path_again() -> None:
+    step = jax.jit(update)
+    asked: list[int] = []
+    real = pjit._pjit_call_impl_python
+
+    def python_path(*given: Any, **keywords: Any) -> Any:
+        asked.append(1)
+        return real(*given, **keywords)
+
+    params = {"w": W}
+    with recorded(steps="100"):
+        for _ in range(3):
+            params = step(params, X)
+    pjit._pjit_call_impl_python = python_path
+    try:
+        for _ in range(4):
+            params = step(params, X)
+    finally:
+        pjit._pjit_call_impl_python = real
+    assert len(asked) <= 2

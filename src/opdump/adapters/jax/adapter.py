@@ -122,7 +122,16 @@ class JaxSteps:
         )
         self._capture = capture = Capture(self._recorder, steps, device_id=self._settings.rank_id)
         interception = Interception(pjit, capture.called, capture.may_hurry)
-        steps.began = lambda: interception.forget() if steps.is_wanted else None
+        was_wanted = steps.is_wanted
+
+        def began() -> None:
+            nonlocal was_wanted
+            # What came through Python in a step that is recorded would go on to: JAX asks once for its fast path.
+            if steps.is_wanted or was_wanted:
+                interception.forget()
+            was_wanted = steps.is_wanted
+
+        steps.began = began
         self._end_step = steps.manual_step
         interception.open()
         capture.host_calls.open()

@@ -4,7 +4,8 @@
     _get_fastpath_data      what the fast path is to remember of the call; nothing, and the next call comes back here
 
 A function that the fast path knows is not seen. So nothing is remembered where calls are to be seen or counted, and what is
-remembered is forgotten when a step begins that is recorded: that compiles nothing again.
+remembered is forgotten when a step begins that is recorded, or behind it, and at the end: that compiles nothing again. A call of which
+nothing was remembered is never asked for again until then.
 """
 
 from __future__ import annotations
@@ -137,7 +138,9 @@ class Interception:
         self._replacements.replace(stages.Compiled, "__call__", call)
 
     def close(self) -> None:
+        """The program's calls are its own again, on the fast path of JAX."""
         self._replacements.restore()
+        self.forget()
 
     def forget(self) -> None:
         """Every function comes through here when it is called next."""
