@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.tensorflow.scripts import facts_of_script
+from opdump.tensorflow.scripts import facts_of_program, facts_of_script
 
 ESTIMATOR = """
 import tensorflow as tf
@@ -82,3 +82,18 @@ def test_a_program_that_imports_the_drop_in_is_read(tmp_path: Path) -> None:
         script.write_text(f"import sys\n{told}sys.exit()\n{source}", encoding="utf-8")
         done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
+def test_modules_beside_a_script_say_which_framework_it_uses(tmp_path: Path) -> None:
+    (tmp_path / "networks").mkdir()
+    (tmp_path / "networks/__init__.py").write_text("from layers import Dense\n")
+    (tmp_path / "layers.py").write_text("import mindspore as ms\nimport networks\n")
+    facts = facts_of_program("import os\nfrom networks import Net\n", str(tmp_path))
+    assert facts.framework == "mindspore"
+    assert facts_of_program("import jax\nfrom networks import Net\n", str(tmp_path)).framework == "jax"
+
+
+def test_a_module_that_is_no_python_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def (:\n")
+    (tmp_path / "other.py").write_bytes(b"\xff\xfe")
+    assert facts_of_program("import broken, other\n", str(tmp_path)).names_no_framework

@@ -113,10 +113,10 @@ def run(
     """Run SCRIPT with ARGUMENTS and dump what its operators read and write."""
     options = RunOptions(**asked)
     last_word = LastWord()
-    from opdump.tensorflow.scripts import facts_of_script, prepared_for
+    from opdump.tensorflow.scripts import facts_of_program, prepared_for
 
     program = _load(script, arguments, as_module=as_module)
-    facts = facts_of_script(program.source)
+    facts = facts_of_program(program.source, program.import_path)
     file = options.file(os.environ)
     rank = rank_among_several(os.environ)
     if file is None and facts.asks_for_dumps:

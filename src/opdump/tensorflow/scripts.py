@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import os
 import sys
 import tokenize
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from opdump.adapters.registry import FRAMEWORKS
@@ -24,6 +26,8 @@ from opdump.tensorflow.recordings import SessionOptions, adapter_module
 
 _DROP_INS: Final = ("npu_bridge", "npu_device")
 _ON_JAX: Final = frozenset({"jax", "flax", "optax", "equinox", "haiku"})
+_MOST_MODULES: Final = 200
+_LARGEST_SOURCE: Final = 2**20
 _OF_VERSION_1: Final = frozenset(
     {
         *(
@@ -56,11 +60,14 @@ class ScriptFacts:
     @property
     def names_no_framework(self) -> bool:
         """Whether it imports none of those that the start-up hook waits for, nor what is written on them."""
-        return self.imports.isdisjoint({"torch", "tensorflow", "keras", *_DROP_INS, *_ON_JAX})
+        return self.imports.isdisjoint({*FRAMEWORKS.names(), "keras", *_DROP_INS, *_ON_JAX})
 
     @property
     def framework(self) -> str:
-        """Whose operators it runs, by what it imports."""
+        """Whose operators it runs, by what it imports; where that says nothing, by what is installed, PyTorch first."""
+        if self.names_no_framework:
+            installed = [name for name in FRAMEWORKS.names() if importlib.util.find_spec(name) is not None]
+            return installed[0] if installed and "torch" not in installed else "torch"
         if "torch" in self.imports:
             return "torch"
         if self.imports & {"tensorflow", "keras", *_DROP_INS}:
@@ -104,6 +111,28 @@ def facts_of_script(source: str) -> ScriptFacts:
         frozenset(imports),
         version_1 and "tensorflow" in imports,
     )
+
+
+def facts_of_program(source: str, directory: str | None) -> ScriptFacts:
+    """The facts of a script; where it imports no framework itself, modules that lie beside it in `directory` say which one it uses."""
+    facts = facts_of_script(source)
+    if directory is None or not facts.names_no_framework:
+        return facts
+    seen: set[str] = set()
+    waiting = set(facts.imports)
+    while waiting and len(seen) < _MOST_MODULES:
+        name = waiting.pop()
+        seen.add(name)
+        for file in (Path(directory, f"{name}.py"), Path(directory, name, "__init__.py")):
+            with suppress(OSError, SyntaxError, ValueError):
+                if file.stat().st_size <= _LARGEST_SOURCE:
+                    with tokenize.open(file) as module:
+                        found = facts_of_script(module.read()).imports
+                    facts = replace(facts, imports=facts.imports | found)
+                    waiting |= found - seen
+        if not facts.names_no_framework:
+            break
+    return facts
 
 
 @contextmanager
