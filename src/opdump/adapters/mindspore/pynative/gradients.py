@@ -7,6 +7,7 @@ own, and gradients that none of them wrote are those of operators that the mode 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -68,7 +69,8 @@ class Gradients:
         self._unseen = unseen
         self._depth = depth
         self._here = threading.local()
-        self._followed: set[int] = set()
+        self._followed: dict[int, weakref.ref[Any]] = {}
+        """The hooks of nodes, by identity: a node that is gone takes its hook along, and the next one may get its identity."""
         self._waiting: OrderedDict[tuple[int, tuple[int, ...]], Forward] = OrderedDict()
         """Forward operators by address and shape of an output, until their node is known."""
         self.is_open = True
@@ -99,7 +101,7 @@ class Gradients:
     def follow(self, tensor: Tensor) -> None:
         """Hooks the node that made a tensor, and those before it that are not known yet."""
         node = tensor._grad_node
-        if node is None or node.is_leaf() or node._unique_id() in self._followed:
+        if node is None or node.is_leaf() or self._is_followed(node):
             return
         forward = self._waiting.pop((int(tensor.data_ptr()), tuple(tensor.shape)), None)
         if forward is not None and forward.op_type != node.name():
@@ -111,14 +113,16 @@ class Gradients:
         self._followed.clear()
         self._waiting.clear()
 
+    def _is_followed(self, node: Any) -> bool:
+        hook = self._followed.get(node._unique_id())
+        return hook is not None and hook() is not None
+
     def _hook(self, node: Any, forward: Forward) -> None:
         pending: list[tuple[Any, Forward | None]] = [(node, forward)]
         while pending:
             node, known = pending.pop()
-            identity = node._unique_id()
-            if identity in self._followed:
+            if self._is_followed(node):
                 continue
-            self._followed.add(identity)
             forward = known or self._latest(node.name())
             forward.is_linked = True
             self._register(node, forward)
@@ -146,6 +150,7 @@ class Gradients:
 
         node.register_prehook(begins)
         node.register_hook(ends)
+        self._followed[node._unique_id()] = weakref.ref(begins)
 
 
 def unseen(node: RunningNode, computed: Sequence[Any]) -> dict[int, Tensor]:

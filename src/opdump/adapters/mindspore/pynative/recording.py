@@ -30,6 +30,9 @@ SEEN_BY_GRADIENTS: Final = "through its gradients"
 SEEN_BY_RESULT: Final = "through its result"
 """The same of one of the forward, of which autograd knows: a copy of a view, a concatenation of a list."""
 
+COMPILED: Final = "jit"
+"""What stands for the type of an operator where autograd has compiled code in the place of one."""
+
 
 class Place(NamedTuple):
     """Where an operator runs, and what it is called there."""
@@ -187,7 +190,7 @@ class OperatorRecording:
     def _gradient_ran(self, node: RunningNode, computed: Sequence[Any]) -> None:
         with self._lock:
             found = unseen(node, computed)
-            if found:
+            if found and node.forward.op_type != COMPILED:
                 self._record_unseen(node, found)
             outer = self.gradients.running
             if outer is not None:
@@ -217,6 +220,8 @@ class OperatorRecording:
 
     def _unseen_forward(self, op_type: str, result: Tensor | None) -> Forward:
         """An operator of the forward that nobody saw: of one that gave something new, its result is recorded."""
+        if not op_type.isidentifier():  # `29_11_bprop_builder_27`: compiled code, whose operators are in its graph
+            return Forward(COMPILED, "", self.scopes.path, program_frames(), False)
         if result is None or self._makers.knows(result) or not result.nbytes:
             return Forward(op_type, "", self.scopes.path, program_frames(), self._is_marked())
         place = self._place(op_type)
