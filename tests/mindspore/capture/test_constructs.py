@@ -218,3 +218,16 @@ def test_exception_mode_files_what_the_operator_that_fails_had_read() -> None:
     (failed,) = recording.ops()
     assert failed.op_type.startswith("MatMul")
     assert np.array_equal(recording.array(failed, "input"), X.asnumpy())
+
+
+def test_operators_that_no_gradient_goes_through_hide_none_of_the_others() -> None:
+    """Their nodes of autograd are gone at once, and later ones come to lie where they were."""
+    generator, critic = Block(), Block()
+
+    def loss(x: Tensor) -> Tensor:
+        return critic(x).sum() + critic(ops.stop_gradient(generator(x))).sum()
+
+    recording = same_bits(lambda: ms.grad(loss, None, critic.trainable_params())(X))
+    backward = recording.ops(phase="backward")
+    assert recording.counts(phase="backward")["BiasAddGrad"] == 2
+    assert {op.op_type for op in backward if not op.forward_op} == {"Ones", "Add"}
