@@ -29,6 +29,7 @@ from opdump.layouts.mindspore_sync.names import dtype_of_token
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.records import IO, OpRecord, TensorRecord
 from opdump.sink.npy import read_raw_npy
+from opdump.sink.writer_threads import WriterThreads
 
 Excluded = Callable[[OpRecord, IO], frozenset[int]]
 
@@ -60,6 +61,7 @@ class Executions:
         self._rank_id = rank_id
         self._tree: RankTree | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
+        self._emptied: WriterThreads[str] = WriterThreads(_remove_empty, _stays, threads=1, capacity=2**20)
 
     @property
     def tree(self) -> RankTree:
@@ -101,15 +103,17 @@ class Executions:
                 yield Execution(place, program, [self._tensor(file) for file in files.tensors])
                 self._remove(place, files)
 
+    def close(self) -> None:
+        """Waits until the directories are gone that were read."""
+        self._emptied.stop()
+
     def _remove(self, place: Place, files: PlaceFiles) -> None:
         """What was read, and the directory where nothing else is in it: there is one for each iteration."""
         for file in files.tensors:
             with suppress(FileNotFoundError):  # it is in the dump by now
                 os.unlink(f"{self._root}/{file.relative}")
-        directory = f"{self._root}/{place.relative}"
-        with suppress(OSError):  # of what comes meanwhile nothing is removed
-            if set(os.listdir(directory)) <= {MAPPING_NAME}:
-                shutil.rmtree(directory)
+        # A file system may take milliseconds to remove a directory that had many files.
+        self._emptied.put(f"{self._root}/{place.relative}", 1)
 
     def _program(self, place: Place, files: PlaceFiles) -> Program:
         key = (place.net_name, place.graph_id, tuple(_without_stamps(files)))
@@ -158,6 +162,16 @@ def block_of(program: Program, selected: Callable[[OpRecord], bool], excluded: E
             if selected(op)
         ]
     )
+
+
+def _remove_empty(directory: str) -> None:
+    """Of what has come meanwhile nothing is removed."""
+    if set(os.listdir(directory)) <= {MAPPING_NAME}:
+        shutil.rmtree(directory)
+
+
+def _stays(_directory: str | None, _error: BaseException) -> None:
+    """It is removed with all others when the process ends."""
 
 
 def rank_directories(root: Path) -> list[Path]:

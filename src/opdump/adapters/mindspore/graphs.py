@@ -66,6 +66,8 @@ class GraphPieces:
     def close(self) -> None:
         self._stack.close()
         self._guarded(None)
+        for executions, _ in self._ranks.values():
+            executions.close()
         for selection in self._selections.values():
             self._recorder.matched_kernels |= selection.matched_kernels
         if self._ran and not self._ranks:
@@ -164,5 +166,7 @@ class GraphPieces:
 def _remove() -> None:
     """Removes what MindSpore has dumped so far and nobody wants."""
     for root in rank_directories(OWN_DUMP.root):
-        for _ in Executions(root, 0).take():
+        executions = Executions(root, 0)
+        for _ in executions.take():
             pass
+        executions.close()
