@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import mindspore as ms
@@ -191,3 +192,16 @@ def test_a_defect_of_the_capture_is_told_and_the_program_goes_on(monkeypatch: py
         found = ops.sin(X)
     assert np.array_equal(found.asnumpy(), ops.sin(X).asnumpy())
     assert "a defect" in str(recording.recorder.failure)
+
+
+def test_a_forked_process_records_nothing_and_leaves_the_capture_to_its_parent() -> None:
+    plain = nn.Cell.__call__
+    with recorded() as recording:
+        ops.sin(X)
+        assert nn.Cell.__call__ is not plain
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if nn.Cell.__call__ is plain else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        ops.cos(X)
+    assert recording.types() == ["Sin", "Cos"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -74,6 +75,7 @@ class MindsporeSteps:
         self._recorder = recorder
         self._settings = settings
         self._pynative = PyNative(recorder, settings)
+        self._process = os.getpid()
         self._close: Callable[[], None] = lambda: None
 
     @property
@@ -103,8 +105,9 @@ class MindsporeSteps:
         self._pynative.start()
 
     def close(self) -> None:
-        """Ends the capture; what was begun is filed."""
-        self._close()
+        """Ends the capture; what was begun is filed. In a forked process it is the parent's."""
+        if os.getpid() == self._process:
+            self._close()
 
 
 def _check(plan: DumpPlan) -> None:

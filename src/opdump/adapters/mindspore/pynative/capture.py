@@ -94,7 +94,7 @@ class PyNative:
         self._stack.callback(self._modes.close)
         self._modes.open()
         self._steps.began = self._follow_step
-        threads = ThreadEntry(self._modes.entered)
+        threads = ThreadEntry(self._modes.entered, forked=self._leave_child)
         self._stack.callback(threads.detach)
         threads.attach()
         self._follow_step()
@@ -107,9 +107,15 @@ class PyNative:
         self._stack.close()
         self._steps.close()
 
-    def abandon(self) -> None:
-        """In a forked process: nothing more is seen, and nothing filed."""
-        self._stack.close()
+    def _leave_child(self) -> None:
+        """In a forked process, which has none of MindSpore's threads: operators pass by, and MindSpore is not asked for anything."""
+        self._recording = None
+        self._steps.began = lambda: None
+        self._steps.when_step_ends.clear()
+        if self._interception is not None:
+            self._interception.close()
+        if self._modes is not None:
+            self._modes.forget()
 
     # What the interception tells.
 

@@ -70,6 +70,10 @@ class ModeStack:
         self.leave()
         self._replacements.restore()
 
+    def forget(self) -> None:
+        """In a forked process: modes that are on stay on."""
+        self._replacements.restore()
+
     @property
     def is_entered(self) -> bool:
         """Whether this thread has the recording mode on."""
