@@ -205,3 +205,16 @@ def test_a_forked_process_records_nothing_and_leaves_the_capture_to_its_parent()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         ops.cos(X)
     assert recording.types() == ["Sin", "Cos"]
+
+
+def test_a_release_without_dispatch_mode_is_told_once_and_its_steps_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(ms.utils, "MsDispatchMode")
+    with recorded() as recording:
+        for _ in range(2):
+            GRADIENT(X)
+    (told,) = recording.recorder.warnings
+    assert "has no MsDispatchMode" in told
+    assert recording.ops() == []
+    assert recording.clock.step == 1

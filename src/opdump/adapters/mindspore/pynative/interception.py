@@ -48,13 +48,16 @@ class Interception:
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
     def open(self) -> None:
-        replace = self._replacements.replace
-        replace(nn.Cell, "__call__", self._calling_cells(nn.Cell.__call__))
-        replace(api._JitExecutor, "__call__", self._calling_compiled(api._JitExecutor.__call__))
-        replace(base, "_pynative_forward_run", self._running_forward(base._pynative_forward_run))
-        replace(base, "_pynative_func_grad_backward", self._running_backward(base._pynative_func_grad_backward))
-        for kind in _OPTIMIZERS:
-            replace(kind, "__init__", self._making_optimizers(kind.__init__))
+        calls = [
+            (nn.Cell, "__call__", self._calling_cells),
+            (getattr(api, "_JitExecutor", None), "__call__", self._calling_compiled),
+            (base, "_pynative_forward_run", self._running_forward),
+            (base, "_pynative_func_grad_backward", self._running_backward),
+            *((kind, "__init__", self._making_optimizers) for kind in _OPTIMIZERS),
+        ]
+        for owner, name, wrapped in calls:
+            if hasattr(owner, name):  # what a release does not have, it does not call
+                self._replacements.replace(owner, name, wrapped(getattr(owner, name)))
 
     def close(self) -> None:
         self._replacements.restore()
