@@ -142,6 +142,16 @@ def test_zeros_that_an_operator_was_asked_to_make_are_no_finding() -> None:
     assert brief(checks.findings(mul, [tensor(mul, "output", 0, 0)])) == [("all zero", "output", False, False)]
 
 
+def test_an_output_that_an_operator_never_writes_is_not_looked_at() -> None:
+    checks = Checks(Thresholds())
+    adam, momentum = op("AdamWeightDecay"), op("ApplyMomentum")
+    given = (NAN, NAN)
+    found = checks.findings(adam, [tensor(adam, "input", *given), tensor(adam, "output", 0, 0)])
+    assert {(each.io, each.check) for each in found} == {("input", "nan")}
+    found = checks.findings(momentum, [tensor(momentum, "input", *given), tensor(momentum, "output", 0, 0)])
+    assert {(each.io, each.check) for each in found} >= {("input", "killed"), ("output", "all zero")}
+
+
 def test_an_input_is_told_once_where_nobody_else_tells_of_it() -> None:
     mul = op("mul")
     checks = Checks(Thresholds())

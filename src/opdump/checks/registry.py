@@ -19,6 +19,7 @@ from opdump.checks.overflow import has_only_finite_arguments
 from opdump.checks.tensor_stats import TensorStats
 from opdump.checks.zero_parameters import Parameters
 from opdump.extensions import Registry
+from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 
 Check = Callable[[TensorStats, str, Thresholds], str]
@@ -73,7 +74,8 @@ class Checks:
         """What is wrong with an operator's tensors, inputs first."""
         known = list(tensors)
         inputs = [each for each in known if each[0].io == "input"]
-        outputs = [each for each in known if each[0].io == "output"]
+        nothing = unspecified_outputs(op.kernel or op.op_type)
+        outputs = [each for each in known if each[0].io == "output" and each[0].slot not in nothing]
         is_value = op.op_type == PARAMETER  # filed like an output at the end of a step: nothing made it there
         bad = [each for each in inputs if (each[1].nan or each[1].inf) and not self._consequences.is_mask(*each)]
         has_read = is_value or bool(bad) or (self._was_poisoned and not inputs)

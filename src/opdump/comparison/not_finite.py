@@ -121,7 +121,7 @@ def _oddness_of(trace: Trace, place: Slot) -> int:
     index, slot = place
     node = trace.nodes[index]
     record = node.outputs.get(slot)
-    return 0 if record is None or slot in unspecified_outputs(node.op.kernel) else _oddness(record)
+    return 0 if record is None or slot in unspecified_outputs(node.op.kernel or node.op.op_type) else _oddness(record)
 
 
 def _oddness(record: TensorRecord) -> int:

@@ -59,7 +59,7 @@ def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
     outputs = {
         slot: (first, second)
         for slot, record in other.outputs.items()
-        if slot in one.outputs and slot not in unspecified_outputs(other.op.kernel)
+        if slot in one.outputs and slot not in unspecified_outputs(other.op.kernel or other.op.op_type)
         if (first := recorded(one.outputs[slot])) is not None and (second := recorded(record)) is not None
     }
     largest = max(map(_largest, (*given.values(), *(first for first, _ in outputs.values()))), default=0.0)

@@ -63,7 +63,7 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
     given_b = {slot: recorded(record) for slot, record in other.outputs.items()}
     for slot, record in other.outputs.items():
         first, second = given.get(slot), given_b[slot]
-        if first is None or second is None or slot in unspecified_outputs(other.op.kernel):
+        if first is None or second is None or slot in unspecified_outputs(other.op.kernel or other.op.op_type):
             continue
         allowed = allowed_error(record, one.outputs[slot])
         if not allowed or difference(first, second).peak <= allowed:
@@ -88,7 +88,12 @@ def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
     for slot, record in node.outputs.items():
         given = recorded(record)
         allowed = allowed_error(record)
-        if given is None or given.size < _FEWEST or not allowed or slot in unspecified_outputs(node.op.kernel):
+        if (
+            given is None
+            or given.size < _FEWEST
+            or not allowed
+            or slot in unspecified_outputs(node.op.kernel or node.op.op_type)
+        ):
             continue
         reference = _replayed(node, slot)
         summands = _summands(node, slot)

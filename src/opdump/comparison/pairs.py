@@ -155,7 +155,9 @@ class PairRow:
 
 def outputs_of(one: Node, other: Node, matched_by: MatchKind = "name") -> Iterator[Outputs]:
     """The outputs that both operators have, without those that mean nothing."""
-    unspecified = unspecified_outputs(one.op.kernel) | unspecified_outputs(other.op.kernel)
+    unspecified = unspecified_outputs(one.op.kernel or one.op.op_type) | unspecified_outputs(
+        other.op.kernel or other.op.op_type
+    )
     likeness = 1.0 if matched_by == "name" else score(one, other)
     for slot, record in one.outputs.items():
         if slot in other.outputs and slot not in unspecified:

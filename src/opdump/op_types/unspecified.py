@@ -4,11 +4,15 @@
     [2, 3]
     >>> unspecified_outputs("aten::add.Tensor")
     frozenset()
+    >>> sorted(unspecified_outputs("AdamWeightDecay"))
+    [0, 1, 2]
 
 Two runs that agree may differ in these, so nothing is learnt from a comparison of them. Slots are those of records, which count tensors: an
 output that is a number has none. Those of the CPU were found by experiment: the kernel ran twice with other bytes in the memory that it
 was given (tests/torch/test_unspecified_outputs.py). Those of devices are what the schemas of PyTorch call them: seeds and offsets of a generator, which
 are set only where something is dropped; masks, which are made only to debug; reserves, which cuDNN and MIOpen keep for the gradient.
+Operators of MindSpore are called by their type alone; on a CPU some of its optimizers change their inputs, and write no output
+(tests/parity/parity_op_types.py).
 """
 
 from __future__ import annotations
@@ -44,11 +48,22 @@ UNSPECIFIED: Final = MappingProxyType(
 )
 """By the name of PyTorch's kernel, without namespace and overload."""
 
+UNSPECIFIED_OF_MINDSPORE: Final = MappingProxyType(
+    {
+        "Adam": frozenset({0, 1, 2}),
+        "AdamWeightDecay": frozenset({0, 1, 2}),
+    }  # weight and moments, which are inputs 0, 1, 2
+)
+"""By the type of MindSpore's operator."""
+
 
 def unspecified_outputs(kernel: str) -> frozenset[int]:
     """The slots of outputs of which some or all elements mean nothing; none of a kernel that is not known.
 
-    `kernel` is that of a record: `aten::_cudnn_rnn`, with its overload where it has one.
+    `kernel` is that of a record: `aten::_cudnn_rnn`, with its overload where it has one; or the type of an operator whose framework has no
+    names of kernels.
     """
+    if "::" not in kernel:
+        return UNSPECIFIED_OF_MINDSPORE.get(kernel, _NONE)
     namespace, _, name = kernel.partition("::")
     return UNSPECIFIED.get(name.partition(".")[0], _NONE) if namespace == "aten" else _NONE
