@@ -121,6 +121,12 @@ bench: setup
 	tests/parity/run --set-up .venv-tensorflow
 	.venv-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
 	.venv-tensorflow/bin/python benchmarks/tensorflow_overhead.py
+	tests/parity/run --set-up .venv-jax .venv-mindspore
+	for each in .venv-jax .venv-mindspore; do \
+		$$each/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .; \
+	done
+	.venv-jax/bin/python -m benchmarks.jax_steps
+	.venv-mindspore/bin/python benchmarks/mindspore_steps.py
 
 # DIAGNOSIS_ARGS="--network gpt --jobs 2": the options of `python -m benchmarks.diagnosis`.
 bench-diagnosis: setup

@@ -1,7 +1,8 @@
-"""What a dumped step of a MindSpore program costs beside MindSpore's own dump: `make bench-mindspore`.
+"""What a dumped step of a MindSpore program costs beside MindSpore's own dump: `python benchmarks/mindspore_steps.py [ROUNDS]`, where
+MindSpore and opdump are (`make test-mindspore` sets .venv-mindspore up).
 
-MindSpore reads once in a process what it dumps, so each way has processes of its own, which take turns. A time is that of the fastest
-quarter of the steps of a process, in milliseconds of the processor; the ratios are of the medians over all rounds. Further arguments: rounds.
+MindSpore reads once in a process what it dumps, so each way has processes of its own, which take turns. A time is the lower quartile of the
+steps of a process, and of the rounds the median; ratios are of these.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 32
+SIZES = (4, 32)
+OWN = "MindSpore's own dump"
 PROGRAM = """
 import resource, sys, time
 import mindspore as ms
@@ -29,7 +32,7 @@ optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
 loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
 train = nn.TrainOneStepCell(nn.WithLossCell(network, loss), optimizer)
 train.set_train()
-x, y = batch(0)
+x, y = batch(0, {size})
 walls, works = [], []
 for _ in range({steps}):
     wall, work = time.perf_counter(), time.process_time()
@@ -42,13 +45,20 @@ print("times", fastest(walls), fastest(works))
 
 
 def main(rounds: int) -> None:
+    print(f"{'LeNet, every step dumped':34}{'wall ms':>10}{'cpu ms':>10}{'wall / own':>12}{'cpu / own':>12}")
+    for size in SIZES:
+        _measure(size, rounds)
+
+
+def _measure(size: int, rounds: int) -> None:
     python = sys.executable
     with tempfile.TemporaryDirectory(prefix="opdump-bench-") as place:
         program = Path(place, "program.py")
-        program.write_text(PROGRAM.format(programs=str(ROOT / "tests/parity/mindspore_programs"), steps=STEPS))
+        text = PROGRAM.format(programs=str(ROOT / "tests/parity/mindspore_programs"), steps=STEPS, size=size)
+        program.write_text(text)
         ways = {
             "plain": ([python, str(program)], ""),
-            "MindSpore's own dump": ([python, str(program)], "tensor"),
+            OWN: ([python, str(program)], "tensor"),
             **{
                 f"opdump, {saved}": ([python, "-m", "opdump", "run", "-c", "{config}", str(program)], saved)
                 for saved in ("tensor", "statistic", "full")
@@ -57,12 +67,12 @@ def main(rounds: int) -> None:
         times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for _ in range(rounds):
             for way, (command, saved) in ways.items():
-                times[way].append(_run(command, saved, is_own=way.startswith("MindSpore")))
-    own = [statistics.median(column) for column in zip(*times["MindSpore's own dump"], strict=True)]
-    print(f"{'LeNet, every step dumped':26}{'wall ms':>10}{'cpu ms':>10}{'wall / own':>12}{'cpu / own':>12}")
+                times[way].append(_run(command, saved, is_own=way == OWN))
+    own = [statistics.median(column) for column in zip(*times[OWN], strict=True)]
     for way, rows in times.items():
         wall, work = (statistics.median(column) for column in zip(*rows, strict=True))
-        print(f"{way:26}{wall:10.1f}{work:10.1f}{wall / own[0]:12.2f}{work / own[1]:12.2f}")
+        name = f"batch {size}: {way}"
+        print(f"{name:34}{wall:10.1f}{work:10.1f}{wall / own[0]:12.2f}{work / own[1]:12.2f}")
 
 
 def _run(command: list[str], saved: str, *, is_own: bool) -> tuple[float, float]:
@@ -81,7 +91,7 @@ def _run(command: list[str], saved: str, *, is_own: bool) -> tuple[float, float]
         }
         sections = {"common_dump_settings": common, "e2e_dump_settings": {"enable": True, "trans_flag": True}}
         config.write_text(json.dumps(sections))
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("MINDSPORE_DUMP_CONFIG", None)
         if is_own:
             environment["MINDSPORE_DUMP_CONFIG"] = str(config)

@@ -40,9 +40,9 @@ def filled(network: nn.Cell) -> nn.Cell:
     return network
 
 
-def batch(step: int) -> tuple[Tensor, Tensor]:
-    labels = np.random.default_rng(step).integers(0, 10, 4).astype(np.int32)
-    return Tensor(numbers(4, 1, 32, 32, seed=step)), Tensor(labels)
+def batch(step: int, size: int = 4) -> tuple[Tensor, Tensor]:
+    labels = np.random.default_rng(step).integers(0, 10, size).astype(np.int32)
+    return Tensor(numbers(size, 1, 32, 32, seed=step)), Tensor(labels)
 
 
 def report(*groups: Iterable[Tensor]) -> None:
