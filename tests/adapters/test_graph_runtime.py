@@ -16,6 +16,9 @@ import numpy.typing as npt
 import pytest
 
 from opdump.adapters.graph_runtime import (
+    Block,
+    BlockOperator,
+    BlockSlot,
     GraphRun,
     NamedOperator,
     OperatorSelection,
@@ -232,3 +235,74 @@ def test_threads_that_run_at_once_have_steps_of_their_own() -> None:
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(run, range(4))) == [0, 1, 2, 3]
     assert steps.ended == 4
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"saved_data": "statistic"},
+        {"saved_data": "statistic", "statistic_category": ("max", "md5")},
+        {"saved_data": "statistic", "save_kernel_args": True},
+        {"saved_data": "full"},
+        {"saved_data": "statistic", "captures": "overflow"},
+    ],
+)
+def test_a_block_leaves_what_its_operators_leave_one_by_one(plan: dict[str, Any]) -> None:
+    x = np.array([2.0, -1.0, np.nan], np.float32)
+    scaled, counts = x * np.float32(2), np.array([], np.int64)
+    block = Block(
+        [
+            BlockOperator(SCALE),
+            BlockOperator(
+                MUL, (BlockSlot(0, "x", "x:0", 0),), (BlockSlot(0, "product", "", 1), BlockSlot(1, "n", "", 2))
+            ),
+            BlockOperator(
+                SQRT, (BlockSlot(0, "x", "mul:0", 1), BlockSlot(1, "key", "", 3)), (BlockSlot(0, "y", "", 4),)
+            ),
+            BlockOperator(HALVE, (BlockSlot(0, "x", "sqrt:0", 4),), (BlockSlot(0, "y", "", 4),)),
+        ]
+    )
+    arrays = [x, scaled, counts, "key<fry>", np.sqrt(np.abs(scaled)).astype(np.float16)]
+
+    def tensors() -> list[HostTensor | str]:
+        return [each if isinstance(each, str) else HostTensor.of_array(each, stays=True) for each in arrays]
+
+    graphs = ToyGraph(plan), ToyGraph(plan)
+    for step in range(3):
+        together, single = (graph.begin(step, executions=Counter()) for graph in graphs)
+        own, others = tensors(), tensors()
+        for _ in range(2):
+            together.emit_block(block, own)
+            for each in block.operators:
+                if each.operator.skip:
+                    single.skip(each.operator)
+                else:
+                    lives = [[live_tensor(s, a, others[t], source) for s, a, source, t in side] for side in each[1:]]
+                    single.emit(each.operator, *lives)
+        for graph in graphs:
+            graph.recorder.end_step(step)
+    assert graphs[0].recorder.takes_blocks == (plan == {"saved_data": "statistic"})
+    facts = [
+        [
+            (op.op_name, op.step, op.order, op.occurrence, op.stack, op.kernel, op.arguments, op.device_id, op.skip)
+            for op in graph.writer.ops
+        ]
+        for graph in graphs
+    ]
+    assert facts[0] == facts[1]
+    taken = [
+        [
+            (
+                *(each.op.op_name, each.op.step, each.io, each.slot, each.argument, each.source),
+                *(each.dtype, each.shape, each.data_size, each.skip, repr(dict(each.statistics))),
+            )
+            for each in graph.writer.tensors
+        ]
+        for graph in graphs
+    ]
+    assert taken[0] == taken[1]
+    assert graphs[0].recorder.tally.skipped == graphs[1].recorder.tally.skipped
+    assert graphs[0].recorder.tally.executed == graphs[1].recorder.tally.executed
+    assert graphs[0].recorder.verdict == graphs[1].recorder.verdict
+    times = [op.timestamp for op in graphs[0].writer.ops if not op.skip]
+    assert times == sorted(set(times))

@@ -112,10 +112,17 @@ class NumpyReader:
     ) -> list[TensorSnapshot]:
         """What is in each slot of operators that ran one after the other."""
         taken = [*map(self.take, tensors)]
-        return [
-            taken[place].again(ops[number], io, slot, argument, source)
-            for number, io, slot, argument, source, place in slots
-        ]
+        given: set[int] = set()
+        entries = []
+        for number, io, slot, argument, source, place in slots:
+            entry = taken[place]
+            if place in given:
+                entry = entry.again(ops[number], io, slot, argument, source)
+            else:  # the first slot has the snapshot itself
+                given.add(place)
+                entry.belongs(ops[number], io, slot, argument, source)
+            entries.append(entry)
+        return entries
 
     def skip(self, tensor: LiveValue, reason: SkipReason) -> TensorSnapshot:
         """The facts of a tensor whose elements are not to be read."""
