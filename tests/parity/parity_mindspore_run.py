@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from opdump.catalog.catalog import open_dump
+from opdump.commands import main
 from tests.parity import peers, tree
 
 PROGRAMS = Path(__file__).parent / "mindspore_programs"
@@ -147,3 +149,13 @@ def test_every_operator_of_lenet_has_its_line(place: Path) -> None:
     forward = [op for op in ops if "backbone" in op.op_name]
     assert {Path(op.stack[0].file).name for op in forward} == {"shared.py"}
     assert catalog.problems == ()
+
+
+def test_the_two_modes_of_one_program_are_told_from_another_program(place: Path) -> None:
+    """Numbers that graphs give as tensors, shapes of memory, and inputs that hooks do not see are no differences of the program."""
+    graph, pynative = runs("lenet_graph", place), runs("lenet_pynative", place)
+    assert graph.digests[0] != pynative.digests[0], "one prints its gradients, too"
+    done = CliRunner().invoke(main, ["compare", str(graph.opdump), str(pynative.opdump), "--json"])
+    assert json.loads(done.stdout)["verdict"] in ("benign", "identical"), done.output
+    other = CliRunner().invoke(main, ["compare", str(graph.opdump), str(runs("mixed", place).opdump), "--json"])
+    assert json.loads(other.stdout)["verdict"] not in ("benign", "identical"), other.output

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, are_of_two_modes
 from opdump.comparison.trace import has_elements
 
 _OF_NO_VALUE: Final = frozenset(
@@ -28,7 +28,7 @@ def differing(
     side was computed, and what it was computed from is compared.
     """
     one, other = a.op.arguments, b.op.arguments
-    if a.op.kernel != b.op.kernel:
+    if a.op.kernel != b.op.kernel or are_of_two_modes(a, b):
         names: Collection[str] = one.keys() & other.keys()
     else:
         names = one.keys() | other.keys()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+from opdump.graph import PYNATIVE
 from opdump.op_types import bare_name, rows_of
 from opdump.records import OpRecord, TensorRecord
 
@@ -77,6 +78,15 @@ class Node:
             tuple((slot, record.shape) for slot, record in self.inputs.items()),
             tuple((slot, record.shape) for slot, record in self.outputs.items()),
         )
+
+
+def are_of_two_modes(a: Node, b: Node) -> bool:
+    """Whether one ran in compiled code of MindSpore, and the other operator by operator.
+
+    Compiled code has attributes of the graph among its arguments, and shapes of memory where a view has another; of the other some are seen
+    without all of their inputs.
+    """
+    return (a.op.graph_id == PYNATIVE) != (b.op.graph_id == PYNATIVE)
 
 
 def scope_of(op: OpRecord) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 from opdump.adapters.replay import replayer_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
-from opdump.comparison.differences import difference, same_bits
+from opdump.comparison.differences import difference, same_bits, unshaped_difference
 from opdump.comparison.execution import Array, recorded, recorded_inputs
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, are_of_two_modes
 from opdump.comparison.own_errors import in_roundings, rounding_of
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace
@@ -66,7 +66,7 @@ def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
     are_same = True
     for slot, (first, second) in outputs.items():
         record = other.outputs[slot]
-        found = difference(first, second)
+        found = (unshaped_difference if are_of_two_modes(one, other) else difference)(first, second)
         are_same &= not found
         epsilon = rounding_of(record, one.outputs[slot])
         if (

@@ -43,7 +43,7 @@ from opdump.comparison.execution import (
 from opdump.comparison.initial_draws import OTHER_NUMBERS, drawn_otherwise, is_read
 from opdump.comparison.integrity import Integrity, check_integrity, were_left_alike
 from opdump.comparison.lifetimes import lasting, lifetimes
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, are_of_two_modes
 from opdump.comparison.own_errors import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.precision import planted_casts
 from opdump.comparison.ranking import OF_THE_RUN, causes_first, ranked
@@ -245,7 +245,8 @@ class Comparison:
                 self._other_name(one, other, slot)
         self._memory(one, other)
         arguments = differing(one, other, *self.scalars)
-        if one.inputs.keys() != other.inputs.keys() or (one.op.kernel != other.op.kernel and not odd):
+        slots_differ = one.inputs.keys() != other.inputs.keys() and not are_of_two_modes(one, other)
+        if slots_differ or (one.op.kernel != other.op.kernel and not odd):
             odd = odd or {
                 slot: Difference(math.inf, math.inf, math.inf) for slot in one.inputs.keys() ^ other.inputs.keys()
             }

@@ -10,9 +10,11 @@ from functools import cached_property
 from typing import Final
 
 from opdump.catalog.catalog import Catalog
+from opdump.comparison.given_numbers import numbers_apart
 from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.step_rows import StepRows
 from opdump.comparison.value_columns import Columns, columns_of
+from opdump.graph import PYNATIVE
 from opdump.records import OpRecord, TensorRecord
 
 _INPUT: Final = re.compile(r"inputs\d+")
@@ -88,10 +90,14 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
     finals: dict[int, dict[str, TensorRecord]] = {}
     last: dict[str, int] = {}
     """The latest node of each name: a loop runs the same operator several times."""
+    has_compiled = any(run.framework == "mindspore" for run in catalog.runs)
     for execution in catalog.ops(step=step, rank=rank, include_skipped=True):
         if execution.op.skip or not execution.tensors:
             continue
-        inputs, outputs = execution.by_slot()
+        slots, outputs = execution.by_slot()
+        op, inputs = execution.op, slots
+        if has_compiled and op.graph_id != PYNATIVE:
+            op, inputs = numbers_apart(op, slots)
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
             # Inputs of a network have such records too.
             if 0 in outputs and not is_input(execution.op.op_name):
@@ -102,7 +108,7 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
             name, _, output = record.source.rpartition(":")
             if name in last and output.isdigit():
                 makers[slot] = (last[name], int(output))
-        node = Node(len(nodes), execution.op, inputs, outputs, makers)
+        node = Node(len(nodes), op, inputs, outputs, makers)
         last[execution.op.op_name] = node.index
         nodes.append(node)
     return nodes, finals

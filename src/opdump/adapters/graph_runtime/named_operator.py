@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from opdump.records import Frame, Phase, SkipReason
+
+_VALUE: Final = "Parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +27,8 @@ class NamedOperator:
     kernel: str = ""
     skip: SkipReason = ""
     phase: Phase = "forward"
+
+    @property
+    def own_kernel(self) -> str:
+        """What the runtime calls it; nothing of a value that no operator made."""
+        return self.kernel or ("" if self.op_type == _VALUE else self.op_type)

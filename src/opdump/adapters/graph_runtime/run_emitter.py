@@ -143,7 +143,7 @@ class GraphRun:
                 order=order,
                 occurrence=occurrence,
                 phase=each.phase,
-                kernel=each.kernel or each.op_type,
+                kernel=each.own_kernel,
                 stack=each.stack or self._called_at,
                 arguments=each.arguments,
             )
@@ -187,7 +187,7 @@ class GraphRun:
             task_id=operator.task_id,
             occurrence=occurrence,
             phase=operator.phase,
-            kernel=operator.kernel or operator.op_type,
+            kernel=operator.own_kernel,
             stack=operator.stack or self._called_at,
             arguments=operator.arguments,
             skip=skip,

@@ -196,4 +196,4 @@ def _slot(record: TensorRecord, places: dict[str, int]) -> BlockSlot:
 
 
 def _named(op: OpRecord) -> NamedOperator:
-    return NamedOperator(op.op_type, op.op_name, op.task_id, op.arguments, op.stack, op.op_type, phase=op.phase)
+    return NamedOperator(op.op_type, op.op_name, op.task_id, op.arguments, op.stack, phase=op.phase)

@@ -1,0 +1,48 @@
+"""Numbers that compiled code of MindSpore gives its operators as tensors, where PyNative mode gives them as arguments.
+
+BiasAdd   input.2  int64 ()   data-1        the same as an argument: {"2": 0}
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from opdump.errors import CorruptDumpError
+from opdump.graph import CONSTANT_PREFIX
+from opdump.records import OpRecord, TensorRecord
+
+_LONGEST: Final = 16
+
+
+def numbers_apart(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, dict[int, TensorRecord]]:
+    """The operator with numbers that the graph holds among its arguments, by slot, and its other inputs under the slots that they have.
+
+    A number of which the dump has neither elements nor statistics is left out.
+    """
+    numbers = {slot: record for slot, record in inputs.items() if _is_number(record)}
+    if not numbers:
+        return op, inputs
+    values = {str(slot): value for slot, record in numbers.items() if (value := _value(record)) is not None}
+    return (
+        replace(op, arguments={**op.arguments, **values}),
+        {slot: record for slot, record in inputs.items() if slot not in numbers},
+    )
+
+
+def _is_number(record: TensorRecord) -> bool:
+    if not record.source.startswith(CONSTANT_PREFIX) or len(record.shape) > 1:
+        return False
+    return record.shape == () or ("int" in record.dtype and record.shape[0] <= _LONGEST)
+
+
+def _value(record: TensorRecord) -> Any:
+    if record.payload is not None:
+        try:
+            return record.payload.to_host().tolist()
+        except CorruptDumpError:
+            return None  # who reads the records is told
+    value = record.statistics.get("max")
+    if record.shape != () or value is None:
+        return None
+    return bool(value) if record.dtype == "bool" else value
