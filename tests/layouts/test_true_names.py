@@ -72,3 +72,26 @@ def test_mindspores_own_frames_stay_where_there_are_no_others() -> None:
 def test_a_program_below_a_directory_called_mindspore_is_a_program() -> None:
     frame = Frame("/home/someone/mindspore/train.py", 3, "", "y = f(x)")
     assert program_stack([frame]) == (frame,)
+
+
+def test_a_maker_is_found_behind_operators_that_hand_on() -> None:
+    makers = [GraphNode(op_name=f"A/Mul-op{number}", op_type="Mul") for number in range(2)]
+    handing_on = [
+        GraphNode(
+            op_name="A/MakeTuple-op0",
+            op_type="MakeTuple",
+            inputs=(GraphInput("A/Mul-op0:0"), GraphInput("A/Mul-op1:0")),
+            runs_kernel=False,
+        ),
+        GraphNode(
+            op_name="A/Depend-op0",
+            op_type="Depend",
+            inputs=(GraphInput("A/Mul-op1:0"), GraphInput("A/Mul-op0:0")),
+            runs_kernel=False,
+        ),
+    ]
+    given = tuple(map(GraphInput, ("A/MakeTuple-op0:0", "A/MakeTuple-op0:1", "A/Depend-op0:0")))
+    reader = GraphNode(op_name="A/AddN-op0", op_type="AddN", inputs=given)
+    names = TrueNames((), (), Graph(graph_id=0, nodes=(*makers, *handing_on, reader)))
+    found = [names.source(reader, slot) for slot in range(3)]
+    assert found == [GraphInput("A/Mul-op0:0"), GraphInput("A/Mul-op1:0"), GraphInput("A/Mul-op1:0")]

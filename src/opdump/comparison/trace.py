@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.given_numbers import numbers_apart
+from opdump.comparison.graph_inputs import as_read
 from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.step_rows import StepRows
 from opdump.comparison.value_columns import Columns, columns_of
@@ -97,7 +97,7 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
         slots, outputs = execution.by_slot()
         op, inputs = execution.op, slots
         if has_compiled and op.graph_id != PYNATIVE:
-            op, inputs = numbers_apart(op, slots)
+            op, inputs = as_read(op, slots)
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
             # Inputs of a network have such records too.
             if 0 in outputs and not is_input(execution.op.op_name):

@@ -1,4 +1,6 @@
-"""LeNet in GRAPH_MODE: three steps of momentum, with the gradients that the last one used."""
+"""LeNet in GRAPH_MODE: three steps of momentum. `leaky`: with another activation."""
+
+import sys
 
 import mindspore as ms
 from mindspore import nn
@@ -6,7 +8,7 @@ from shared import LeNet, batch, filled, report
 
 ms.set_context(mode=ms.GRAPH_MODE)
 ms.set_device("CPU")
-network = filled(LeNet())
+network = filled(LeNet(0.05 if "leaky" in sys.argv else 0.0))
 loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
 optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
 train = nn.TrainOneStepCell(nn.WithLossCell(network, loss), optimizer)

@@ -9,14 +9,14 @@ from mindspore import Tensor, nn
 
 
 class LeNet(nn.Cell):
-    def __init__(self) -> None:
+    def __init__(self, slope: float = 0.0) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 6, 5, pad_mode="valid", has_bias=True)
         self.conv2 = nn.Conv2d(6, 16, 5, pad_mode="valid", has_bias=True)
         self.fc1 = nn.Dense(400, 120)
         self.fc2 = nn.Dense(120, 84)
         self.fc3 = nn.Dense(84, 10)
-        self.relu = nn.ReLU()
+        self.relu = nn.LeakyReLU(slope) if slope else nn.ReLU()
         self.pool = nn.MaxPool2d(2, 2)
         self.flatten = nn.Flatten()
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from opdump.graph import Graph, GraphInput, GraphNode
 from opdump.layouts.mindspore_sync.names import PARAMETER, sanitise
 
-_LOAD = "Load"
+_TUPLE: Final = "MakeTuple"
+_HANDING_ON: Final = frozenset({"Load", "Depend", _TUPLE})
+"""Operators of MindSpore's graphs that hand on what they are given, and run nothing: a tuple each of its inputs, the others the first."""
 _NUMBERED = re.compile(r"(?P<scope>.*)(?P<number>-op[0-9]+)", re.DOTALL)
 
 
@@ -73,15 +76,16 @@ class TrueNames:
         return node
 
     def source(self, node: GraphNode, slot: int) -> GraphInput | None:
-        """What the graph says of an input of an operator, behind the operators that only load a parameter; None where it says nothing."""
+        """What the graph says of an input of an operator, behind the operators that only hand it on; None where it says nothing."""
         for _ in range(len(self._nodes)):
             if slot >= len(node.inputs):
                 return None
             given = node.inputs[slot]
-            maker = self._nodes.get(given.source.rpartition(":")[0])
-            if maker is None or maker.op_type != _LOAD or maker.runs_kernel:
+            name, _, output = given.source.rpartition(":")
+            maker = self._nodes.get(name)
+            if maker is None or maker.op_type not in _HANDING_ON or maker.runs_kernel or not maker.inputs:
                 return given
-            node, slot = maker, 0
+            node, slot = maker, int(output) if maker.op_type == _TUPLE and output.isdecimal() else 0
         return None
 
 

@@ -5,21 +5,31 @@ BiasAdd   input.2  int64 ()   data-1        the same as an argument: {"2": 0}
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, Final
 
 from opdump.errors import CorruptDumpError
-from opdump.graph import CONSTANT_PREFIX
+from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX
 from opdump.records import OpRecord, TensorRecord
 
 _LONGEST: Final = 16
+_UPDATES: Final = re.compile(r"(?:Sparse)?Apply|Assign|Fused.*(?:Adam|Momentum)|Adam|SGD$|LARS|ScatterUpdate")
+"""Types of operators that write into parameters that they read."""
 
 
-def numbers_apart(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, dict[int, TensorRecord]]:
-    """The operator with numbers that the graph holds among its arguments, by slot, and its other inputs under the slots that they have.
+def as_read(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, dict[int, TensorRecord]]:
+    """The operator with numbers that the graph holds among its arguments, by slot, and what it read under the slots that it has.
 
     A number of which the dump has neither elements nor statistics is left out.
     """
+    if _UPDATES.match(op.op_type) and 0 in inputs:
+        shape = inputs[0].shape
+        inputs = {
+            slot: record
+            for slot, record in inputs.items()
+            if not (record.source.startswith(PARAMETER_PREFIX) and record.shape == shape)
+        }
     numbers = {slot: record for slot, record in inputs.items() if _is_number(record)}
     if not numbers:
         return op, inputs
