@@ -92,7 +92,7 @@ def test_only_what_is_asked_for_is_given_back_by_the_twin() -> None:
     with recorded(selection="kernels", kernels=(KernelPattern.parse("tanh"),)) as recording:
         step({"w": W}, X)
     assert {op.op_type for op in recording.ops(graph_id=1)} >= {"tanh"}
-    assert "dot_general" not in {op.op_type for op in recording.ops(graph_id=1)}
+    assert {"dot_general", "jit"}.isdisjoint({op.op_type for op in recording.ops(graph_id=1)})
     assert recording.recorder.matched_kernels == {"tanh"}
 
 

@@ -160,11 +160,15 @@ class Capture:
         if twin_run is not None and not function.is_told:
             facts = {**facts, "deviation of the twin": self._tell_deviation(function, twin_run, results)}
         tensors = [host_tensor(borrowed(value), stays=False) for value in results]
-        run.emit(
-            self._call_operator(function, facts),
-            inputs if self._selection.wants_inputs else (),
-            _live(tensors, function.result_names) if self._selection.wants_outputs else (),
-        )
+        operator = self._call_operator(function, facts)
+        if operator.skip:
+            run.skip(operator)
+        else:
+            run.emit(
+                operator,
+                inputs if self._selection.wants_inputs else (),
+                _live(tensors, function.result_names) if self._selection.wants_outputs else (),
+            )
         self._emit_updates(function, run, tensors)
 
     @beside_the_program
@@ -239,8 +243,14 @@ class Capture:
                 run.emit(value, (), [live_tensor(0, "", results[result])])
 
     def _call_operator(self, function: Function, facts: Mapping[str, Any]) -> NamedOperator:
+        name = f"Default/{function.name}-jit"
         return NamedOperator(
-            "jit", f"Default/{function.name}-jit", arguments=facts, stack=program_frames(), kernel="jax::jit"
+            "jit",
+            name,
+            arguments=facts,
+            stack=program_frames(),
+            kernel="jax::jit",
+            skip="" if self._selection.selects(name, "jit") else "not selected",
         )
 
     def _run_of(self, function: Function) -> GraphRun:
