@@ -9,7 +9,6 @@ worked out once for each such list of names.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,7 +60,9 @@ class Executions:
         self._rank_id = rank_id
         self._tree: RankTree | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
-        self._emptied: WriterThreads[str] = WriterThreads(_remove_empty, _stays, threads=1, capacity=2**20)
+        self._retired: set[str] = set()
+        """Directories that are being removed."""
+        self._emptied: WriterThreads[str] = WriterThreads(_remove_empty, self._stays, threads=1, capacity=2**20)
 
     @property
     def tree(self) -> RankTree:
@@ -91,29 +92,36 @@ class Executions:
         return self.tree.history(graph_id)
 
     def take(self) -> Iterator[Execution]:
-        """Those that are there; their files are removed once the next one is asked for."""
+        """Those that are there; their files are removed once the next one is asked for.
+
+        The directory of an iteration goes when a later one of the graph is there: MindSpore counts up, and writes into it no more.
+        """
         if not self._root.is_dir():
             return
-        for place in find_places(self._root):
-            if place.step is None:
-                continue
+        places = [place for place in find_places(self._root) if place.step is not None]
+        self._retired &= {place.relative for place in places}
+        places = [place for place in places if place.relative not in self._retired]
+        latest = {(place.net_name, place.graph_id): place.step for place in places}  # which come by step
+        for place in places:
             files = list_files(self._root, place)
             if files.tensors:
                 program = self._program(place, files)
                 yield Execution(place, program, [self._tensor(file) for file in files.tensors])
-                self._remove(place, files)
+                for file in files.tensors:
+                    with suppress(FileNotFoundError):  # it is in the dump by now
+                        os.unlink(f"{self._root}/{file.relative}")
+            if place.step != latest[place.net_name, place.graph_id]:
+                self._retired.add(place.relative)
+                # A file system may take milliseconds to remove a directory that had many files.
+                self._emptied.put(f"{self._root}/{place.relative}", 1)
 
     def close(self) -> None:
-        """Waits until the directories are gone that were read."""
+        """Waits until the directories are gone that nothing is written into any more."""
         self._emptied.stop()
 
-    def _remove(self, place: Place, files: PlaceFiles) -> None:
-        """What was read, and the directory where nothing else is in it: there is one for each iteration."""
-        for file in files.tensors:
-            with suppress(FileNotFoundError):  # it is in the dump by now
-                os.unlink(f"{self._root}/{file.relative}")
-        # A file system may take milliseconds to remove a directory that had many files.
-        self._emptied.put(f"{self._root}/{place.relative}", 1)
+    def _stays(self, directory: str | None, _error: BaseException) -> None:
+        """It is not empty, and looked at again; if it cannot be removed, it is when the process ends."""
+        self._retired.discard(os.path.relpath(directory or self._root, self._root))
 
     def _program(self, place: Place, files: PlaceFiles) -> Program:
         key = (place.net_name, place.graph_id, tuple(_without_stamps(files)))
@@ -165,13 +173,9 @@ def block_of(program: Program, selected: Callable[[OpRecord], bool], excluded: E
 
 
 def _remove_empty(directory: str) -> None:
-    """Of what has come meanwhile nothing is removed."""
-    if set(os.listdir(directory)) <= {MAPPING_NAME}:
-        shutil.rmtree(directory)
-
-
-def _stays(_directory: str | None, _error: BaseException) -> None:
-    """It is removed with all others when the process ends."""
+    with suppress(FileNotFoundError):
+        os.unlink(f"{directory}/{MAPPING_NAME}")
+    os.rmdir(directory)  # which leaves one that is not empty
 
 
 def rank_directories(root: Path) -> list[Path]:
@@ -181,7 +185,12 @@ def rank_directories(root: Path) -> list[Path]:
 
 def has_files(root: Path) -> bool:
     """Whether MindSpore has left something of an execution in the directory of a rank, as a whole or in part."""
-    return any(place.step is not None for place in find_places(root))
+    for place in find_places(root):
+        if place.step is not None:
+            with suppress(FileNotFoundError), os.scandir(root / place.relative) as entries:
+                if any(entry.name != MAPPING_NAME for entry in entries):
+                    return True
+    return False
 
 
 def _without_stamps(files: PlaceFiles) -> Iterator[Any]:
