@@ -37,6 +37,6 @@ optimizer = torch.optim.SGD(network.parameters(), lr=lenet_data.LEARNING_RATE, m
 for images, labels in lenet_data.batches():
     optimizer.zero_grad()
     loss = cross_entropy(network(torch.from_numpy(images)), torch.from_numpy(labels).long())
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     optimizer.step()
     print(f"loss {loss.item():.6f}")

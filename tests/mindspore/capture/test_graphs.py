@@ -162,8 +162,13 @@ def test_operators_are_chosen_by_type_and_by_name(tmp_path: Path) -> None:
 
 def test_a_configuration_of_acl_files_operators_as_devices_do(tmp_path: Path) -> None:
     (tmp_path / "dump").mkdir()
-    dump = {"dump_path": str(tmp_path / "dump"), "dump_mode": "output", "dump_step": "1", "dump_op_switch": "off"}
-    dump["dump_list"] = [{"layer": [f"{SCOPE}/first-Dense/MatMul-op0", f"{SCOPE}/act-ReLU/ReLU-op0"]}]  # type: ignore[assignment]
+    dump = {
+        "dump_path": str(tmp_path / "dump"),
+        "dump_mode": "output",
+        "dump_step": "1",
+        "dump_op_switch": "off",
+        "dump_list": [{"layer": [f"{SCOPE}/first-Dense/MatMul-op0", f"{SCOPE}/act-ReLU/ReLU-op0"]}],
+    }
     (tmp_path / "acl.json").write_text(json.dumps({"dump": dump}))
     run(tmp_path, TRAINING, "-c", "acl.json")
     catalog = open_dump(tmp_path / "dump")

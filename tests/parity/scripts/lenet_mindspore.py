@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 
-class LeNet(nn.Cell):  # type: ignore[misc]
+class LeNet(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 6, 5, pad_mode="valid", has_bias=True)

@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 
-class Residual(nn.Cell):  # type: ignore[misc]
+class Residual(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3, pad_mode="pad", padding=1)
@@ -23,7 +23,7 @@ class Residual(nn.Cell):  # type: ignore[misc]
         return self.out(self.drop(x.mean((2, 3))))
 
 
-class Transformer(nn.Cell):  # type: ignore[misc]
+class Transformer(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(32, 16)
@@ -40,7 +40,7 @@ class Transformer(nn.Cell):  # type: ignore[misc]
         return self.out(x.mean(1))
 
 
-class Recurrent(nn.Cell):  # type: ignore[misc]
+class Recurrent(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.cell = nn.LSTMCell(8, 16)

@@ -47,6 +47,8 @@ class Block:
 
     def _slots(self) -> Iterator[tuple[int, IO, int, str, str, int]]:
         for number, place in enumerate(self.places):
-            for io, slots in (("input", self.operators[place].inputs), ("output", self.operators[place].outputs)):
+            each = self.operators[place]
+            sides: tuple[tuple[IO, Sequence[BlockSlot]], ...] = (("input", each.inputs), ("output", each.outputs))
+            for io, slots in sides:
                 for slot, argument, source, tensor in slots:
-                    yield number, io, slot, argument, source, tensor  # type: ignore[misc]  # a tuple of texts, to mypy
+                    yield number, io, slot, argument, source, tensor

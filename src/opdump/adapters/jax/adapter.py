@@ -13,13 +13,13 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from opdump.adapters.base import Settings
 from opdump.adapters.host import NumpyReader
+from opdump.adapters.late_import import open_once_imported
 from opdump.errors import ConfigError
-from opdump.interpreter.first_import import after_import
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 
@@ -58,13 +58,7 @@ class JaxAdapter:
         Raises ConfigError for what a plan may ask of other frameworks alone.
         """
         _check(recorder.plan)
-        steps = JaxSteps(recorder, settings)
-        with ExitStack() as stack:
-            stack.callback(steps.close)
-            if "jax" in sys.modules:
-                steps.open()
-            else:
-                stack.callback(after_import("jax", lambda _: steps.open()))
+        with open_once_imported("jax", JaxSteps(recorder, settings)) as steps:
             yield steps
 
 

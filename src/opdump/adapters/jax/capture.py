@@ -213,7 +213,7 @@ class Capture:
             for piece in twin_run.pieces():
                 yield piece, piece.memories()
                 del piece  # before the next one begins
-        except Exception as error:  # noqa: BLE001  told as a warning
+        except Exception as error:  # noqa: BLE001  told as a warning: the function itself is still recorded
             self._twin_failed(function, error)
 
     def _blocks_of(self, function: Function, piece: PieceRun, executable: Any) -> Blocks:

@@ -15,14 +15,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from opdump.adapters.base import Settings
 from opdump.adapters.host import NumpyReader
+from opdump.adapters.late_import import open_once_imported
 from opdump.adapters.mindspore.graphs import GraphPieces
 from opdump.adapters.mindspore.pynative.capture import PyNative
 from opdump.errors import ConfigError
-from opdump.interpreter.first_import import after_import
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 
@@ -58,13 +58,7 @@ class MindsporeAdapter:
         Raises ConfigError for what a plan may ask of other frameworks alone.
         """
         _check(recorder.plan)
-        steps = MindsporeSteps(recorder, settings)
-        with ExitStack() as stack:
-            stack.callback(steps.close)
-            if "mindspore" in sys.modules:
-                steps.open()
-            else:
-                stack.callback(after_import("mindspore", lambda _: steps.open()))
+        with open_once_imported("mindspore", MindsporeSteps(recorder, settings)) as steps:
             yield steps
 
 

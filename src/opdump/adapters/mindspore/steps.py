@@ -44,12 +44,6 @@ class Steps:
         return self.step in self._recorder.plan.steps and not self._recorder.is_over
 
     @property
-    def are_over(self) -> bool:
-        """No later step is wanted."""
-        last = self._recorder.plan.steps.last
-        return self._recorder.is_over or (last is not None and self.step > last)
-
-    @property
     def _depth(self) -> int:
         """Networks, gradients, optimizers and compiled calls that run in this thread."""
         return getattr(self._here, "depth", 0)

@@ -215,11 +215,13 @@ class PyNative:
 def _lacks_dispatch() -> str:
     """Why operators cannot be seen one by one with this MindSpore; empty where they can."""
     try:
-        importlib.import_module("mindspore.utils").MsDispatchMode  # noqa: B018
-    except (ImportError, AttributeError):
-        version = importlib.import_module("mindspore").__version__
-        return (
-            f"operators of PyNative mode are not captured: MindSpore {version} has no MsDispatchMode, which came with 2.10; compiled code "
-            "(GRAPH_MODE, @ms.jit) is"
-        )
-    return ""
+        has_mode = hasattr(importlib.import_module("mindspore.utils"), "MsDispatchMode")
+    except ImportError:
+        has_mode = False
+    if has_mode:
+        return ""
+    version = importlib.import_module("mindspore").__version__
+    return (
+        f"operators of PyNative mode are not captured: MindSpore {version} has no MsDispatchMode, which came with 2.10; compiled code "
+        "(GRAPH_MODE, @ms.jit) is"
+    )
