@@ -10,6 +10,7 @@ import pytest
 import opdump
 from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
 from opdump.errors import ConfigError
+from opdump.interpreter.tracebacks import without_own_frames
 from tests.cli.programs import opdump as run_opdump
 from tests.cli.programs import python
 
@@ -88,6 +89,27 @@ def test_an_error_that_opdump_means_is_not_a_defect() -> None:
     error = _raised(meant)
     assert not comes_from_opdump(error)
     assert without_opdump_frames(error).__traceback__ is None
+
+
+def test_an_adapter_takes_out_opdumps_frames_unless_opdump_raised_the_error() -> None:
+    hands_on = "def hand_on(): inner()"
+    for file, expected in (
+        ("/site-packages/tensorflow/execute.py", ["train.py", "execute.py"]),
+        (PACKAGE / "recorder.py", ["train.py", "functions.py", "recorder.py"]),
+    ):
+        inner = _code(file, "def inner(): raise ValueError('wrong')")["inner"]
+        own = _code(PACKAGE / "adapters" / "functions.py", hands_on, inner=inner)["hand_on"]
+        error = _raised(_code("/home/me/train.py", "def train(): own()", own=own)["train"])
+        assert _files(error.with_traceback(without_own_frames(error.__traceback__))) == expected
+
+
+def test_a_traceback_in_a_message_loses_opdumps_frames() -> None:
+    of_opdump = (
+        f'  File "{PACKAGE}/adapters/eager.py", line 144, in call\n    return original(token)\n           ^^^^\n\n'
+    )
+    of_program = '  File "/home/me/train.py", line 4, in mine\n    raise ValueError("mine")\n\n'
+    error = RuntimeError(f"a callback failed\n\n{of_opdump}{of_program}ValueError: mine\n")
+    assert str(without_opdump_frames(error)) == f"a callback failed\n\n{of_program}ValueError: mine\n"
 
 
 PROGRAMS_THAT_FAIL = {

@@ -15,10 +15,11 @@ import linecache
 import os
 import re
 from types import TracebackType
+from typing import Final
 
 from opdump.errors import OpdumpError
+from opdump.interpreter.tracebacks import PACKAGE, innermost, is_own, rebuilt
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # What stands between opdump's frames and below them: PyTorch's way from a dispatch mode to the kernel that it calls.
 _GLUE = (
     os.path.join("torch", "_ops.py"),
@@ -31,15 +32,16 @@ _GLUE = (
 # A line that calls for the program what the program called. What is no Python, or takes no such arguments, raises there.
 _HANDS_ON = re.compile(r"\*args, \*\*kwargs\)|\(\*call\)")
 
+# TensorFlow writes the traceback of a callback of Python into the message of the error that it raises: a frame, its line, and an empty line.
+_OWN_ENTRY: Final = re.compile(rf'^( *)File "{re.escape(PACKAGE)}[^"]*", line .*\n(?:\1 +.*\n)*\n?', re.MULTILINE)
+
 
 def comes_from_opdump(error: BaseException) -> bool:
     """Say whether the error was raised by opdump's code, and not on purpose: a defect of opdump."""
-    innermost = error.__traceback__
-    if innermost is None or isinstance(error, OpdumpError):
+    if error.__traceback__ is None or isinstance(error, OpdumpError):
         return False
-    while innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    return _is_opdump(innermost) and not _hands_on(innermost)
+    raised = innermost(error.__traceback__)
+    return is_own(raised) and not _hands_on(raised)
 
 
 def without_opdump_frames(error: BaseException) -> BaseException:
@@ -52,6 +54,7 @@ def without_opdump_frames(error: BaseException) -> BaseException:
             continue
         seen.add(id(current))
         current.__traceback__ = _strip(current.__traceback__)
+        _clean_message(current)
         pending += [current.__cause__, current.__context__]
         pending += getattr(current, "exceptions", ())  # of an ExceptionGroup, which Python 3.10 does not have
     return error
@@ -61,22 +64,23 @@ def _strip(traceback: TracebackType | None) -> TracebackType | None:
     frames: list[TracebackType] = []
     after_opdump = False
     while traceback is not None:
-        if _is_opdump(traceback):
+        if is_own(traceback):
             after_opdump = True
         elif not (after_opdump and traceback.tb_frame.f_code.co_filename.endswith(_GLUE)):
             after_opdump = False
             frames.append(traceback)
         traceback = traceback.tb_next
-    rebuilt: TracebackType | None = None
-    for frame in reversed(frames):
-        rebuilt = TracebackType(rebuilt, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return rebuilt
-
-
-def _is_opdump(traceback: TracebackType) -> bool:
-    return traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+    return rebuilt(frames)
 
 
 def _hands_on(traceback: TracebackType) -> bool:
     code = traceback.tb_frame.f_code
     return _HANDS_ON.search(linecache.getline(code.co_filename, traceback.tb_lineno)) is not None
+
+
+def _clean_message(error: BaseException) -> None:
+    """Take opdump's frames out of the tracebacks that stand in a message itself, wherever the error keeps it."""
+    error.args = tuple(_OWN_ENTRY.sub("", each) if isinstance(each, str) else each for each in error.args)
+    for name, value in list(vars(error).items()):
+        if isinstance(value, str) and PACKAGE in value:
+            setattr(error, name, _OWN_ENTRY.sub("", value))

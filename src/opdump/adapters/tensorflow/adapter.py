@@ -22,6 +22,7 @@ from opdump.adapters.tensorflow.keras_steps import optimizer_steps
 from opdump.adapters.tensorflow.model_names import KerasModels
 from opdump.adapters.tensorflow.sessions.graph_files import GraphFiles
 from opdump.adapters.tensorflow.sessions.interception import intercept_sessions
+from opdump.adapters.tensorflow.tracebacks import program_tracebacks
 from opdump.adapters.tensorflow.versions import FRAMEWORK, FRAMEWORK_VERSION, device_target
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan
@@ -63,6 +64,7 @@ class TensorflowAdapter:
             filing.callback(capture.close)
             filing.callback(steps.close)
             steps.when_forked = lambda: _leave_to_parent(capture, functions, eager, filing, stack)
+            stack.enter_context(program_tracebacks())
             stack.enter_context(keras_models.watched())
             functions.open()
             stack.callback(functions.close)

@@ -1,0 +1,86 @@
+"""Has errors of TensorFlow show the lines of the program that they show without opdump.
+
+TensorFlow and Keras take their own frames out of the tracebacks of errors, and out of the stacks that graphs keep of their operators, which an
+error tells: so they do with those of opdump.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from tensorflow.python.util import tf_stack
+
+from opdump.adapters.program_code import runs_programs
+from opdump.adapters.replacements import Replacements
+from opdump.adapters.tensorflow.model_names import imported_module
+from opdump.interpreter.tracebacks import without_own_frames
+
+_FILTERS: Final = (
+    "tensorflow.python.util.traceback_utils",
+    "keras.src.utils.traceback_utils",
+    "tf_keras.src.utils.traceback_utils",
+)
+_FILTER: Final = "_process_traceback_frames"
+
+
+@contextmanager
+def program_tracebacks() -> Iterator[None]:
+    """While open, an error in a function of the program shows the lines that it shows without opdump."""
+    replacements = Replacements()
+    for name in _FILTERS:
+        module = imported_module(name)
+        original = getattr(module, _FILTER, None)
+        if original is not None:
+            replacements.replace(module, _FILTER, _around(original))
+    files = _OwnFiles()
+    waiting = tf_stack._source_filter_stacks[tf_stack._get_thread_key()]
+    files.parent = waiting[-1]
+    files.update()
+    waiting.append(files)
+    try:
+        yield
+    finally:
+        # The program may stand within one of its own by now.
+        waiting.remove(files)
+        replacements.restore()
+
+
+class _OwnFiles(tf_stack.StackTraceFilter):  # type: ignore[misc]  # TensorFlow has no types
+    """The files whose frames are left out of the stacks of operators, in the thread that captures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parent: Any = None
+        own = (getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if _is_own(name))
+        self._files = frozenset([*filter(None, own), *_below_program(sys._getframe())])
+
+    def get_filtered_filenames(self) -> frozenset[str]:
+        return self._files | frozenset(self.parent.get_filtered_filenames())
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == "opdump"
+
+
+def _below_program(frame: FrameType | None) -> Iterator[str]:
+    """The files of the frames that run the program, as those of the command line."""
+    below = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        below = below or runs_programs(file)
+        if below:
+            yield file
+        frame = frame.f_back
+
+
+def _around(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def process(traceback: TracebackType | None) -> Any:
+        return original(without_own_frames(traceback))
+
+    return process
