@@ -30,7 +30,7 @@ using opdump::Summary;
 // Giving up the GIL and getting it back costs more than so many bytes take to read.
 constexpr int64_t kReleaseBytes = 256 * 1024;
 
-DType dtype_of(int code) {
+DType dtype_of(int64_t code) {
   if (code < 0 || code >= opdump::kDTypes) {
     throw nb::value_error(("dtype code " + std::to_string(code) + " is not in DTYPE_CODES, which end at " +
                            std::to_string(opdump::kDTypes - 1))
@@ -93,6 +93,8 @@ Summary summary_of_strided(uintptr_t pointer, int code, const nb::tuple& shape, 
                             count);
 }
 
+using Integers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 // Rows that grow by themselves. A row is appended when its summary is complete, under the GIL: threads may share one.
 class SummaryTable {
  public:
@@ -102,6 +104,29 @@ class SummaryTable {
   size_t add_strided(uintptr_t pointer, int code, const nb::tuple& shape, const nb::tuple& strides) {
     return append(summary_of_strided(pointer, code, shape, strides));
   }
+
+  // Nothing is appended where one of the tensors cannot be read.
+  size_t add_all(const Integers& pointers, const Integers& codes, const Integers& counts) {
+    const size_t count = pointers.shape(0);
+    if (codes.shape(0) != count || counts.shape(0) != count) {
+      throw nb::value_error("there must be as many codes and counts as pointers");
+    }
+    std::vector<opdump::Elements> tensors(count);
+    for (size_t i = 0; i < count; ++i) {
+      const auto pointer = static_cast<uintptr_t>(pointers.data()[i]);
+      const int64_t code = codes.data()[i];
+      tensors[i] = {reinterpret_cast<const void*>(pointer), dtype_of(code), counts.data()[i]};
+      require_elements(pointer, counts.data()[i]);
+    }
+    std::vector<Summary> found(count);
+    {
+      const nb::gil_scoped_release released;
+      opdump::summarise_all(tensors.data(), static_cast<int64_t>(count), found.data());
+    }
+    rows_.insert(rows_.end(), found.begin(), found.end());
+    return rows_.size() - count;
+  }
+
   size_t size() const { return rows_.size(); }
   void clear() { rows_.clear(); }
 
@@ -443,6 +468,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<size_t>(), "capacity"_a = 256)
       .def("add", &SummaryTable::add, "pointer"_a, "code"_a, "count"_a)
       .def("add_strided", &SummaryTable::add_strided, "pointer"_a, "code"_a, "shape"_a, "strides_in_elements"_a)
+      .def("add_all", &SummaryTable::add_all, "pointers"_a, "codes"_a, "counts"_a)
       .def("rows", &SummaryTable::rows)
       .def("clear", &SummaryTable::clear)
       .def("__len__", &SummaryTable::size);

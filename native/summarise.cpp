@@ -24,6 +24,10 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Waking another thread costs about 10 us, what 200 KiB take to read, and gains at most half of the rest.
 constexpr int64_t kThreadedBytes = 1024 * 1024;
 
+// Small tensors that a thread takes at once. Each takes some time of its own, what so many bytes take to read.
+constexpr int64_t kGroupBytes = 512 * 1024;
+constexpr int64_t kBytesPerTensor = 2048;
+
 #if defined(OPDUMP_X86_KERNELS)
 bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -213,6 +217,42 @@ Summary summarise(const void* elements, DType dtype, int64_t count) {
   Summation summation{active_instruction_set().chunk[type], static_cast<const char*>(elements), nullptr,
                       kItemSize[type], count};
   return finish(run_all(summation), count, 1);
+}
+
+void summarise_all(const Elements* tensors, int64_t count, Summary* rows) {
+  struct Groups {
+    const Elements* tensors;
+    Summary* rows;
+    std::vector<int64_t> small;  // places among `tensors`
+    std::vector<int64_t> ends;   // of each group, among `small`
+  } groups{tensors, rows, {}, {}};
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const Elements& one = tensors[i];
+    const int64_t size = one.count * kItemSize[static_cast<int>(one.dtype)];
+    if (size >= kThreadedBytes) {
+      rows[i] = summarise(one.elements, one.dtype, one.count);
+      continue;
+    }
+    groups.small.push_back(i);
+    bytes += size + kBytesPerTensor;
+    if (bytes >= kGroupBytes) {
+      groups.ends.push_back(static_cast<int64_t>(groups.small.size()));
+      bytes = 0;
+    }
+  }
+  groups.ends.push_back(static_cast<int64_t>(groups.small.size()));
+  run_parallel(
+      [](void* context, int64_t index) {
+        const Groups& all = *static_cast<const Groups*>(context);
+        const size_t group = static_cast<size_t>(index);
+        for (int64_t i = group == 0 ? 0 : all.ends[group - 1]; i < all.ends[group]; ++i) {
+          const int64_t place = all.small[static_cast<size_t>(i)];
+          const Elements& one = all.tensors[place];
+          all.rows[place] = summarise(one.elements, one.dtype, one.count);
+        }
+      },
+      &groups, static_cast<int64_t>(groups.ends.size()));
 }
 
 Summary summarise_strided(const void* elements, DType dtype, int dimensions, const int64_t* shape,

@@ -90,6 +90,17 @@ void use_instruction_set(const InstructionSet& set);
 // `elements` may be null only when `count` is 0. Alignment is not required.
 Summary summarise(const void* elements, DType dtype, int64_t count);
 
+// Adjacent elements of one tensor.
+struct Elements {
+  const void* elements;
+  DType dtype;
+  int64_t count;
+};
+
+// The same for many tensors, into as many rows. Threads share them: those that are large one by one, the others in
+// groups.
+void summarise_all(const Elements* tensors, int64_t count, Summary* rows);
+
 // Any strides, in elements: negative, zero and overlapping too. `dimensions` <= kMaxDimensions.
 Summary summarise_strided(const void* elements, DType dtype, int dimensions, const int64_t* shape,
                           const int64_t* strides);

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from operator import is_
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.index.schema import NO_SUMMARY
-from opdump.records import FiledTensor, OpRecord, StatisticValue
-from opdump.statistics import SummaryStatistics
+from opdump.records import WITHOUT_KERNEL, FiledTensor, OpRecord, StatisticValue
+from opdump.step_columns import BlockRun, StepColumns, columns_of, statistics_of
 
 Key = tuple[object, ...]
 
@@ -35,6 +33,8 @@ class Pattern:
     """Of each tensor the columns of the index's `signatures` in order, shape and memory as they are."""
     first_operators: tuple[OpRecord, ...]
     """The first operators of this pattern: they keep the identities in `operators` from being given to other objects."""
+    graph_ids: frozenset[int]
+    """Graphs of which something was executed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +53,8 @@ class Batch:
     """The places of tensors without a summary."""
     others: Mapping[int, Mapping[str, StatisticValue]]
     """By a tensor's place, what its summary does not give: digests, statistics of packages; or all statistics of one without a summary."""
+    is_of_one_step: bool
+    """Whether all operators name the same step."""
 
 
 class Batches:
@@ -60,20 +62,55 @@ class Batches:
 
     def __init__(self) -> None:
         self._last: Pattern | None = None
+        self._last_parts: list[Key] = []
+        """What the last batch ran, where it came in columns: equal for one that runs the same."""
 
     def of(self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
+        columns = columns_of(ops, tensors)
+        if columns is not None:
+            return self._of_columns(columns, ops, tensors)
         ops, places = self._with_owners(ops, tensors)
-        last = self._last
-        operators, signatures = operator_keys(ops), signature_keys(tensors)
-        if last is not None and (last.operators, last.places, last.signatures) == (operators, places, signatures):
-            pattern = last
+        pattern = self._pattern(ops, places, tensors)
+        is_of_one_step = len({op.step for op in ops}) <= 1
+        return Batch(pattern, ops, tensors, [op.timestamp for op in ops], *statistics_of(tensors), is_of_one_step)
+
+    def _of_columns(self, columns: StepColumns, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
+        """A batch of which no record is made where it repeats the last."""
+        parts = _keys_of_parts(columns)
+        if parts is None:  # a tensor whose operator was filed before
+            return self.of(*columns.records)
+        if self._last is None or self._last_parts != parts:
+            all_ops, all_tensors = columns.records
+            owned = _with_owners(all_ops, [tensor.op for tensor in all_tensors])
+            pattern = self._pattern(*owned, all_tensors)
+            self._last_parts = parts
         else:
-            pattern = self._last = Pattern(operators, places, signatures, tuple(ops))
-        return Batch(pattern, ops, tensors, [op.timestamp for op in ops], *statistics_of(tensors))
+            pattern = self._last
+        has_summaries = len(columns.bare) < len(columns.summaries)
+        return Batch(
+            pattern,
+            ops,
+            tensors,
+            columns.timestamps,
+            columns.summaries if has_summaries else None,
+            columns.bare,
+            columns.others,
+            is_of_one_step=True,
+        )
+
+    def _pattern(self, ops: Sequence[OpRecord], places: Sequence[int], tensors: Sequence[FiledTensor]) -> Pattern:
+        """The last pattern where these repeat it."""
+        last, self._last_parts = self._last, []
+        operators, signatures = operator_keys(ops), signature_keys(tensors)
+        if last is None or (last.operators, last.places, last.signatures) != (operators, places, signatures):
+            graph_ids = frozenset(op.graph_id for op in ops if op.skip not in WITHOUT_KERNEL)
+            last = self._last = Pattern(operators, places, signatures, tuple(ops), graph_ids)
+        return last
 
     def forget(self) -> None:
         """Give back the memory of the last pattern; the next batch repeats none."""
         self._last = None
+        self._last_parts = []
 
     def _with_owners(
         self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]
@@ -133,29 +170,25 @@ def signature_keys(tensors: Iterable[FiledTensor]) -> list[Key]:
     ]
 
 
-def statistics_of(
-    tensors: Iterable[FiledTensor],
-) -> tuple[NDArray[np.float64] | None, list[int], dict[int, Mapping[str, StatisticValue]]]:
-    """Computes `Batch.summaries`, `bare` and `others`."""
-    summaries: list[tuple[float, ...]] = []
-    bare: list[int] = []
-    others: dict[int, Mapping[str, StatisticValue]] = {}
-    for place, statistics in enumerate([tensor.statistics for tensor in tensors]):
-        if type(statistics) is SummaryStatistics:  # isinstance asks the abstract base class: slow
-            summaries.append(statistics.summary)
-            if statistics.others:
-                others[place] = statistics.others
-        else:
-            summaries.append(NO_SUMMARY)
-            bare.append(place)
-            if statistics:
-                others[place] = statistics
-    if len(bare) == len(summaries):
-        return None, bare, others
-    width = len(NO_SUMMARY)
-    # numpy takes four times as long from a list of tuples.
-    numbers = np.fromiter(chain.from_iterable(summaries), np.float64, count=len(summaries) * width)
-    return numbers.reshape(-1, width), bare, others
+def _keys_of_parts(columns: StepColumns) -> list[Key] | None:
+    """Equal for steps that differ in time stamps and statistics alone; None where a tensor's operator is not in the step."""
+    singles = [
+        (op, start + place)
+        for part, start in zip(columns.parts, columns.op_starts, strict=False)
+        if not isinstance(part, BlockRun)
+        for place, op in enumerate(part.ops)
+    ]
+    places = {id(op): place for op, place in singles}
+    keys: list[Key] = []
+    for part in columns.parts:
+        if isinstance(part, BlockRun):
+            keys.append(part.key)
+            continue
+        owners = [places.get(id(tensor.op)) for tensor in part.tensors]
+        if None in owners:
+            return None
+        keys.append((operator_keys(part.ops), signature_keys(part.tensors), owners))
+    return keys
 
 
 def _with_owners(ops: Sequence[OpRecord], owners: Sequence[OpRecord]) -> tuple[Sequence[OpRecord], Sequence[int]]:

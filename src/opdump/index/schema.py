@@ -18,7 +18,6 @@ before had instead goes to `SCHEMAS`: dumps that are there stay readable.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable
 from typing import Final
@@ -29,9 +28,6 @@ APPLICATION_ID: Final = 0x6F706475  # "opdu"
 
 SUMMARY: Final = struct.Struct("<11d")
 """A summary in a blob: the fields of `kernels.SUMMARY_FIELDS` in order."""
-
-NO_SUMMARY: Final = (math.nan,) + (0.0,) * 10
-"""Stands in `batches.summaries` for a tensor without a summary: a summary's count is a number."""
 
 OPERATOR_FIELDS: Final = (
     *("op_type", "op_name", "net_name", "graph_id", "rank_id", "device_id", "task_id", "stream_id"),

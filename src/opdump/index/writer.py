@@ -32,13 +32,11 @@ from opdump.index.batch import (
     Pattern,
     operator_keys,
     signature_keys,
-    statistics_of,
 )
 from opdump.index.opening import address_of, check_files, check_schema
 from opdump.index.schema import (
     APPLICATION_ID,
     INDEX_NAME,
-    NO_SUMMARY,
     SCHEMA_VERSION,
     SUMMARY,
     TABLES,
@@ -49,6 +47,7 @@ from opdump.index.values import memory_text
 from opdump.records import FiledTensor, Frame, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
 from opdump.sink.failures import reason_of, remedy_for
 from opdump.sink.open_directories import link_error
+from opdump.step_columns import NO_SUMMARY, statistics_of
 
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
 _PATIENCE_SECONDS = 60.0
@@ -149,7 +148,9 @@ class IndexWriter:
         self._forget_if_many()
         pattern, others = batch.pattern, batch.others
         timestamps = json.dumps(batch.timestamps)
-        extras = [place for place, file in enumerate(files) if file is not None or others.get(place)]
+        extras: Sequence[int] = ()
+        if others or files.count(None) < len(files):  # most often neither: a step has thousands of tensors
+            extras = [place for place, file in enumerate(files) if file is not None or others.get(place)]
         if batch.summaries is not None:
             summaries = _blob(batch.summaries)
         elif may_lack_summaries(len(files), timestamps, len(extras)):

@@ -243,6 +243,18 @@ class SummaryTable:
         self._rows.append(_summary_of_strided(pointer, code, shape, strides_in_elements))
         return len(self._rows) - 1
 
+    def add_all(self, pointers: NDArray[np.int64], codes: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
+        """`add` for many tensors, whose rows follow one another; the number of the first.
+
+        ValueError unless the three are as long, and nothing is added where one of the tensors cannot be read.
+        """
+        if not len(pointers) == len(codes) == len(counts):
+            raise ValueError("there must be as many codes and counts as pointers")
+        given = zip(pointers.tolist(), codes.tolist(), counts.tolist(), strict=True)
+        found = [_summary_of(*each) for each in given]
+        self._rows += found
+        return len(self._rows) - len(found)
+
     def rows(self) -> NDArray[np.float64]:
         """A copy of the rows, (n, 11), columns as in SUMMARY_FIELDS."""
         return np.array(self._rows, np.float64).reshape(-1, len(SUMMARY_FIELDS))

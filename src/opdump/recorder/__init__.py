@@ -18,14 +18,13 @@ from opdump.recorder.operator_recorder import OperatorRecorder
 from opdump.recorder.overflow_recorder import DataOverflowDetector, OverflowDetector, OverflowRecorder
 from opdump.recorder.own_errors import beside_the_program, failure_text
 from opdump.recorder.recorder import Recorder
-from opdump.recorder.snapshots import BlockTensor, Elements, Live, LiveTensor, Reader, TensorSnapshot
+from opdump.recorder.snapshots import Elements, Live, LiveTensor, Reader, TensorSnapshot
 from opdump.recorder.tally import GAPS
 from opdump.recorder.watch_recorder import WatchRecorder
 from opdump.recorder.writers import StepWriter, SupportsMetadata, SupportsOperatorFiles, SupportsTensorFiles
 
 __all__ = [
     "GAPS",
-    "BlockTensor",
     "Elements",
     "FailureRecorder",
     "Live",

@@ -22,8 +22,8 @@ from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
 from opdump.checks.watchpoints import Measured, Targets, Watchpoint, WatchpointChecker, in_order_of_time
 from opdump.configs.shared.watchpoints import watchpoints_of
 from opdump.plan import DumpPlan
-from opdump.recorder.snapshots import Elements, LiveTensor, Reader, SupportsElements, TensorSnapshot
-from opdump.records import IO, OpRecord, TensorRecord, record_of
+from opdump.recorder.snapshots import Elements, LiveTensor, Reader, SupportsElements
+from opdump.records import IO, FiledTensor, OpRecord, TensorRecord, record_of
 from opdump.statistics import SummaryStatistics
 
 _Place = tuple[int, IO, int]
@@ -101,7 +101,7 @@ class LiveChecks:
             _measure(*each)
         reader.clear()
 
-    def end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[TensorSnapshot]) -> None:
+    def end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> None:
         """Takes the operators of a step, or of a part of it, in execution order, with all their tensors and statistics."""
         if not self._has_failed:
             with self._beside_the_program():
@@ -119,7 +119,7 @@ class LiveChecks:
             self._taken.clear()
             self._checked.problems.append(f"the checks ended in step {self._step}: {type(error).__name__}: {error}")
 
-    def _end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[TensorSnapshot]) -> None:
+    def _end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> None:
         if self._of_elements is not None:
             self._finish(self._of_elements)
         if step != self._step:
@@ -131,7 +131,7 @@ class LiveChecks:
                 histories=self._histories,
             )
             self._step = step
-        of_op: dict[int, list[TensorSnapshot]] = {}
+        of_op: dict[int, list[FiledTensor]] = {}
         for tensor in tensors:
             if not tensor.skip:
                 of_op.setdefault(id(tensor.op), []).append(tensor)
@@ -139,7 +139,7 @@ class LiveChecks:
             if not op.skip:
                 self._observe(op, of_op.get(id(op), []))
 
-    def _observe(self, op: OpRecord, tensors: Sequence[TensorSnapshot]) -> None:
+    def _observe(self, op: OpRecord, tensors: Sequence[FiledTensor]) -> None:
         checks = self._checks
         assert checks is not None, "a step is open"
         records = [record_of(tensor) for tensor in tensors]

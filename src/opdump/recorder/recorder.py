@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from opdump.checks.checked import Checked
 from opdump.errors import OpdumpError
 from opdump.graph import Graph, GraphBuilder, GraphValue
@@ -25,7 +28,6 @@ from opdump.recorder.guarded import guarded
 from opdump.recorder.live_checks import LiveChecks
 from opdump.recorder.own_errors import cut_short, failure_text, once_more, stopped_by, told_where_it_stops
 from opdump.recorder.snapshots import (
-    BlockTensor,
     Live,
     LiveTensor,
     Reader,
@@ -34,12 +36,22 @@ from opdump.recorder.snapshots import (
     TensorSnapshot,
     settle,
 )
+from opdump.recorder.step_parts import (
+    TakenPart,
+    all_ops,
+    changed_run,
+    count_tensors,
+    merged,
+    records_of_step,
+    steps_of,
+)
 from opdump.recorder.tally import Tally
 from opdump.recorder.tensor_files import TensorFiles
 from opdump.recorder.verdict import Lookout
 from opdump.recorder.writers import StepWriter, SupportsGraphFiles, SupportsHistory
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics
+from opdump.step_columns import BlockRun, OperatorSequence, Singles
 from opdump.verdict import Verdict
 
 _LOG = logging.getLogger("opdump")
@@ -91,8 +103,11 @@ class Recorder:
         """The same reader where it takes all tensors of a side at once."""
         self._blocks_of = reader if isinstance(reader, SupportsBlocks) else None
         """The same reader where it takes all tensors of many operators at once, and nobody looks at them one by one."""
-        if self._checks is not None or plan.save_kernel_args:
+        if self._checks is not None or plan.save_kernel_args or self._statistics.of_summary:
             self._blocks_of = None
+        self._parts: list[TakenPart] = []
+        """What was recorded of the step before `_ops` and `_entries`."""
+        self._ops_in_parts = 0
         self._ops: list[OpRecord] = []
         self._counted: Counter[SkipReason] = Counter()
         self._entries: list[TensorSnapshot] = []
@@ -168,7 +183,7 @@ class Recorder:
         if self.is_over:
             return op
         with self._lock:
-            if len(self._ops) >= MOST_OPS:
+            if self._ops_in_parts + len(self._ops) >= MOST_OPS:
                 self.end_step(op.step)
             self._ops.append(op)
             if inputs and self.plan.inputs:
@@ -190,15 +205,33 @@ class Recorder:
         return self._files_tensors and self._blocks_of is not None and self._blocks_of.takes_blocks
 
     @told_where_it_stops
-    def take_block(self, ops: Sequence[OpRecord], slots: Sequence[BlockTensor], tensors: Sequence[Any]) -> None:
-        """Reads what operators read and wrote that have run one after the other; `slots` name their tensors by place among `tensors`."""
+    def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> None:
+        """Reads what operators read and wrote that have run one after the other; their slots name tensors by place among `tensors`."""
         if self.is_over or self._blocks_of is None:
             return
         with self._lock:
-            if len(self._ops) >= MOST_OPS:
-                self.end_step(ops[0].step)
-            self._ops += ops
-            self._entries += self._blocks_of.take_block(ops, slots, tensors)
+            if self._ops_in_parts + len(self._ops) >= MOST_OPS:
+                self.end_step(step)
+            facts, rows = self._blocks_of.take_block(tensors)
+            pattern = sequence.pattern(facts)
+            run = BlockRun(pattern, step, timestamps, rows[pattern.tensor_places])
+            parts, count = [*self._all_parts(), run], self._ops_in_parts + len(self._ops) + len(timestamps)
+            self._forget_records()
+            self._parts, self._ops_in_parts = parts, count
+
+    @told_where_it_stops
+    def read_ahead(self, tensors: Any) -> None:
+        """Reads tensors that `take_block` is given later, when their memory is gone."""
+        if self._blocks_of is not None and not self.is_over:
+            with self._lock:
+                self._blocks_of.take_ahead(tensors)
+
+    def _all_parts(self) -> list[TakenPart]:
+        """All that is recorded and not filed."""
+        return [*self._parts, Singles(self._ops, self._entries)] if self._ops or self._entries else self._parts
+
+    def _forget_records(self) -> None:
+        self._parts, self._ops_in_parts, self._ops, self._entries = [], 0, [], []
 
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
@@ -215,7 +248,7 @@ class Recorder:
     def defer(self) -> None:
         """From now on nobody knows yet which step the operators belong to: keeps their files back until `release`."""
         with self._lock:
-            self.is_deferring = not self._ops and not self._counted and not self.is_over
+            self.is_deferring = not self._all_parts() and not self._counted and not self.is_over
 
     @told_where_it_stops
     def release(self) -> None:
@@ -234,16 +267,25 @@ class Recorder:
             self.release()
 
     def _change_ops(self, change: Callable[[OpRecord], OpRecord]) -> None:
-        changed = {id(op): change(op) for op in self._ops}
-        self._ops = [changed[id(op)] for op in self._ops]
-        for entry in self._entries:
-            entry.op = changed.get(id(entry.op), entry.op)
+        parts, count = self._all_parts(), self._ops_in_parts + len(self._ops)
+        singles = merged(parts)
+        found = {id(op): change(op) for op in singles.ops}
+        for entry in singles.tensors:
+            entry.op = found.get(id(entry.op), entry.op)
+        self._forget_records()
+        self._parts = [
+            replace(part, ops=[found[id(op)] for op in part.ops])
+            if isinstance(part, Singles)
+            else changed_run(part, change)
+            for part in parts
+        ]
+        self._ops_in_parts = count
 
     def discard(self) -> None:
         """The held operators belong to no step that is dumped: nothing of them was filed yet."""
         with self._lock:
             self.is_deferring = False
-            self._ops, self._entries = [], []
+            self._forget_records()
             self._files.forget_tensors()
             self._counted = Counter()
             self.reader.clear()
@@ -252,7 +294,7 @@ class Recorder:
         """Counts and lists an operator that leaves no data (`op.skip` says why)."""
         if self.is_over:
             return
-        if len(self._ops) >= MOST_OPS:
+        if self._ops_in_parts + len(self._ops) >= MOST_OPS:
             self.end_step(op.step)
         self._ops.append(op)
 
@@ -291,27 +333,30 @@ class Recorder:
                 self.when_filed()
 
     def _end_step(self, step: int) -> None:
-        if not self._ops and not self._entries and not self._counted:
+        if not self._all_parts() and not self._counted:
             return
         self.place()
         self.reader.finish_step()
         self._files.write_all()  # where this fails, nothing is left below
-        ops, entries = self._ops, self._entries
+        parts, counted = self._all_parts(), self._counted
+        singles, runs = merged(parts), [part for part in parts if isinstance(part, BlockRun)]
         if len(self.names_seen) < MOST_NAMES:
-            self.names_seen.update([(op.op_name, op.op_type) for op in ops])
-        counted = self._counted
-        settle(self.reader, entries, self._statistics)
-        steps = {op.step for op in ops}
-        steps.update([entry.op.step for entry in entries])
+            self.names_seen.update([(op.op_name, op.op_type) for op in singles.ops])
+            for run in runs:
+                self.names_seen.update(run.pattern.names)
+        settle(self.reader, singles.tensors, self._statistics)
+        summaries = self._blocks_of.block_summaries() if runs and self._blocks_of is not None else None
+        steps = steps_of(parts)
         if counted:
             steps.add(step)
         # Only now: what stops this before leaves them to be filed later, or to be counted as lost.
-        self._ops, self._entries, self._counted = [], [], Counter()
+        self._forget_records()
+        self._counted = Counter()
         try:
-            self._write_steps(step, steps, ops, entries, counted)
+            self._write_steps(step, steps, parts, summaries, counted)
         except BaseException as error:
             # Ctrl-C, or a failure that is to stop the program: what was to be filed is in nobody's hands now.
-            self.tally.lost(ops, len(entries))
+            self.tally.lost(all_ops(parts), count_tensors(parts))
             self.tally.left_out(counted)
             self.failure = self.failure or cut_short(self.plan.path, step, error)
             raise
@@ -319,30 +364,27 @@ class Recorder:
         self._files.end_step()
         self.tally.left_out(counted)
         if self.is_over:
-            self.tally.lost(ops, len(entries))
+            self.tally.lost(all_ops(parts), count_tensors(parts))
             return
-        self._filed_ops = len(ops) + counted.total()
-        self._count(steps, ops, entries)
+        self._filed_ops = len(singles.ops) + sum(len(run.timestamps) for run in runs) + counted.total()
+        self._count(steps, singles.ops, singles.tensors)
+        for run in runs:
+            self.tally.filed_block(run.pattern)
         self._graphs.write_grown()
 
     def _write_steps(
         self,
         step: int,
         steps: set[int],
-        ops: Sequence[OpRecord],
-        entries: Sequence[TensorSnapshot],
+        parts: Sequence[TakenPart],
+        summaries: npt.NDArray[np.float64] | None,
         counted: Counter[SkipReason],
     ) -> None:
         for number in sorted(steps):
-            ran, kept = ops, entries
-            if len(steps) > 1:
-                # Threads share one count of steps: what another thread ran belongs to the step that it was in.
-                ran = [op for op in ops if op.step == number]
-                kept = [entry for entry in entries if entry.op.step == number]
+            ran, kept, files = records_of_step(parts, number, is_only=len(steps) == 1, summaries=summaries)
             self._lookout.end_step(number, ran, kept)
             if self._checks is not None:
                 self._checks.end_step(number, ran, kept)
-            files = [entry.file for entry in kept]
             self._writer.write_step(number, ran, kept, files, counted if number == step else {})
 
     def unmatched_kernels(self) -> list[str]:
@@ -392,9 +434,11 @@ class Recorder:
 
     def _lose(self) -> None:
         """What is recorded of the step and not filed is counted as lost."""
-        self.tally.lost(self._ops, len(self._entries))
+        parts = self._all_parts()
+        self.tally.lost(all_ops(parts), count_tensors(parts))
         self.tally.left_out(self._counted)
-        self._ops, self._entries, self._counted = [], [], Counter()
+        self._forget_records()
+        self._counted = Counter()
         self._files.forget()
         self.reader.clear()
 

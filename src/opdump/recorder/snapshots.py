@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 
 from opdump.kernels import Summary
 from opdump.records import IO, HostPayload, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, record_of
 from opdump.statistics import ElementStatistics, Extremes, SummaryStatistics
+from opdump.step_columns import TensorFacts
 
 _new = object.__new__
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
@@ -229,10 +231,6 @@ class SupportsSides(Protocol):
         """Appends what it reads to `entries`, without elements; False, and nothing read, where it has to read elements."""
 
 
-BlockTensor = tuple[int, IO, int, str, str, int]
-"""A slot of an operator of a block: the place of the operator, io, slot, argument, source, and the place of the tensor."""
-
-
 @runtime_checkable
 class SupportsBlocks(Protocol):
     """A reader that can take what many operators read and wrote in one call."""
@@ -241,10 +239,17 @@ class SupportsBlocks(Protocol):
     def takes_blocks(self) -> bool:
         """Whether it takes nothing but summaries."""
 
-    def take_block(
-        self, ops: Sequence[OpRecord], slots: Sequence[BlockTensor], tensors: Sequence[Any]
-    ) -> list[TensorSnapshot]:
-        """What is in each slot. Tensors are read once, also where several slots name them."""
+    def take_block(self, tensors: Any) -> tuple[Sequence[TensorFacts], npt.NDArray[np.intp]]:
+        """What is known of each tensor, and the row of its summary in `block_summaries`, -1 where it has none.
+
+        Tensors are read once, also where several slots or blocks have them.
+        """
+
+    def take_ahead(self, tensors: Any) -> None:
+        """Reads tensors that `take_block` is given later, when their memory is gone."""
+
+    def block_summaries(self) -> npt.NDArray[np.float64]:
+        """The summaries of the step so far, (n, 11); the last row is NO_SUMMARY."""
 
 
 class Live(NamedTuple):

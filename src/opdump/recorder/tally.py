@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from opdump.plan import StepSet
 from opdump.recorder.snapshots import TensorSnapshot
 from opdump.records import OpRecord, SkipReason
+from opdump.step_columns import BlockPattern
 
 GAPS: frozenset[SkipReason] = frozenset(
     {"no storage", "unsupported layout", "opaque", "device graph", "not observed", "not written"}
@@ -43,6 +44,14 @@ class Tally:
         self.tensors += len(entries) - len(left_out)
         self.steps.extend(sorted(step for step in steps - self._known_steps if step in self._wanted))
         self._known_steps.update(steps)
+
+    def filed_block(self, pattern: BlockPattern) -> None:
+        """The same for a run of a block, in a step that `filed` was told of."""
+        ran = pattern.op_types.total() - pattern.op_types[_VALUE]
+        self.executed += ran
+        self.captured += ran
+        self.tensors_skipped.update(pattern.left_out)
+        self.tensors += len(pattern.tensor_places) - pattern.left_out.total()
 
     def left_out(self, reasons: Counter[SkipReason]) -> None:
         """So many operators left no data, and are not listed."""

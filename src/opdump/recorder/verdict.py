@@ -19,6 +19,7 @@ from opdump.checks.origins import PARAMETER, ObservedTensor, Origins
 from opdump.plan import Mode
 from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics
+from opdump.step_columns import StepColumns, columns_of
 from opdump.verdict import Verdict, VerdictKind
 
 _FLOATING: Final = ("float", "bfloat", "complex")
@@ -64,8 +65,14 @@ class Lookout:
         if not self._mode.files_selected:
             self._look_at_files(step, ops)
             return
-        not_finite_in = self._look(tensors)
-        writing = {op_type for op_type in {op.op_type for op in ops} if writes_variable(op_type)}
+        columns = columns_of(ops, tensors)
+        if columns is None:
+            not_finite_in = self._look(tensors)
+            op_types: Iterable[str] = {op.op_type for op in ops}
+        else:
+            not_finite_in = self._look_at_columns(columns)
+            op_types = columns.op_types
+        writing = {op_type for op_type in op_types if writes_variable(op_type)}
         if not not_finite_in and not writing:
             return
         # Of all others, their tensors say nothing: steps with a mask of -Inf are many.
@@ -100,6 +107,16 @@ class Lookout:
                     self._tensors += 1
                 elif tensor.dtype.startswith(_FLOATING):
                     self._not_looked += 1
+        return found
+
+    def _look_at_columns(self, columns: StepColumns) -> set[int]:
+        """`_look`, which makes the records of a step with NaN or infinities alone."""
+        self._tensors += len(columns.summaries) - len(columns.bare)
+        found = self._look([columns.tensor(place) for place in columns.bare])
+        places = columns.not_finite
+        if places:
+            tensors = columns.tensors
+            found.update(id(tensors[place].op) for place in places)
         return found
 
     def _look_at_files(self, step: int, ops: Iterable[OpRecord]) -> None:

@@ -7,11 +7,17 @@ run.emit_block(block, tensors)       # tensors[0] is what relu read, tensors[1] 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import add
+from typing import Final, NamedTuple
 
 from opdump.adapters.graph_runtime.named_operator import NamedOperator
-from opdump.records import IO, SkipReason
+from opdump.records import IO, Frame, OpRecord, SkipReason
+from opdump.step_columns import OperatorSequence
+
+MOST_RECORDS: Final = 50_000
+"""Of the operators of one block, prepared for the places of a step at which it runs: a loop runs it many times."""
 
 
 class BlockSlot(NamedTuple):
@@ -44,6 +50,68 @@ class Block:
         self.skipped: Counter[SkipReason] = Counter(each.operator.skip for each in operators if each.operator.skip)
         self.is_known = not self.skipped
         """Whether those that leave no data are listed already."""
+        self._names = [each.op_name for each in self.ran]
+        seen: Counter[str] = Counter()
+        self._before: list[int] = []
+        """How often each has run in the block before."""
+        for name in self._names:
+            self._before.append(seen[name])
+            seen[name] += 1
+        self._sequences: dict[tuple[object, ...], _Known] = {}
+
+    def sequence(
+        self,
+        numbers: Sequence[int] | None,
+        executions: dict[str, int],
+        called_at: tuple[Frame, ...],
+        *,
+        net_name: str,
+        graph_id: int,
+        device_id: int,
+    ) -> OperatorSequence:
+        """Those that leave data, as they run now: the same object where all of it is what it was in another step.
+
+        `numbers` are the orders of all operators, None where those are their places in the graph; `executions` counts how often operators
+        have run in the step, by name, and is brought up to date.
+        """
+        occurrences = [*map(executions.get, self._names, repeat(0))]
+        if len(self._names) > 1:
+            occurrences = [*map(add, occurrences, self._before)]
+        key = (net_name, graph_id, device_id, numbers[0] if numbers else -1, occurrences[0] if occurrences else 0)
+        known = self._sequences.get(key)
+        if (
+            known is None
+            or known.numbers != numbers
+            or known.occurrences != occurrences
+            or known.called_at is not called_at
+        ):
+            while len(self._sequences) * len(self.ran) > MOST_RECORDS:
+                del self._sequences[next(iter(self._sequences))]
+            orders = [each.task_id for each in self.ran] if numbers is None else [numbers[at] for at in self.places]
+            ops = [
+                OpRecord(
+                    each.op_type,
+                    each.op_name,
+                    0,
+                    0,
+                    net_name,
+                    graph_id,
+                    device_id=device_id,
+                    task_id=each.task_id,
+                    order=order,
+                    occurrence=occurrence,
+                    phase=each.phase,
+                    kernel=each.own_kernel,
+                    stack=each.stack or called_at,
+                    arguments=each.arguments,
+                )
+                for each, order, occurrence in zip(self.ran, orders, occurrences, strict=True)
+            ]
+            executed = {name: occurrence + 1 for name, occurrence in zip(self._names, occurrences, strict=True)}
+            known = _Known(OperatorSequence(ops, self.slots), numbers, occurrences, called_at, executed)
+            self._sequences[key] = known
+        dict.update(executions, known.executed)
+        return known.sequence
 
     def _slots(self) -> Iterator[tuple[int, IO, int, str, str, int]]:
         for number, place in enumerate(self.places):
@@ -52,3 +120,12 @@ class Block:
             for io, slots in sides:
                 for slot, argument, source, tensor in slots:
                     yield number, io, slot, argument, source, tensor
+
+
+class _Known(NamedTuple):
+    sequence: OperatorSequence
+    numbers: Sequence[int] | None
+    occurrences: Sequence[int]
+    called_at: tuple[Frame, ...]
+    executed: Mapping[str, int]
+    """How often each has run afterwards."""

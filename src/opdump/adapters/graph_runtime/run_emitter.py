@@ -108,7 +108,16 @@ class GraphRun:
         Where the recorder takes blocks, what the operators of one run have in common is done once for all of them.
         """
         if block.is_known and self.recorder.takes_blocks:
-            self.recorder.take_block(self._records(block), block.slots, tensors)
+            order = self._order
+            sequence = block.sequence(
+                None if order is None else list(islice(order, len(block.operators))),
+                self._executions,
+                self._called_at,
+                net_name=self._net_name,
+                graph_id=self._graph_id,
+                device_id=self._device_id,
+            )
+            self.recorder.take_block(sequence, self.step, self._emitter.timestamps(len(block.ran)), tensors)
             self.count_skipped(block.skipped)
             return
         for each in block.operators:
@@ -119,38 +128,6 @@ class GraphRun:
             else:
                 self.emit(each.operator, _lives(each.inputs, tensors), _lives(each.outputs, tensors))
         block.is_known = True
-
-    def _records(self, block: Block) -> list[OpRecord]:
-        ran, executions = block.ran, self._executions
-        occurrences = [executions.get(each.op_name, 0) for each in ran]
-        executions.update({each.op_name: occurrence + 1 for each, occurrence in zip(ran, occurrences, strict=True)})
-        if self._order is None:
-            orders = [each.task_id for each in ran]
-        else:
-            numbers = list(islice(self._order, len(block.operators)))
-            orders = [numbers[place] for place in block.places]
-        step, net_name, graph_id, device_id = self.step, self._net_name, self._graph_id, self._device_id
-        return [
-            OpRecord(
-                each.op_type,
-                each.op_name,
-                timestamp,
-                step,
-                net_name,
-                graph_id,
-                device_id=device_id,
-                task_id=each.task_id,
-                order=order,
-                occurrence=occurrence,
-                phase=each.phase,
-                kernel=each.own_kernel,
-                stack=each.stack or self._called_at,
-                arguments=each.arguments,
-            )
-            for each, timestamp, order, occurrence in zip(
-                ran, self._emitter.timestamps(len(ran)), orders, occurrences, strict=True
-            )
-        ]
 
     def skip(self, operator: NamedOperator, reason: SkipReason = "") -> None:
         """Lists an operator that leaves no data, the first time; then counts it. The reason is its own where none is given."""

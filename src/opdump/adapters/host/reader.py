@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.adapters.host.element_types import widened_elements
+from opdump.adapters.host.host_columns import NOT_READ, ChosenTensors, facts_of
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
 from opdump.plan import DumpPlan
-from opdump.recorder import BlockTensor, Elements, TensorSnapshot
-from opdump.records import OpRecord, SkipReason
+from opdump.recorder import Elements, TensorSnapshot
+from opdump.records import SkipReason
 from opdump.statistics import ElementStatistics, Extremes, device_extremes, has_device_extremes
+from opdump.step_columns import NO_SUMMARY, TensorFacts
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -56,6 +58,8 @@ class NumpyReader:
         self._fixed = SummaryTable(256)
         """Summaries of what is the same in every run; never cleared."""
         self._fixed_summaries: list[Summary] = []
+        self._kept: list[npt.NDArray[np.float64]] = []
+        """Summaries that were taken before the step, or this part of it, began."""
         self._generation = 0
         self._device_extremes = device_extremes and statistics
         self._hosts: dict[int, HostTensor] = {}
@@ -107,22 +111,52 @@ class NumpyReader:
         """Whether it takes nothing but summaries."""
         return self._statistics and not (self._elements or self._element_statistics or self._device_extremes)
 
-    def take_block(
-        self, ops: Sequence[OpRecord], slots: Sequence[BlockTensor], tensors: Sequence[LiveValue]
-    ) -> list[TensorSnapshot]:
-        """What is in each slot of operators that ran one after the other."""
-        taken = [*map(self.take, tensors)]
-        given: set[int] = set()
-        entries = []
-        for number, io, slot, argument, source, place in slots:
-            entry = taken[place]
-            if place in given:
-                entry = entry.again(ops[number], io, slot, argument, source)
-            else:  # the first slot has the snapshot itself
-                given.add(place)
-                entry.belongs(ops[number], io, slot, argument, source)
-            entries.append(entry)
-        return entries
+    def take_block(self, tensors: Sequence[LiveValue]) -> tuple[Sequence[TensorFacts], npt.NDArray[np.intp]]:
+        """What is known of each tensor, and the row of its summary in `block_summaries`, -1 where it has none."""
+        if isinstance(tensors, ChosenTensors):
+            return tensors.choice.facts, self._rows_of(tensors)
+        hosts = [each if isinstance(each, str) else _host_tensor(each) for each in tensors]
+        facts = tuple(map(facts_of, hosts))
+        rows = [
+            -1 if each.skip or isinstance(host, str) else self._row_of(host)
+            for host, each in zip(hosts, facts, strict=True)
+        ]
+        return facts, np.array(rows, np.intp)
+
+    def take_ahead(self, tensors: ChosenTensors) -> None:
+        """Summarises tensors whose memory will be gone when they are taken."""
+        self._rows_of(tensors)
+        columns, places = tensors.columns, tensors.choice.read_places
+        columns.kept = places, self._table.rows()[columns.rows[places]]
+
+    def block_summaries(self) -> npt.NDArray[np.float64]:
+        """The summaries of the step so far; rows of `kept` count from the end, where NO_SUMMARY is the last."""
+        kept = np.concatenate([*self._kept, np.array([NO_SUMMARY])])
+        return np.concatenate([self._table.rows(), kept])
+
+    def _rows_of(self, tensors: ChosenTensors) -> npt.NDArray[np.intp]:
+        choice, columns = tensors.choice, tensors.columns
+        if columns.generation != self._generation:
+            columns.generation = self._generation
+            columns.rows.fill(NOT_READ)
+            if columns.kept is not None:
+                places, summaries = columns.kept
+                self._kept.insert(0, summaries)
+                first = -1 - sum(map(len, self._kept))
+                columns.rows[places] = np.arange(first, first + len(places))
+        known = columns.rows[choice.read_places]
+        fresh = np.flatnonzero(known == NOT_READ)
+        if len(fresh):
+            pointers = columns.pointers[choice.read_places[fresh]]
+            first = self._table.add_all(pointers, choice.codes[fresh], choice.counts[fresh])
+            known[fresh] = np.arange(first, first + len(fresh))
+            columns.rows[choice.read_places] = known
+        rows = np.full(len(choice.facts), -1, np.intp)
+        rows[choice.read] = known
+        for number, host in zip(choice.objects, tensors.objects, strict=True):
+            if not isinstance(host, str) and not choice.facts[number].skip:
+                rows[number] = self._row_of(host)
+        return rows
 
     def skip(self, tensor: LiveValue, reason: SkipReason) -> TensorSnapshot:
         """The facts of a tensor whose elements are not to be read."""
@@ -135,7 +169,8 @@ class NumpyReader:
         """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
         table, make, known = self._table, Summary._make, self._fixed_summaries
         known.extend(map(make, self._fixed.rows()[len(known) :].tolist()))
-        rows = [*map(make, table.rows().tolist())]
+        asked = sorted({taken.row for taken in entries if taken.table is table})  # the others are of blocks
+        rows = dict(zip(asked, map(make, table.rows()[asked].tolist()), strict=True)) if asked else {}
         found = [
             rows[taken.row] if taken.table is table else (None if taken.table is None else known[taken.row])
             for taken in entries
@@ -152,6 +187,7 @@ class NumpyReader:
 
     def clear(self) -> None:
         self._table.clear()
+        self._kept.clear()
         self._hosts.clear()
         self._generation += 1
 
@@ -164,19 +200,30 @@ class NumpyReader:
         return host.extremes[0]
 
     def _summarise(self, host: HostTensor, taken: TensorSnapshot) -> None:
-        table = self._fixed if host.fixed else self._table
-        if host.row < 0 or not (host.fixed or host.generation == self._generation):
-            element = host.element
-            if element.code is not None:
-                host.row = table.add(host.pointer, element.code, host.count)
-            elif element.known_to_numpy:
-                return  # complex numbers have no order
-            else:
-                wide = np.ascontiguousarray(self._elements_of(host, host.count))
-                host.row = table.add(wide.ctypes.data, DTYPE_CODES[wide.dtype.name], host.count)
+        if host.fixed and host.row < 0:
+            host.row = self._added(host, self._fixed)
+        row = host.row if host.fixed else self._row_of(host)
+        if row >= 0:
+            taken.table = self._fixed if host.fixed else self._table
+            taken.row = row
+
+    def _row_of(self, host: HostTensor) -> int:
+        """The row of its summary in the table of the step, -1 where it has none."""
+        if host.fixed:
+            return self._added(host, self._table)  # its row is one of another table
+        if host.row < 0 or host.generation != self._generation:
+            host.row = self._added(host, self._table)
             host.generation = self._generation
-        taken.table = table
-        taken.row = host.row
+        return host.row
+
+    def _added(self, host: HostTensor, table: SummaryTable) -> int:
+        element = host.element
+        if element.code is not None:
+            return table.add(host.pointer, element.code, host.count)
+        if element.known_to_numpy:
+            return -1  # complex numbers have no order
+        wide = np.ascontiguousarray(self._elements_of(host, host.count))
+        return table.add(wide.ctypes.data, DTYPE_CODES[wide.dtype.name], host.count)
 
     def _elements_of(self, host: HostTensor, count: int) -> npt.NDArray[Any]:
         element = host.element

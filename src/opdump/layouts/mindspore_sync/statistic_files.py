@@ -97,6 +97,6 @@ def _form(batch: Batch) -> tuple[Pattern, Sequence[int]] | None:
     if batch.summaries is None or not batch.others.keys().isdisjoint(batch.bare):
         return None
     # A directory is a step's, and patterns know no steps.
-    if len({op.step for op in batch.ops}) > 1:
+    if not batch.is_of_one_step:
         return None
     return batch.pattern, batch.bare

@@ -44,7 +44,7 @@ from opdump.layouts.mindspore_sync.names import (
 )
 from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
 from opdump.plan import DumpPlan, SyncLayoutName
-from opdump.records import WITHOUT_KERNEL, FiledTensor, HostPayload, OpRecord, SkipReason, TensorRecord
+from opdump.records import FiledTensor, HostPayload, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink, make_directory
 
 
@@ -146,7 +146,7 @@ class SyncWriter:
         if self.plan.saves_statistics:
             self._statistics.write_batch(batch)
         # A step in which nothing of a graph was selected is one that the graph has executed.
-        self._write_history(step, {op.graph_id for op in ops if op.skip not in WITHOUT_KERNEL} - self._described)
+        self._write_history(step, batch.pattern.graph_ids - self._described)
         # Taken only when they are filed: another thread may add a constant meanwhile.
         constants = self._constants[:]
         self._index.write_batch(step, batch, files, constants, counted)

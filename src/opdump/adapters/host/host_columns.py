@@ -1,0 +1,113 @@
+"""HostColumns: the tensors of a run in columns: what is the same in each run is prepared once, and a run gives their addresses.
+
+choice = Choice(tensors, places)             # prepared once, of tensors of the first run
+columns = HostColumns()                      # of each run
+columns.extend(pointers)
+recorder.take_block(sequence, step, timestamps, choice.of(columns))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.adapters.host.element_types import ElementType
+from opdump.adapters.host.host_tensor import HostTensor
+from opdump.records import SkipReason
+from opdump.step_columns import TensorFacts
+
+NOT_READ: Final = np.iinfo(np.intp).min
+"""Stands in the place of a row of a tensor that nobody has looked at yet."""
+
+
+def facts_of(tensor: HostTensor | str) -> TensorFacts:
+    """What is known of a tensor without its elements. A text is the type of a value that no array stands for."""
+    if isinstance(tensor, str):
+        return TensorFacts(tensor, (), 0, "opaque")
+    element = tensor.element
+    skip: SkipReason = "opaque" if element.bits == 0 else "empty" if tensor.count == 0 else ""
+    return TensorFacts(element.dtype, tensor.shape, tensor.size, skip)
+
+
+class HostColumns:
+    """Where the tensors of one run lie, and which rows their summaries have."""
+
+    def __init__(self) -> None:
+        self.pointers: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self.rows: npt.NDArray[np.intp] = np.empty(0, np.intp)
+        """NOT_READ until a reader has looked."""
+        self.generation = -1
+        """For the reader: its step in which the rows are good."""
+        self.kept: tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]] | None = None
+        """The places of tensors whose memory is gone, and their summaries."""
+
+    def extend(self, pointers: npt.NDArray[np.int64]) -> int:
+        """Adds tensors; the place of the first."""
+        first = len(self.pointers)
+        self.pointers = np.concatenate([self.pointers, pointers])
+        self.rows = np.concatenate([self.rows, np.full(len(pointers), NOT_READ, np.intp)])
+        return first
+
+
+class Choice:
+    """Some of the tensors of runs, by their places in columns. In each run they have the same types and shapes."""
+
+    def __init__(self, tensors: Sequence[HostTensor | str], places: Sequence[int | None]) -> None:
+        """`tensors` are those of one run; a place of None is for one that is given as an object in each run."""
+        self.facts = tuple(map(facts_of, tensors))
+        self.objects = [number for number, place in enumerate(places) if place is None]
+        """The numbers of those that are given as objects."""
+        self.places: npt.NDArray[np.intp] = np.array([-1 if place is None else place for place in places], np.intp)
+        self.elements: Sequence[ElementType | None] = [
+            None if isinstance(each, str) else each.element for each in tensors
+        ]
+        has_row = [
+            place is not None and not facts.skip and element is not None and element.code is not None
+            for place, facts, element in zip(places, self.facts, self.elements, strict=True)
+        ]
+        self.read: npt.NDArray[np.intp] = np.flatnonzero(has_row)
+        """The numbers of those that are summarised at their addresses."""
+        codes = [-1 if element is None or element.code is None else element.code for element in self.elements]
+        counts = [0 if isinstance(each, str) else each.count for each in tensors]
+        self.codes: npt.NDArray[np.int64] = np.array(codes, np.int64)[self.read]
+        """Of those the codes of their types."""
+        self.counts: npt.NDArray[np.int64] = np.array(counts, np.int64)[self.read]
+        """And how many elements they have."""
+        self.read_places: npt.NDArray[np.intp] = self.places[self.read]
+
+    def of(self, columns: HostColumns, objects: Sequence[HostTensor | str] = ()) -> ChosenTensors:
+        """The tensors of a run, with those that are given as objects."""
+        return ChosenTensors(self, columns, objects)
+
+
+class ChosenTensors(Sequence["HostTensor | str"]):
+    """The tensors of a choice in one run. As a sequence, each is an object, which is made when it is asked for."""
+
+    def __init__(self, choice: Choice, columns: HostColumns, objects: Sequence[HostTensor | str]) -> None:
+        self.choice = choice
+        self.columns = columns
+        self.objects = objects
+        self._made: dict[int, HostTensor | str] = dict(zip(choice.objects, objects, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.choice.facts)
+
+    @overload
+    def __getitem__(self, number: int) -> HostTensor | str: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[HostTensor | str]: ...
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[each] for each in range(len(self))[number]]
+        made = self._made.get(number)
+        if made is None:
+            facts, element = self.choice.facts[number], self.choice.elements[number]
+            made = facts.dtype
+            if element is not None:
+                pointer = int(self.columns.pointers[self.choice.places[number]])
+                made = HostTensor(element, facts.shape, pointer, self.columns, stays=False)
+            self._made[number] = made
+        return made

@@ -1,0 +1,73 @@
+"""The parts of a step as a recorder holds them: records one by one, and runs of blocks in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.recorder.snapshots import TensorSnapshot
+from opdump.records import FiledTensor, OpRecord
+from opdump.step_columns import BlockRun, Singles, StepColumns
+
+TakenSingles = Singles[TensorSnapshot]
+TakenPart = BlockRun | TakenSingles
+
+
+def merged(parts: Iterable[TakenPart]) -> TakenSingles:
+    """All that was recorded one by one."""
+    singles = [part for part in parts if isinstance(part, Singles)]
+    if len(singles) == 1:
+        return singles[0]
+    return Singles([op for part in singles for op in part.ops], [entry for part in singles for entry in part.tensors])
+
+
+def all_ops(parts: Iterable[TakenPart]) -> list[OpRecord]:
+    """All operators, those of blocks too."""
+    return [op for part in parts for op in (part.ops if isinstance(part, Singles) else part.records())]
+
+
+def count_tensors(parts: Iterable[TakenPart]) -> int:
+    """How many tensors there are, those of blocks too."""
+    return sum(len(part.tensors if isinstance(part, Singles) else part.rows) for part in parts)
+
+
+def steps_of(parts: Iterable[TakenPart]) -> set[int]:
+    """The steps that operators name."""
+    steps: set[int] = set()
+    for part in parts:
+        if isinstance(part, Singles):
+            steps.update([op.step for op in part.ops])
+            steps.update([entry.op.step for entry in part.tensors])
+        else:
+            steps.add(part.step)
+    return steps
+
+
+def changed_run(run: BlockRun, change: Callable[[OpRecord], OpRecord]) -> BlockRun:
+    """The run with other operators: `change` gives them another step, rank or order, and all of them the same way."""
+    before = run.op(0)
+    after = change(before)
+    return replace(run, step=after.step, rank_id=after.rank_id, later=run.later + after.order - before.order)
+
+
+def records_of_step(
+    parts: Sequence[TakenPart], step: int, *, is_only: bool, summaries: npt.NDArray[np.float64] | None
+) -> tuple[Sequence[OpRecord], Sequence[FiledTensor], Sequence[str | None]]:
+    """The operators and tensors of a step, with their files. `is_only`: all parts are of it; `summaries`: those of blocks, where some ran."""
+    if not is_only:
+        # Threads share one count of steps: what another thread ran belongs to the step that it was in.
+        parts = [
+            Singles([op for op in part.ops if op.step == step], [each for each in part.tensors if each.op.step == step])
+            if isinstance(part, Singles)
+            else part
+            for part in parts
+            if isinstance(part, Singles) or part.step == step
+        ]
+    if summaries is None or not any(isinstance(part, BlockRun) for part in parts):
+        singles = merged(parts)
+        return singles.ops, singles.tensors, [entry.file for entry in singles.tensors]
+    columns = StepColumns(parts, summaries)
+    return columns.ops, columns.tensors, [None] * len(columns.tensors)  # where blocks are taken, no elements are
