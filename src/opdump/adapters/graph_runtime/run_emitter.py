@@ -19,7 +19,7 @@ from itertools import islice
 
 from opdump.adapters.graph_runtime.block import Block, BlockSlot
 from opdump.adapters.graph_runtime.named_operator import NamedOperator
-from opdump.adapters.host import HostTensor
+from opdump.adapters.host import ChosenTensors, HostTensor
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import Frame, OpRecord, SkipReason
 
@@ -102,12 +102,16 @@ class GraphRun:
         opened = self.recorder.before_op(self.record(operator, occurrence=occurrence), inputs)
         self.recorder.after_op(opened, outputs)
 
-    def emit_block(self, block: Block, tensors: Sequence[HostTensor | str]) -> None:
+    def takes(self, block: Block) -> bool:
+        """Whether the recorder takes the block as a whole: then what its runs have in common is done once for all of them."""
+        return block.is_known and self.recorder.takes_blocks
+
+    def emit_block(self, block: Block, tensors: Sequence[HostTensor | str] | ChosenTensors) -> None:
         """Emits the operators of a block; a slot of it names its tensor by the place among these.
 
-        Where the recorder takes blocks, what the operators of one run have in common is done once for all of them.
+        Those of columns may be given where it is taken as a whole.
         """
-        if block.is_known and self.recorder.takes_blocks:
+        if isinstance(tensors, ChosenTensors) or self.takes(block):
             order = self._order
             sequence = block.sequence(
                 None if order is None else list(islice(order, len(block.operators))),

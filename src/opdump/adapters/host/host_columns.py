@@ -9,12 +9,11 @@ recorder.take_block(sequence, step, timestamps, choice.of(columns))
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, overload
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from opdump.adapters.host.element_types import ElementType
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.records import SkipReason
 from opdump.step_columns import TensorFacts
@@ -51,6 +50,12 @@ class HostColumns:
         self.rows = np.concatenate([self.rows, np.full(len(pointers), NOT_READ, np.intp)])
         return first
 
+    def lend_row(self, place: int, tensor: HostTensor) -> None:
+        """Tells an object of the same tensor which row its summary has, if it has been looked at."""
+        row = int(self.rows[place])
+        if row >= 0:
+            tensor.row, tensor.generation = row, self.generation
+
 
 class Choice:
     """Some of the tensors of runs, by their places in columns. In each run they have the same types and shapes."""
@@ -61,16 +66,14 @@ class Choice:
         self.objects = [number for number, place in enumerate(places) if place is None]
         """The numbers of those that are given as objects."""
         self.places: npt.NDArray[np.intp] = np.array([-1 if place is None else place for place in places], np.intp)
-        self.elements: Sequence[ElementType | None] = [
-            None if isinstance(each, str) else each.element for each in tensors
-        ]
+        elements = [None if isinstance(each, str) else each.element for each in tensors]
         has_row = [
             place is not None and not facts.skip and element is not None and element.code is not None
-            for place, facts, element in zip(places, self.facts, self.elements, strict=True)
+            for place, facts, element in zip(places, self.facts, elements, strict=True)
         ]
         self.read: npt.NDArray[np.intp] = np.flatnonzero(has_row)
         """The numbers of those that are summarised at their addresses."""
-        codes = [-1 if element is None or element.code is None else element.code for element in self.elements]
+        codes = [-1 if element is None or element.code is None else element.code for element in elements]
         counts = [0 if isinstance(each, str) else each.count for each in tensors]
         self.codes: npt.NDArray[np.int64] = np.array(codes, np.int64)[self.read]
         """Of those the codes of their types."""
@@ -83,31 +86,10 @@ class Choice:
         return ChosenTensors(self, columns, objects)
 
 
-class ChosenTensors(Sequence["HostTensor | str"]):
-    """The tensors of a choice in one run. As a sequence, each is an object, which is made when it is asked for."""
+class ChosenTensors(NamedTuple):
+    """The tensors of a choice in one run."""
 
-    def __init__(self, choice: Choice, columns: HostColumns, objects: Sequence[HostTensor | str]) -> None:
-        self.choice = choice
-        self.columns = columns
-        self.objects = objects
-        self._made: dict[int, HostTensor | str] = dict(zip(choice.objects, objects, strict=True))
-
-    def __len__(self) -> int:
-        return len(self.choice.facts)
-
-    @overload
-    def __getitem__(self, number: int) -> HostTensor | str: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[HostTensor | str]: ...
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[each] for each in range(len(self))[number]]
-        made = self._made.get(number)
-        if made is None:
-            facts, element = self.choice.facts[number], self.choice.elements[number]
-            made = facts.dtype
-            if element is not None:
-                pointer = int(self.columns.pointers[self.choice.places[number]])
-                made = HostTensor(element, facts.shape, pointer, self.columns, stays=False)
-            self._made[number] = made
-        return made
+    choice: Choice
+    columns: HostColumns
+    objects: Sequence[HostTensor | str]
+    """Those that the choice wants as objects."""

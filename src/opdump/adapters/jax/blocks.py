@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
+from opdump.adapters.host import Choice
+from opdump.adapters.jax.host import Facts
 from opdump.adapters.jax.materialised import Outcomes
-from opdump.adapters.jax.schedule import Branches, Equation, Level, Ref, Scan, Shards, Slot, While
+from opdump.adapters.jax.schedule import Argument, Branches, Equation, Level, Ref, Scan, Shards, Slot, While
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared:
     """A block, and where each of its tensors is to be found."""
 
     block: Block
     refs: Sequence[Ref]
+    _choice: tuple[Choice, Sequence[Facts], int] | None = None
+
+    def choice(
+        self, facts: Sequence[Facts], first_tap: int, values: Callable[[], tuple[Sequence[Any], Sequence[int | None]]]
+    ) -> Choice:
+        """The same among the columns of a call: prepared once, for the facts of its arguments and the place of its first tap.
+
+        `values` gives the tensors, and their places.
+        """
+        known = self._choice
+        if known is None or known[1] is not facts or known[2] != first_tap:
+            self._choice = known = (Choice(*values()), facts, first_tap)
+        return known[0]
+
+    def is_ready(self, facts: Sequence[Facts]) -> bool:
+        """Whether nothing needs an object of an argument any more."""
+        known = self._choice
+        return (
+            self.block.is_known
+            and known is not None
+            and known[1] is facts
+            and not any(isinstance(self.refs[number], Argument) for number in known[0].objects)
+        )
 
 
 Part: TypeAlias = "Prepared | Scan | While | Branches | Shards"
@@ -36,6 +61,17 @@ class Blocks:
         if known is None:
             known = self._known[id(level)] = (level, self._parts(level))
         return known[1]
+
+    def are_ready(self, level: Level, facts: Sequence[Facts]) -> bool:
+        """Whether its operators have run before on such arguments, and nothing is among them but operators: no loops and branches."""
+        return id(level) in self._known and all(
+            isinstance(part, Prepared) and part.is_ready(facts) for part in self.of(level)
+        )
+
+    def arguments(self, level: Level) -> set[int]:
+        """The numbers of the arguments that its operators read."""
+        parts = [part for part in self.of(level) if isinstance(part, Prepared)]
+        return {ref.index for part in parts for ref in part.refs if isinstance(ref, Argument)}
 
     def _parts(self, level: Level) -> list[Part]:
         parts: list[Part] = []

@@ -6,14 +6,26 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import jax
 
-from opdump.adapters.graph_runtime import GraphRun, NamedOperator, OperatorSelection, RunEmitter, live_tensor
-from opdump.adapters.jax.blocks import Blocks
+from opdump.adapters.graph_runtime import (
+    Block,
+    BlockOperator,
+    BlockSlot,
+    GraphRun,
+    NamedOperator,
+    OperatorSelection,
+    RunEmitter,
+    live_tensor,
+)
+from opdump.adapters.host import Choice
+from opdump.adapters.jax.arguments import Arguments
+from opdump.adapters.jax.blocks import Blocks, Prepared
 from opdump.adapters.jax.deviation import deviation
-from opdump.adapters.jax.emission import Emitter, Given
+from opdump.adapters.jax.emission import Emitter, Given, Values, emit_prepared
 from opdump.adapters.jax.frames import program_frames
 from opdump.adapters.jax.functions import (
     Function,
@@ -22,19 +34,23 @@ from opdump.adapters.jax.functions import (
     obstacle_of,
     single_operator,
 )
-from opdump.adapters.jax.host import Memory, borrowed, copied, given_again, host_tensor, memory_of
+from opdump.adapters.jax.host import Memory, borrowed, facts_of, host_tensor, memory_of, pointers_of
 from opdump.adapters.jax.host_calls import HostCalls
 from opdump.adapters.jax.interception import Real
 from opdump.adapters.jax.names import arguments_of
+from opdump.adapters.jax.schedule import Argument, Level, Ref, Tap
 from opdump.adapters.jax.steps import Steps
 from opdump.adapters.jax.twin import PieceRun, Twin, TwinRun
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.interpreter.garbage import no_garbage_collection
 from opdump.plan.model_selection import ModelFilter
 from opdump.recorder import LiveTensor, Recorder, beside_the_program
+from opdump.records import Frame
 
 _LOG = logging.getLogger("opdump")
 _PARAMETER: Final = "Parameter"
+MOST_CALLS: Final = 256
+"""Of a function, from different lines of the program: more are prepared again."""
 OF_THE_PROGRAM: Final[Mapping[str, Any]] = {"source": "program"}
 """One object: an index knows arguments again by their identity."""
 
@@ -89,7 +105,7 @@ class Capture:
         twin = self._twin_of(function)
         comes_first = twin is not None and twin.count == 1 and not function.callbacks
         twin_run = self._run_twin(function, arguments) if comes_first else None
-        kept = _kept(function, arguments)
+        given = self._given(function, twin_run, arguments)
         with self.host_calls.watched(function.callbacks) as calls:
             try:
                 answer = real()
@@ -98,21 +114,53 @@ class Capture:
             except Exception as error:
                 with self._lock:
                     if not (comes_first or function.callbacks):
-                        twin_run = self._run_twin(function, _given_again(arguments, kept))
-                    self._emit_failed(function, twin_run, _arrays(function, arguments, kept), error)
+                        twin_run = self._run_twin(function, given.again())
+                    self._emit_failed(function, twin_run, given, error)
                 raise
         with self._lock, no_garbage_collection():
             # Of many values only some are in memory at once; and what the host gave is known now, unless one call of it failed.
             if not comes_first and (met is None or not function.callbacks):
                 self.host_calls.given_again = calls
-                twin_run = self._run_twin(function, _given_again(arguments, kept))
-            self._emit(function, twin_run, _arrays(function, arguments, kept), answer)
+                twin_run = self._run_twin(function, given.again())
+            self._emit(function, twin_run, given, answer)
             if calls.left and twin_run is not None:
                 self._warn(
                     f"{function.name}: its twin asked for {calls.left} fewer results of functions on the host than these gave: values may "
                     "belong to other calls"
                 )
         return answer
+
+    def _given(self, function: Function, twin_run: TwinRun | None, values: Sequence[Any]) -> Arguments:
+        """The arguments, as they can be read when the function has run: copied where it takes them away, or read already."""
+        facts = function.argument_facts.of(values)
+        donated = function.donated or (False,) * len(values)
+        is_read = (
+            twin_run is not None
+            and function.blocks is not None
+            and self._recorder.takes_blocks
+            and function.blocks.are_ready(twin_run.level, facts)
+            and all(not gone or each.element is not None for gone, each in zip(donated, facts, strict=True))
+        )
+        dtypes = [aval.dtype for aval in function.closed.in_avals]
+        if not is_read or twin_run is None:
+            return Arguments(values, facts, dtypes, donated)
+        given = Arguments(values, facts, dtypes)
+        given.are_read = True
+        self._recorder.read_ahead(self._ahead(function, given, twin_run.level).of(given.columns))
+        return given
+
+    def _ahead(self, function: Function, given: Arguments, level: Level) -> Choice:
+        """The arguments that are to be read before the function takes them away."""
+        known = function.read_ahead
+        if known is None or known[0] is not given.facts or known[1] is not level:
+            assert function.blocks is not None, "they have run"
+            named = function.blocks.arguments(level)
+            if self._selection.wants_inputs:
+                named.update(range(len(given.facts)))  # those of the call
+            places = sorted(place for place in named if function.donated and function.donated[place])
+            choice = Choice([*map(given.tensor, places)], places)
+            known = function.read_ahead = given.facts, level, choice
+        return known[2]
 
     def _twin_of(self, function: Function) -> Twin | None:
         """None where there is none, and a warning says why."""
@@ -146,60 +194,46 @@ class Capture:
             self._recorder.warnings.append(text)
 
     @beside_the_program
-    def _emit(self, function: Function, twin_run: TwinRun | None, arrays: Sequence[Any], answer: Any) -> None:
+    def _emit(self, function: Function, twin_run: TwinRun | None, given: Arguments, answer: Any) -> None:
         results, executable = answer[0], answer[1]
         run = self._run_of(function)
-        given = [host_tensor(array, stays=False) for array in arrays]
-        twin_run = self._emit_inside(function, twin_run, run, arrays, given, executable)
-        inputs = _live(given, function.argument_names, PARAMETER_PREFIX)
+        twin_run = self._emit_inside(function, twin_run, run, given, executable)
         error = _error_of(results)
         if error is not None:  # the program meets it where it looks at the results
-            run.fail(self._call_operator(function, OF_THE_PROGRAM), error, inputs)
+            self._fail(function, run, given, error)
             return
-        facts = OF_THE_PROGRAM
+        told = {}
         if twin_run is not None and not function.is_told:
-            facts = {**facts, "deviation of the twin": self._tell_deviation(function, twin_run, results)}
-        tensors = [host_tensor(borrowed(value), stays=False) for value in results]
-        operator = self._call_operator(function, facts)
-        if operator.skip:
-            run.skip(operator)
-        else:
-            run.emit(
-                operator,
-                inputs if self._selection.wants_inputs else (),
-                _live(tensors, function.result_names) if self._selection.wants_outputs else (),
-            )
-        self._emit_updates(function, run, tensors)
+            told = {"deviation of the twin": self._tell_deviation(function, twin_run, results)}
+        facts = function.result_facts.of(results)
+        first = given.columns.extend(pointers_of(results, facts))
+        values = Values(Given(given, ()), partial(_result, results), facts=facts, first_tap=first)
+        emit_prepared(self._call_block(function, told), values, run)
 
     @beside_the_program
-    def _emit_failed(
-        self, function: Function, twin_run: TwinRun | None, arrays: Sequence[Any], error: Exception
-    ) -> None:
+    def _emit_failed(self, function: Function, twin_run: TwinRun | None, given: Arguments, error: Exception) -> None:
         run = self._run_of(function)
-        given = [host_tensor(array, stays=False) for array in arrays]
-        self._emit_inside(function, twin_run, run, arrays, given, None)
-        inputs = _live(given, function.argument_names, PARAMETER_PREFIX)
-        run.fail(self._call_operator(function, OF_THE_PROGRAM), error, inputs)
+        self._emit_inside(function, twin_run, run, given, None)
+        self._fail(function, run, given, error)
+
+    def _fail(self, function: Function, run: GraphRun, given: Arguments, error: Exception) -> None:
+        operator = self._call_operator(function, OF_THE_PROGRAM, program_frames())
+        # Where they were read ahead they may be gone, and nothing is filed of an operator that fails.
+        inputs = () if given.are_read else _live(given.tensors(), function.argument_names, PARAMETER_PREFIX)
+        run.fail(operator, error, inputs)
 
     def _emit_inside(
-        self,
-        function: Function,
-        twin_run: TwinRun | None,
-        run: GraphRun,
-        arrays: Sequence[Any],
-        given: Sequence[Any],
-        executable: Any,
+        self, function: Function, twin_run: TwinRun | None, run: GraphRun, given: Arguments, executable: Any
     ) -> TwinRun | None:
         """What the twin computed; the twin's run again, None where there is none or it failed. `executable` is None where the call failed."""
         count, emitter = 0, None
-        for piece, taps in self._pieces(function, twin_run) if twin_run is not None else ():
+        for piece in self._pieces(function, twin_run) if twin_run is not None else ():
             blocks = self._blocks_of(function, piece, executable)
             if emitter is None:
-                memories = [_memory(array, tensor) for array, tensor in zip(arrays, given, strict=True)]
-                emitter = Emitter(Given(memories, given, function.closed.consts), run, blocks)
-            emitter.emit(piece, taps)
+                emitter = Emitter(Given(given, function.closed.consts), run, blocks)
+            emitter.emit(piece)
             count += 1
-            del piece, taps
+            del piece
         for primitive, reason in (function.twin.notes if function.twin is not None else {}).items():
             self._warn(f"{function.name}: what runs within {primitive} is not shown: {reason}")
         if function.twin is None or count < function.twin.count:
@@ -207,11 +241,12 @@ class Capture:
             return None
         return twin_run
 
-    def _pieces(self, function: Function, twin_run: TwinRun) -> Iterator[tuple[PieceRun, list[Memory]]]:
+    def _pieces(self, function: Function, twin_run: TwinRun) -> Iterator[PieceRun]:
         """The pieces of a run; they end where one failed, and a warning says so."""
         try:
             for piece in twin_run.pieces():
-                yield piece, piece.memories()
+                piece.wait()
+                yield piece
                 del piece  # before the next one begins
         except Exception as error:  # noqa: BLE001  told as a warning: the function itself is still recorded
             self._twin_failed(function, error)
@@ -231,24 +266,49 @@ class Capture:
                 graph.add(equation.node)
         return function.blocks
 
-    def _emit_updates(self, function: Function, run: GraphRun, results: Sequence[Any]) -> None:
-        """The parameters after their update, as MindSpore files them."""
-        plan = self._recorder.plan
-        if not (plan.saves_values and plan.outputs):
-            return
-        for result, argument in sorted(function.updates.items(), key=lambda pair: pair[1]):
-            name = function.argument_names[argument]
-            if plan.selects(name, _PARAMETER):
-                value = NamedOperator(_PARAMETER, name, kernel=_PARAMETER, phase="optimizer")
-                run.emit(value, (), [live_tensor(0, "", results[result])])
+    def _call_block(self, function: Function, told: Mapping[str, Any]) -> Prepared:
+        """The call as an operator, and the parameters after their update, as MindSpore files them; `told` are further facts of it."""
+        stack = program_frames()
+        known = None if told else function.calls.get(stack)
+        if known is None:
+            facts = {**OF_THE_PROGRAM, **told} if told else OF_THE_PROGRAM
+            known = self._new_call_block(function, self._call_operator(function, facts, stack))
+            if not told:
+                if len(function.calls) >= MOST_CALLS:
+                    function.calls.clear()
+                function.calls[stack] = known
+        return known
 
-    def _call_operator(self, function: Function, facts: Mapping[str, Any]) -> NamedOperator:
+    def _new_call_block(self, function: Function, operator: NamedOperator) -> Prepared:
+        plan, selection = self._recorder.plan, self._selection
+        arguments, results = function.argument_names, function.result_names
+        places: dict[Ref, int] = {}
+        """The results are taps of the call."""
+
+        def slot(number: int, name: str, source: str, ref: Ref) -> BlockSlot:
+            return BlockSlot(number, name, source, places.setdefault(ref, len(places)))
+
+        inputs, outputs = [], []
+        if not operator.skip and selection.wants_inputs:
+            inputs = [slot(at, name, f"{PARAMETER_PREFIX}{name}", Argument(at)) for at, name in enumerate(arguments)]
+        if not operator.skip and selection.wants_outputs:
+            outputs = [slot(at, name, "", Tap(at)) for at, name in enumerate(results)]
+        operators = [BlockOperator(operator, inputs, outputs)]
+        if plan.saves_values and plan.outputs:
+            for result, argument in sorted(function.updates.items(), key=lambda pair: pair[1]):
+                name = arguments[argument]
+                if plan.selects(name, _PARAMETER):
+                    value = NamedOperator(_PARAMETER, name, kernel=_PARAMETER, phase="optimizer")
+                    operators.append(BlockOperator(value, (), [slot(0, "", "", Tap(result))]))
+        return Prepared(Block(operators), tuple(places))
+
+    def _call_operator(self, function: Function, facts: Mapping[str, Any], stack: tuple[Frame, ...]) -> NamedOperator:
         name = f"Default/{function.name}-jit"
         return NamedOperator(
             "jit",
             name,
             arguments=facts,
-            stack=program_frames(),
+            stack=stack,
             kernel="jax::jit",
             skip="" if self._selection.selects(name, "jit") else "not selected",
         )
@@ -272,24 +332,28 @@ class Capture:
     # An operator that the program runs by itself.
 
     def _single_call(self, real: Real, arguments: tuple[Any, ...], function: Function) -> Any:
-        kept = _kept(function, arguments)
+        given = Arguments(
+            arguments,
+            tuple(map(facts_of, arguments)),
+            [aval.dtype for aval in function.closed.in_avals],
+            function.donated,
+        )
         try:
             answer = real()
         except Exception as error:
             with self._lock:
-                self._fail_single(function, _arrays(function, arguments, kept), error)
+                self._fail_single(function, given, error)
             raise
         with self._lock:
-            self._emit_single(function, _arrays(function, arguments, kept), answer[0])
+            self._emit_single(function, given, answer[0])
         return answer
 
     @beside_the_program
-    def _fail_single(self, function: Function, arrays: Sequence[Any], error: Exception) -> None:
-        given = [host_tensor(array, stays=False) for array in arrays]
-        self._run_of(function).fail(self._eager_operator(function), error, _live(given, ()))
+    def _fail_single(self, function: Function, given: Arguments, error: Exception) -> None:
+        self._run_of(function).fail(self._eager_operator(function), error, _live(given.tensors(), ()))
 
     @beside_the_program
-    def _emit_single(self, function: Function, arrays: Sequence[Any], results: Sequence[Any]) -> None:
+    def _emit_single(self, function: Function, given: Arguments, results: Sequence[Any]) -> None:
         operator, run = self._eager_operator(function), self._run_of(function)
         if operator.skip:
             run.skip(operator)
@@ -298,7 +362,7 @@ class Capture:
         tensors = [host_tensor(borrowed(value), stays=False) for value in results]
         run.emit(
             operator,
-            _live([host_tensor(array, stays=False) for array in arrays], ()) if selection.wants_inputs else (),
+            _live(given.tensors(), ()) if selection.wants_inputs else (),
             _live(tensors, ()) if selection.wants_outputs else (),
         )
 
@@ -320,14 +384,8 @@ class Capture:
         )
 
 
-def _memory(array: Any, tensor: Any) -> Memory:
-    found: Memory = tensor if isinstance(array, str) else memory_of(array, stays=False)
-    return found
-
-
-def _given_again(arguments: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
-    """The arguments of a call that has taken some of them away."""
-    return [value if copy is None else given_again(copy, value) for value, copy in zip(arguments, kept, strict=True)]
+def _result(results: Sequence[Any], place: int) -> Memory:
+    return memory_of(borrowed(results[place]), stays=False)
 
 
 def _error_of(results: Sequence[Any]) -> Exception | None:
@@ -341,23 +399,6 @@ def _error_of(results: Sequence[Any]) -> Exception | None:
 
 def _never() -> bool:
     return False
-
-
-def _kept(function: Function, arguments: Sequence[Any]) -> list[Any]:
-    """Copies of what the function takes away from the program; None for what stays."""
-    avals = function.closed.in_avals
-    donated = function.donated or (False,) * len(arguments)
-    return [
-        copied(value, aval.dtype) if gone else None for value, aval, gone in zip(arguments, avals, donated, strict=True)
-    ]
-
-
-def _arrays(function: Function, arguments: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
-    """The arguments as arrays of numpy; a text is the type of what is no such array."""
-    return [
-        borrowed(value, aval.dtype) if copy is None else copy
-        for value, aval, copy in zip(arguments, function.closed.in_avals, kept, strict=True)
-    ]
 
 
 def _live(tensors: Sequence[Any], names: Sequence[str], prefix: str = "") -> list[LiveTensor]:

@@ -7,14 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from opdump.adapters.jax.blocks import Blocks
+from opdump.adapters.host import Choice
+from opdump.adapters.jax.arguments import KnownFacts
+from opdump.adapters.jax.blocks import Blocks, Prepared
 from opdump.adapters.jax.flat import INLINED, inner_jaxpr
 from opdump.adapters.jax.frames import file_of_function, is_of_jax
+from opdump.adapters.jax.host import Facts
 from opdump.adapters.jax.host_calls import HOST_CALLS, WITH_RESULTS, callbacks_of
 from opdump.adapters.jax.names import stack_text, value_name
 from opdump.adapters.jax.schedule import Level
 from opdump.adapters.jax.twin import Twin
 from opdump.adapters.jax.values import is_reference
+from opdump.records import Frame
 
 MOST_FUNCTIONS: Final = 512
 """So many are known at once; a program whose shapes change all the time makes a new one for each."""
@@ -50,6 +54,12 @@ class Function:
     """Its graph, and how far its twin is from it, are in the dump."""
     blocks: Blocks | None = None
     """The operators of the twin, with what became of them in the compiled program."""
+    argument_facts: KnownFacts = field(default_factory=KnownFacts)
+    result_facts: KnownFacts = field(default_factory=KnownFacts)
+    read_ahead: tuple[Sequence[Facts], Level, Choice] | None = None
+    """The arguments that operators read and that it takes away, with the facts and the level that this holds for."""
+    calls: dict[tuple[Frame, ...], Prepared] = field(default_factory=dict)
+    """Its calls as operators, by the lines of the program that make them."""
     shown: dict[int, Level] = field(default_factory=dict)
     """Levels whose operators are in the graph of the dump, by identity."""
 

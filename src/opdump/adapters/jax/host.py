@@ -124,7 +124,9 @@ class Facts(NamedTuple):
 
 
 def facts_of(array: Any) -> Facts:
-    """Of an array of JAX."""
+    """Of an array of JAX; of what is none, nothing is known."""
+    if not isinstance(array, jax.Array):
+        return Facts(None, ())
     if not isinstance(array.dtype, np.dtype):
         return Facts(None, array.shape)
     element = _element_of(array.dtype)
@@ -134,15 +136,14 @@ def facts_of(array: Any) -> Facts:
     return Facts(element if next(iter(devices)).platform == "cpu" else None, array.shape)
 
 
-def memories(arrays: Sequence[Any], facts: Sequence[Facts]) -> list[Memory]:
-    """Where the elements of arrays of JAX lie, which nobody changes any more; waits for them."""
-    jax.block_until_ready(arrays)
-    return [
-        memory_of(copied(array))
-        if element is None
-        else HostTensor(element, shape, array.unsafe_buffer_pointer(), array, stays=True)
-        for array, (element, shape) in zip(arrays, facts, strict=True)
+def pointers_of(arrays: Sequence[Any], facts: Sequence[Facts]) -> npt.NDArray[np.int64]:
+    """The addresses of the elements of arrays that are there; 0 of those without an element."""
+    if all(each.element is not None for each in facts):
+        return np.array([array.unsafe_buffer_pointer() for array in arrays], np.int64)
+    found = [
+        0 if each.element is None else array.unsafe_buffer_pointer() for array, each in zip(arrays, facts, strict=True)
     ]
+    return np.array(found, np.int64)
 
 
 def host_tensor(array: Array | str, *, stays: bool = True) -> HostTensor | str:

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 import jax
 import numpy as np
+import numpy.typing as npt
 from jax._src import config as jax_config
 
+from opdump.adapters.host import HostTensor
 from opdump.adapters.jax.flat import Piece, Place, flattened
-from opdump.adapters.jax.host import Facts, Memory, facts_of, memories
+from opdump.adapters.jax.host import Facts, Memory, copied, facts_of, memory_of, pointers_of
 from opdump.adapters.jax.names import Names
 from opdump.adapters.jax.schedule import Argument, Branches, Constant, Equation, Kept, Level, Scan, Shards, Tap, While
 from opdump.adapters.jax.values import Made, Taps, is_reference, new_reference
@@ -45,10 +47,23 @@ class PieceRun:
     ends: Sequence[int]
     """Values that no later piece reads."""
 
-    def memories(self) -> list[Memory]:
-        """Where the taps lie; waits for the end of the run. Raises what it met."""
+    def wait(self) -> None:
+        """Waits for the end of the run. Raises what it met."""
         with _apart():
-            return memories(self.taps, self.facts)
+            jax.block_until_ready(self.taps)
+
+    def memory(self, tap: int) -> Memory:
+        """Where a tap lies, which nobody changes any more."""
+        element, shape = self.facts[tap]
+        array = self.taps[tap]
+        if element is None:
+            with _apart():
+                return memory_of(copied(array))
+        return HostTensor(element, shape, array.unsafe_buffer_pointer(), array, stays=True)
+
+    def pointers(self) -> npt.NDArray[np.int64]:
+        """The addresses of all taps; 0 where an object stands for one."""
+        return pointers_of(self.taps, self.facts)
 
 
 class TwinRun:
@@ -59,6 +74,12 @@ class TwinRun:
         self._values = values
         self._count = count
         self._first: PieceRun | None = begin(0, values)
+
+    @property
+    def level(self) -> Level:
+        """The level of the first piece, before the pieces are asked for."""
+        assert self._first is not None, "pieces are given once"
+        return self._first.level
 
     def pieces(self) -> Iterator[PieceRun]:
         """The runs of the pieces, once; the next one has begun when one is given. Raises what they met."""
