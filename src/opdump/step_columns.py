@@ -225,14 +225,15 @@ class StepColumns:
         found = self.parts[part]
         return found.op(within) if isinstance(found, BlockRun) else found.ops[within]
 
-    def tensor(self, place: int) -> FiledTensor:
-        """The record of one tensor."""
-        part, within = _find(self.tensor_starts, place)
-        found = self.parts[part]
-        if isinstance(found, Singles):
-            return found.tensors[within]
-        owner = found.pattern.sequence.slots[within][0]
-        return found.tensor(within, found.op(owner), _summary(self.summaries[place].tolist()))
+    def bare_tensors(self) -> Iterator[FiledTensor | TensorFacts]:
+        """The tensors without a summary: those of blocks have no other statistics either, and are told by their facts."""
+        for place in self.bare:
+            part, within = _find(self.tensor_starts, place)
+            found = self.parts[part]
+            if isinstance(found, Singles):
+                yield found.tensors[within]
+            else:
+                yield found.pattern.facts[found.pattern.sequence.slots[within][-1]]
 
     @property
     def op_types(self) -> set[str]:

@@ -110,3 +110,44 @@ def test_threads_may_share_a_table(threads_restored: None) -> None:
         thread.join()
     assert sorted(table.rows()[:, 7].tolist()) == sorted([0.0, 1.0, 2.0, 3.0] * 25)
     assert (table.rows()[:, 9] == table.rows()[:, 7] * 300_000).all()
+
+
+@TABLES
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_tensors_are_added_at_once(table_type: Table, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("float32", "int8", "bool", "float64", "uint16")
+    # Some that threads share, some that are grouped, and some without elements.
+    counts = [0, 1, 3 * 2**17, 40, 70_000, 5, 600_000, *range(100, 400)]
+    arrays = [ordinary(names[place % len(names)], count) for place, count in enumerate(counts)]
+    codes = [DTYPE_CODES[array.dtype.name] for array in arrays]
+    before = kernels.threads()
+    kernels.set_threads(threads)
+    try:
+        table = table_type()
+        assert table.add(arrays[1].ctypes.data, codes[1], 1) == 0
+        pointers = np.array([array.ctypes.data for array in arrays])
+        assert table.add_all(pointers, np.array(codes), np.array(counts)) == 1
+    finally:
+        kernels.set_threads(before)
+    expected = [kernels.summarise(array) for array in (arrays[1], *arrays)]
+    assert [Summary(*row) for row in table.rows().tolist()] == expected
+    nothing = np.array([], np.int64)
+    assert table.add_all(nothing, nothing, nothing) == len(table) == len(arrays) + 1
+
+
+@TABLES
+@pytest.mark.parametrize(
+    ("pointers", "codes", "counts"),
+    [([0], [2], [1]), ([8], [99], [1]), ([8], [-1], [1]), ([8], [2], [-1]), ([8], [2], [])],
+)
+def test_tensors_that_cannot_be_read_are_refused_together(
+    table_type: Table, pointers: list[int], codes: list[int], counts: list[int]
+) -> None:
+    good = np.ones(2, np.float32)
+    table = table_type()
+    given = [
+        np.array([first, *rest], np.int64) for first, rest in ((good.ctypes.data, pointers), (2, codes), (2, counts))
+    ]
+    with pytest.raises(ValueError, match=r"pointer|dtype|elements|codes"):
+        table.add_all(*given)
+    assert len(table) == 0

@@ -19,7 +19,7 @@ from opdump.checks.origins import PARAMETER, ObservedTensor, Origins
 from opdump.plan import Mode
 from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics
-from opdump.step_columns import StepColumns, columns_of
+from opdump.step_columns import StepColumns, TensorFacts, columns_of
 from opdump.verdict import Verdict, VerdictKind
 
 _FLOATING: Final = ("float", "bfloat", "complex")
@@ -112,7 +112,10 @@ class Lookout:
     def _look_at_columns(self, columns: StepColumns) -> set[int]:
         """`_look`, which makes the records of a step with NaN or infinities alone."""
         self._tensors += len(columns.summaries) - len(columns.bare)
-        found = self._look([columns.tensor(place) for place in columns.bare])
+        bare = [*columns.bare_tensors()]
+        of_blocks = [facts for facts in bare if isinstance(facts, TensorFacts)]
+        self._not_looked += sum(1 for facts in of_blocks if not facts.skip and facts.dtype.startswith(_FLOATING))
+        found = self._look([tensor for tensor in bare if not isinstance(tensor, TensorFacts)])
         places = columns.not_finite
         if places:
             tensors = columns.tensors

@@ -44,7 +44,7 @@ class RunEmitter:
     def timestamps(self, count: int) -> range:
         """So many, of which the first is the time now."""
         first = self.timestamp()
-        self._timestamp += count
+        self._timestamp += count - 1
         return range(first, first + count)
 
     def lists(self, graph_id: int, op_name: str) -> bool:

@@ -61,25 +61,21 @@ class Choice:
     """Some of the tensors of runs, by their places in columns. In each run they have the same types and shapes."""
 
     def __init__(self, tensors: Sequence[HostTensor | str], places: Sequence[int | None]) -> None:
-        """`tensors` are those of one run; a place of None is for one that is given as an object in each run."""
+        """`tensors` are those of one run; a place of None is for one that is not in columns."""
         self.facts = tuple(map(facts_of, tensors))
-        self.objects = [number for number, place in enumerate(places) if place is None]
-        """The numbers of those that are given as objects."""
-        self.places: npt.NDArray[np.intp] = np.array([-1 if place is None else place for place in places], np.intp)
-        elements = [None if isinstance(each, str) else each.element for each in tensors]
-        has_row = [
-            place is not None and not facts.skip and element is not None and element.code is not None
-            for place, facts, element in zip(places, self.facts, elements, strict=True)
-        ]
-        self.read: npt.NDArray[np.intp] = np.flatnonzero(has_row)
-        """The numbers of those that are summarised at their addresses."""
-        codes = [-1 if element is None or element.code is None else element.code for element in elements]
-        counts = [0 if isinstance(each, str) else each.count for each in tensors]
-        self.codes: npt.NDArray[np.int64] = np.array(codes, np.int64)[self.read]
-        """Of those the codes of their types."""
-        self.counts: npt.NDArray[np.int64] = np.array(counts, np.int64)[self.read]
-        """And how many elements they have."""
-        self.read_places: npt.NDArray[np.intp] = self.places[self.read]
+        self.objects: list[int] = []
+        """The numbers of those that are given as objects: what is not in columns, and what is summarised once it is widened."""
+        read: list[tuple[int, int, int, int]] = []
+        for number, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
+            element = None if isinstance(tensor, str) else tensor.element
+            if place is None or (element is not None and element.code is None and not element.known_to_numpy):
+                self.objects.append(number)
+            elif isinstance(tensor, HostTensor) and tensor.element.code is not None and not self.facts[number].skip:
+                read.append((number, place, tensor.element.code, tensor.count))
+        columns: npt.NDArray[np.int64] = np.array(read, np.int64).reshape(-1, 4).T.copy()
+        self.read, self.places, self.codes, self.counts = columns
+        """The numbers of those that are summarised at their addresses, their places, the codes of their types, and how many elements
+        they have."""
 
     def of(self, columns: HostColumns, objects: Sequence[HostTensor | str] = ()) -> ChosenTensors:
         """The tensors of a run, with those that are given as objects."""

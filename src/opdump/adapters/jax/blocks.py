@@ -34,14 +34,8 @@ class Prepared:
         return known[0]
 
     def is_ready(self, facts: Sequence[Facts]) -> bool:
-        """Whether nothing needs an object of an argument any more."""
-        known = self._choice
-        return (
-            self.block.is_known
-            and known is not None
-            and known[1] is facts
-            and not any(isinstance(self.refs[number], Argument) for number in known[0].objects)
-        )
+        """Whether nothing needs an object of an argument any more that is in columns."""
+        return self.block.is_known and self._choice is not None and self._choice[1] is facts
 
 
 Part: TypeAlias = "Prepared | Scan | While | Branches | Shards"

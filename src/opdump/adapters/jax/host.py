@@ -131,9 +131,14 @@ def facts_of(array: Any) -> Facts:
         return Facts(None, array.shape)
     element = _element_of(array.dtype)
     devices = array.sharding.device_set
-    if element is None or element.bits < 8 or array.nbytes == 0 or len(devices) > 1:
-        return Facts(None, array.shape)
-    return Facts(element if next(iter(devices)).platform == "cpu" else None, array.shape)
+    is_read_in_place = (
+        element is not None
+        and (element.code is not None or element.known_to_numpy)  # others are widened first
+        and array.nbytes > 0
+        and len(devices) == 1
+        and next(iter(devices)).platform == "cpu"
+    )
+    return Facts(element if is_read_in_place else None, array.shape)
 
 
 def pointers_of(arrays: Sequence[Any], facts: Sequence[Facts]) -> npt.NDArray[np.int64]:

@@ -1,0 +1,336 @@
+"""Steps that are handed over in columns leave what they leave operator by operator, byte for byte."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, GraphRun, NamedOperator, RunEmitter
+from opdump.adapters.host import Choice, HostColumns, HostTensor, NumpyReader
+from opdump.adapters.host.element_types import BY_DTYPE
+from opdump.catalog.catalog import open_dump
+from opdump.index.batch import Batches
+from opdump.plan import DumpPlan
+from opdump.recorder import Recorder, make_recorder
+from opdump.recorder import recorder as recorders
+from opdump.records import Frame, OpRecord, TensorRecord, record_of
+from opdump.step_columns import (
+    NO_SUMMARY,
+    BlockRun,
+    BlockTensor,
+    OperatorSequence,
+    Singles,
+    StepColumns,
+    TensorFacts,
+    columns_of,
+)
+from tests.layouts.filing import new_writer
+
+CALLED_AT = (Frame("train.py", 3, "train"),)
+FIRST = Block(
+    [
+        BlockOperator(NamedOperator("Const", "scale", skip="constant")),
+        BlockOperator(
+            NamedOperator("Mul", "net/mul", task_id=1, arguments={"axis": 0}, kernel="toy::mul"),
+            (BlockSlot(0, "x", "Parameter.x", 0), BlockSlot(1, "key", "", 3)),
+            (BlockSlot(0, "product", "", 1), BlockSlot(1, "n", "", 2)),
+        ),
+        # Two executions of one name.
+        BlockOperator(NamedOperator("Halve", "net/halve", task_id=2), (BlockSlot(0, "x", "net/mul:0", 1),), ()),
+        BlockOperator(NamedOperator("Halve", "net/halve", task_id=3), (BlockSlot(0, "x", "net/mul:0", 1),), ()),
+        BlockOperator(
+            NamedOperator("Cast", "net/cast,%d", task_id=4, stack=(Frame("model.py", 7, "forward"),)),
+            (BlockSlot(0, "x", "net/mul:0", 1),),
+            (BlockSlot(0, "bfloat16", "", 4), BlockSlot(1, "complex", "", 5), BlockSlot(2, "float8", "", 6)),
+        ),
+    ]
+)
+BODY = Block(
+    [
+        BlockOperator(
+            NamedOperator("Add", "loop/add", phase="backward"),
+            (BlockSlot(0, "a", "", 0), BlockSlot(1, "b", "", 1)),
+            (BlockSlot(0, "sum", "", 2),),
+        ),
+        BlockOperator(NamedOperator("Parameter", "w", phase="optimizer"), (), (BlockSlot(0, "", "", 2),)),
+    ]
+)
+SINGLE = NamedOperator("Mean", "mean", arguments={"keep": 1})
+
+
+def tensors_of_first(x: npt.NDArray[Any]) -> list[HostTensor | str]:
+    product = x * np.float32(2)
+    bits = (product.view(np.uint32) >> 16).astype(np.uint16)
+    raw = np.arange(len(x), dtype=np.uint8)
+    return [
+        HostTensor.of_array(x, stays=True),
+        HostTensor.of_array(product, stays=True),
+        HostTensor.of_array(np.array([], np.int64), stays=True),
+        "key<fry>",
+        HostTensor.of_array(bits, BY_DTYPE["bfloat16"], stays=True),
+        HostTensor.of_array(product.astype(np.complex64), stays=True),
+        HostTensor.of_array(raw, BY_DTYPE["float8_e4m3fn"], stays=True),
+    ]
+
+
+class Program:
+    """Runs steps of a toy, whose tensors it gives as objects, or in columns where the recorder takes blocks."""
+
+    def __init__(self, place: Path, *, in_columns: bool, **plan: Any) -> None:
+        self.plan = DumpPlan(path=place, **{"saved_data": "statistic", **plan})
+        self.in_columns = in_columns
+        self.writer = new_writer(self.plan)
+        self.recorder: Recorder = make_recorder(self.plan, self.writer, NumpyReader.of_plan(self.plan))
+        self.emitter = RunEmitter(self.recorder, device_id=2)
+        self.kept: list[Any] = []
+        self.choices: dict[int, Choice] = {}
+        self.blocks = {graph: (Block(FIRST.operators), Block(BODY.operators)) for graph in (1, 2)}
+
+    def run(self, step: int, orders: Iterator[int], counts: Counter[str], graph: int = 1) -> GraphRun:
+        return GraphRun(self.emitter, "net", graph, step, order=orders, executions=counts, called_at=CALLED_AT)
+
+    def emit(self, run: GraphRun, graph: int, number: int, tensors: list[HostTensor | str]) -> None:
+        block = self.blocks[graph][number]
+        self.kept += tensors
+        if not self.in_columns or not run.takes(block):
+            run.emit_block(block, tensors)
+            return
+        # The last is given as an object, as are those that numpy does not know.
+        places: list[int | None] = [
+            None if isinstance(each, str) or each is tensors[-1] or each.element.bits < 16 else place
+            for place, each in enumerate(tensors)
+        ]
+        choice = self.choices.setdefault(number, Choice(tensors, places))
+        columns = HostColumns()
+        columns.extend(np.array([0 if isinstance(each, str) else each.pointer for each in tensors], np.int64))
+        if number == 0:
+            self.recorder.read_ahead(Choice(tensors[:2], [0, 1]).of(columns))
+        run.emit_block(block, choice.of(columns, [tensors[place] for place in choice.objects]))
+
+    def step(self, step: int, seed: float = 1.0, trips: int = 3, *, single: bool = True, graphs: int = 1) -> None:
+        orders, counts = itertools.count(), [Counter[str]() for _ in range(graphs)]
+        for graph in range(graphs):
+            run = self.run(step, orders, counts[graph], graph + 1)
+            x = np.array([seed, -1.0, step], np.float32)
+            self.emit(run, graph + 1, 0, tensors_of_first(x))
+            for trip in range(trips):
+                parts = [np.full(3, step + trip, np.float32), x]
+                self.emit(run, graph + 1, 1, [HostTensor.of_array(each, stays=True) for each in (*parts, parts[0] + x)])
+                if single:
+                    mean = HostTensor.of_array(np.array([x.mean()], np.float32), stays=True)
+                    run.emit(SINGLE, [(0, "x", HostTensor.of_array(x, stays=True), "", "")], [(0, "", mean, "", "")])
+            run.count_skipped({"not selected": 2})
+
+    def close(self) -> None:
+        self.recorder.end_step(99)
+        self.writer.close({"executed": self.recorder.tally.executed})
+
+
+def steps_that_repeat(program: Program) -> None:
+    for step in range(5):
+        program.step(step)
+        program.recorder.end_step(step)
+
+
+def another_step_between(program: Program) -> None:
+    for step in range(7):
+        program.step(step, trips=4 if step == 3 else 3, single=step != 5)
+        program.recorder.end_step(step)
+
+
+def nan_in_a_later_step(program: Program) -> None:
+    for step in range(6):
+        program.step(step, seed=np.nan if step >= 3 else 1.0)
+        program.recorder.end_step(step)
+
+
+def infinities_in_each_step(program: Program) -> None:
+    for step in range(4):
+        program.step(step, seed=-np.inf)
+        program.recorder.end_step(step)
+
+
+def a_step_that_is_cut_off(program: Program) -> None:
+    for step in range(3):
+        program.step(step)
+        program.recorder.end_step(step)
+    program.step(3, trips=1)
+
+
+def two_functions_in_a_step(program: Program) -> None:
+    for step in range(4):
+        program.step(step, graphs=2)
+        program.recorder.end_step(step)
+
+
+def unread_tails(program: Program) -> None:
+    """What runs behind the last step belongs to none, to the last one, or to another."""
+    for step in range(4):
+        program.step(step)
+        program.recorder.end_step(step)
+        program.recorder.defer()
+        program.step(step + 1, trips=1, single=False)
+        if step == 0:
+            program.recorder.reassign_step(step)
+            program.recorder.end_step(step)
+        elif step == 1:
+            program.recorder.discard()
+        else:
+            program.recorder.release()
+
+
+def a_rank_that_is_known_late(program: Program) -> None:
+    program.recorder.wait_for_place(lambda: 3)
+    for step in range(3):
+        program.step(step)
+        program.recorder.end_step(step)
+
+
+def two_steps_at_once(program: Program) -> None:
+    for step in range(0, 6, 2):
+        program.step(step + 1)
+        program.step(step, trips=2)
+        program.recorder.end_step(step)
+
+
+SCENARIOS = [
+    steps_that_repeat,
+    another_step_between,
+    nan_in_a_later_step,
+    infinities_in_each_step,
+    a_step_that_is_cut_off,
+    two_functions_in_a_step,
+    unread_tails,
+    a_rank_that_is_known_late,
+    two_steps_at_once,
+]
+
+
+def dumped(
+    place: Path, scenario: Callable[[Program], None], monkeypatch: pytest.MonkeyPatch, *, how: str, **plan: Any
+) -> dict[str, Any]:
+    """All that a program leaves: files, records, totals and the verdict."""
+    with monkeypatch.context() as patched:
+        patched.setattr("time.time_ns", lambda: 0)
+        if how == "one by one":
+            patched.setattr(NumpyReader, "takes_blocks", False)
+        program = Program(place, in_columns=how == "columns", **plan)
+        scenario(program)
+        program.close()
+    catalog = open_dump(place)
+    tally = program.recorder.tally
+    return {
+        "files": {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*.csv"))},
+        "operators": [*catalog.ops()],
+        "tensors": [record_of(tensor) for tensor in catalog.tensors()],
+        "totals": (tally.executed, tally.captured, tally.tensors, tally.skipped, tally.tensors_skipped, tally.steps),
+        "verdict": program.recorder.verdict,
+        "names": dict(sorted(program.recorder.names_seen.items())),
+    }
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "plan", [{}, {"statistic_category": ("max", "avg", "nan count", "l2norm"), "trailing_comma": True}]
+)
+def test_columns_leave_what_operators_leave_one_by_one(
+    scenario: Callable[[Program], None], plan: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = dumped(tmp_path / "single", scenario, monkeypatch, how="one by one", **plan)
+    assert len(expected["files"]) > 3
+    assert len(expected["tensors"]) > 50
+    for how in ("objects", "columns"):
+        found = dumped(tmp_path / how, scenario, monkeypatch, how=how, **plan)
+        assert [part for part in expected if found[part] != expected[part]] == [], how
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_step_of_very_many_operators_is_filed_in_parts(
+    scenario: Callable[[Program], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block is never cut; so a step may be cut at other operators where these come one by one."""
+    monkeypatch.setattr(recorders, "MOST_OPS", 9)
+    single, objects, columns = (
+        dumped(tmp_path / how, scenario, monkeypatch, how=how) for how in ("one by one", "objects", "columns")
+    )
+    assert [part for part in objects if columns[part] != objects[part]] == []
+    if scenario not in (unread_tails, a_rank_that_is_known_late):  # those ask for what is not filed yet
+        assert columns["files"] == single["files"]
+        assert columns["totals"] == single["totals"]
+
+
+def test_no_record_is_made_of_a_step_that_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(tmp_path, in_columns=True)
+    made: list[int] = []
+    real = BlockRun.op
+
+    def op(run: BlockRun, place: int) -> OpRecord:
+        made.append(place)
+        return real(run, place)
+
+    for step in range(6):
+        if step == 3:
+            monkeypatch.setattr(BlockRun, "op", op)
+            monkeypatch.setattr(BlockRun, "tensor", lambda *_: pytest.fail("a record was made"))
+        program.step(step, single=False)
+        program.recorder.end_step(step)
+    assert len(made) <= 3  # one of each file asks for its directory
+    monkeypatch.undo()
+    program.close()
+    assert [len(found) for found in by_step(tmp_path).values()] == [20] * 6
+
+
+def by_step(place: Path) -> dict[int, list[TensorRecord]]:
+    found: dict[int, list[TensorRecord]] = {}
+    for tensor in open_dump(place).tensors():
+        found.setdefault(tensor.op.step, []).append(tensor)
+    return found
+
+
+def test_sequences_of_a_step_are_its_records() -> None:
+    ops = [OpRecord("Add", f"Add-op{place}", 0, order=place) for place in range(2)]
+    slots: list[BlockTensor] = [(0, "input", 0, "x", "", 0), (1, "output", 0, "", "", 1), (1, "output", 1, "", "", 2)]
+    facts = (TensorFacts("float32", (2,), 8), TensorFacts("int8", (), 1), TensorFacts("key", (), 0, "opaque"))
+    pattern = OperatorSequence(ops, slots).pattern(facts)
+    assert pattern.sequence.pattern(tuple(facts)) is pattern
+    run = BlockRun(pattern, 4, range(10, 12), np.array([1, 0, -1]))
+    other = OpRecord("Mul", "Mul-op0", 12, 4)
+    single = TensorRecord(other, "output", 0, "float32", (2,), statistics={"max": np.inf})
+    table = np.array([np.arange(11.0), np.arange(11.0) + 20, NO_SUMMARY])
+    columns = StepColumns([run, Singles([other], [single])], table)
+    assert columns_of(columns.ops, columns.tensors) is columns
+    assert columns_of([*columns.ops], [*columns.tensors]) is None
+    assert columns.timestamps == [10, 11, 12]
+    assert [columns.ops[-1], columns.ops[1].timestamp, columns.ops[0].step] == [other, 11, 4]
+    assert columns.ops[1:] == [*columns.ops][1:]
+    tensors = columns.tensors[:]
+    assert [(each.op, each.slot, each.dtype, each.skip) for each in tensors] == [
+        (columns.ops[0], 0, "float32", ""),
+        (columns.ops[1], 0, "int8", ""),
+        (columns.ops[1], 1, "key", "opaque"),
+        (other, 0, "float32", ""),
+    ]
+    assert [each.statistics.get("count") for each in tensors] == [20, 0, None, None]
+    assert [*columns.bare] == [2, 3]
+    assert [*columns.bare_tensors()] == [facts[2], single]
+    assert columns.others == {3: {"max": np.inf}}
+    assert columns.op_types == {"Add", "Mul"}
+    assert [*columns.not_finite] == [0, 1]
+    with pytest.raises(IndexError):
+        columns.ops[3]
+
+
+def test_a_tensor_of_an_operator_that_was_filed_before_brings_it_along() -> None:
+    run = BlockRun(OperatorSequence([], []).pattern(()), 0, (), np.empty(0, np.intp))
+    op = OpRecord("Add", "Add-op0", 1)
+    columns = StepColumns([run, Singles([], [TensorRecord(op, "output", 0, "int8", ())])], np.array([NO_SUMMARY]))
+    batch = Batches().of(columns.ops, columns.tensors)
+    assert [*batch.ops] == [op]
+    assert [*batch.pattern.places] == [0]
