@@ -109,8 +109,8 @@ def test_what_generators_of_data_sets_run_is_told() -> None:
     assert recording.recorder.warnings == []
 
 
-def told_of(data, consume, steps="all"):
-    with recorded(steps=steps) as recording:
+def told_of(data, consume, steps="all", **plan):
+    with recorded(steps=steps, **plan) as recording:
         consume(data)
     return recording, {op.op_type for op in recording.skipped(skip="not observed")}, recording.recorder.warnings
 
@@ -148,6 +148,14 @@ def test_functions_of_data_sets_are_listed_and_told() -> None:
     )
     assert "Sub" in types
     assert any("the operators of reduce_lambda" in text for text in warnings), warnings
+
+
+def test_functions_of_data_sets_are_told_where_only_overflows_are_dumped() -> None:
+    data = tf.data.Dataset.range(3).map(lambda each: tf.tanh(tf.cast(each, tf.float32)))
+    for consume in (list, lambda data: tf.function(lambda: data.reduce(0.0, lambda state, each: state + each))()):
+        recording, _, warnings = told_of(data, consume, captures="overflow", layout="acl", saved_data="tensor")
+        assert any("the operators of Dataset_map_lambda" in text for text in warnings), warnings
+        assert recording.recorder.tally.skipped["not observed"] >= 2
 
 
 def test_functions_of_data_sets_within_functions_of_data_sets_are_listed() -> None:

@@ -161,6 +161,20 @@ def failures_of_callables() -> dict[str, Any]:
     return {"said": said, "inputs": inputs}
 
 
+def failures_of_data_sets() -> dict[str, Any]:
+    """A function of a data set that fails, in a thread of the runtime."""
+    out = folder()
+    opdump.tensorflow.install()
+    with tf.Graph().as_default() as graph:
+        data = tf.data.Dataset.range(4).map(lambda number: tf.gather(tf.constant([1.0, 2.0]), number))
+        doubled = v1.data.make_one_shot_iterator(data).get_next() * 2.0
+        with v1.Session(graph=graph, config=config(enable_exception_dump=2)) as session:
+            said = [attempt(lambda: session.run(doubled)) for _ in range(3)]
+    opdump.tensorflow.finish()
+    files = [opdump.read_dump_file(file) for file in sorted((out / "extra-info" / "data-dump" / "0").glob("[!.]*"))]
+    return {"said": said, "messages": [file.dfx_message for file in files]}
+
+
 def directories() -> dict[str, Any]:
     """Where the device's number and the graph files go; what comes after the end."""
     out = folder()
@@ -261,3 +275,11 @@ def test_overflow_detection_keeps_the_operator_that_overflows() -> None:
     found = overflow()
     assert found["operators"] == [["square", 1]]
     assert found["has_file"]
+
+
+def test_a_failure_in_a_function_of_a_data_set_is_that_of_who_asked_for_its_element() -> None:
+    case = failures_of_data_sets()
+    assert case["said"] == ["", "", "InvalidArgumentError"]
+    (message,) = case["messages"]
+    assert "IteratorGetNext" in message
+    assert "GatherV2" in message

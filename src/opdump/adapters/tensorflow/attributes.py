@@ -1,4 +1,4 @@
-"""Gives the attributes of TensorFlow operators as JSON values."""
+"""Gives the attributes of TensorFlow operators as JSON values, and the device that they run on, where it is not the first CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def arguments_of(node: Any) -> dict[str, Any]:
         value = _value(node.attr[name])
         if value is not None:
             found[name] = value
-    return found
+    return found | device_of(node.device)
 
 
 def arguments_of_call(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:
@@ -37,6 +37,12 @@ def arguments_of_call(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:
         elif isinstance(value, bool | int | float | str):
             found[name] = tf.dtypes.as_dtype(value).name if kinds.get(name) == "type" else value
     return found
+
+
+def device_of(name: str) -> dict[str, Any]:
+    """The device of an operator, as `CPU:1`, by what TensorFlow calls it; nothing of the first CPU, and where none is named."""
+    device = name.lower().rpartition("device:")[2].upper()
+    return {} if device in ("", "CPU:0", "CPU:*") or "device:" not in name.lower() else {"device": device}
 
 
 def _value(attr: Any) -> Any:

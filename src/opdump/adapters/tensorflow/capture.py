@@ -173,8 +173,16 @@ class Capture:
 
     def end_step(self, step: int) -> None:
         """Files a step of a model. Raises DumpComplete where it was the last that is wanted, and the program is to end there."""
+        self.file_step(step)
+        self.complete(step)
+
+    def file_step(self, step: int) -> None:
+        """Files a step of a model."""
         self._step = step
         self.recorder.end_step(step)
+
+    def complete(self, step: int) -> None:
+        """Raises DumpComplete where no step after this one is wanted, and the program is to end there."""
         last = self.plan.steps.last
         if self._stop_after_dump and last is not None and step >= last:
             raise DumpComplete

@@ -7,6 +7,7 @@ second run changes nothing and computes the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ RunFunction = Callable[..., Any]
 
 _EXPECTED: Final = (tf.errors.OutOfRangeError, tf.errors.CancelledError, tf.errors.AbortedError)
 """The end of the data, and what a session raises when somebody stops it: no operator did wrong."""
+
+_NODE: Final = re.compile(r"\[\[(?:\{\{node )?([^\]}]+)")
+"""A node in a message, as the runtime writes it."""
 
 
 class FailureDump:
@@ -64,10 +68,9 @@ class FailureDump:
         seen: Mapping[str, Sequence[ObservedValue]],
     ) -> None:
         """Files what failed; nothing where no operator did. `run` is the session's, without capture."""
-        operation = getattr(error, "op", None)
-        if isinstance(error, _EXPECTED) or not isinstance(error, tf.errors.OpError) or operation is None:
+        if isinstance(error, _EXPECTED) or not isinstance(error, tf.errors.OpError):
             return
-        op = next((each for each in subgraph.operators if each.name == operation.name), None)
+        op = _failed(error, subgraph)
         if op is None:
             return
         if self._capture is None:
@@ -112,6 +115,14 @@ class FailureDump:
             else _fact(slot)
             for slot in op.inputs
         ]
+
+
+def _failed(error: tf.errors.OpError, subgraph: Subgraph) -> GraphOperator | None:
+    """The operator that failed; where that is one of a function, what ran the function: `[[{{node Log}}]] [[IteratorGetNext]]`."""
+    named = {each.name: each for each in subgraph.operators}
+    if error.op is not None:
+        return named.get(error.op.name)
+    return next((named[name] for name in reversed(_NODE.findall(error.message)) if name in named), None)
 
 
 def _is_settled(wanted: Sequence[Any], subgraph: Subgraph, known: set[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
@@ -23,9 +23,17 @@ _OPTIMIZERS: Final = (
 )
 
 
+class OptimizerSteps(Protocol):
+    """Is told of optimizers: `ProgramSteps`."""
+
+    def applies(self, *, begins: bool) -> object: ...
+    def optimizer_begins(self) -> object: ...
+    def updated(self) -> object: ...
+
+
 @contextmanager
-def optimizer_steps(updated: Callable[[], object], traced: Callable[[str, frozenset[str]], object]) -> Iterator[None]:
-    """While open, `updated` is called where an optimizer has been applied eagerly, once for optimizers that wrap others.
+def optimizer_steps(steps: OptimizerSteps, traced: Callable[[str, frozenset[str]], object]) -> Iterator[None]:
+    """While open, `steps` are told where an optimizer is applied eagerly, once for optimizers that wrap others.
 
     `traced` is called where one was traced: with the name of the function, and those of the updates that the optimizer made in it.
     """
@@ -38,14 +46,18 @@ def optimizer_steps(updated: Callable[[], object], traced: Callable[[str, frozen
             depth += 1
             graph = None if tf.executing_eagerly() else ops.get_default_graph()
             before = 0 if graph is None or depth > 1 else len(graph.get_operations())
+            steps.applies(begins=True)
             try:
+                if depth == 1 and graph is None:
+                    steps.optimizer_begins()
                 result = original(*args, **kwargs)
             finally:
                 depth -= 1
+                steps.applies(begins=False)
             if depth > 0:
                 return result
             if graph is None:
-                updated()
+                steps.updated()
             else:
                 made = graph.get_operations()[before:]
                 updates = frozenset(each.name for each in made if is_update(each.type) or is_assignment(each.type))

@@ -23,7 +23,7 @@ from tensorflow.python.ops import script_ops
 
 from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.tensorflow.attributes import arguments_of_call
+from opdump.adapters.tensorflow.attributes import arguments_of_call, device_of
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.datasets import DatasetFunctions
 from opdump.adapters.tensorflow.functions.probe import BodyProbe, OperatorProbe, has_data, live_tensors
@@ -54,6 +54,8 @@ class EagerCapture:
         self._names: Counter[str] = Counter()
         self._made: dict[int, str] = {}
         """Identity of a tensor -> who made it in this step."""
+        self._begun: dict[int, tuple[Counter[str], dict[int, str]]] = {}
+        """The same by step: the one before may go on."""
 
     def open(self, steps: ProgramSteps) -> None:
         self._steps = steps
@@ -90,8 +92,9 @@ class EagerCapture:
     def step_changed(self) -> None:
         """The program came into another step."""
         with self._capture.lock:
-            self._names.clear()
-            self._made.clear()
+            step = -1 if self._steps is None else self._steps.step
+            self._begun = {number: begun for number, begun in self._begun.items() if number >= step - 1}
+            self._names, self._made = self._begun.setdefault(step, (Counter(), {}))
         if self._thread == threading.get_ident():
             self._switch((self._has_threads and not self._capture.is_over) or self._wants_step())
         if self._datasets is not None:
@@ -117,18 +120,20 @@ class EagerCapture:
         """Another thread of the program works."""
         with (
             self._capture.stacks.within(self._entry.begun),
-            self._named_within(f"{_named(threading.current_thread().name)}/"),
+            self._named_within(f"{_thread_name()}/"),
         ):
             yield
 
     @contextmanager
     def _named_within(self, place: str) -> Iterator[None]:
         before, self._here.place = getattr(self._here, "place", ""), place
-        _register(self._ran)
+        # A thread of a replica gets the list of the thread that began it, in the place of its own.
+        registered = _register(self._ran)
         try:
             yield
         finally:
-            _unregister(self._ran)
+            if self._ran in registered:
+                registered.remove(self._ran)
             self._here.place = before
 
     def _watch_callbacks(self) -> None:
@@ -190,9 +195,8 @@ class EagerCapture:
         self._names[scoped] += 1
         skip = self._skip_of(op_type, op_name, inputs, outputs)
         task_id = self._names.total() - 1
-        operator = NamedOperator(
-            op_type, op_name, task_id, arguments_of_call(attrs, op_def), capture.stacks.of_call(), skip=skip
-        )
+        arguments = arguments_of_call(attrs, op_def) | device_of(next((each.backing_device for each in outputs), ""))
+        operator = NamedOperator(op_type, op_name, task_id, arguments, capture.stacks.of_call(), skip=skip)
         run = capture.run(self._model, steps.step, order=steps.order(steps.step))
         for slot, tensor in enumerate(outputs):
             self._made[tensor._id] = f"{op_name}:{slot}"
@@ -222,11 +226,14 @@ class EagerCapture:
         )
 
 
-def _register(callback: Callable[..., Any]) -> None:
-    """Has the runtime call back in this thread, for whatever the program registers and removes itself."""
+def _register(callback: Callable[..., Any]) -> list[Any]:
+    """Has the runtime call back in this thread, for whatever the program registers and removes itself; the callbacks of this thread."""
     with tf.init_scope():
-        eager_context.context().add_op_callback(callback)
+        context = eager_context.context()
+        context.add_op_callback(callback)
     execute.execute = execute.execute_with_callbacks
+    callbacks: list[Any] = context.op_callbacks
+    return callbacks
 
 
 def _unregister(callback: Callable[..., Any]) -> None:
@@ -239,6 +246,13 @@ def _unregister(callback: Callable[..., Any]) -> None:
 def is_own(callback: Any) -> bool:
     """Whether a callback of the runtime is a capture's."""
     return isinstance(getattr(callback, "__self__", None), EagerCapture)
+
+
+def _thread_name() -> str:
+    """What the operators of this thread are named within: those of a replica by its number, which other threads do not share."""
+    thread = threading.current_thread()
+    replica = getattr(thread, "replica_id", None)
+    return _named(thread.name) if replica is None else f"replica_{replica}"
 
 
 def _named(text: str) -> str:

@@ -24,8 +24,8 @@ from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFuncti
 from opdump.adapters.tensorflow.functions.library import Definition, draws_seeded_numbers, reached
 from opdump.adapters.tensorflow.functions.probe import DumpedCall, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
+from opdump.adapters.tensorflow.functions.updates import StepPart, TracedUpdates
 from opdump.adapters.tensorflow.model_names import function_names
-from opdump.adapters.tensorflow.operator_kinds import is_update
 from opdump.adapters.tensorflow.xla import (
     LAUNCH,
     OF_CLUSTERS,
@@ -73,9 +73,6 @@ CallFunction = Callable[[Any, bytes, list[Any], int], Any]
 
 _UID: Final = re.compile(rb"_(\d+)$")
 _GRADIENT: Final = re.compile(rb"^__(forward|inference___backward)_")
-_TRACED: Final = re.compile(r"^__(inference|forward|backward)_|_\d+$")
-# Metrics, generators and statistics of layers count with these too; an optimizer that uses them is seen when it is traced.
-_COUNTERS: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})
 _FOLDED_BEFORE: Final = (
     "{} is not shown: TensorFlow runs a Python function of it once, ahead of its steps, since it is declared to have no state and depends on "
     "nothing that is given (stateful=False), and it was traced before the capture began; begin the capture before its first call"
@@ -93,7 +90,7 @@ class _Traced:
     model: Model
     within_eager: bool
     """Its gradient is taken from outside: it is a part of a step of the eager program."""
-    updates: bool
+    part: StepPart
     is_empty: bool
     """Nothing of it is wanted, or it cannot be shown."""
     alone: bool
@@ -126,8 +123,7 @@ class FunctionCapture:
         self._lock = threading.RLock()
         self._original: CallFunction | None = None
         self._abandoned = False
-        self._updates: set[tuple[str, frozenset[str]]] = set()
-        """Names of functions, and of the updates that an optimizer made in them."""
+        self.updates = TracedUpdates()
         self._mark = 0
         """Functions with a smaller number were traced before."""
 
@@ -140,10 +136,6 @@ class FunctionCapture:
             return self._call(original, context, name, tensor_inputs, num_outputs)
 
         eager_context.Context.call_function = call_function
-
-    def optimizer_traced(self, function: str, operators: frozenset[str]) -> None:
-        """An optimizer was traced within a function, and made these updates."""
-        self._updates.add((function, operators))
 
     def close(self) -> None:
         """Leaves nothing behind but the copies of functions that must run alone: they go on where they are."""
@@ -171,6 +163,7 @@ class FunctionCapture:
             with self._lock:
                 traced = self._traced.get(name) or self._first_call(context, name)
         steps = self._steps
+        steps.call_begins(traced.part)
         step = steps.of(traced.model, within_eager=traced.within_eager)
         wanted = not traced.is_empty and steps.wants(step)
         if not wanted and not (traced.alone and not traced.is_empty):
@@ -191,7 +184,7 @@ class FunctionCapture:
                 outputs = self._dumped(original, context, traced.model, copy, step, inputs, num_outputs)
             else:
                 outputs = _renamed(original, context, copy, inputs, num_outputs)
-        steps.called(traced.model, step, within_eager=traced.within_eager, updates=traced.updates)
+        steps.called(traced.model, step, traced.part, inputs, within_eager=traced.within_eager)
         return outputs
 
     def _first_call(self, context: Any, name: bytes) -> _Traced:
@@ -220,8 +213,8 @@ class FunctionCapture:
         if (seeded or folded) and not is_empty and number is not None and int(number[1]) < self._mark:
             self._capture.note((_SEEDED_BEFORE if seeded else _FOLDED_BEFORE).format(name.decode()))
             is_empty = True
-        updates = self._updates_variables(definitions)
-        traced = _Traced(model, of_gradient, updates, is_empty, seeded or folded, compiled)
+        part = self.updates.part_of(definitions, context.get_function_def)
+        traced = _Traced(model, of_gradient, part, is_empty, seeded or folded, compiled)
         self._traced[name] = traced
         return traced
 
@@ -235,17 +228,6 @@ class FunctionCapture:
             self._capture.note(f"the graph of {definition.signature.name} is not written: {error}")
             return
         write(model, graph, is_computational=True)
-
-    def _updates_variables(self, definitions: Iterable[Definition]) -> bool:
-        """Whether an optimizer's update is among these functions."""
-        for definition in definitions:
-            name = _TRACED.sub("", definition.signature.name)
-            names = {node.name for node in definition.node_def}
-            if any(function == name and made <= names for function, made in self._updates):
-                return True
-            if any(is_update(node.op) and node.op not in _COUNTERS for node in definition.node_def):
-                return True
-        return False
 
     def _instrument(self, context: Any, name: bytes, model: Model) -> InstrumentedFunction:
         def add(definition: Definition) -> None:

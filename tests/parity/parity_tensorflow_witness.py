@@ -1,0 +1,37 @@
+"""Every node that TensorFlow executed is in the dump: TensorFlow's own word for what ran in a step, against the manifest of a dump of it.
+
+The word is `RunMetadata.step_stats` of a run with FULL_TRACE, of functions the events of their executors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import opdump
+from tests.parity.tf_executed_nodes import find
+from tests.parity.tf_witness import PROGRAMS, VERSIONS, cases, run
+
+GAPS = {
+    "partial_run": "runs in parts are told, and not recorded",
+    "control_flow": "what runs within functional control flow of a session is listed as not observed",
+    "functions": "what runs within functions of a session is listed as not observed",
+}
+
+
+def test_there_are_ten_programs() -> None:
+    assert len(PROGRAMS) == 10
+
+
+@pytest.mark.sampled(4, each="name")
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("kind", "name"), cases(GAPS))
+def test_every_executed_node_is_in_the_manifest(kind: str, name: str, version: str, tmp_path: Path) -> None:
+    told = run(version, "run_tf_witness.py", kind, name, tmp_path)
+    dump = tmp_path / "dump"
+    found = find(told, opdump.open(dump).ops(include_skipped=True) if dump.exists() else ())
+    print(f"{name}, TensorFlow {version}: {found}")
+    assert found.executed > 4
+    assert found.missing == []
+    assert found.unseen == []

@@ -1,0 +1,41 @@
+"""The ten programs of `tf_witness_programs/`: their names, and what a dump of one step of them leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parity import peers
+
+VERSIONS = {"2.21": peers.TENSORFLOW, "2.15": peers.TENSORFLOW215}
+_FILES = {"of_sessions": "session", "of_functions": "function"}
+_FOLDER = Path(__file__).parent / "tf_witness_programs"
+PROGRAMS = [
+    (kind, name)
+    for file, kind in _FILES.items()
+    for name in re.findall(r"^def ([a-z]\w*)", (_FOLDER / f"{file}.py").read_text("utf-8"), re.MULTILINE)
+]
+
+
+def cases(gaps: Mapping[str, str]) -> list[Any]:
+    """Parameters of a test, `kind` and `name`; `gaps` are programs that it is expected to fail for, and why."""
+    marks = {
+        name: [pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)] for name, reason in gaps.items()
+    }
+    return [pytest.param(kind, name, marks=marks.get(name, ()), id=name) for kind, name in PROGRAMS]
+
+
+def run(version: str, script: str, *arguments: str | Path) -> dict[str, Any]:
+    """What a script of this version printed last. RuntimeError where it fails: that is no gap."""
+    environment = {"PYTHONPATH": f"{peers.ROOT / 'src'}:{peers.ROOT}", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        printed = peers.run(VERSIONS[version], [peers.SCRIPTS / script, *arguments], environment)
+    except AssertionError as error:
+        raise RuntimeError(f"{script} failed") from error
+    told: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return told
