@@ -67,6 +67,7 @@ class Block:
         *,
         net_name: str,
         graph_id: int,
+        rank_id: int,
         device_id: int,
     ) -> OperatorSequence:
         """Those that leave data, as they run now: the same object where all of it is what it was in another step.
@@ -77,7 +78,14 @@ class Block:
         occurrences = [*map(executions.get, self._names, repeat(0))]
         if len(self._names) > 1:
             occurrences = [*map(add, occurrences, self._before)]
-        key = (net_name, graph_id, device_id, numbers[0] if numbers else -1, occurrences[0] if occurrences else 0)
+        key = (
+            net_name,
+            graph_id,
+            rank_id,
+            device_id,
+            numbers[0] if numbers else -1,
+            occurrences[0] if occurrences else 0,
+        )
         known = self._sequences.get(key)
         if (
             known is None
@@ -96,7 +104,8 @@ class Block:
                     0,
                     net_name,
                     graph_id,
-                    device_id=device_id,
+                    rank_id,
+                    device_id,
                     task_id=each.task_id,
                     order=order,
                     occurrence=occurrence,

@@ -30,8 +30,9 @@ class RunEmitter:
     Time stamps are microseconds and rise from operator to operator, over all graphs.
     """
 
-    def __init__(self, recorder: Recorder, *, device_id: int = 0) -> None:
+    def __init__(self, recorder: Recorder, *, rank_id: int = 0, device_id: int = 0) -> None:
         self.recorder = recorder
+        self.rank_id = rank_id
         self.device_id = device_id
         self._timestamp = 0
         self._listed: set[tuple[int, str]] = set()
@@ -119,6 +120,7 @@ class GraphRun:
                 self._called_at,
                 net_name=self._net_name,
                 graph_id=self._graph_id,
+                rank_id=self._emitter.rank_id,
                 device_id=self._device_id,
             )
             self.recorder.take_block(sequence, self.step, self._emitter.timestamps(len(block.ran)), tensors)
@@ -163,6 +165,7 @@ class GraphRun:
             step=self.step,
             net_name=self._net_name,
             graph_id=self._graph_id,
+            rank_id=self._emitter.rank_id,
             device_id=self._device_id,
             order=self._next_order(operator) if order is None else order,
             task_id=operator.task_id,

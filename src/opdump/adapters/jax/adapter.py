@@ -114,7 +114,7 @@ class JaxSteps:
             manual=self._settings.steps == "manual" or bool(self._ended),
             stop_after_dump=self._settings.stop_after_dump,
         )
-        self._capture = capture = Capture(self._recorder, steps, device_id=self._settings.rank_id)
+        self._capture = capture = Capture(self._recorder, steps, rank_id=self._settings.rank_id)
         interception = Interception(pjit, capture.called, capture.may_hurry)
         was_wanted = steps.is_wanted
 

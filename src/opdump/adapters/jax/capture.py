@@ -58,13 +58,13 @@ OF_THE_PROGRAM: Final[Mapping[str, Any]] = {"source": "program"}
 class Capture:
     """The calls of one program, while it runs."""
 
-    def __init__(self, recorder: Recorder, steps: Steps, *, device_id: int) -> None:
+    def __init__(self, recorder: Recorder, steps: Steps, *, rank_id: int) -> None:
         self._recorder = recorder
         self._steps = steps
         self.host_calls = HostCalls()
         self._functions = Functions()
         self._selection = OperatorSelection(recorder.plan, ModelFilter.of(recorder.plan.models, ()))
-        self._emitter = RunEmitter(recorder, device_id=device_id)
+        self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=rank_id)
         self._lock = threading.RLock()
         self._here = threading.local()
         self._eager_names: Counter[str] = Counter()

@@ -34,7 +34,7 @@ class GraphPieces:
         self._order: Iterator[int] = (next_order() for _ in itertools.repeat(None))
         self._recorder = recorder
         self._settings = settings
-        self._emitter = RunEmitter(recorder, device_id=settings.rank_id)
+        self._emitter = RunEmitter(recorder, rank_id=settings.rank_id, device_id=settings.rank_id)
         self._ranks: dict[Path, tuple[Executions, GraphFiles]] = {}
         self._selections: dict[int, GraphSelection] = {}
         self._blocks: dict[int, tuple[Program, Block]] = {}

@@ -54,7 +54,8 @@ class TensorflowAdapter:
         Raises ConfigError for what a plan may ask of other frameworks alone.
         """
         _check(recorder.plan)
-        capture = Capture(recorder, device_id=settings.rank_id, stop_after_dump=settings.stop_after_dump)
+        rank = settings.rank_id
+        capture = Capture(recorder, rank_id=rank, device_id=rank, stop_after_dump=settings.stop_after_dump)
         if recorder.plan.layout_facts.by_model:
             capture.write_graph = GraphFiles(capture, os.environ)
         keras_models = KerasModels(settings.model_names)

@@ -75,7 +75,7 @@ class FailuresOfRuns(Protocol):
 class Capture:
     """One recorder, and the models that were found under it.
 
-    `device_id` stands in the records. `streams`: tensors are handed over one by one while a step runs, so that memory stays
+    `rank_id` and `device_id` stand in the records. `streams`: tensors are handed over one by one while a step runs, so that memory stays
     bounded, and not all at its end. Whoever emits operators holds `lock`.
     """
 
@@ -83,6 +83,7 @@ class Capture:
         self,
         recorder: Recorder,
         *,
+        rank_id: int = 0,
         device_id: int = 0,
         streams: bool = False,
         stop_after_dump: bool = False,
@@ -105,7 +106,7 @@ class Capture:
         """Names of the operators of sessions that were dumped; None before there was one."""
         self.stacks = Stacks()
         self._stop_after_dump = stop_after_dump
-        self._emitter = RunEmitter(recorder, device_id=device_id)
+        self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=device_id)
         self._step = recorder.plan.initial_iteration
         self._ended: dict[tuple[str, ...], int] = {}
         """The names of a model -> the number behind that of its last step that ended, dumped or not."""

@@ -73,7 +73,7 @@ class OperatorRecording:
         self._net_name = "" if plan.layout_facts.by_model else plan.net_name
         self._unknown_id = plan.layout_facts.unknown_id
         self._rank_id = settings.rank_id
-        self._emitter = RunEmitter(recorder, device_id=settings.rank_id)
+        self._emitter = RunEmitter(recorder, rank_id=settings.rank_id, device_id=settings.rank_id)
         self._makers = Makers()
         self._next_order = next_order
         self._lock = threading.RLock()
