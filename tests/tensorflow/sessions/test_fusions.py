@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.sessions.fetch_planning import BaselineGraph
-from opdump.adapters.tensorflow.sessions.subgraph import subgraph_of
 from tests.tensorflow.sessions.recording import recorded, same, v1
 
 v1.disable_eager_execution()
@@ -98,39 +96,6 @@ def _rows_by_their_values(batches):
     x = v1.placeholder(tf.float32, [37, 200], "x")
     kept = tf.boolean_mask(x, tf.reduce_any(tf.not_equal(x, 0.0), 1))
     return kept, [{x: np.concatenate([batch, np.zeros((37 - len(batch), 200), np.float32)])} for batch in batches]
-
-
-def test_whether_fusing_changes_bits_is_found_out_by_trying() -> None:
-    """Which of them give the same bits is found out; a summation in another order is seen."""
-    for rows, columns in ((37, 70), (400, 1)):
-        with tf.Graph().as_default():
-            x, w, b = (v1.placeholder(tf.float32, shape) for shape in ([None, 200], [200, columns], [columns]))
-            y = tf.negative(tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b)))
-            subgraph = subgraph_of([y], {x.name, w.name, b.name})
-            tried = BaselineGraph([y], subgraph, v1.ConfigProto()).fusions
-        assert tried
-        assert tried.alike(()) == set(), "without shapes nobody knows"
-        shapes = tuple(sorted({x.name: (rows, 200), w.name: (200, columns), b.name: (columns,)}.items()))
-        alike = tried.alike(shapes)
-        assert bool(alike) == _as_told(rows, columns), (rows, columns, alike)
-
-
-def _as_told(rows, columns):
-    """Whether the runtime's own answers are the same, fused and not, for rows of random numbers."""
-    random = np.random.default_rng(1)
-    for _ in range(40):
-        with tf.Graph().as_default():
-            x, w, b = (v1.placeholder(tf.float32, shape) for shape in ([None, 200], [200, columns], [columns]))
-            product_ = tf.matmul(x, w)
-            y = tf.nn.relu(tf.nn.bias_add(product_, b))
-            read = tf.negative(y)
-            feed = {
-                each: random.normal(size=(rows, *each.shape[1:]) if each is x else each.shape) for each in (x, w, b)
-            }
-            with v1.Session() as session:
-                if session.run(read, feed).tobytes() != session.run([read, product_], feed)[0].tobytes():
-                    return False
-    return True
 
 
 def test_a_trial_that_cannot_be_made_leaves_the_program_as_it_was() -> None:

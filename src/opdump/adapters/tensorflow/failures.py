@@ -18,8 +18,7 @@ from opdump.adapters.graph_runtime import NamedOperator, live_tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.sessions.signatures import dtype_of
-from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Slot, Subgraph
+from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Slot, Subgraph, dtype_of
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.recorder import LiveTensor
 

@@ -17,6 +17,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
+from opdump.adapters.tensorflow.effects import definitions_of
+
 _Key = tuple[tuple[str, tuple[int, ...], bytes], ...]
 
 
@@ -25,10 +27,11 @@ class OwnSession(tf.compat.v1.Session):  # type: ignore[misc]  # TensorFlow has 
 
 
 class Rehearsal:
-    """The callbacks without declared state of one graph, from its definition. `graph` keeps what stands for them alive."""
+    """The callbacks without declared state of a graph, which keeps what stands for them alive."""
 
-    def __init__(self, graph_def: Any, graph: Any) -> None:
-        nodes = [*graph_def.node, *(node for each in graph_def.library.function for node in each.node_def)]
+    def __init__(self, graph: Any) -> None:
+        nodes = [operation.node_def for operation in graph.get_operations() if operation.type == "PyFuncStateless"]
+        nodes += [node for each in definitions_of(graph).values() for node in each.node_def]
         tokens = {node.attr["token"].s.decode() for node in nodes if node.op == "PyFuncStateless"}
         self._understudies = []
         for token in sorted(tokens):

@@ -11,7 +11,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,16 +22,8 @@ from opdump.adapters.tensorflow.capture import Capture, FailuresOfRuns
 from opdump.adapters.tensorflow.functions.function_state import belongs_to_fetches
 from opdump.adapters.tensorflow.functions.library import hidden_callees
 from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.fetch_planning import BaselineGraph, FetchPlan, plan_fetches
-from opdump.adapters.tensorflow.sessions.fusions import Shapes
+from opdump.adapters.tensorflow.sessions.looking import Looking, looking
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
-from opdump.adapters.tensorflow.sessions.signatures import (
-    DumpedSignature,
-    SignatureEmitter,
-    dumped_signature,
-    without_copies,
-)
-from opdump.adapters.tensorflow.sessions.streaming import SignatureStream
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, watching
 from opdump.adapters.tensorflow.stacks import Stack
@@ -41,7 +32,6 @@ from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_ma
 RunFunction = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""
 
-_ARRAYS = (np.ndarray, np.generic, list, tuple, int, float, complex)
 _DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4", "OneShotIterator")
 _FROM_HOOKS = "caller"
 """Under this key a monitored session hands on what the program fetches, beside what its hooks fetch."""
@@ -61,23 +51,6 @@ class _Call(NamedTuple):
         return self.run(self.fetches, self.feed_dict, self.options, self.run_metadata)
 
 
-class _Wanted(NamedTuple):
-    """What is dumped of a signature where the same tensors are fed; without a plain run where that is nothing."""
-
-    dumped: DumpedSignature
-    plain: BaselineGraph | None
-    is_clustered: bool
-    """Whether XLA compiles clusters of its operators: nothing is fetched beside what the program asks for."""
-
-
-class _Dump(NamedTuple):
-    """How that is got hold of."""
-
-    emitter: SignatureEmitter
-    stream: SignatureStream | None
-    access: FetchPlan
-
-
 class _Signature:
     """A fetch set: its model, and how often it ran."""
 
@@ -89,10 +62,8 @@ class _Signature:
         """None before it ran."""
         self.subgraphs: dict[frozenset[str], Subgraph] = {}
         """By what is fed: a fed tensor keeps operators from running."""
-        self.wanted: dict[frozenset[str], _Wanted] = {}
+        self.dumps: dict[frozenset[str], Looking] = {}
         """By what is fed."""
-        self.dumps: dict[tuple[frozenset[str], frozenset[str]], _Dump] = {}
-        """By what is fed, and by the fused operators that give the bits of what they are made of."""
         self.is_always_extended = False
         """Whether its steps are run as dumped ones, dumped or not: see `function_state`."""
 
@@ -177,31 +148,27 @@ class SessionCapture:
         """A run that is dumped, or of which a failure is to be filed."""
         fed = fed_names(call.feed_dict, self._graph)
         subgraph = signature.subgraph(fed)
-        dump = self._dump(signature, fed, call.feed_dict) if extends else None
-        watches = {} if dump is None else {tensor.name: tensor for tensor in dump.access.watched}
-        if self._failures is not None:
-            watches.update(
-                (tensor.name, tensor) for tensor in self._failures.watched(subgraph) if read_variable(tensor) is None
-            )
         own, run_at = self._own, self.capture.stacks.of_call()
         own.is_busy = True
-        own.extra = dump.access.fetches if dump is not None else ()
-        own.targets = dump.stream.targets if dump is not None and dump.stream is not None else ()
-        own.values = {}
+        own.extra, own.values = (), {}
         watched = None
         try:
+            dump = self._looking(signature, fed) if extends else None
+            watches = {} if dump is None else dict.fromkeys(dump.watches)
+            if self._failures is not None:
+                watches.update(
+                    (tensor.name, None) for tensor in self._failures.watched(subgraph) if read_variable(tensor) is None
+                )
+            own.extra = dump.fetches if dump is not None else ()
             with ExitStack() as around:
-                if dump is not None and dump.stream is not None:
-                    around.enter_context(dump.stream.of_step(step if dumps else None, run_at))
                 if watches:
-                    watched = around.enter_context(watching(tuple(watches.values()), call.options, self._folders))
+                    watched = around.enter_context(watching(tuple(watches), call.options, self._folders))
                     call = call._replace(options=watched.options)
                 result = call.plain()
-            if dumps and dump is not None and dump.access.replayed:
-                self._replay(dump.access)
+            own.extra = ()
         except tf.errors.OpError as error:
             if self._failures is not None:
-                own.extra, own.targets = (), ()
+                own.extra = ()
                 seen = {} if watched is None else watched.seen
                 self._failures.record(error, signature.model, step, subgraph, call.run, call.feed_dict, seen)
             raise
@@ -209,36 +176,26 @@ class SessionCapture:
             values, own.values, own.is_busy = own.values, {}, False
         if dump is not None and dumps:
             if watched is not None:
-                values.update(watched.seen)
+                values.update((name, each) for name, each in watched.seen.items() if name not in values)
             self._emit(signature, dump, values, step, run_at)
         return result
 
-    def _emit(self, signature: _Signature, dump: _Dump, values: dict[str, Any], step: int, run_at: Stack) -> None:
+    def _emit(self, signature: _Signature, dump: Looking, values: dict[str, Any], step: int, run_at: Stack) -> None:
         """Hands a run that has ended to the recorder; the notes say what it lacks."""
-        unseen = dump.emitter.signature.unseen(dump.access.lost, values)
-        if unseen:
+        values.update(dump.constants)
+        if dump.apart is not None:
+            try:
+                values.update(dump.apart.computed(values))
+            except tf.errors.OpError as error:  # the program's own run has succeeded
+                self.capture.note(
+                    f"{signature.model.name}: operators cannot be computed apart: {error.message.splitlines()[0]}"
+                )
+        if dump.lost:
             self.capture.note(
-                f"{signature.model.name}: looking at {', '.join(unseen)} would change the answer: they are not dumped"
-            )
-        if dump.access.left_to_chance:
-            self.capture.note(
-                f"{signature.model.name}: the timing decides in which order {', '.join(dump.access.left_to_chance)} sums, with or "
-                "without a dump: last bits may differ from run to run"
+                f"{signature.model.name}: looking at {', '.join(dump.lost)} would change the answer: they are not dumped"
             )
         with self.capture.lock:
             dump.emitter.emit(values, step, run_at)
-
-    def _replay(self, access: FetchPlan) -> None:
-        """Computes what could not be fetched in the run that has ended, from what was."""
-        own = self._own
-        own.extra, own.targets = (), ()
-        feeds = {tensor.ref(): own.values[tensor.name][0].array for tensor in access.feeds}
-        try:
-            # `run` would look up again what the fetches and feeds are.
-            self._session._do_run(None, [], list(access.replayed), feeds, None, None)
-        except tf.errors.OpError as error:  # the program's own run has succeeded
-            names = ", ".join(tensor.name for tensor in access.replayed)
-            self.capture.note(f"{names} cannot be computed again after the run: {error.message.splitlines()[0]}")
 
     def extended(
         self, fetch_list: Sequence[Any], target_list: Sequence[Any], feeds: Mapping[Any, Any]
@@ -254,7 +211,7 @@ class SessionCapture:
             own.values[name] = (ObservedValue(np.asarray(value), stays=False),)
         own.requested = [tensor.name for tensor in fetch_list]
         own.added = [tensor for tensor in own.extra if tensor.name not in known]
-        return [*fetch_list, *own.added], [*target_list, *own.targets]
+        return [*fetch_list, *own.added], list(target_list)
 
     def received(self, results: Sequence[Any]) -> Sequence[Any]:
         """Takes what the capture fetched; the results that the program asked for."""
@@ -306,54 +263,28 @@ class SessionCapture:
         if write is not None and self._records and not self.capture.is_over:
             write(signature.model, subgraph, is_computational=signature.purpose == "step")
 
-    def _wanted(self, signature: _Signature, fed: frozenset[str]) -> _Wanted:
-        found = signature.wanted.get(fed)
+    def _looking(self, signature: _Signature, fed: frozenset[str]) -> Looking:
+        found = signature.dumps.get(fed)
         if found is None:
             subgraph = signature.subgraph(fed)
-            dumped, plain = dumped_signature(self.capture, signature.model, subgraph), None
             is_clustered = self._clusters(subgraph)
             if is_clustered:
                 self.capture.note(OF_SESSION.format(signature.model.names[0]))
-                dumped = dumped.without_looking()
-            if dumped.fetches or dumped.watches:
-                plain = BaselineGraph(signature.elements, subgraph, self._session._config)
-                dumped = dumped.without_removed(plain.removed, subgraph)
-            found = signature.wanted[fed] = _Wanted(dumped, plain, is_clustered)
+            found = signature.dumps[fed] = looking(
+                self.capture,
+                signature.model,
+                self._session,
+                signature.elements,
+                subgraph,
+                self._folders.new,
+                asked_only=is_clustered,
+            )
         return found
 
     def _clusters(self, subgraph: Subgraph) -> bool:
         """Whether XLA compiles operators that it finds by itself, or that are marked for it."""
         marked = has_marked_clusters(op.operation.node_def for op in subgraph.operators)
         return marked or clusters_sessions(self._session._config)
-
-    def _dump(self, signature: _Signature, fed: frozenset[str], feed_dict: Mapping[Any, Any] | None) -> _Dump:
-        dumped, plain, is_clustered = self._wanted(signature, fed)
-        streams = self.capture.streams and not is_clustered
-        alike: frozenset[str] = frozenset()
-        if plain is not None and plain.fusions and not streams:  # readers are made once, whatever the shapes
-            alike = plain.fusions.alike(_fed_shapes(feed_dict, self._graph))
-        found = signature.dumps.get((fed, alike))
-        if found is not None:
-            return found
-        subgraph, stream, access = signature.subgraph(fed), None, FetchPlan(())
-        if plain is not None:
-            # A reader takes what it is given; what is fetched is looked at together.
-            fetches = dumped.fetches if streams else without_copies(dumped.fetches)
-            access = plan_fetches(plain, fetches, dumped.watches, alike=alike, streams=streams)
-        if streams:
-            readable = {tensor.name for tensor in access.fetches} | subgraph.fed
-            stream = SignatureStream(self.capture, dumped, subgraph, self._graph, readable)
-            dumped = stream.rest
-            held = {tensor.name for tensor in (*dumped.fetches, *dumped.watches, *access.feeds)}
-            access = replace(
-                access,
-                fetches=tuple(tensor for tensor in access.fetches if tensor.name in held),
-                watched=tuple(tensor for tensor in access.watched if tensor.name in held),
-            )
-        lost = set(access.lost) - {tensor.name for tensor in access.watched}
-        found = _Dump(SignatureEmitter(self.capture, dumped.losing(lost)), stream, access)
-        signature.dumps[fed, alike] = found
-        return found
 
 
 def fed_names(feed_dict: Mapping[Any, Any] | None, graph: Any) -> frozenset[str]:
@@ -364,18 +295,6 @@ def fed_names(feed_dict: Mapping[Any, Any] | None, graph: Any) -> frozenset[str]
             with suppress(TypeError, ValueError, KeyError):
                 names.add(graph.as_graph_element(element, allow_operation=False).name)
     return frozenset(names)
-
-
-def _fed_shapes(feed_dict: Mapping[Any, Any] | None, graph: Any) -> Shapes:
-    """The shapes of the tensors that a feed dictionary gives, where it has a value for each."""
-    found = []
-    for key, value in (feed_dict or {}).items():
-        with suppress(TypeError, ValueError, KeyError):
-            tensor = graph.as_graph_element(key, allow_operation=False)
-            shape = np.shape(value) if isinstance(value, _ARRAYS) else None  # others may stand for an array
-            if shape is not None and tensor.shape.is_compatible_with(shape):
-                found.append((tensor.name, shape))
-    return tuple(sorted(found))
 
 
 def _key(fetches: Any) -> Any:

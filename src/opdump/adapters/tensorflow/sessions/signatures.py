@@ -1,4 +1,4 @@
-"""Works out what one fetch set of a session computes and what is taken of it: a signature. Emits its runs.
+"""Says what is taken of a signature's operators, and emits its runs.
 
 All that a run needs is worked out once; then a dumped run is one call with more fetches, and its operators are emitted in their order.
 """
@@ -6,49 +6,42 @@ All that a run needs is worked out once; then a dumped run is one call with more
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from tensorflow.python.framework import op_def_registry
-
-from opdump.adapters.graph_runtime import GraphRun, NamedOperator, live_tensor
+from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, GraphRun, NamedOperator, live_tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.effects import definitions_of
-from opdump.adapters.tensorflow.functions.dataset_operators import datasets_read, gives_handles, hidden_functions
-from opdump.adapters.tensorflow.functions.library import callees_of
-from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, ModelSlots
-from opdump.adapters.tensorflow.sessions.subgraph import Access, GraphOperator, Slot, Subgraph, read_variable
+from opdump.adapters.tensorflow.operator_kinds import ModelSlots
+from opdump.adapters.tensorflow.sessions.executed import Key
+from opdump.adapters.tensorflow.sessions.program import Program, ProgramOperator, ProgramSlot
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
-from opdump.adapters.tensorflow.stacks import Stack, stack_of_node
-from opdump.adapters.tensorflow.xla import LAUNCH, is_compiled, note_of_call
+from opdump.adapters.tensorflow.stacks import Stack
+from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call
 from opdump.recorder import LiveTensor
 from opdump.records import IO, SkipReason
 
-_FORWARDS = frozenset({"Identity", "RefIdentity", "StopGradient", "PreventGradient", "Enter", "RefEnter"})
-"""What the runtime may remove before a run; it gives what it reads."""
+AT_REST: Final = frozenset({"Const", "Enter", "RefEnter"})
+"""Of loops and branches, who gives what does not come with each execution of who reads it."""
 
-_AT_REST = frozenset({"Const", "Enter", "RefEnter"})
-"""Of loops and branches, what does not come with each execution of who reads it."""
-
-Values = Mapping[str, Sequence[ObservedValue]]
-"""Name of a tensor -> what it was, once for each time that it was made."""
+Values = Mapping[Key, Sequence[ObservedValue]]
+"""Tensor -> what it was, once for each time that it was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenOperator:
-    """An operator and what is taken of it: nothing where `skip` says why."""
+    """An operator and what is taken of it: nothing where `operator.skip` says why. `slots` are its inputs, then its outputs, by tensor."""
 
-    op: GraphOperator
     operator: NamedOperator
-    inputs: tuple[Slot, ...] = ()
-    outputs: tuple[Slot, ...] = ()
+    inputs: tuple[ProgramSlot, ...] = ()
+    outputs: tuple[ProgramSlot, ...] = ()
     may_not_run: bool = False
-    """Whether it stands in a branch or a loop."""
-    lost: frozenset[str] = frozenset()
+    """Whether it stands in a branch, a loop or a function."""
+    lost: frozenset[Key] = frozenset()
     """Those of its tensors that nobody can look at."""
+    device: int = 0
 
     @property
     def skip(self) -> SkipReason:
@@ -57,301 +50,189 @@ class ChosenOperator:
     @property
     def unseen(self) -> SkipReason:
         """Why there is nothing of it where nothing was seen."""
-        lost = any(slot.tensor.name in self.lost for slot in self.outputs or self.inputs)
+        lost = any(slot.key in self.lost for slot in self.outputs or self.inputs)
         return "not executed" if self.may_not_run and not lost else "not observed"
 
-    def forwarded(self, slot: Slot, values: Values) -> Sequence[ObservedValue]:
-        """What one of its outputs is that nobody looked at, where the operator gives what it reads."""
-        return _values_of(slot.tensor, values) if slot.tensor.name in self.lost or not self.may_not_run else ()
-
-    def unseen_tensor(self, slot: Slot) -> SkipReason:
+    def unseen_tensor(self, slot: ProgramSlot) -> SkipReason:
         """Why there is nothing of one of its tensors."""
-        return "not observed" if slot.tensor.name in self.lost else self.unseen
+        return "not observed" if slot.key in self.lost else self.unseen
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedSignature:
-    """What is taken of a signature: its operators, which tensors are fetched for that, and which are watched."""
+class Selected:
+    """What the plan takes of the operators of a signature."""
 
-    model: Model
-    operators: tuple[ChosenOperator, ...]
-    fetches: tuple[Any, ...]
-    watches: tuple[Any, ...]
-    bodies: tuple[NamedOperator, ...] = ()
-    """The operators of functions that the graph runs: nothing of them is seen from a session."""
-
-    def without(self, names: Collection[str], subgraph: Subgraph) -> DumpedSignature:
-        """The same without these operators."""
-        operators = tuple(chosen for chosen in self.operators if chosen.op.name not in names)
-        return DumpedSignature(self.model, operators, *_tensors_of(operators, subgraph), self.bodies)
-
-    def without_looking(self) -> DumpedSignature:
-        """The same where nothing is fetched or watched beside what the program asks for."""
-        return replace(self, fetches=(), watches=())
-
-    def without_removed(self, names: Collection[str], subgraph: Subgraph) -> DumpedSignature:
-        """The same where these do not run: they are listed, and nothing is taken of them."""
-        operators = tuple(
-            replace(chosen, operator=replace(chosen.operator, skip="not executed"), inputs=(), outputs=())
-            if chosen.op.name in names and not chosen.skip
-            else chosen
-            for chosen in self.operators
+    def __init__(self, capture: Capture, model: Model, program: Program, fed: frozenset[str]) -> None:
+        self._capture = capture
+        self._fed = fed
+        operators = [*program.operators, *program.given]
+        self._selection: ModelSlots = capture.selection(
+            capture.filter_of(model), [op.name for op in program.operators if not op.is_inner]
         )
-        return DumpedSignature(self.model, operators, *_tensors_of(operators, subgraph), self.bodies)
+        self._readers: dict[str, list[str]] = {}
+        for op in program.operators:
+            for slot in op.inputs:
+                self._readers.setdefault(slot.key.rpartition(":")[0], []).append(op.name)
+        names = {op.name for op in operators} | {op.name for op, _ in program.unseen}
+        capture.operators_met = (capture.operators_met or set()) | names
 
-    def unseen(self, tensors: Iterable[str], values: Values) -> list[str]:
-        """Those of these tensors that a run has nothing of."""
-        forwarded = {
-            slot.tensor.name for chosen in self.operators for slot in chosen.outputs if chosen.forwarded(slot, values)
-        }
-        return [name for name in tensors if name not in values and name not in forwarded]
+    def skip_of(self, op: ProgramOperator) -> SkipReason:
+        """Why the plan takes nothing of an operator, or it has nothing."""
+        skip = self._selection.skip_of(op.op_type, op.name, self._readers.get(op.name, ()))
+        self._capture.recorder.matched_kernels |= self._selection.matched_kernels
+        if skip in ("", "not selected") and op.op_type == LAUNCH:
+            self._capture.note(note_of_call(op.name, op.node))
+        is_data = op.op_type in ("Placeholder", "PlaceholderV2")
+        if not skip and not is_data and op.outputs and all(slot.key in self._fed for slot in op.outputs):
+            return "fed"
+        if not skip and op.outputs and all(slot.is_handle for slot in op.outputs) and not self._slots(op, "input"):
+            return "handle"
+        return skip
 
-    def losing(self, tensors: Collection[str]) -> DumpedSignature:
-        """The same where nobody can look at these tensors."""
-        operators = tuple(
-            replace(
-                chosen,
-                lost=frozenset(
-                    slot.tensor.name for slot in (*chosen.inputs, *chosen.outputs) if slot.tensor.name in tensors
-                ),
-            )
-            for chosen in self.operators
-        )
-        return replace(self, operators=operators)
+    def taken(self, op: ProgramOperator) -> tuple[tuple[ProgramSlot, ...], tuple[ProgramSlot, ...]]:
+        """The inputs and outputs that the plan takes."""
+        return self._slots(op, "input"), self._slots(op, "output")
 
-
-def dumped_signature(capture: Capture, model: Model, subgraph: Subgraph) -> DumpedSignature:
-    """What the plan takes of a signature."""
-    selection = capture.selection(capture.filter_of(model), [op.name for op in subgraph.operators])
-    readers: dict[str, list[str]] = {}
-    for op in subgraph.operators:
-        for slot in op.inputs:
-            readers.setdefault(slot.tensor.op.name, []).append(op.name)
-    operators = (*subgraph.operators, *subgraph.given)
-    chosen = tuple(_chosen(op, capture, selection, subgraph, readers.get(op.name, ())) for op in operators)
-    bodies = tuple(_bodies(subgraph, selection, capture))
-    capture.recorder.matched_kernels |= selection.matched_kernels
-    capture.operators_met = (
-        (capture.operators_met or set()) | {op.name for op in operators} | {body.op_name for body in bodies}
-    )
-    return DumpedSignature(model, chosen, *_tensors_of(chosen, subgraph), bodies)
+    def _slots(self, op: ProgramOperator, io: IO) -> tuple[ProgramSlot, ...]:
+        slots = op.inputs if io == "input" else op.outputs
+        if not (self._selection.wants_inputs if io == "input" else self._selection.wants_outputs):
+            return ()
+        excluded = self._selection.excluded(op.name, op.op_type, io)
+        return tuple(slot for slot in slots if slot.slot not in excluded and not slot.is_handle)
 
 
-def _bodies(subgraph: Subgraph, selection: ModelSlots, capture: Capture) -> Iterator[NamedOperator]:
-    """The operators of the functions that operators and data sets run, and of those that these run, by their path."""
-    operations = [op.operation for op in subgraph.operators]
-    named = {operation.name: operation for operation in operations}
-    operations += [each for each in datasets_read(operations) if each.name not in named]
-    waiting: list[tuple[str, str, tuple[str, ...], Stack]] = [
-        (f"{operation.name}/{path}", name, (), capture.stacks.of_operation(operation))
-        for operation in operations
-        for path, name in _run_by(operation.node_def)
-    ]
-    if not waiting:
-        return
-    definitions = definitions_of(subgraph.operators[0].operation.graph)
-    while waiting:
-        path, name, chain, caller = waiting.pop(0)
-        if name not in definitions or name in chain:
-            continue
-        stacks = capture.stacks.of_function(name)
-        for node in definitions[name].node_def:
-            shown = f"{path}{node.name}"
-            skip = selection.skip_of(node.op, shown) or (
-                "handle" if gives_handles(node, definitions.__getitem__) else "not observed"
-            )
-            stack = stack_of_node(node.name, stacks, caller)
-            yield NamedOperator(node.op, shown, 0, arguments_of(node), stack, skip=skip)
-            waiting += [(f"{shown}/{below}", callee, (*chain, name), stack) for below, callee in _run_by(node)]
-
-
-def _run_by(node: Any) -> Iterator[tuple[str, str]]:
-    """What stands in the path of a function's operators, and the function, for each that a node runs and XLA does not compile."""
-    if is_compiled(node):
-        return
-    if op_def_registry.get(node.op) is None:
-        yield "", node.op
-    for callee in callees_of(node):
-        yield f"{callee.label}/" if callee.label else "", callee.function
-    yield from hidden_functions(node)
-
-
-def _tensors_of(operators: Iterable[ChosenOperator], subgraph: Subgraph) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What is to be fetched and what is to be watched for these operators."""
-    found: dict[Access, dict[str, Any]] = {"fetch": {}, "watch": {}, "handle": {}}
-    for chosen in operators:
-        for slot in (*chosen.inputs, *chosen.outputs):
-            if subgraph.access(slot.tensor) != "watch" or read_variable(slot.tensor) is None:
-                found[subgraph.access(slot.tensor)][slot.tensor.name] = slot.tensor
-            if subgraph.access(slot.tensor) == "watch":
-                for tensor in _behind(slot.tensor):
-                    if read_variable(tensor) is not None:
-                        continue
-                    found[subgraph.access(tensor)][tensor.name] = tensor
-    return tuple(found["fetch"].values()), tuple(found["watch"].values())
-
-
-def _chosen(
-    op: GraphOperator, capture: Capture, selection: ModelSlots, subgraph: Subgraph, readers: Sequence[str]
-) -> ChosenOperator:
-    skip = selection.skip_of(op.op_type, op.name, readers)
-    # A placeholder that is not skipped brings data to an operator that was named.
-    is_data = not skip and op.op_type in ("Placeholder", "PlaceholderV2")
-    if skip in ("", "not selected") and op.op_type == LAUNCH:
-        capture.note(note_of_call(op.name, op.operation.node_def))
-    if not skip and not is_data and op.outputs and all(slot.tensor.name in subgraph.fed for slot in op.outputs):
-        skip = "fed"
-    arguments, stack = arguments_of(op.operation.node_def), capture.stacks.of_operation(op.operation)
-
-    def operator(skip: SkipReason = "") -> NamedOperator:
-        return NamedOperator(op.op_type, op.name, op.place, arguments, stack, skip=skip)
-
-    if skip:
-        return ChosenOperator(op, operator(skip))
-
-    def taken(io: IO, slots: Sequence[Slot]) -> tuple[Slot, ...]:
-        excluded = selection.excluded(op.name, op.op_type, io)
-        return tuple(slot for slot in slots if slot.slot not in excluded and subgraph.access(slot.tensor) != "handle")
-
-    inputs = taken("input", op.inputs) if selection.wants_inputs else ()
-    outputs = taken("output", op.outputs) if selection.wants_outputs else ()
-    if not (inputs or outputs) and op.outputs and all(subgraph.access(slot.tensor) == "handle" for slot in op.outputs):
-        return ChosenOperator(op, operator("handle"))
-    return ChosenOperator(op, operator(), inputs, outputs, op.name in subgraph.unsure)
-
-
-def _behind(tensor: Any) -> Iterator[Any]:
-    """What a tensor is the same as, where the runtime may have removed its operator."""
-    while tensor.op.type in _FORWARDS:
-        tensor = tensor.op.inputs[0]
-        yield tensor
-
-
-def without_copies(tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """The tensors without those that are the same as another of them: who holds a tensor twice is given two copies."""
-    # What comes out of control flow may turn out to be nothing to be fetched.
-    names = {tensor.name for tensor in tensors if tensor.op.type not in PASSES_ON or tensor.op.type in _FORWARDS}
-    return tuple(tensor for tensor in tensors if not any(other.name in names for other in _behind(tensor)))
+def named_operator(
+    op: ProgramOperator, place: int, skip: SkipReason = "", facts: Mapping[str, str] | None = None
+) -> NamedOperator:
+    """An operator as records have it; `facts` say how it ran, beside its arguments."""
+    arguments = arguments_of(op.node)
+    if facts:
+        arguments = {**arguments, **facts}
+    return NamedOperator(op.op_type, op.name, place, arguments, op.stack, skip=skip)
 
 
 class SignatureEmitter:
-    """Emits the runs of a signature."""
+    """Emits the runs of a signature. `resolved` says which tensor another one is the same as."""
 
-    def __init__(self, capture: Capture, signature: DumpedSignature) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        model: Model,
+        operators: Sequence[ChosenOperator],
+        resolved: Callable[[Key], Key],
+        at_rest: Collection[Key],
+    ) -> None:
+        """`at_rest`: of loops and branches, what does not come with each execution of who reads it."""
+        self._at_rest = at_rest
         self._capture = capture
-        self.signature = signature
+        self._model = model
+        self._operators = operators
+        self._keys = {
+            slot.key: resolved(slot.key) for chosen in operators for slot in (*chosen.inputs, *chosen.outputs)
+        }
         self._has_emitted = False
-        self._bodies = tuple(
-            replace(body, task_id=place) for place, body in enumerate(signature.bodies, len(signature.operators))
-        )
-        places = {chosen.op.name: place for place, chosen in enumerate(signature.operators)}
-        self._needed: list[tuple[int, ...]] = [
-            tuple(
-                places[slot.tensor.op.name]
-                for slot in chosen.op.inputs
-                if slot.tensor.op.name in places and chosen.op.op_type not in ("Merge", "RefMerge")
-            )
-            for chosen in signature.operators
-        ]
-        """Of each operator, those that ran if it did."""
+        self._parts = list(self._divided())
 
     def emit(self, values: Values, step: int, run_at: Stack) -> None:
         """Hands the operators of a run to the recorder. `values` has each tensor that could be had.
 
         `run_at` are the lines that ran it, which stand for those of operators that were imported.
         """
-        run = self._capture.run(self.signature.model, step, called_at=run_at)
+        run = self._capture.run(self._model, step, called_at=run_at)
+        runs: dict[int, GraphRun] = {}
         hosts: dict[int, HostTensor] = {}
         known: Counter[SkipReason] = Counter()
-        executions = [[] if chosen.skip else _executions(chosen, values) for chosen in self.signature.operators]
-        ran = self._ran(executions)
-        for place, (chosen, each) in enumerate(zip(self.signature.operators, executions, strict=True)):
-            for execution in each:
-                emit_execution(run, chosen, execution.inputs, execution.outputs, hosts)
-            if chosen.skip and self._has_emitted:
-                known[chosen.skip] += 1
-            elif not each:
-                run.skip(chosen.operator, chosen.skip or ("not observed" if place in ran else chosen.unseen))
-        for body in self._bodies:
-            if self._has_emitted:
-                known[body.skip] += 1
+        for part in self._parts:
+            if run.is_over:
+                return
+            if isinstance(part, _Prepared):
+                seen = [values.get(key) for key in part.keys]
+                if all(seen):
+                    run.emit_block(part.block, [_host(each[0], hosts) for each in seen if each])
+                    continue
+                chosen_of_part = part.operators
             else:
-                run.skip(body)
+                chosen_of_part = [part]
+            for chosen in chosen_of_part:
+                if chosen.skip and self._has_emitted:
+                    known[chosen.skip] += 1
+                    continue
+                executions = () if chosen.skip else self._executions(chosen, values)
+                on = run if not chosen.device else runs.setdefault(chosen.device, self._on_device(run, chosen.device))
+                for inputs, outputs in executions:
+                    on.emit(
+                        chosen.operator,
+                        [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.inputs, inputs, strict=True)],
+                        [
+                            _live(slot, value, hosts, chosen)
+                            for slot, value in zip(chosen.outputs, outputs, strict=True)
+                        ],
+                    )
+                if not executions:
+                    run.skip(chosen.operator, chosen.skip or chosen.unseen)
         self._has_emitted = True
         run.count_skipped(known)
 
-    def _ran(self, executions: Sequence[Sequence[_Execution]]) -> set[int]:
-        """The places of the operators that must have run: they were seen, or one that reads them was."""
-        waiting = [place for place, runs in enumerate(executions) if runs]
-        found: set[int] = set()
-        while waiting:
-            place = waiting.pop()
-            if place not in found:
-                found.add(place)
-                waiting += self._needed[place]
-        return found
+    def _on_device(self, run: GraphRun, device: int) -> GraphRun:
+        return run.on_device(self._capture.device_id + device)
 
+    def _divided(self) -> Iterator[_Prepared | ChosenOperator]:
+        """Operators that run once in each run are handed over together."""
+        together: list[ChosenOperator] = []
+        for chosen in self._operators:
+            if chosen.skip or chosen.may_not_run or chosen.device or not (chosen.inputs or chosen.outputs):
+                if together:
+                    yield self._prepared(together)
+                    together = []
+                yield chosen
+            else:
+                together.append(chosen)
+        if together:
+            yield self._prepared(together)
 
-def emit_execution(
-    run: GraphRun,
-    chosen: ChosenOperator,
-    inputs: Sequence[ObservedValue | None],
-    outputs: Sequence[ObservedValue | None],
-    hosts: dict[int, HostTensor],
-) -> None:
-    """Hands one execution to the recorder. `hosts` has the tensors that were handed over before, by the identity of their `ObservedValue`."""
-    run.emit(
-        chosen.operator,
-        [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.inputs, inputs, strict=True)],
-        [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.outputs, outputs, strict=True)],
-    )
+    def _prepared(self, operators: Sequence[ChosenOperator]) -> _Prepared:
+        places: dict[Key, int] = {}
+
+        def slots(found: Sequence[ProgramSlot]) -> tuple[BlockSlot, ...]:
+            return tuple(
+                BlockSlot(each.slot, each.argument, each.source, places.setdefault(self._keys[each.key], len(places)))
+                for each in found
+            )
+
+        block = Block([BlockOperator(each.operator, slots(each.inputs), slots(each.outputs)) for each in operators])
+        return _Prepared(block, tuple(places), tuple(operators))
+
+    def _executions(
+        self, chosen: ChosenOperator, values: Values
+    ) -> Sequence[tuple[Sequence[ObservedValue | None], Sequence[ObservedValue | None]]]:
+        """The executions of an operator: one, but for loops, and for branches that were not taken."""
+        outputs = [values.get(self._keys[slot.key], ()) for slot in chosen.outputs]
+        inputs = [values.get(self._keys[slot.key], ()) for slot in chosen.inputs]
+        if not (inputs or outputs):
+            return [((), ())]  # the plan takes nothing of it
+        count = max(map(len, outputs), default=0)
+        if count == 0 and not chosen.may_not_run:
+            count = min(1, max(map(len, inputs), default=0))
+        elif inputs and all(slot.key in chosen.lost for slot in chosen.outputs):
+            # What an operator of a branch or loop reads is there where it runs. What enters a loop is there once, or once more than its body runs.
+            pairs = list(zip(chosen.inputs, inputs, strict=True))
+            moving = [len(seen) for slot, seen in pairs if slot.key not in self._at_rest]
+            count = max(moving) if moving else max(map(len, inputs))
+        return [
+            (
+                [_read(seen, number, count, outputs) for seen in inputs],
+                [seen[number] if number < len(seen) else None for seen in outputs],
+            )
+            for number in range(count)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Execution:
-    inputs: Sequence[ObservedValue | None]
-    outputs: Sequence[ObservedValue | None]
+class _Prepared:
+    """Operators that are handed over together, and the tensors that they read and write."""
 
-
-def _executions(chosen: ChosenOperator, values: Values) -> list[_Execution]:
-    """The executions of an operator: one, but for loops, and for branches that were not taken."""
-    outputs = [_given(slot.tensor, values) or chosen.forwarded(slot, values) for slot in chosen.outputs]
-    inputs = [_values_of(slot.tensor, values) for slot in chosen.inputs]
-    if not (inputs or outputs):
-        return [_Execution((), ())]  # the plan takes nothing of it
-    count = max(map(len, outputs), default=0)
-    if count == 0 and not chosen.may_not_run:
-        count = min(1, max(map(len, inputs), default=0))
-    elif inputs and all(slot.tensor.name in chosen.lost for slot in chosen.outputs):
-        # What an operator of a branch or loop reads is there where it runs. What enters a loop is there once, or once more than its body runs.
-        pairs = list(zip(chosen.inputs, inputs, strict=True))
-        moving = max((len(seen) for slot, seen in pairs if slot.tensor.op.type not in _AT_REST), default=0)
-        count = moving or max(map(len, inputs))
-    return [
-        _Execution(
-            [_read(seen, number, count, outputs) for seen in inputs],
-            [seen[number] if number < len(seen) else None for seen in outputs],
-        )
-        for number in range(count)
-    ]
-
-
-def _given(tensor: Any, values: Values) -> Sequence[ObservedValue]:
-    found = values.get(tensor.name)
-    if found is None and (variable := read_variable(tensor)) is not None:
-        found = values.get(variable.name)
-    return () if found is None else found
-
-
-def _values_of(tensor: Any, values: Values) -> Sequence[ObservedValue]:
-    found = values.get(tensor.name)
-    if found is not None:
-        return found
-    for other in _behind(tensor):
-        found = values.get(other.name)
-        if found is not None:
-            return found
-    return ()
+    block: Block
+    keys: tuple[Key, ...]
+    operators: tuple[ChosenOperator, ...]
 
 
 def _read(
@@ -369,15 +250,17 @@ def _read(
     return before[-1] if before else seen[0]
 
 
-def _live(slot: Slot, value: ObservedValue | None, hosts: dict[int, HostTensor], chosen: ChosenOperator) -> LiveTensor:
-    if value is None:
-        return live_tensor(slot.slot, slot.argument, dtype_of(slot), slot.source, chosen.unseen_tensor(slot))
+def _host(value: ObservedValue, hosts: dict[int, HostTensor]) -> HostTensor:
+    """The same object for each operator that reads the value: it is looked at once."""
     host = hosts.get(id(value))
     if host is None:
         host = hosts[id(value)] = HostTensor.of_array(value.array, stays=value.stays)
-    return live_tensor(slot.slot, slot.argument, host, slot.source)
+    return host
 
 
-def dtype_of(slot: Slot) -> str:
-    """The type of the tensor in a slot."""
-    return str(slot.tensor.dtype.base_dtype.name)
+def _live(
+    slot: ProgramSlot, value: ObservedValue | None, hosts: dict[int, HostTensor], chosen: ChosenOperator
+) -> LiveTensor:
+    if value is None:
+        return live_tensor(slot.slot, slot.argument, slot.dtype_name, slot.source, chosen.unseen_tensor(slot))
+    return live_tensor(slot.slot, slot.argument, _host(value, hosts), slot.source)

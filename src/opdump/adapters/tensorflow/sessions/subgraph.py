@@ -16,7 +16,7 @@ import tensorflow as tf
 from opdump.adapters.tensorflow.effects import definitions_of, is_pure
 from opdump.adapters.tensorflow.functions.library import CALLS
 from opdump.adapters.tensorflow.operator_kinds import PASSES_ON
-from opdump.adapters.tensorflow.sessions.buffer_forwarding import SHARES
+from opdump.adapters.tensorflow.sessions.summands import SHARES
 from opdump.adapters.tensorflow.xla import type_of
 
 Access = Literal["fetch", "watch", "handle"]
@@ -284,3 +284,8 @@ def _conditions(tensor: Any, conditions: Mapping[str, frozenset[tuple[str, int]]
     if tensor.op.type in _SWITCHES:
         return own | {(tensor.op.inputs[1].name, tensor.value_index)}
     return own
+
+
+def dtype_of(slot: Slot) -> str:
+    """The type of the tensor in a slot."""
+    return str(slot.tensor.dtype.base_dtype.name)

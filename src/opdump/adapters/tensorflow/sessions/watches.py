@@ -76,6 +76,11 @@ class WatchFolders:
             with self._lock:
                 self._free[names].append(folder)
 
+    def new(self) -> Path:
+        """The path of a directory of its own, which is not there yet."""
+        with self._lock:
+            return self._new()
+
     def _new(self) -> Path:
         if self._root is None:
             where = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
@@ -86,15 +91,16 @@ class WatchFolders:
 
 
 @contextmanager
-def watching(tensors: Sequence[Any], options: Any | None, folders: WatchFolders) -> Iterator[WatchedRun]:
-    """Watches tensors of a session's graph in the run that the block makes with `options`, which stay the caller's otherwise."""
+def watching(tensors: Sequence[str], options: Any | None, folders: WatchFolders) -> Iterator[WatchedRun]:
+    """Watches tensors (`{node}:{slot}`) in the run that the block makes with `options`, which stay the caller's otherwise."""
     watched = tf.compat.v1.RunOptions()
     if options is not None:
         watched.CopyFrom(options)
-    with folders.lent(tuple(tensor.name for tensor in tensors)) as folder:
+    with folders.lent(tuple(tensors)) as folder:
         for tensor in tensors:
+            node, _, slot = tensor.rpartition(":")
             entry = watched.debug_options.debug_tensor_watch_opts.add()
-            entry.node_name, entry.output_slot = tensor.op.name, tensor.value_index
+            entry.node_name, entry.output_slot = node, int(slot)
             entry.debug_ops.append("DebugIdentity")
             entry.debug_urls.append(f"file://{folder}")
         run = WatchedRun(watched)

@@ -1,0 +1,277 @@
+"""How the values of a signature are got hold of, so that its answer stays the same, bit for bit.
+
+The graph that the runtime executes is looked up first. A tensor of it is *fetched* in the same run, where that leaves the graph as it is, which is
+looked up too; else it is *watched* by the runtime's debugger, which puts its nodes into the finished graph. What the graph has not, since it
+was fused or rewritten, is computed *apart* from what was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import tensorflow as tf
+
+from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.operator_kinds import SKIPS
+from opdump.adapters.tensorflow.sessions.apart import ApartGraph
+from opdump.adapters.tensorflow.sessions.executed import ExecutedGraph, Key, executed_graph
+from opdump.adapters.tensorflow.sessions.outcomes import FORWARDS, Outcomes
+from opdump.adapters.tensorflow.sessions.program import Program, ProgramOperator, program_of
+from opdump.adapters.tensorflow.sessions.signatures import (
+    AT_REST,
+    ChosenOperator,
+    Selected,
+    SignatureEmitter,
+    named_operator,
+)
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
+from opdump.adapters.tensorflow.sessions.summands import left_alone
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue
+from opdump.records import SkipReason
+
+_ATTEMPTS: Final = 4
+
+
+@dataclass(slots=True)
+class Looking:
+    """What is fetched and watched in a dumped run of a signature, what is computed after it, and who emits it."""
+
+    emitter: SignatureEmitter
+    fetches: tuple[Any, ...]
+    watches: tuple[Key, ...]
+    apart: ApartGraph | None
+    constants: dict[Key, tuple[ObservedValue, ...]]
+    lost: tuple[str, ...]
+    """Tensors that nobody can look at without another answer."""
+
+
+def looking(
+    capture: Capture,
+    model: Model,
+    session: Any,
+    elements: Sequence[Any],
+    subgraph: Subgraph,
+    new_place: Callable[[], Path],
+    *,
+    asked_only: bool,
+) -> Looking:
+    """Works out how a signature is looked at. `elements` are what the program fetches; `asked_only`: nothing else may be looked at.
+
+    Costs two executors of the runtime, of which nothing runs.
+    """
+    return _Planner(capture, model, session, elements, subgraph, new_place, asked_only).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        capture: Capture,
+        model: Model,
+        session: Any,
+        elements: Sequence[Any],
+        subgraph: Subgraph,
+        new_place: Callable[[], Path],
+        asked_only: bool,
+    ) -> None:
+        self._capture, self._model, self._session, self._subgraph = capture, model, session, subgraph
+        self._new_place = new_place
+        self._asked_only = asked_only
+        self._fetched = [
+            each.name for each in elements if not isinstance(each, tf.Operation) and each.name not in subgraph.fed
+        ]
+        self._targets = [each.name for each in elements if isinstance(each, tf.Operation)]
+        self._program: Program = program_of(subgraph, capture.stacks)
+        self._operators = {op.name: op for op in self._program.operators}
+        self._tensors = {slot.tensor.name: slot.tensor for op in subgraph.operators for slot in op.outputs}
+        self._executed = self._graph(())
+        self._outcomes = Outcomes(self._program, self._executed, subgraph.fed, dict(self._reads_of_variables()))
+        self._alone = left_alone(self._executed)
+        self._looked: dict[Key, None] = {}
+        self._apart: dict[str, ProgramOperator] = {}
+        self._constants: dict[Key, tuple[ObservedValue, ...]] = {}
+        self._lost: dict[Key, None] = {}
+
+    def plan(self) -> Looking:
+        selected = Selected(self._capture, self._model, self._program, self._subgraph.fed)
+        chosen = [self._chosen(op, place, selected) for place, op in enumerate(self._program.operators)]
+        chosen += [self._given(op, len(chosen) + place, selected) for place, op in enumerate(self._program.given)]
+        wanted = set(self._apart)
+        fetches, watches = self._access()
+        apart = None
+        if self._apart:
+            ordered = [op for op in self._program.operators if op.name in self._apart]
+            graph = self._subgraph.operators[0].operation.graph
+            library = graph.as_graph_def(from_version=graph.version).library
+            apart = ApartGraph(ordered, wanted, self._final, library, self._session._config)
+        chosen += [
+            ChosenOperator(named_operator(op, len(chosen) + place, self._skip_unseen(selected, op, reason)))
+            for place, (op, reason) in enumerate(self._program.unseen)
+        ]
+        at_rest = {slot.key for op in self._program.operators if op.op_type in AT_REST for slot in op.outputs}
+        emitter = SignatureEmitter(self._capture, self._model, chosen, self._final, at_rest)
+        return Looking(emitter, fetches, watches, apart, self._constants, tuple(self._lost))
+
+    def _graph(self, fetches: Iterable[str]) -> ExecutedGraph:
+        return executed_graph(
+            self._session, self._subgraph.fed, [*self._fetched, *fetches], self._targets, self._new_place()
+        )
+
+    def _reads_of_variables(self) -> Iterable[tuple[Key, Key]]:
+        """Tensors that are not to be looked at, and what they are the same as: reads of reference variables, what an update is seen through."""
+        for op in self._subgraph.operators:
+            for slot in op.outputs:
+                variable = read_variable(slot.tensor)
+                if variable is not None:
+                    yield slot.tensor.name, variable.name
+                elif op.name in self._subgraph.read_late:
+                    source = op.inputs[0].tensor.name if op.op_type in FORWARDS and op.inputs else slot.tensor.name
+                    yield slot.tensor.name, source
+
+    def _skip_unseen(self, selected: Selected, op: ProgramOperator, reason: str) -> SkipReason:
+        return selected.skip_of(op) or reason  # type: ignore[return-value]  # a text of `Program.unseen` is a reason
+
+    def _given(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
+        skip = selected.skip_of(op)
+        if skip:
+            return ChosenOperator(named_operator(op, place, skip))
+        inputs, outputs = selected.taken(op)
+        return ChosenOperator(named_operator(op, place), inputs, outputs)
+
+    def _chosen(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
+        may_not_run = op.is_inner or op.name in self._subgraph.unsure
+        skip = selected.skip_of(op) or self._reason(op, may_not_run=may_not_run)
+        if skip:
+            return ChosenOperator(named_operator(op, place, skip))
+        inputs, outputs = selected.taken(op)
+        facts = self._facts(op)
+        lost = set()
+        for slot in (*inputs, *outputs):
+            if not self._need(slot.key):
+                lost.add(slot.key)
+        if lost and not self._asked_only:
+            self._lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(lost)))
+        node = self._outcomes.node_of(op.name)
+        device = self._executed.device_of(node.name) if node is not None else 0
+        if any(slot.key in self._apart_keys for slot in outputs) and "source" not in facts:
+            facts["source"] = "computed apart"
+        return ChosenOperator(
+            named_operator(op, place, facts=facts), inputs, outputs, may_not_run, frozenset(lost), device
+        )
+
+    def _reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
+        """Why an operator leaves nothing, by what became of it."""
+        outcome = self._outcomes.of[op.name]
+        if outcome == "folded" and may_not_run:
+            return "constant"
+        if outcome == "removed" or (outcome == "passed" and may_not_run):
+            return "not executed"
+        if outcome == "hidden":
+            return "not observed"
+        return ""
+
+    def _facts(self, op: ProgramOperator) -> dict[str, str]:
+        """How an operator ran, where that is not as its type says."""
+        if self._outcomes.of[op.name] == "within":
+            return {"source": "computed apart", "inside": self._outcomes.inside[op.name]}
+        if self._outcomes.of[op.name] == "folded":
+            return {"source": "constant"}
+        executed_as = self._outcomes.executed_as(op)
+        return {"executed_as": executed_as} if executed_as else {}
+
+    @property
+    def _apart_keys(self) -> Collection[Key]:
+        return {slot.key for op in self._apart.values() for slot in op.outputs}
+
+    def _final(self, key: Key) -> Key:
+        """Where the value of a tensor is found after a run."""
+        resolved = self._outcomes.resolved(key)
+        if resolved.rpartition(":")[0] in self._apart or resolved in self._constants:
+            return resolved
+        return self._outcomes.executed_key(resolved) or resolved
+
+    def _need(self, key: Key) -> bool:
+        """Sees to it that the value of a tensor is there after a run; whether it can be."""
+        resolved = self._outcomes.resolved(key)
+        if resolved in self._fetched or resolved in self._subgraph.fed:
+            return True
+        if self._asked_only:
+            return False
+        name = resolved.rpartition(":")[0]
+        if name in self._apart or resolved in self._constants or resolved in self._looked:
+            return True
+        executed, op = self._outcomes.executed_key(resolved), self._operators.get(name)
+        value = self._outcomes.constant(resolved)
+        if value is not None:
+            self._constants[resolved] = (ObservedValue(value),)
+            return True
+        if executed is not None and executed not in self._alone:
+            self._looked[resolved] = None
+            return True
+        return op is not None and self._compute(op)
+
+    def _compute(self, op: ProgramOperator) -> bool:
+        """Has an operator computed apart, with what it needs for that; whether that is possible."""
+        if op.name in self._apart:
+            return True
+        if (
+            not op.is_pure
+            or SKIPS.get(op.op_type) == "control flow"
+            or any(slot.is_handle for slot in (*op.inputs, *op.outputs))
+        ):
+            return False
+        self._apart[op.name] = op
+        if all(self._need(slot.key) for slot in op.inputs):
+            return True
+        del self._apart[op.name]
+        return False
+
+    def _access(self) -> tuple[tuple[Any, ...], tuple[Key, ...]]:
+        """What is fetched and what is watched."""
+        fetches: dict[str, Any] = {}
+        watches: dict[Key, None] = {}
+        for key in self._looked:
+            tensor = self._tensors.get(key)
+            if tensor is not None and self._subgraph.access(tensor) == "fetch":
+                fetches[key] = tensor
+            else:
+                watches[self._outcomes.executed_key(key) or key] = None
+        for attempt in range(_ATTEMPTS):
+            if not fetches:
+                break
+            refused = self._refused(fetches, attempt)
+            if not refused:
+                break
+            for key in refused:
+                del fetches[key]
+                watches[key] = None
+        else:
+            watches.update(dict.fromkeys(fetches))
+            fetches = {}
+        return tuple(fetches.values()), tuple(watches)
+
+    def _refused(self, fetches: Collection[str], attempt: int) -> list[str]:
+        """Those of the tensors that may not be fetched: with them another graph would be executed."""
+        try:
+            differing = self._executed.differing(self._graph(fetches))
+        except tf.errors.OpError:  # what was fused cannot be fetched
+            return list(fetches)
+        if not differing:
+            return []
+        near = set(differing)
+        for _ in range(attempt + 1):
+            near |= {
+                key.rpartition(":")[0]
+                for name in near
+                if name in self._executed.nodes
+                for key in self._executed.inputs(self._executed.nodes[name])
+            }
+            near |= {
+                reader
+                for key, readers in self._executed.readers.items()
+                if key.rpartition(":")[0] in near
+                for reader in readers
+            }
+        return [key for key in fetches if key.rpartition(":")[0] in near] or list(fetches)

@@ -1,0 +1,298 @@
+"""What became of the operators of a program in the graph that the runtime executes.
+
+An operator *ran* where the graph has a node of its name; what it computed as is that node's type (`_FusedConv2D` of a Relu). One that has
+no node was folded into a constant, is the same as what it reads, was computed within another one that ran, or nothing needed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import tensorflow as tf
+
+from opdump.adapters.tensorflow.operator_kinds import SKIPS
+from opdump.adapters.tensorflow.sessions.executed import (
+    ExecutedGraph,
+    Key,
+    base_type,
+    fused_types,
+    is_own_kernel,
+    is_plumbing,
+    output_count,
+)
+from opdump.adapters.tensorflow.sessions.program import Program, ProgramOperator, ProgramSlot
+
+Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
+"""`within` another operator; `passed`: its node is gone, since it gives what it reads; `hidden`: it may have run where nobody can look."""
+
+FORWARDS: Final = frozenset({"Identity", "RefIdentity", "StopGradient", "PreventGradient", "IdentityN", "Snapshot"})
+"""Give what they read, slot by slot."""
+_MADE_OF_SHAPES: Final = frozenset(
+    {"Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs", "ZerosLike", "OnesLike"}
+)
+"""What they give may be known before a run, whatever they read."""
+_CONSTANTS: Final = frozenset({"Const", "HostConst"})
+_GIVE_THE_SAME: Final = FORWARDS | {"Reshape", "BroadcastTo", "Squeeze", "ExpandDims", "Neg", "Cast", "NoOp"}
+"""Stand for operators that have nothing to compute, and give what these would: products with one, sums over nothing."""
+_WRITTEN_AS: Final = frozenset(
+    {("RealDiv", "Mul"), ("Div", "Mul"), ("Mul", "Square"), ("Log", "Log1p"), ("Log", "LogSoftmax"), ("Exp", "Expm1")}
+) | {(one, other) for one in ("Add", "AddV2", "BiasAdd") for other in ("Add", "AddV2", "BiasAdd")}
+"""What the runtime computes an operator as, under its name. A square root that becomes its reciprocal has the name too, and is not among them."""
+_CONTROL: Final = "control flow"
+
+
+class Outcomes:
+    """The outcome of each operator, by name; and where its tensors are to be found in the executed graph."""
+
+    def __init__(
+        self, program: Program, executed: ExecutedGraph, fed: Collection[str], unread: Mapping[Key, Key]
+    ) -> None:
+        """`unread` are tensors that are not to be looked at, and what they are the same as."""
+        self._program = program
+        self._executed = executed
+        self._fed = fed
+        self._operators = {op.name: op for op in program.operators}
+        self._nodes = self._named()
+        self._unread = unread
+        self.same: dict[Key, Key] = {**program.behind, **unread}
+        """Tensor -> the one that it is the same as."""
+        self.of: dict[str, Outcome] = {}
+        self.inside: dict[str, str] = {}
+        """Of an operator within another one, that one."""
+        self._find_ran()
+        self._find_others()
+
+    def node_of(self, op_name: str) -> Any | None:
+        """The node of an operator that ran, or was folded."""
+        return self._executed.nodes.get(self._nodes.get(op_name, ""))
+
+    def executed_key(self, key: Key) -> Key | None:
+        """Where a tensor is in the executed graph; None where it is not there."""
+        if key in self._unread:
+            return None
+        name, _, slot = key.rpartition(":")
+        node = self._nodes.get(name)
+        if node is not None and self.of.get(name) == "ran":
+            return f"{node}:{slot}" if int(slot) < output_count(self._executed.nodes[node]) else None
+        if name in self._operators or name not in self._executed.nodes:
+            return None
+        return key  # a node of the rewriting
+
+    def executed_as(self, op: ProgramOperator) -> str:
+        """The type of the node that an operator ran as, where that is not its own; empty where it is."""
+        node = self.node_of(op.name) if self.of.get(op.name) == "ran" else None
+        if node is None or (base_type(node) == op.op_type and not fused_types(node)):
+            return ""
+        return str(node.op)
+
+    def constant(self, key: Key) -> Any | None:
+        """The value of a tensor that a constant of the program gives, or one that an operator was folded into; None of others."""
+        name, _, slot = key.rpartition(":")
+        op = self._operators.get(name)
+        node = op.node if op is not None and op.op_type == "Const" else None
+        if node is None and op is not None and self.of.get(name) == "folded":
+            folded = self._executed.folded.get(name, {})
+            node = folded.get(int(slot)) if len(folded) == len(op.outputs) else self.node_of(name)
+        elif op is None:
+            node = self._executed.nodes.get(name)
+        return tf.make_ndarray(node.attr["value"].tensor) if node is not None and node.op == "Const" else None
+
+    def resolved(self, key: Key) -> Key:
+        """The tensor that this one is the same as: the first that is in the executed graph, was fed, or is computed."""
+        seen = set()
+        while key in self.same and key not in self._fed and self.executed_key(key) is None and key not in seen:
+            seen.add(key)
+            key = self.same[key]
+        return key
+
+    def _named(self) -> dict[str, str]:
+        by_path = {path: name for name, path in self._executed.paths.items()}
+        found = {}
+        for name in self._operators:
+            if name in self._executed.nodes:
+                found[name] = name
+            elif name in by_path:
+                found[name] = by_path[name]
+        return found
+
+    def _find_ran(self) -> None:
+        for op in self._program.operators:
+            node = self.node_of(op.name)
+            if node is None or is_plumbing(node):
+                if op.name in self._executed.folded and op.op_type not in _CONSTANTS:
+                    self.of[op.name] = "folded"
+                continue
+            if node.op in _CONSTANTS and op.op_type not in _CONSTANTS:
+                if self._may_be_constant(op):
+                    self.of[op.name] = "folded"
+            elif node.op == "NoOp" and op.op_type != "NoOp":
+                continue
+            else:
+                self.of[op.name] = "ran"
+        for op in self._program.operators:
+            if self.of.get(op.name) == "ran":
+                self._align(op, self.node_of(op.name))
+        changed = [
+            op.name for op in self._program.operators if self.of.get(op.name) == "ran" and not self._is_faithful(op)
+        ]
+        for name in changed:
+            del self.of[name]
+
+    def _may_be_constant(self, op: ProgramOperator) -> bool:
+        """Whether what an operator gives does not depend on what a run is given; a node of its name may hold another constant."""
+        if op.op_type in _MADE_OF_SHAPES:
+            return True
+        for slot in op.inputs:
+            maker = self._operators.get(slot.key.rpartition(":")[0])
+            if slot.key in self._fed or maker is None:
+                return False
+            if maker.op_type in _CONSTANTS:
+                continue
+            node = self.node_of(maker.name)
+            gone = node is None and (
+                maker.op_type in _MADE_OF_SHAPES or (maker.is_pure and maker is not op and self._may_be_constant(maker))
+            )
+            if not gone and (node is None or node.op not in _CONSTANTS):
+                return False
+        return True
+
+    def _align(self, op: ProgramOperator, node: Any) -> None:
+        """Notes what the tensors are that an operator reads and that no other one of the program makes: arguments and results of functions."""
+        inputs = self._executed.inputs(node)
+        slots: Sequence[ProgramSlot] = op.inputs
+        if len(inputs) != len(slots) or fused_types(node):
+            slots = self._before_fusion(op)
+        if len(inputs) != len(slots):
+            return
+        for slot, key in zip(slots, inputs, strict=True):
+            maker = self._operators.get(slot.key.rpartition(":")[0])
+            if (
+                slot.key != key
+                and (maker is None or SKIPS.get(maker.op_type) == _CONTROL)
+                and slot.key not in self._fed
+            ):
+                self.same.setdefault(slot.key, key)
+
+    def _before_fusion(self, op: ProgramOperator) -> list[ProgramSlot]:
+        """What the operators read that were fused into one: of the first of them all, of the others what is not made on the way."""
+        chain, current = [op], op
+        while True:
+            makers = [self._operators.get(slot.key.rpartition(":")[0]) for slot in current.inputs]
+            gone = [
+                each
+                for each in makers
+                if each is not None and each.name not in self._nodes and each.op_type not in FORWARDS
+            ]
+            if not gone or gone[0] in chain:
+                break
+            current = gone[0]
+            chain.append(current)
+        made = {slot.key for each in chain for slot in each.outputs}
+        return [slot for each in reversed(chain) for slot in each.inputs if slot.key not in made]
+
+    def _is_faithful(self, op: ProgramOperator) -> bool:
+        """Whether the node of an operator's name gives what the operator gives: the rewriting may have put sums and products into another order."""
+        node = self.node_of(op.name)
+        assert node is not None, op.name
+        if fused_types(node) or is_own_kernel(node) or op.op_type in SKIPS:
+            return True  # what was fused has the name of the last of them
+        if base_type(node) != op.op_type:
+            return node.op in _GIVE_THE_SAME or (op.op_type, node.op) in _WRITTEN_AS
+        reads = self._executed.inputs(node)
+        for slot in op.inputs:
+            wanted = self.resolved(slot.key)
+            maker = self._operators.get(wanted.rpartition(":")[0])
+            if maker is None or wanted in self._fed or self.of.get(maker.name) != "ran":
+                continue
+            if self._names_of(slot.key).isdisjoint(reads) and any(self._is_of_program(each) for each in reads):
+                return self._has_equal(maker, reads)
+        return True
+
+    def _names_of(self, key: Key) -> set[Key]:
+        """Where a tensor, and those that it is the same as, are in the executed graph."""
+        found: set[Key] = set()
+        while key not in found:
+            name, _, slot = key.rpartition(":")
+            found.update((key, f"{self._nodes.get(name, name)}:{slot}"))
+            key = self.same.get(key, key)
+        return found
+
+    def _is_of_program(self, key: Key) -> bool:
+        name = key.rpartition(":")[0]
+        node = self._executed.nodes.get(name)
+        return (
+            (self._executed.paths.get(name, name) in self._operators) and node is not None and node.op not in _CONSTANTS
+        )
+
+    def _has_equal(self, maker: ProgramOperator, reads: Iterable[Key]) -> bool:
+        """Whether an operator that does the same stands among these: of two that are equal the runtime keeps one."""
+        types = {
+            self._executed.nodes[key.rpartition(":")[0]].op
+            for key in reads
+            if key.rpartition(":")[0] in self._executed.nodes
+        }
+        node = self.node_of(maker.name)
+        return node is not None and node.op in types
+
+    def _find_others(self) -> None:
+        needed, folded = self._needed()
+        for op in self._program.operators:
+            name = op.name
+            if name in self.of:
+                continue
+            if name not in needed:
+                hidden = op.is_inner and self._is_hidden(op)
+                self.of[name] = "hidden" if hidden else "folded" if name in folded else "removed"
+            elif op.op_type in FORWARDS and len(op.inputs) >= len(op.outputs):
+                self.of[name] = "passed"
+                self.same.update((out.key, given.key) for out, given in zip(op.outputs, op.inputs, strict=False))
+            elif op.is_inner and self._is_hidden(op):
+                self.of[name] = "hidden"
+            else:
+                self.of[name] = "within"
+                self.inside[name] = needed[name]
+
+    def _is_hidden(self, op: ProgramOperator) -> bool:
+        """Whether the function in whose body an operator stands is called, instead of being a part of the executed graph."""
+        caller = self._operators.get(op.caller)
+        while caller is not None:
+            node = self.node_of(caller.name)
+            if (
+                node is not None
+                and SKIPS.get(caller.op_type, _CONTROL) == _CONTROL
+                and node.op not in ("NoOp", "Identity", "IdentityN")
+            ):
+                return True
+            caller = self._operators.get(caller.caller)
+        return False
+
+    def _needed(self) -> tuple[dict[str, str], set[str]]:
+        """The operators without a node that those which ran read, at once or through others, with the one that ran; and those behind what was folded."""
+        needed: dict[str, str] = {}
+        folded: set[str] = set()
+        for op in reversed(self._program.operators):  # the nearest one contains it
+            if self.of.get(op.name) == "ran" or (op.name not in self.of and SKIPS.get(op.op_type) == _CONTROL):
+                self._walk(op, op.name, needed)
+        behind: dict[str, str] = {}
+        for op in self._program.operators:
+            if self.of.get(op.name) == "folded":
+                self._walk(op, op.name, behind)
+        folded.update(behind.keys() - needed.keys())
+        return needed, folded
+
+    def _walk(self, op: ProgramOperator, by: str, found: dict[str, str]) -> None:
+        waiting = [slot.key for slot in op.inputs]
+        while waiting:
+            key = waiting.pop()
+            if key in self._fed:
+                continue
+            maker = self._operators.get(key.rpartition(":")[0])
+            if maker is None:
+                if key in self.same:
+                    waiting.append(self.same[key])
+                continue
+            if maker.name in self.of or maker.name in found:
+                continue
+            found[maker.name] = by
+            waiting += [slot.key for slot in maker.inputs]
