@@ -206,9 +206,12 @@ class SessionCapture:
             return None
         known = {tensor.name for tensor in fetch_list}
         for key, value in feeds.items():  # what is fed cannot be fetched
-            name = key.deref().name
-            known.add(name)
-            own.values[name] = (ObservedValue(np.asarray(value), stays=False),)
+            tensor, array = key.deref(), np.asarray(value)
+            known.add(tensor.name)
+            dtype = tensor.dtype.base_dtype
+            if dtype != tf.string and array.dtype != dtype.as_numpy_dtype:
+                continue  # a handle stands for the value
+            own.values[tensor.name] = (ObservedValue(array, stays=False),)
         own.requested = [tensor.name for tensor in fetch_list]
         own.added = [tensor for tensor in own.extra if tensor.name not in known]
         return [*fetch_list, *own.added], list(target_list)
