@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.tensorflow.sessions.both_ways import X, both, close, x_fed
@@ -160,59 +159,3 @@ def test_a_loop_that_fills_a_tensor_array_is_recorded() -> None:
     assert len(seen) == 3, len(seen)
     assert all(np.allclose(a, X * i) for i, a in enumerate(seen)), len(seen)
     close(found, "total", (X * 3).sum(), tolerance=1e-4)
-
-
-def test_operators_of_functional_control_flow_are_listed_and_counted() -> None:
-    v1.enable_control_flow_v2()
-    try:
-
-        def build():
-            x, feed = x_fed()
-            y = v1.cond(tf.reduce_sum(x) > -1e6, lambda: tf.sin(x), lambda: tf.exp(x))
-            z = v1.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, tf.cos(a)), [0, y])[1]
-            return tf.reduce_sum(z, name="total"), feed
-
-        found, _ = both(build)
-        kinds = {op.op_type: op.skip for op in found.catalog.ops(include_skipped=True) if op.skip}
-        assert kinds.get("If", kinds.get("StatelessIf")) == "control flow", kinds
-        assert kinds.get("While", kinds.get("StatelessWhile")) == "control flow", kinds
-        # What runs within them is listed, and counted in each step.
-        listed = {name for name, reason in found.skips().items() if reason == "not observed"}
-        assert {"cond/then/Sin", "cond/else/Exp", "while/body/Cos", "while/cond/Less"} <= listed, listed
-        assert found.capture.recorder.tally.gaps["not observed"] >= 4 * 3, found.capture.recorder.tally.gaps
-        # What they gave is what their readers read.
-        assert np.allclose(found.value("total", io="input"), np.cos(np.cos(np.cos(np.sin(X)))), 1e-5)
-    finally:
-        v1.disable_control_flow_v2()
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="docs/tensorflow.md, what leaves no data")
-def test_operators_of_functional_control_flow_are_recorded() -> None:
-    """They are listed, and nothing of them is recorded."""
-    v1.enable_control_flow_v2()
-    try:
-
-        def build():
-            x, feed = x_fed()
-            return tf.reduce_sum(v1.cond(tf.reduce_sum(x) > -1e6, lambda: tf.sin(x), lambda: tf.exp(x))), feed
-
-        found, _ = both(build)
-        assert len(found.values("cond/then/Sin")) == 1, found.skips()
-    finally:
-        v1.disable_control_flow_v2()
-
-
-def test_operators_of_a_function_in_a_graph_are_listed() -> None:
-    @tf.function
-    def double(x):
-        return tf.sin(x) * 2.0
-
-    def build():
-        x, feed = x_fed()
-        return tf.reduce_sum(double(x), name="total"), feed
-
-    found, _ = both(build)
-    calls = [name for name, reason in found.skips().items() if reason == "control flow"]
-    assert len(calls) == 1, found.skips()
-    assert found.skips()[f"{calls[0]}/Sin"] == "not observed", found.skips()
-    close(found, "total", np.sin(X) * 2, io="input")

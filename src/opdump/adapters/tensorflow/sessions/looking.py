@@ -151,6 +151,8 @@ class _Planner:
         for slot in (*inputs, *outputs):
             if not self._need(slot.key):
                 lost.add(slot.key)
+        if lost and self._outcomes.of[op.name] == "passed":
+            return ChosenOperator(named_operator(op, place, "not executed"))
         if lost and not self._asked_only:
             self._lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(lost)))
         node = self._outcomes.node_of(op.name)
@@ -164,6 +166,8 @@ class _Planner:
     def _reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
         """Why an operator leaves nothing, by what became of it."""
         outcome = self._outcomes.of[op.name]
+        if op.name in self._outcomes.callers and outcome != "ran":
+            return "control flow"
         if outcome == "folded" and may_not_run:
             return "constant"
         if outcome == "removed" or (outcome == "passed" and may_not_run):

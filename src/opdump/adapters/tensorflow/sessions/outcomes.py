@@ -53,6 +53,8 @@ class Outcomes:
         self._executed = executed
         self._fed = fed
         self._operators = {op.name: op for op in program.operators}
+        self.callers = {op.caller for op in program.operators if op.caller}
+        """Operators that run functions."""
         self._nodes = self._named()
         self._unread = unread
         self.same: dict[Key, Key] = {**program.behind, **unread}
@@ -166,13 +168,23 @@ class Outcomes:
         if len(inputs) != len(slots):
             return
         for slot, key in zip(slots, inputs, strict=True):
-            maker = self._operators.get(slot.key.rpartition(":")[0])
-            if (
-                slot.key != key
-                and (maker is None or SKIPS.get(maker.op_type) == _CONTROL)
-                and slot.key not in self._fed
-            ):
-                self.same.setdefault(slot.key, key)
+            root = self._root(slot.key)
+            maker = self._operators.get(root.rpartition(":")[0])
+            if root != key and (maker is None or self._is_caller(maker)) and root not in self._fed:
+                self.same.setdefault(root, key)
+
+    def _root(self, key: Key) -> Key:
+        """What a tensor is the same as, through operators that are gone since they give what they read."""
+        while True:
+            name, _, slot = key.rpartition(":")
+            maker = self._operators.get(name)
+            if maker is None or name in self._nodes or maker.op_type not in FORWARDS or int(slot) >= len(maker.inputs):
+                return key
+            key = maker.inputs[int(slot)].key
+
+    def _is_caller(self, op: ProgramOperator) -> bool:
+        """Whether an operator runs functions, whose bodies may stand in its place."""
+        return SKIPS.get(op.op_type) == _CONTROL or op.name in self.callers
 
     def _before_fusion(self, op: ProgramOperator) -> list[ProgramSlot]:
         """What the operators read that were fused into one: of the first of them all, of the others what is not made on the way."""
@@ -195,7 +207,7 @@ class Outcomes:
         """Whether the node of an operator's name gives what the operator gives: the rewriting may have put sums and products into another order."""
         node = self.node_of(op.name)
         assert node is not None, op.name
-        if fused_types(node) or is_own_kernel(node) or op.op_type in SKIPS:
+        if fused_types(node) or is_own_kernel(node) or op.op_type in SKIPS or op.name in self.callers:
             return True  # what was fused has the name of the last of them
         if base_type(node) != op.op_type:
             return node.op in _GIVE_THE_SAME or (op.op_type, node.op) in _WRITTEN_AS
