@@ -24,7 +24,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from opdump.adapters.tensorflow.sessions.buffer_forwarding import BufferForwarding
+from opdump.adapters.tensorflow.sessions.executed import ExecutedGraph
+from opdump.adapters.tensorflow.sessions.summands import left_to_chance
 from tests.tensorflow.functions.recording import recorded as recorded_functions
 from tests.tensorflow.sessions.recording import recorded as recorded_sessions
 from tests.tensorflow.sessions.recording import same
@@ -334,11 +335,7 @@ def captured_function(seed, program=through_a_function):
         answer = program(seed)
     with context.collect_graphs(optimized=True) as graphs:
         program(seed)
-    chance: list[str] = []
-    for graph in graphs:
-        held = [text for node in graph.node if node.op == "_Retval" for text in node.input if not text.startswith("^")]
-        chance += BufferForwarding({node.name: node for node in graph.node}, held).left_to_chance
-    return answer, chance
+    return answer, [name for graph in graphs for name in left_to_chance(ExecutedGraph([graph]))]
 
 
 def outcome(run, captured, seed):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from opdump.adapters.tensorflow.effects import Library, is_pure
 from opdump.adapters.tensorflow.functions.library import LOOPS, Definition, LibraryNode, producer
-from opdump.adapters.tensorflow.sessions.buffer_forwarding import LEAST_INPUTS, SHARES
+from opdump.adapters.tensorflow.sessions.summands import LEAST_INPUTS, SHARES
 from opdump.adapters.tensorflow.xla import is_compiled
 
 HOST: Final = "/device:CPU:0"

@@ -28,7 +28,7 @@ from opdump.adapters.tensorflow.sessions.signatures import (
     named_operator,
 )
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
-from opdump.adapters.tensorflow.sessions.summands import left_alone
+from opdump.adapters.tensorflow.sessions.summands import left_alone, left_to_chance
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.records import SkipReason
 
@@ -46,6 +46,8 @@ class Looking:
     constants: dict[Key, tuple[ObservedValue, ...]]
     lost: tuple[str, ...]
     """Tensors that nobody can look at without another answer."""
+    left_to_chance: tuple[str, ...]
+    """Sums whose order the timing decides."""
 
 
 def looking(
@@ -112,7 +114,9 @@ class _Planner:
         ]
         at_rest = {slot.key for op in self._program.operators if op.op_type in AT_REST for slot in op.outputs}
         emitter = SignatureEmitter(self._capture, self._model, chosen, self._final, at_rest)
-        return Looking(emitter, fetches, watches, apart, self._constants, tuple(self._lost))
+        return Looking(
+            emitter, fetches, watches, apart, self._constants, tuple(self._lost), tuple(left_to_chance(self._executed))
+        )
 
     def _graph(self, fetches: Iterable[str]) -> ExecutedGraph:
         return executed_graph(

@@ -194,6 +194,11 @@ class SessionCapture:
             self.capture.note(
                 f"{signature.model.name}: looking at {', '.join(dump.lost)} would change the answer: they are not dumped"
             )
+        if dump.left_to_chance:
+            self.capture.note(
+                f"{signature.model.name}: the timing decides in which order {', '.join(dump.left_to_chance)} sums, with or "
+                "without a dump: last bits may differ from run to run"
+            )
         with self.capture.lock:
             dump.emitter.emit(values, step, run_at)
 

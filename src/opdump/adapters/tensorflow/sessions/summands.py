@@ -7,7 +7,7 @@ fetched, which for floating-point numbers may have other last bits. So what it m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import tensorflow as tf
 
@@ -25,26 +25,53 @@ SHARES: Final = frozenset(
 """May give the buffer of their first input."""
 _SHARES_ANY: Final = frozenset({"IdentityN", "Merge", "RefMerge", "Split", "Concat", "ConcatV2", "Pack", "_SwitchN"})
 """May give that of any input."""
+_REDUCTIONS: Final = frozenset({"Max", "Mean", "Min", "Prod", "Sum"})
+_SURELY_SHARED: Final = frozenset({"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"})
+"""Give the memory itself, whatever their attributes and shapes."""
+_NEXT: Final = frozenset({"NextIteration", "RefNextIteration"})
 _HELD: Final = frozenset({"Const", "_Arg", "VariableV2", "Variable", "ReadVariableOp"})
 """Somebody holds what these give for as long as a run lasts."""
+
+
+State = Literal["free", "held", "either"]
+"""Whether somebody else holds what a sum reads when it is made; `either`: the timing decides."""
 
 
 def left_alone(graph: ExecutedGraph) -> set[Key]:
     """The tensors that sums of three and more may be made in, and what may share their memory."""
     found: set[Key] = set()
-    for node in graph.nodes.values():
-        if node.op != "AddN" or not _rounds(node):
-            continue
-        inputs = graph.inputs(node)
-        if len(inputs) >= LEAST_INPUTS:
-            for key in inputs:
-                buffer, is_held = _buffer(key, graph)
-                if is_held:
-                    continue
+    for _, buffers in _sums(graph):
+        for buffer, state in buffers:
+            if state != "held":
                 found |= buffer
-                if _is_free(buffer, graph, node.name):
-                    break
+            if state == "free":
+                break
     return found
+
+
+def left_to_chance(graph: ExecutedGraph) -> list[str]:
+    """The sums whose order the timing decides, with or without a capture. The first two summands may change places without that."""
+    found = []
+    for name, buffers in _sums(graph):
+        beginnings = set()
+        for place, (_, state) in enumerate(buffers):
+            if state != "held":
+                beginnings.add(place if place > 1 else 0)
+            if state == "free":
+                break
+        else:
+            beginnings.add(0)
+        if len(beginnings) > 1:
+            found.append(name)
+    return found
+
+
+def _sums(graph: ExecutedGraph) -> Iterator[tuple[str, list[tuple[set[Key], State]]]]:
+    """Each sum, and for each of its summands the tensors that may lie in the same memory, and who holds that."""
+    for node in graph.nodes.values():
+        if node.op == "AddN" and _rounds(node) and len(graph.inputs(node)) >= LEAST_INPUTS:
+            before = _behind(node, graph)
+            yield node.name, [_buffer(key, graph, node.name, before) for key in graph.inputs(node)]
 
 
 def _rounds(node: Any) -> bool:
@@ -52,10 +79,24 @@ def _rounds(node: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_complex)
 
 
-def _buffer(key: Key, graph: ExecutedGraph) -> tuple[set[Key], bool]:
-    """The tensors that may lie in the memory of one, itself among them; whether somebody holds that anyway."""
+def _behind(node: Any, graph: ExecutedGraph) -> set[str]:
+    """The nodes that have run when this one runs; not through what comes round a loop."""
+    found: set[str] = set()
+    waiting = [node.name]
+    while waiting:
+        current = graph.nodes.get(waiting.pop())
+        if current is None or current.op in _NEXT:
+            continue
+        before = {text.removeprefix("^").rpartition(":")[0] or text.removeprefix("^") for text in current.input}
+        waiting += before - found
+        found |= before
+    return found
+
+
+def _buffer(key: Key, graph: ExecutedGraph, by: str, before: set[str]) -> tuple[set[Key], State]:
     found: set[Key] = set()
-    waiting, is_held = [key], False
+    waiting = [key]
+    state: State = "free"
     while waiting:
         current = waiting.pop()
         if current in found:
@@ -64,26 +105,38 @@ def _buffer(key: Key, graph: ExecutedGraph) -> tuple[set[Key], bool]:
         node = graph.nodes.get(current.rpartition(":")[0])
         if node is None:
             continue
-        is_held = is_held or (node.op in _HELD and current == key)
-        waiting += _shared(node, graph)
-    return found, is_held
+        if node.op in _HELD:
+            state = "held" if current == key else "either"
+        shared = list(_shared(node, graph))
+        if (is_stateful(node.op) or node.op in _SHARES_ANY or shared) and state == "free":
+            state = "either" if node.op not in _SURELY_SHARED or is_stateful(node.op) else state
+        waiting += shared
+    if state != "held":
+        state = _read_by_others(found, graph, by, before, state)
+    return found, state
+
+
+def _read_by_others(buffer: set[Key], graph: ExecutedGraph, by: str, before: set[str], state: State) -> State:
+    for key in buffer:
+        for reader in graph.readers.get(key, ()):
+            node = graph.nodes[reader]
+            if reader == by or any(f"{reader}:{slot}" in buffer for slot in range(2)):
+                continue
+            if node.op == "_Retval":
+                return "held"
+            if reader not in before:
+                state = "either"
+    return state
 
 
 def _shared(node: Any, graph: ExecutedGraph) -> Iterator[Key]:
+    """What a node reads whose memory it may hand on."""
     inputs = graph.inputs(node)
+    if node.op in _REDUCTIONS:
+        axes = graph.nodes.get(inputs[1].rpartition(":")[0])
+        if axes is not None and axes.op == "Const" and tf.make_ndarray(axes.attr["value"].tensor).size:
+            return  # it makes a smaller one
     if node.op in SHARES:
         yield from inputs[:1]
     elif node.op in _SHARES_ANY:
         yield from inputs
-
-
-def _is_free(buffer: set[Key], graph: ExecutedGraph, by: str) -> bool:
-    """Whether nobody but the sum reads what lies in a buffer, so that the sum is made in it."""
-    for key in buffer:
-        maker = graph.nodes.get(key.rpartition(":")[0])
-        if maker is None or is_stateful(maker.op) or maker.op in _SHARES_ANY:
-            return False
-        readers = graph.readers.get(key, [])
-        if sum(reader != by and graph.nodes[reader].op not in SHARES for reader in readers):
-            return False
-    return len(buffer) == 1 or all(len(graph.readers.get(key, [])) == 1 for key in buffer)
