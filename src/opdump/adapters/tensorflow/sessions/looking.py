@@ -89,7 +89,13 @@ class _Planner:
         self._operators = {op.name: op for op in self._program.operators}
         self._tensors = {slot.tensor.name: slot.tensor for op in subgraph.operators for slot in op.outputs}
         self._executed = self._graph(())
-        self._outcomes = Outcomes(self._program, self._executed, subgraph.fed, dict(self._reads_of_variables()))
+        self._outcomes = Outcomes(
+            self._program,
+            self._executed,
+            fed=subgraph.fed,
+            asked=self._fetched,
+            unread=dict(self._reads_of_variables()),
+        )
         self._alone = left_alone(self._executed)
         self._looked: dict[Key, None] = {}
         self._apart: dict[str, ProgramOperator] = {}

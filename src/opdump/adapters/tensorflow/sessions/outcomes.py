@@ -46,12 +46,19 @@ class Outcomes:
     """The outcome of each operator, by name; and where its tensors are to be found in the executed graph."""
 
     def __init__(
-        self, program: Program, executed: ExecutedGraph, fed: Collection[str], unread: Mapping[Key, Key]
+        self,
+        program: Program,
+        executed: ExecutedGraph,
+        *,
+        fed: Collection[Key],
+        asked: Collection[Key],
+        unread: Mapping[Key, Key],
     ) -> None:
-        """`unread` are tensors that are not to be looked at, and what they are the same as."""
+        """`fed` and `asked` are what the program gives and fetches; `unread` are not to be looked at, with what they are the same as."""
         self._program = program
         self._executed = executed
         self._fed = fed
+        self._asked = {key.rpartition(":")[0] for key in asked}
         self._operators = {op.name: op for op in program.operators}
         self.callers = {op.caller for op in program.operators if op.caller}
         """Operators that run functions."""
@@ -207,7 +214,13 @@ class Outcomes:
         """Whether the node of an operator's name gives what the operator gives: the rewriting may have put sums and products into another order."""
         node = self.node_of(op.name)
         assert node is not None, op.name
-        if fused_types(node) or is_own_kernel(node) or op.op_type in SKIPS or op.name in self.callers:
+        if (
+            op.name in self._asked
+            or fused_types(node)
+            or is_own_kernel(node)
+            or op.op_type in SKIPS
+            or op.name in self.callers
+        ):
             return True  # what was fused has the name of the last of them
         if base_type(node) != op.op_type:
             return node.op in _GIVE_THE_SAME or (op.op_type, node.op) in _WRITTEN_AS
