@@ -5,7 +5,6 @@ All that a run needs is worked out once; then a dumped run is one call with more
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -129,7 +128,6 @@ class SignatureEmitter:
         self._keys = {
             slot.key: resolved(slot.key) for chosen in operators for slot in (*chosen.inputs, *chosen.outputs)
         }
-        self._has_emitted = False
         self._parts = list(self._divided())
 
     def emit(self, values: Values, step: int, run_at: Stack) -> None:
@@ -138,9 +136,8 @@ class SignatureEmitter:
         `run_at` are the lines that ran it, which stand for those of operators that were imported.
         """
         run = self._capture.run(self._model, step, called_at=run_at)
-        runs: dict[int, GraphRun] = {}
+        runs: dict[int, GraphRun] = {0: run}
         hosts: dict[int, HostTensor] = {}
-        known: Counter[SkipReason] = Counter()
         for part in self._parts:
             if run.is_over:
                 return
@@ -149,28 +146,21 @@ class SignatureEmitter:
                 if all(seen):
                     run.emit_block(part.block, [_host(each[0], hosts) for each in seen if each])
                     continue
-                chosen_of_part = part.operators
-            else:
-                chosen_of_part = [part]
-            for chosen in chosen_of_part:
-                if chosen.skip and self._has_emitted:
-                    known[chosen.skip] += 1
-                    continue
-                executions = () if chosen.skip else self._executions(chosen, values)
-                on = run if not chosen.device else runs.setdefault(chosen.device, self._on_device(run, chosen.device))
-                for inputs, outputs in executions:
-                    on.emit(
-                        chosen.operator,
-                        [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.inputs, inputs, strict=True)],
-                        [
-                            _live(slot, value, hosts, chosen)
-                            for slot, value in zip(chosen.outputs, outputs, strict=True)
-                        ],
-                    )
-                if not executions:
-                    run.skip(chosen.operator, chosen.skip or chosen.unseen)
-        self._has_emitted = True
-        run.count_skipped(known)
+            for chosen in part.operators if isinstance(part, _Prepared) else (part,):
+                if chosen.device not in runs:
+                    runs[chosen.device] = self._on_device(run, chosen.device)
+                self._emit_one(chosen, values, runs[chosen.device], hosts)
+
+    def _emit_one(self, chosen: ChosenOperator, values: Values, run: GraphRun, hosts: dict[int, HostTensor]) -> None:
+        executions = () if chosen.skip else self._executions(chosen, values)
+        for inputs, outputs in executions:
+            run.emit(
+                chosen.operator,
+                [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.inputs, inputs, strict=True)],
+                [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.outputs, outputs, strict=True)],
+            )
+        if not executions:
+            run.skip(chosen.operator, chosen.skip or chosen.unseen)
 
     def _on_device(self, run: GraphRun, device: int) -> GraphRun:
         return run.on_device(self._capture.device_id + device)
@@ -179,13 +169,13 @@ class SignatureEmitter:
         """Operators that run once in each run are handed over together."""
         together: list[ChosenOperator] = []
         for chosen in self._operators:
-            if chosen.skip or chosen.may_not_run or chosen.device or not (chosen.inputs or chosen.outputs):
-                if together:
-                    yield self._prepared(together)
-                    together = []
-                yield chosen
-            else:
+            if chosen.skip or not (chosen.may_not_run or chosen.device):
                 together.append(chosen)
+                continue
+            if together:
+                yield self._prepared(together)
+                together = []
+            yield chosen
         if together:
             yield self._prepared(together)
 
