@@ -15,11 +15,12 @@ from typing import Any, Final
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.effects import definitions_of
 from opdump.adapters.tensorflow.operator_kinds import SKIPS
 from opdump.adapters.tensorflow.sessions.apart import ApartGraph
-from opdump.adapters.tensorflow.sessions.executed import ExecutedGraph, Key, executed_graph
+from opdump.adapters.tensorflow.sessions.executed import ExecutedGraph, Key, executed_graph, output_count
 from opdump.adapters.tensorflow.sessions.outcomes import FORWARDS, Outcomes
-from opdump.adapters.tensorflow.sessions.program import Program, ProgramOperator, program_of
+from opdump.adapters.tensorflow.sessions.program import Program, ProgramOperator, program_of, rewritten_operators
 from opdump.adapters.tensorflow.sessions.signatures import (
     AT_REST,
     ChosenOperator,
@@ -30,6 +31,7 @@ from opdump.adapters.tensorflow.sessions.signatures import (
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
 from opdump.adapters.tensorflow.sessions.summands import left_alone, left_to_chance
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
+from opdump.adapters.tensorflow.stacks import Stack
 from opdump.records import SkipReason
 
 _ATTEMPTS: Final = 4
@@ -106,6 +108,7 @@ class _Planner:
         selected = Selected(self._capture, self._model, self._program, self._subgraph.fed)
         chosen = [self._chosen(op, place, selected) for place, op in enumerate(self._program.operators)]
         chosen += [self._given(op, len(chosen) + place, selected) for place, op in enumerate(self._program.given)]
+        chosen += [self._rewritten(op, len(chosen) + place, selected) for place, op in enumerate(self._of_rewriting())]
         wanted = set(self._apart)
         fetches, watches = self._access()
         apart = None
@@ -149,6 +152,44 @@ class _Planner:
             return ChosenOperator(named_operator(op, place, skip))
         inputs, outputs = selected.taken(op)
         return ChosenOperator(named_operator(op, place), inputs, outputs)
+
+    def _of_rewriting(self) -> Iterable[ProgramOperator]:
+        if self._asked_only or not self._subgraph.operators:
+            return ()
+        paths = {node: op for op, node in self._outcomes.nodes.items()}
+        definitions = definitions_of(self._subgraph.operators[0].operation.graph)
+
+        def stack_of(name: str) -> Stack:
+            """The lines of what reads it, at once or through others: it was made for that."""
+            waiting, seen = [name], {name}
+            while waiting:
+                current = waiting.pop(0)
+                if current in paths:
+                    return self._operators[paths[current]].stack
+                node = self._executed.nodes[current]
+                readers = [
+                    reader
+                    for slot in range(output_count(node))
+                    for reader in self._executed.readers.get(f"{current}:{slot}", ())
+                    if reader not in seen
+                ]
+                seen.update(readers)
+                waiting += readers
+            return ()
+
+        return rewritten_operators(self._executed, paths, stack_of, definitions.__getitem__)
+
+    def _rewritten(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
+        """An operator that the runtime has put there."""
+        skip = selected.skip_of(op)
+        if skip:
+            return ChosenOperator(named_operator(op, place, skip))
+        inputs, outputs = selected.taken(op)
+        lost = frozenset(slot.key for slot in (*inputs, *outputs) if not self._need(slot.key))
+        facts = {"source": "rewriting", "executed_as": op.node.op}
+        return ChosenOperator(
+            named_operator(op, place, facts=facts), inputs, outputs, True, lost, self._executed.device_of(op.node.name)
+        )
 
     def _chosen(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
         may_not_run = op.is_inner or op.name in self._subgraph.unsure

@@ -62,6 +62,7 @@ class Outcomes:
         self._operators = {op.name: op for op in program.operators}
         self.callers = {op.caller for op in program.operators if op.caller}
         """Operators that run functions."""
+        self._by_path = {path: name for name, path in executed.paths.items()}
         self._nodes = self._named()
         self._unread = unread
         self.same: dict[Key, Key] = {**program.behind, **unread}
@@ -71,6 +72,11 @@ class Outcomes:
         """Of an operator within another one, that one."""
         self._find_ran()
         self._find_others()
+
+    @property
+    def nodes(self) -> Mapping[str, str]:
+        """Operator -> its node."""
+        return self._nodes
 
     def node_of(self, op_name: str) -> Any | None:
         """The node of an operator that ran, or was folded."""
@@ -116,13 +122,12 @@ class Outcomes:
         return key
 
     def _named(self) -> dict[str, str]:
-        by_path = {path: name for name, path in self._executed.paths.items()}
         found = {}
         for name in self._operators:
             if name in self._executed.nodes:
                 found[name] = name
-            elif name in by_path:
-                found[name] = by_path[name]
+            elif name in self._by_path:
+                found[name] = self._by_path[name]
         return found
 
     def _find_ran(self) -> None:
@@ -139,7 +144,7 @@ class Outcomes:
                 continue
             else:
                 self.of[op.name] = "ran"
-        for op in self._program.operators:
+        for op in reversed(self._program.operators):
             if self.of.get(op.name) == "ran":
                 self._align(op, self.node_of(op.name))
         changed = [
@@ -177,7 +182,11 @@ class Outcomes:
         for slot, key in zip(slots, inputs, strict=True):
             root = self._root(slot.key)
             maker = self._operators.get(root.rpartition(":")[0])
-            if root != key and (maker is None or self._is_caller(maker)) and root not in self._fed:
+            name = key.rpartition(":")[0]
+            if maker is not None and maker.name not in self._nodes and _stands_for(name, maker.name):
+                self._nodes[maker.name] = name
+                self.of[maker.name] = "ran"
+            elif root != key and (maker is None or self._is_caller(maker)) and root not in self._fed:
                 self.same.setdefault(root, key)
 
     def _root(self, key: Key) -> Key:
@@ -233,6 +242,10 @@ class Outcomes:
             if self._names_of(slot.key).isdisjoint(reads) and any(self._is_of_program(each) for each in reads):
                 return self._has_equal(maker, reads)
         return True
+
+    def _named_as(self, op: ProgramOperator) -> str:
+        """The name that an operator's own node has."""
+        return op.name if op.name in self._executed.nodes else self._by_path.get(op.name, "")
 
     def _names_of(self, key: Key) -> set[Key]:
         """Where a tensor, and those that it is the same as, are in the executed graph."""
@@ -321,3 +334,11 @@ class Outcomes:
                 continue
             found[maker.name] = by
             waiting += [slot.key for slot in maker.inputs]
+
+
+def _stands_for(node: str, op_name: str) -> bool:
+    """Whether a node has the name that the runtime gives one which it puts in the place of an operator: `ArithmeticOptimizer/..._{operator}`."""
+    if node == f"{op_name}/unary_ops_composition":
+        return True
+    scope, _, name = op_name.rpartition("/")
+    return "Optimizer/" in node and node.startswith(scope) and node.endswith(f"_{name}")

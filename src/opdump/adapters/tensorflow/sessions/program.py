@@ -5,7 +5,7 @@ Tensors are named by `{operator}:{slot}`, an operator of a body by the path of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,8 +14,17 @@ from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.tensorflow.effects import definitions_of, is_pure
 from opdump.adapters.tensorflow.functions.dataset_operators import datasets_read, gives_handles, hidden_functions
-from opdump.adapters.tensorflow.functions.library import BRANCHING, CALLS, Body, LibraryNode, body_of, callees_of
-from opdump.adapters.tensorflow.sessions.executed import Key
+from opdump.adapters.tensorflow.functions.library import (
+    BRANCHING,
+    CALLS,
+    Body,
+    LibraryNode,
+    body_of,
+    callees_of,
+    outputs_of,
+)
+from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS
+from opdump.adapters.tensorflow.sessions.executed import ExecutedGraph, Key, base_type, is_plumbing
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled
@@ -75,6 +84,28 @@ class Program:
 def program_of(subgraph: Subgraph, stacks: Stacks) -> Program:
     """Lays out the operators of a signature."""
     return _Builder(subgraph, stacks).program()
+
+
+def rewritten_operators(
+    executed: ExecutedGraph, known: Collection[str], stack_of: Callable[[str], Stack], library: Callable[[str], Any]
+) -> Iterator[ProgramOperator]:
+    """The operators that the runtime has put into the graph, where it rewrote it; `known` are the nodes of the program's own.
+
+    What only hands on, as the switches of a loop that was a function, is not among them.
+    """
+    made = {name: outputs_of(node, library) or () for name, node in executed.nodes.items()}
+    for name, node in executed.nodes.items():
+        if name in known or node.op in SKIPS or node.op in PASSES_ON or is_plumbing(node):
+            continue
+        shown = executed.paths.get(name, name)
+        inputs = []
+        for place, key in enumerate(executed.inputs(node)):
+            maker, _, slot = key.rpartition(":")
+            found = made.get(maker, ())
+            dtype = found[int(slot)].dtype if int(slot) < len(found) else 0
+            inputs.append(ProgramSlot(place, "", key, dtype, f"{executed.paths.get(maker, maker)}:{slot}"))
+        outputs = tuple(ProgramSlot(slot.slot, slot.argument, f"{name}:{slot.slot}", slot.dtype) for slot in made[name])
+        yield ProgramOperator(shown, base_type(node), node, stack_of(name), tuple(inputs), outputs, is_inner=True)
 
 
 class _Builder:
