@@ -288,11 +288,11 @@ class _Planner:
         fetches: dict[str, Any] = {}
         watches: dict[Key, None] = {}
         for key in self._looked:
-            tensor = self._tensors.get(key)
-            if tensor is not None and self._subgraph.access(tensor) == "fetch":
+            tensor, executed = self._tensors.get(key), self._outcomes.executed_key(key) or key
+            if tensor is not None and executed == key and self._subgraph.access(tensor) == "fetch":
                 fetches[key] = tensor
             else:
-                watches[self._outcomes.executed_key(key) or key] = None
+                watches[executed] = None
         for attempt in range(_ATTEMPTS):
             if not fetches:
                 break
