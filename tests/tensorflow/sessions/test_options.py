@@ -437,7 +437,7 @@ def test_nothing_is_fetched_for_a_dump_that_is_lost() -> None:
                 session.run(v1.global_variables_initializer())
                 fetched.clear()
                 session.run(fetches, feed)
-                assert max(fetched) > 3, fetched
+                assert streams or max(fetched) > 3, fetched  # else all is watched
                 recorder = found.capture.recorder
                 recorder._failed(OSError("no space left"))
                 fetched.clear()

@@ -102,7 +102,9 @@ class ApartGraph:
     def _run(
         self, parts: Iterable[_Part], value: Callable[[Key], ObservedValue], found: dict[Key, list[ObservedValue]]
     ) -> None:
-        feeds, fetches, moment = {}, [], 0
+        feeds: dict[str, Any] = {}
+        fetches: list[Key] = []
+        moment = 0
         for part in parts:
             for key in part.inputs:
                 given = value(key)

@@ -52,24 +52,9 @@ class Looking:
     """Sums whose order the timing decides."""
 
 
-def looking(
-    capture: Capture,
-    model: Model,
-    session: Any,
-    elements: Sequence[Any],
-    subgraph: Subgraph,
-    new_place: Callable[[], Path],
-    *,
-    asked_only: bool,
-) -> Looking:
-    """Works out how a signature is looked at. `elements` are what the program fetches; `asked_only`: nothing else may be looked at.
+class Planner:
+    """Works out how a signature is looked at: costs two executors of the runtime, of which nothing runs."""
 
-    Costs two executors of the runtime, of which nothing runs.
-    """
-    return _Planner(capture, model, session, elements, subgraph, new_place, asked_only).plan()
-
-
-class _Planner:
     def __init__(
         self,
         capture: Capture,
@@ -78,8 +63,13 @@ class _Planner:
         elements: Sequence[Any],
         subgraph: Subgraph,
         new_place: Callable[[], Path],
+        *,
         asked_only: bool,
     ) -> None:
+        """`elements` are what the program fetches; `asked_only`: nothing else may be looked at. `new_place` gives a directory for each graph.
+
+        Where the capture streams, everything is watched, and comes through files.
+        """
         self._capture, self._model, self._session, self._subgraph = capture, model, session, subgraph
         self._new_place = new_place
         self._asked_only = asked_only
@@ -289,7 +279,12 @@ class _Planner:
         watches: dict[Key, None] = {}
         for key in self._looked:
             tensor, executed = self._tensors.get(key), self._outcomes.executed_key(key) or key
-            if tensor is not None and executed == key and self._subgraph.access(tensor) == "fetch":
+            if (
+                tensor is not None
+                and executed == key
+                and not self._capture.streams
+                and self._subgraph.access(tensor) == "fetch"
+            ):
                 fetches[key] = tensor
             else:
                 watches[executed] = None

@@ -209,7 +209,7 @@ class _Builder:
         operations = [op.operation for op in self._subgraph.operators]
         named = {operation.name for operation in operations}
         operations += [each for each in datasets_read(operations) if each.name not in named]
-        waiting = [
+        waiting: list[tuple[str, str, tuple[str, ...], Stack]] = [
             (f"{operation.name}/{path}", name, (), self._stacks.of_operation(operation))
             for operation in operations
             for path, name in hidden_functions(operation.node_def)

@@ -6,11 +6,13 @@ not changed, so a finalised one will do. On other steps the run is the program's
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +24,7 @@ from opdump.adapters.tensorflow.capture import Capture, FailuresOfRuns
 from opdump.adapters.tensorflow.functions.function_state import belongs_to_fetches
 from opdump.adapters.tensorflow.functions.library import hidden_callees
 from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.looking import Looking, looking
+from opdump.adapters.tensorflow.sessions.looking import Looking, Planner
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, watching
@@ -91,7 +93,7 @@ class SessionCapture:
         self._kept: list[Any] = []
         """What the keys of the signatures name by identity."""
         self._own = threading.local()
-        self._folders = WatchFolders()
+        self._folders = WatchFolders(_beside(Path(capture.plan.path)) if capture.streams else None)
 
     @property
     def is_busy(self) -> bool:
@@ -278,7 +280,7 @@ class SessionCapture:
             is_clustered = self._clusters(subgraph)
             if is_clustered:
                 self.capture.note(OF_SESSION.format(signature.model.names[0]))
-            found = signature.dumps[fed] = looking(
+            planner = Planner(
                 self.capture,
                 signature.model,
                 self._session,
@@ -287,12 +289,19 @@ class SessionCapture:
                 self._folders.new,
                 asked_only=is_clustered,
             )
+            found = signature.dumps[fed] = planner.plan()
         return found
 
     def _clusters(self, subgraph: Subgraph) -> bool:
         """Whether XLA compiles operators that it finds by itself, or that are marked for it."""
         marked = has_marked_clusters(op.operation.node_def for op in subgraph.operators)
         return marked or clusters_sessions(self._session._config)
+
+
+def _beside(dump: Path) -> Path | None:
+    """A directory of the disk that the dump is on; None where it has none for this user."""
+    places = (place for place in (dump.parent, dump) if place.is_dir() and os.access(place, os.W_OK))
+    return next(places, None)
 
 
 def fed_names(feed_dict: Mapping[Any, Any] | None, graph: Any) -> frozenset[str]:
