@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, GraphRun, NamedOperator, live_tensor
-from opdump.adapters.host import HostTensor
+from opdump.adapters.host import Choice, HostColumns, HostTensor
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
@@ -144,7 +146,7 @@ class SignatureEmitter:
             if isinstance(part, _Prepared):
                 seen = [values.get(key) for key in part.keys]
                 if all(seen):
-                    run.emit_block(part.block, [_host(each[0], hosts) for each in seen if each])
+                    part.emit([each[0] for each in seen if each], run, hosts)
                     continue
             for chosen in part.operators if isinstance(part, _Prepared) else (part,):
                 if chosen.device not in runs:
@@ -216,13 +218,33 @@ class SignatureEmitter:
         ]
 
 
-@dataclass(frozen=True, slots=True)
 class _Prepared:
     """Operators that are handed over together, and the tensors that they read and write."""
 
-    block: Block
-    keys: tuple[Key, ...]
-    operators: tuple[ChosenOperator, ...]
+    def __init__(self, block: Block, keys: tuple[Key, ...], operators: tuple[ChosenOperator, ...]) -> None:
+        self.keys = keys
+        self.operators = operators
+        self._block = block
+        self._kinds: list[tuple[tuple[int, ...], Any]] = []
+        self._choice: Choice | None = None
+
+    def emit(self, seen: Sequence[ObservedValue], run: GraphRun, hosts: dict[int, HostTensor]) -> None:
+        """Hands them over with what each tensor was: by their addresses, where types and shapes are those of the run before."""
+        arrays = [each.array for each in seen]
+        if not run.takes(self._block) or not all(map(_is_dense, arrays)):
+            run.emit_block(self._block, [_host(each, hosts) for each in seen])
+            return
+        kinds = [(each.shape, each.dtype) for each in arrays]
+        if self._choice is None or kinds != self._kinds:
+            self._kinds, self._choice = kinds, Choice([_host(each, hosts) for each in seen], range(len(seen)))
+        columns = HostColumns()
+        columns.extend(np.array([each.__array_interface__["data"][0] for each in arrays], np.int64))
+        objects = [_host(seen[number], hosts) for number in self._choice.objects]
+        run.emit_block(self._block, self._choice.of(columns, objects))
+
+
+def _is_dense(array: Any) -> bool:
+    return bool(array.flags.c_contiguous)
 
 
 def _read(
