@@ -15,7 +15,6 @@ from tests.parity.tf_witness import PROGRAMS, VERSIONS, cases, run
 
 GAPS = {
     "partial_run": "runs in parts are told, and not recorded",
-    "functions": "what runs within functions of a session is listed as not observed",
 }
 
 

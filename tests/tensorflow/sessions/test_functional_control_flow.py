@@ -172,8 +172,8 @@ def test_a_mapped_function_is_recorded_element_by_element() -> None:
     close(found, "total", (np.cumsum(X, 1) * 2).sum(), tolerance=1e-4)
 
 
-def test_what_the_runtime_calls_is_told() -> None:
-    """A function that is not to be put into its caller runs where nobody can look."""
+def test_a_function_that_the_runtime_calls_is_computed_apart() -> None:
+    """What is not to be put into its caller runs where nobody can look."""
     from tensorflow.python.framework import function
 
     def build():
@@ -188,8 +188,46 @@ def test_what_the_runtime_calls_is_told() -> None:
         return tf.reduce_sum(y, name="total"), feed
 
     found, _ = both(build)
-    assert found.skips()["call/Sin"] == "not observed", found.skips()
+    close(found, "call/Sin", np.sin(X))
     close(found, "call", np.sin(X) * 3)
+    (op,) = found.ops("call/Sin", 0)
+    assert (op.arguments["source"], op.arguments["inside"]) == ("computed apart", "call"), op.arguments
+
+
+def trained_by_a_call(*, updates):
+    """A layer in a function with a gradient; with `updates` the function has written its weight before it reads it."""
+
+    def build():
+        x, feed = x_fed()
+        w = weight()
+
+        @tf.function
+        def layer(h):
+            if updates:
+                w.assign(w * 0.5)
+            return tf.nn.softmax(tf.matmul(h, w))
+
+        given = layer(x) if updates else layer(x) * layer(tf.nn.elu(x))
+        loss = tf.reduce_sum(tf.square(given), name="loss")
+        return [v1.train.GradientDescentOptimizer(0.1).minimize(loss), loss], feed
+
+    return both(build)
+
+
+def test_a_function_that_reads_a_variable_is_computed_apart() -> None:
+    found, _ = trained_by_a_call(updates=False)
+    call = next(op.op_name for op in found.ops(step=0) if op.op_name.endswith("/Softmax"))
+    close(found, call.replace("Softmax", "MatMul"), X @ W)
+    close(found, call.replace("Softmax", "MatMul/ReadVariableOp"), W)
+    assert "not observed" not in found.skips().values(), found.skips()
+    assert not found.capture.notes, found.capture.notes
+
+
+def test_a_function_that_writes_a_variable_is_told() -> None:
+    found, _ = trained_by_a_call(updates=True)
+    wrong = [op for op in found.ops(step=0) if op.op_name.endswith("/MatMul") and "gradients" not in op.op_name]
+    assert all(np.allclose(found.value(op.op_name, 0, "input", 1), W * 0.5) for op in wrong), wrong
+    assert wrong or "not observed" in found.skips().values(), found.skips()
 
 
 def test_the_lines_are_those_of_the_program() -> None:

@@ -44,6 +44,10 @@ class Looking:
     emitter: SignatureEmitter
     fetches: tuple[Any, ...]
     watches: tuple[Key, ...]
+    reads: dict[Key, Any]
+    """Variables that functions read where nobody can look, by what reads them: fetched before the run."""
+    checks: tuple[tuple[Key, Key], ...]
+    """Of calls of functions whose operators are computed apart, what each call gave, and what was computed apart for that."""
     apart: ApartGraph | None
     constants: dict[Key, tuple[ObservedValue, ...]]
     lost: tuple[str, ...]
@@ -92,6 +96,7 @@ class Planner:
         self._looked: dict[Key, None] = {}
         self._apart: dict[str, ProgramOperator] = {}
         self._constants: dict[Key, tuple[ObservedValue, ...]] = {}
+        self._reads: dict[Key, Any] = {}
         self._lost: dict[Key, None] = {}
 
     def plan(self) -> Looking:
@@ -99,6 +104,7 @@ class Planner:
         chosen = [self._chosen(op, place, selected) for place, op in enumerate(self._program.operators)]
         chosen += [self._given(op, len(chosen) + place, selected) for place, op in enumerate(self._program.given)]
         chosen += [self._rewritten(op, len(chosen) + place, selected) for place, op in enumerate(self._of_rewriting())]
+        checks = tuple(self._checks_of_calls())
         wanted = set(self._apart)
         fetches, watches = self._access()
         apart = None
@@ -114,7 +120,15 @@ class Planner:
         at_rest = {slot.key for op in self._program.operators if op.op_type in AT_REST for slot in op.outputs}
         emitter = SignatureEmitter(self._capture, self._model, chosen, self._final, at_rest)
         return Looking(
-            emitter, fetches, watches, apart, self._constants, tuple(self._lost), tuple(left_to_chance(self._executed))
+            emitter,
+            fetches,
+            watches,
+            self._reads,
+            checks,
+            apart,
+            self._constants,
+            tuple(self._lost),
+            tuple(left_to_chance(self._executed)),
         )
 
     def _graph(self, fetches: Iterable[str]) -> ExecutedGraph:
@@ -213,12 +227,14 @@ class Planner:
             return "constant"
         if outcome == "removed" or (outcome == "passed" and may_not_run):
             return "not executed"
-        if outcome == "hidden":
+        if outcome == "hidden" and not (op.op_type == "ReadVariableOp" and self._read_before(op)):
             return "not observed"
         return ""
 
     def _facts(self, op: ProgramOperator) -> dict[str, str]:
         """How an operator ran, where that is not as its type says."""
+        if self._outcomes.of[op.name] == "hidden":
+            return {"source": "read before the run"}
         if self._outcomes.of[op.name] == "within":
             return {"source": "computed apart", "inside": self._outcomes.inside[op.name]}
         if self._outcomes.of[op.name] == "folded":
@@ -245,7 +261,7 @@ class Planner:
         if self._asked_only:
             return False
         name = resolved.rpartition(":")[0]
-        if name in self._apart or resolved in self._constants or resolved in self._looked:
+        if name in self._apart or resolved in self._constants or resolved in self._looked or resolved in self._reads:
             return True
         executed, op = self._outcomes.executed_key(resolved), self._operators.get(name)
         value = self._outcomes.constant(resolved)
@@ -255,7 +271,35 @@ class Planner:
         if executed is not None and executed not in self._alone:
             self._looked[resolved] = None
             return True
-        return op is not None and self._compute(op)
+        return op is not None and (self._read_before(op) or self._compute(op))
+
+    def _read_before(self, op: ProgramOperator) -> bool:
+        """Has a variable read before the run that an operator reads in a function where nobody can look; whether there is a way."""
+        if op.op_type != "ReadVariableOp" or self._outcomes.of[op.name] != "hidden":
+            return False
+        handle = self._tensors.get(self._outcomes.resolved(op.inputs[0].key))
+        readers = [] if handle is None else [each for each in handle.consumers() if each.type == "ReadVariableOp"]
+        if not readers:
+            return False
+        self._reads[op.outputs[0].key] = readers[0].outputs[0]
+        return True
+
+    def _checks_of_calls(self) -> Iterable[tuple[Key, Key]]:
+        """What calls gave, and what stands for it among what is computed apart."""
+        for name in {
+            self._outcomes.inside[op]
+            for op in self._apart
+            if self._operators[op].is_inner and op in self._outcomes.inside
+        }:
+            for slot in self._operators[name].outputs:
+                given = self._program.behind.get(slot.key)
+                if (
+                    given is not None
+                    and not slot.is_handle
+                    and given.rpartition(":")[0] in self._apart
+                    and self._need(slot.key)
+                ):
+                    yield self._final(slot.key), given
 
     def _compute(self, op: ProgramOperator) -> bool:
         """Has an operator computed apart, with what it needs for that; whether that is possible."""

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
+from opdump.adapters.tensorflow.functions.library import CALLS
 from opdump.adapters.tensorflow.operator_kinds import SKIPS
 from opdump.adapters.tensorflow.sessions.executed import (
     ExecutedGraph,
@@ -279,20 +281,23 @@ class Outcomes:
             name = op.name
             if name in self.of:
                 continue
-            if name not in needed:
-                hidden = op.is_inner and self._is_hidden(op)
-                self.of[name] = "hidden" if hidden else "folded" if name in folded else "removed"
+            call = self._call_around(op) if op.is_inner else ""
+            if call and (not op.is_pure or self._is_caller(op) or not _is_call(self._operators[call])):
+                self.of[name] = "hidden"
+            elif call:
+                self.of[name] = "within"
+                self.inside[name] = call
+            elif name not in needed:
+                self.of[name] = "folded" if name in folded else "removed"
             elif op.op_type in FORWARDS and len(op.inputs) >= len(op.outputs):
                 self.of[name] = "passed"
                 self.same.update((out.key, given.key) for out, given in zip(op.outputs, op.inputs, strict=False))
-            elif op.is_inner and self._is_hidden(op):
-                self.of[name] = "hidden"
             else:
                 self.of[name] = "within"
                 self.inside[name] = needed[name]
 
-    def _is_hidden(self, op: ProgramOperator) -> bool:
-        """Whether the function in whose body an operator stands is called, instead of being a part of the executed graph."""
+    def _call_around(self, op: ProgramOperator) -> str:
+        """The operator that calls the function in whose body one stands, where the body is no part of the executed graph; empty where it is."""
         caller = self._operators.get(op.caller)
         while caller is not None:
             node = self.node_of(caller.name)
@@ -301,9 +306,9 @@ class Outcomes:
                 and SKIPS.get(caller.op_type, _CONTROL) == _CONTROL
                 and node.op not in ("NoOp", "Identity", "IdentityN")
             ):
-                return True
+                return caller.name
             caller = self._operators.get(caller.caller)
-        return False
+        return ""
 
     def _needed(self) -> tuple[dict[str, str], set[str]]:
         """The operators without a node that those which ran read, at once or through others, with the one that ran; and those behind what was folded."""
@@ -334,6 +339,10 @@ class Outcomes:
                 continue
             found[maker.name] = by
             waiting += [slot.key for slot in maker.inputs]
+
+
+def _is_call(op: ProgramOperator) -> bool:
+    return op.op_type in CALLS or op_def_registry.get(op.op_type) is None
 
 
 def _stands_for(node: str, op_name: str) -> bool:

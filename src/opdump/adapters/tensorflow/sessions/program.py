@@ -17,6 +17,7 @@ from opdump.adapters.tensorflow.functions.dataset_operators import datasets_read
 from opdump.adapters.tensorflow.functions.library import (
     BRANCHING,
     CALLS,
+    LOOPS,
     Body,
     LibraryNode,
     body_of,
@@ -78,7 +79,7 @@ class Program:
     given: list[ProgramOperator]
     unseen: list[tuple[ProgramOperator, str]]
     behind: dict[Key, Key] = field(default_factory=dict)
-    """Tensor -> what it is the same as: an argument of a function."""
+    """Tensor -> what it is the same as: an argument of a function, and what a call of one gives."""
 
 
 def program_of(subgraph: Subgraph, stacks: Stacks) -> Program:
@@ -173,6 +174,11 @@ class _Builder:
             if node.op in CALLS | BRANCHING or op_def_registry.get(node.op) is None:
                 for argument, slot in zip(arguments, given, strict=False):
                     self._behind[f"{below}{argument}:0"] = slot.key
+            if node.op not in BRANCHING | LOOPS:
+                makers, signature = _makers(body), body.definition.signature
+                for place, result in enumerate(signature.output_arg):
+                    reference = body.definition.ret[result.name]
+                    self._behind[f"{caller.name}:{place}"] = f"{below}{makers.get(reference, f'{reference}:0')}"
             stacks = self._stacks.of_function(function)
             for each in body.nodes:
                 own = self._of_body(each, body, below, caller, stacks)

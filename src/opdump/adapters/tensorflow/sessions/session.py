@@ -35,6 +35,8 @@ RunFunction = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""
 
 _DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4", "OneShotIterator")
+_CLOSE = 1e-2
+"""Far more than rounding makes of it, and less than an update of a variable."""
 _FROM_HOOKS = "caller"
 """Under this key a monitored session hands on what the program fetches, beside what its hooks fetch."""
 
@@ -161,6 +163,7 @@ class SessionCapture:
                 watches.update(
                     (tensor.name, None) for tensor in self._failures.watched(subgraph) if read_variable(tensor) is None
                 )
+            before = self._read_before(dump) if dump is not None and dumps else {}
             own.extra = dump.fetches if dump is not None else ()
             with ExitStack() as around:
                 if watches:
@@ -179,15 +182,32 @@ class SessionCapture:
         if dump is not None and dumps:
             if watched is not None:
                 values.update((name, each) for name, each in watched.seen.items() if name not in values)
-            self._emit(signature, dump, values, step, run_at)
+            self._emit(signature, dump, {**before, **values}, step, run_at)
         return result
+
+    def _read_before(self, dump: Looking) -> dict[str, Any]:
+        """What functions will read of variables where nobody can look."""
+        if not dump.reads:
+            return {}
+        # `run` would look up again what the fetches are.
+        answers = self._session._do_run(None, [], list(dump.reads.values()), {}, None, None)
+        return {key: (ObservedValue(np.asarray(value)),) for key, value in zip(dump.reads, answers, strict=True)}
 
     def _emit(self, signature: _Signature, dump: Looking, values: dict[str, Any], step: int, run_at: Stack) -> None:
         """Hands a run that has ended to the recorder; the notes say what it lacks."""
         values.update(dump.constants)
         if dump.apart is not None:
             try:
-                values.update(dump.apart.computed(values))
+                computed = dump.apart.computed(values)
+                wrong = [call for call, key in dump.checks if not _agree(values.get(call, ()), computed.get(key, ()))]
+                if wrong:  # something wrote a variable within the run
+                    self.capture.note(
+                        f"{signature.model.name}: {', '.join(wrong)} cannot be computed again from what was seen"
+                    )
+                    inner = tuple(f"{call.rpartition(':')[0]}/" for call in wrong)
+                    values = {key: each for key, each in values.items() if not key.startswith(inner)}
+                    computed = {key: each for key, each in computed.items() if not key.startswith(inner)}
+                values.update(computed)
             except tf.errors.OpError as error:  # the program's own run has succeeded
                 self.capture.note(
                     f"{signature.model.name}: operators cannot be computed apart: {error.message.splitlines()[0]}"
@@ -296,6 +316,15 @@ class SessionCapture:
         """Whether XLA compiles operators that it finds by itself, or that are marked for it."""
         marked = has_marked_clusters(op.operation.node_def for op in subgraph.operators)
         return marked or clusters_sessions(self._session._config)
+
+
+def _agree(gave: Sequence[ObservedValue], computed: Sequence[ObservedValue]) -> bool:
+    """Whether the same was computed again, but for its last bits."""
+    return len(gave) == len(computed) and all(
+        np.array_equal(one.array, other.array)
+        or (one.array.dtype.kind in "fc" and np.allclose(one.array, other.array, _CLOSE, _CLOSE, equal_nan=True))
+        for one, other in zip(gave, computed, strict=True)
+    )
 
 
 def _beside(dump: Path) -> Path | None:
