@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ class _Installation:
     def __init__(self) -> None:
         self.recordings: Recordings | None = None
         self.interception: Interception | None = None
+        self.around = ExitStack()
+        """What errors show, as long as sessions are looked at."""
         self.started: Dump | None = None
         """What `start` began."""
 
@@ -66,6 +69,7 @@ def _install(options: SessionOptions) -> None:
             recordings.capture_of, recordings.session_ended
         )
         interception.put_in()
+        _STATE.around.enter_context(adapter_module("tracebacks").program_tracebacks())
         _STATE.recordings, _STATE.interception = recordings, interception
     _STATE.recordings.options = options
 
@@ -90,6 +94,7 @@ def finish() -> tuple[CaptureReport, ...]:
     forget_import("tensorflow")
     if _STATE.interception is not None:
         _STATE.interception.take_out()
+        _STATE.around.close()
     recordings, started = _STATE.recordings, _STATE.started
     _STATE.interception = _STATE.recordings = _STATE.started = None
     reports = [] if recordings is None else recordings.close()

@@ -160,8 +160,7 @@ class ProgramSteps:
         self._asked.update(variables)
 
     def _confirm(self) -> None:
-        if self._provisional:
-            self._provisional = False
+        self._provisional = False
         self._capture.complete(self._eager - 1)
 
     def _reopen(self) -> None:

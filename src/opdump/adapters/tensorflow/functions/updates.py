@@ -181,5 +181,7 @@ def handles_of(variable: Any) -> list[int]:
     copies = getattr(variable, "values", None)
     if isinstance(copies, tuple):
         return [number for copy in copies for number in handles_of(copy)]
-    inner = getattr(variable, "_value", None)  # of Keras 3
+    inner = getattr(
+        variable, "_value", getattr(variable, "_variable", None)
+    )  # of Keras 3, and under mixed precision before
     return [] if inner is None or inner is variable else handles_of(inner)
