@@ -124,8 +124,16 @@ def config(folder: Path | None, *, steps: str = "", mode: str = "output") -> Any
 
 
 def by_sessions(
-    name: str, goal: float, network: Callable[[int], tuple[Any, dict[Any, Any]]], folder: Path, rounds: int, batch: int
+    name: str,
+    goal: float,
+    network: Callable[[int], tuple[Any, dict[Any, Any]]],
+    folder: Path,
+    *,
+    rounds: int,
+    steps: int,
+    batch: int,
 ) -> Measured:
+    """`steps` of each kind in a round."""
     folder.mkdir()
     opdump.tensorflow.install()
     configs = {
@@ -153,7 +161,7 @@ def by_sessions(
             random.shuffle(order)
             for kind in order:
                 session, seconds = sessions[kind], []
-                for _ in range(STEPS):
+                for _ in range(steps):
                     begin = time.process_time()
                     session.run(fetches, feed)
                     seconds.append(time.process_time() - begin)
@@ -228,9 +236,10 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="opdump-tensorflow-overhead-"))
     os.chdir(folder)  # graph files go there
     try:
-        _print(by_sessions("CNN by sessions", 2.0, cnn, folder / "cnn", rounds, arguments.batch))
+        sized = {"rounds": rounds, "batch": arguments.batch}
+        _print(by_sessions("CNN by sessions", 2.0, cnn, folder / "cnn", steps=STEPS, **sized))
         if is_resource:
-            _print(by_sessions("small session", 10.0, small, folder / "small", rounds, arguments.batch))
+            _print(by_sessions("small session", 10.0, small, folder / "small", steps=4 * STEPS, **sized))
             _print(by_fit("MobileNetV2 by fit", 3.0, folder / "fit", max(rounds // 4, 1)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
