@@ -81,17 +81,26 @@ class Capture:
     def called(self, real: Real, arguments: tuple[Any, ...], closed: Any, name: str, donated: tuple[bool, ...]) -> Any:
         """The program calls a function: see `Interception`."""
         with self._lock:
+            self._steps.file()  # of another thread, or around a call that the host makes within one
             function = self._functions.of(closed, name, donated)
             self._here.counts = function.is_programs
             if function.is_programs:
                 self._steps.calls(function)
             is_wanted = self._steps.is_wanted
         if not is_wanted or any(getattr(value, "is_deleted", _never)() for value in arguments):
-            return real()  # JAX refuses what was given away before
+            try:
+                return real()  # JAX refuses what was given away before
+            finally:
+                self._file()
         _error_of(arguments)  # ready, or never
         if function.is_programs or has_bodies(closed):
             return self._compiled_call(real, arguments, function)
         return self._single_call(real, arguments, function)
+
+    def _file(self) -> None:
+        """Files the step before, now that JAX has begun what comes next."""
+        with self._lock:
+            self._steps.file()
 
     def close(self) -> None:
         self._recorder.matched_kernels |= self._selection.matched_kernels
@@ -106,6 +115,7 @@ class Capture:
         comes_first = twin is not None and twin.count == 1 and not function.callbacks
         twin_run = self._run_twin(function, arguments) if comes_first else None
         given = self._given(function, twin_run, arguments)
+        self._file()
         with self.host_calls.watched(function.callbacks) as calls:
             try:
                 answer = real()
@@ -338,6 +348,7 @@ class Capture:
             [aval.dtype for aval in function.closed.in_avals],
             function.donated,
         )
+        self._file()
         try:
             answer = real()
         except Exception as error:

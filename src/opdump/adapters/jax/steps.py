@@ -29,6 +29,8 @@ class Steps:
         self._stop_after_dump = stop_after_dump
         self._ran: set[tuple[object, ...]] = set()
         self._has_updates = False
+        self._unfiled: int | None = None
+        """The step that has ended and is not filed yet."""
 
     @property
     def is_wanted(self) -> bool:
@@ -44,9 +46,13 @@ class Steps:
         """Ends the current step; from the first call on nothing else ends one."""
         self._manual = True
         self._end()
+        self.file()
 
     def calls(self, function: Function) -> None:
-        """The program is about to call one of its functions. Raises DumpComplete where the program is to end here."""
+        """The program is about to call one of its functions. Raises DumpComplete where the program is to end here.
+
+        Where that begins a step, the one before is to be filed (`file`) before anything else is recorded.
+        """
         if self._manual or (self._has_updates and not function.returns_state):
             return
         if function.returns_state and not self._has_updates:
@@ -56,18 +62,26 @@ class Steps:
             self._end()
         self._ran.add(function.key)
 
+    def file(self) -> None:
+        """Files the step that has ended, if one has: the caller finds the time when JAX has something to do."""
+        if self._unfiled is not None:
+            ended, self._unfiled = self._unfiled, None
+            self._recorder.end_step(ended)
+
     def close(self) -> None:
         """The program, or its capture, has ended."""
+        self.file()
         self._recorder.end_step(self.step)
 
     def _end(self) -> None:
-        ended = self.step
-        self._recorder.end_step(ended)
+        self.file()
+        ended = self._unfiled = self.step
         self.step += 1
         self._ran.clear()
         self.executions.clear()
         self.order = itertools.count()
         last = self._recorder.plan.steps.last
         if self._stop_after_dump and last is not None and ended >= last:
+            self.file()
             raise DumpComplete
         self.began()
