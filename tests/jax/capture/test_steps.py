@@ -11,7 +11,7 @@ import pytest
 from jax._src import pjit
 
 from opdump.adapters.jax.capture import Capture
-from opdump.plan import KernelPattern
+from opdump.plan import KernelPattern, StepSet
 from tests.jax.capture.recording import recorded
 
 W = np.ones((3, 2), np.float32)
@@ -109,6 +109,72 @@ def test_small_functions_take_the_fast_path_outside_of_wanted_steps() -> None:
     assert [step for _, step in seen][:6] == list(range(6))
     eager = [op for op in recording.ops(graph_id=0) if op.op_type == "add"]
     assert [op.step for op in eager] == [5]
+
+
+def counted(params: Any, x: Any) -> Any:
+    return {"w": params["w"] - 0 * jax.grad(loss)(params, x)["w"], "calls": params["calls"] + 1}
+
+
+def one_function(times: int) -> None:
+    step, params = jax.jit(counted, donate_argnums=0), {"w": jnp.array(W), "calls": jnp.zeros(())}
+    for _ in range(times):
+        params = step(params, X)
+
+
+def functions_in_turn(times: int) -> None:
+    first, second = jax.jit(counted), jax.jit(lambda params, x: counted(params, 2 * x))
+    one, other = ({"w": jnp.array(W), "calls": jnp.zeros(())} for _ in range(2))
+    for _ in range(times):
+        one, other = first(one, X), second(other, X)
+
+
+def evaluation_between(times: int) -> None:
+    step, evaluate, params = jax.jit(counted), jax.jit(loss), {"w": jnp.array(W), "calls": jnp.zeros(())}
+    for number in range(times):
+        params = step(params, X)
+        for _ in range(number % 3):
+            evaluate({"w": params["w"]}, X)
+
+
+def inference(times: int) -> None:
+    predict = jax.jit(lambda w, calls: (jnp.tanh(X @ w).sum(), calls * 2)[1])
+    for number in range(times):
+        predict(W, np.float32(number))
+
+
+@pytest.mark.parametrize("wanted", ["0", "3", "2|5", "4-5|9", "1|3|5|7", "10"])
+@pytest.mark.parametrize("program", [one_function, functions_in_turn, evaluation_between, inference])
+def test_steps_are_counted_on_the_fast_path_and_none_is_missed(program: Any, wanted: str) -> None:
+    program(3)  # compiled before
+    with recorded(steps=wanted) as recording:
+        program(11)
+    calls = [op for op in recording.ops(op_type="jit") if "loss" not in op.op_name]
+    assert {op.step for op in calls} == {step for step in range(11) if step in StepSet.parse(wanted)}
+    for op in calls:
+        (given,) = [
+            float(np.asarray(each.payload.to_host()))
+            for each in recording.writer.tensors
+            if each.op is op and each.io == "input" and each.shape == () and each.payload is not None
+        ]
+        assert given == op.step
+
+
+def test_few_calls_are_seen_outside_of_wanted_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = Capture.called
+
+    def called(capture: Capture, *given: Any) -> Any:
+        answer = real(capture, *given)
+        seen.append(capture.step)
+        return answer
+
+    monkeypatch.setattr(Capture, "called", called)
+    step, params = jax.jit(update), {"w": W}
+    with recorded(steps="10|20") as recording:
+        for _ in range(30):
+            params = step(params, X)
+        assert recording.clock.step == 22  # nothing is counted any more
+    assert seen == [0, 1, 10, 11, 12, 20, 21, 22]
 
 
 def test_calls_behind_the_last_wanted_step_take_the_fast_path_again(monkeypatch: pytest.MonkeyPatch) -> None:

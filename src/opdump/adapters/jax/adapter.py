@@ -120,8 +120,9 @@ class JaxSteps:
 
         def began() -> None:
             nonlocal was_wanted
-            # What came through Python in a step that is recorded would go on to: JAX asks once for its fast path.
-            if steps.is_wanted or was_wanted:
+            # What came through Python in a step that is recorded would go on to: JAX asks once for its fast path. And what the fast path
+            # knows is seen when it has begun a step, which is too late for one that is recorded.
+            if steps.is_wanted or steps.next_is_wanted or was_wanted:
                 interception.forget()
             was_wanted = steps.is_wanted
 

@@ -36,7 +36,7 @@ from opdump.adapters.jax.functions import (
 )
 from opdump.adapters.jax.host import Memory, borrowed, facts_of, host_tensor, memory_of, pointers_of
 from opdump.adapters.jax.host_calls import HostCalls
-from opdump.adapters.jax.interception import Real
+from opdump.adapters.jax.interception import Real, Told
 from opdump.adapters.jax.names import arguments_of
 from opdump.adapters.jax.schedule import Argument, Level, Ref, Tap
 from opdump.adapters.jax.steps import Steps
@@ -69,21 +69,37 @@ class Capture:
         self._here = threading.local()
         self._eager_names: Counter[str] = Counter()
         self._eager_step = -1
+        self._is_closed = False
 
     @property
     def step(self) -> int:
         return self._steps.step
 
-    def may_hurry(self) -> bool:
-        """Whether the function that this thread called last need not be seen when it is called again."""
-        return self._steps.are_over or not (getattr(self._here, "counts", True) or self._steps.is_wanted)
+    def may_hurry(self) -> bool | Told:
+        """Whether the function that this thread called last need not be seen when it is called again; what is told, where that is counted."""
+        steps = self._steps
+        function: Function | None = getattr(self._here, "function", None)
+        if steps.are_over:
+            return True
+        if function is None or steps.is_wanted:
+            return False
+        if not (function.is_programs and steps.counts(function)):
+            return True
+        return not steps.next_is_wanted and partial(self._counted, function)
+
+    def _counted(self, function: Function) -> None:
+        """The program has called a function, in a step that is not recorded and before one that is not."""
+        if not self._is_closed:
+            with self._lock:
+                self._steps.calls(function)
+                self._steps.file()
 
     def called(self, real: Real, arguments: tuple[Any, ...], closed: Any, name: str, donated: tuple[bool, ...]) -> Any:
         """The program calls a function: see `Interception`."""
         with self._lock:
             self._steps.file()  # of another thread, or around a call that the host makes within one
             function = self._functions.of(closed, name, donated)
-            self._here.counts = function.is_programs
+            self._here.function = function
             if function.is_programs:
                 self._steps.calls(function)
             is_wanted = self._steps.is_wanted
@@ -103,6 +119,7 @@ class Capture:
             self._steps.file()
 
     def close(self) -> None:
+        self._is_closed = True
         self._recorder.matched_kernels |= self._selection.matched_kernels
         around, first = self._recorder.circumstances, self._recorder.plan.initial_iteration
         around.framework, around.first_step, around.next_step = "JAX", first, self._steps.step + 1

@@ -3,9 +3,10 @@
     _pjit_call_impl_python  makes a call that the fast path does not know; its jaxpr is a keyword
     _get_fastpath_data      what the fast path is to remember of the call; nothing, and the next call comes back here
 
-A function that the fast path knows is not seen. So nothing is remembered where calls are to be seen or counted, and what is
-remembered is forgotten when a step begins that is recorded, or behind it, and at the end: that compiles nothing again. A call of which
-nothing was remembered is never asked for again until then.
+A function that the fast path knows is not seen. So nothing is remembered where calls are to be seen, and what is remembered is forgotten
+before a step that may be recorded, behind it, and at the end: that compiles nothing again. A call of which nothing was remembered is never
+asked for again until then. Calls that are to be counted and not seen take the fast path too: their results are wrapped in a node of a tree,
+which the fast path takes apart with a function that is given when the node is registered.
 """
 
 from __future__ import annotations
@@ -13,16 +14,28 @@ from __future__ import annotations
 import importlib
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
+
+import jax
+from jax._src.tree_util import dispatch_registry
 
 from opdump.adapters.replacements import Replacements
 
 CALL: Final = "_pjit_call_impl_python"
 FAST_PATH: Final = "_get_fastpath_data"
 _CACHES: Final = ("_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes", "_cpp_pjit_cache")
+
+
+def _counted(data: Any, told: Told, out_tree: Any, arguments: Any, results: Any) -> Any:
+    """What the fast path is to remember, with `told` in it; nothing where this JAX keeps it elsewhere."""
+    if "out_pytree_def" not in getattr(data, "_fields", ()):
+        return None
+    del arguments
+    whole = _Counted(told, jax.tree_util.tree_unflatten(out_tree, results))
+    return data._replace(out_pytree_def=dispatch_registry.flatten(whole, None)[1])
 
 
 def unsupported(pjit: ModuleType) -> str:
@@ -35,6 +48,26 @@ def unsupported(pjit: ModuleType) -> str:
     return ""
 
 
+class _Counted:
+    """The results of a call, which `told` is told of each time that they are put together."""
+
+    def __init__(self, told: Told, results: Any) -> None:
+        self.told = told
+        self.results = results
+
+
+def _results(told: Told, children: Iterable[Any]) -> Any:
+    told()
+    (results,) = children
+    return results
+
+
+jax.tree_util.register_pytree_node(_Counted, lambda each: ((each.results,), each.told), _results)
+
+
+Told = Callable[[], None]
+Hurry = Callable[[], "bool | Told"]
+"""Whether the call that was made last in this thread may take the fast path from now on; what is to be told each time, where it is counted."""
 Real = Callable[[], Any]
 Handler = Callable[[Real, tuple[Any, ...], Any, str, tuple[bool, ...]], Any]
 """Gets a call: what makes it, its arguments, the jaxpr, the name of the function, and which arguments are donated."""
@@ -43,8 +76,7 @@ Handler = Callable[[Real, tuple[Any, ...], Any, str, tuple[bool, ...]], Any]
 class Interception:
     """The calls of a program while it is open. What is called within a call of `handler` is not seen."""
 
-    def __init__(self, pjit: ModuleType, handler: Handler, may_hurry: Callable[[], bool]) -> None:
-        """`may_hurry`: whether the call that was made last in this thread may take the fast path from now on."""
+    def __init__(self, pjit: ModuleType, handler: Handler, may_hurry: Hurry) -> None:
         self._pjit = pjit
         self._handler = handler
         self._may_hurry = may_hurry
@@ -71,9 +103,11 @@ class Interception:
                 self._here.is_inside = False
 
         def fast_path(*arguments: Any, **keywords: Any) -> Any:
-            if not getattr(self._here, "is_inside", False) and not self._may_hurry():
+            told = getattr(self._here, "is_inside", False) or self._may_hurry()
+            if told is False:
                 return None
-            return fast(*arguments, **keywords)
+            data = fast(*arguments, **keywords)
+            return data if told is True or data is None else _counted(data, told, *arguments[1:4])
 
         self._replacements.replace(self._pjit, CALL, call)
         self._replacements.replace(self._pjit, FAST_PATH, fast_path)

@@ -37,6 +37,15 @@ class Steps:
         return self.step in self._recorder.plan.steps and not self._recorder.is_over
 
     @property
+    def next_is_wanted(self) -> bool:
+        """Whether the next call that begins a step is to be seen before it runs."""
+        return self.step + 1 in self._recorder.plan.steps and not self._recorder.is_over
+
+    def counts(self, function: Function) -> bool:
+        """Whether a call of the function may begin a step."""
+        return not (self._manual or (self._has_updates and not function.returns_state))
+
+    @property
     def are_over(self) -> bool:
         """No later step is wanted."""
         last = self._recorder.plan.steps.last
@@ -53,7 +62,7 @@ class Steps:
 
         Where that begins a step, the one before is to be filed (`file`) before anything else is recorded.
         """
-        if self._manual or (self._has_updates and not function.returns_state):
+        if not self.counts(function):
             return
         if function.returns_state and not self._has_updates:
             self._has_updates = True
