@@ -103,16 +103,17 @@ class Program:
             run.emit_block(block, tensors)
             return
         # The last is given as an object, as are those that numpy does not know.
-        places: list[int | None] = [
-            None if isinstance(each, str) or each is tensors[-1] or each.element.bits < 16 else place
+        places: list[tuple[int, int] | None] = [
+            None if each is tensors[-1] or isinstance(each, str) else (int(place > 1), place - 2 * (place > 1))
             for place, each in enumerate(tensors)
         ]
         choice = self.choices.setdefault(number, Choice(tensors, places))
         columns = HostColumns()
-        columns.extend(np.array([0 if isinstance(each, str) else each.pointer for each in tensors], np.int64))
+        pointers = np.array([0 if isinstance(each, str) else each.pointer for each in tensors], np.int64)
+        begins = [columns.extend(pointers[:2]), columns.extend(pointers[2:])]
         if number == 0:
-            self.recorder.read_ahead(Choice(tensors[:2], [0, 1]).of(columns))
-        run.emit_block(block, choice.of(columns, [tensors[place] for place in choice.objects]))
+            self.recorder.read_ahead(Choice(tensors[:2], [(0, 0), (0, 1)]).of(columns))
+        run.emit_block(block, choice.of(columns, begins, [tensors[place] for place in choice.objects]))
 
     def step(self, step: int, seed: float = 1.0, trips: int = 3, *, single: bool = True, graphs: int = 1) -> None:
         orders, counts = itertools.count(), [Counter[str]() for _ in range(graphs)]

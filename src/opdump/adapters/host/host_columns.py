@@ -1,9 +1,9 @@
 """HostColumns: the tensors of a run in columns: what is the same in each run is prepared once, and a run gives their addresses.
 
-choice = Choice(tensors, places)             # prepared once, of tensors of the first run
+choice = Choice(tensors, [(0, 3), (1, 0)])   # prepared once: the fourth of one section of columns, the first of another
 columns = HostColumns()                      # of each run
-columns.extend(pointers)
-recorder.take_block(sequence, step, timestamps, choice.of(columns))
+begins = [columns.extend(pointers), columns.extend(others)]
+recorder.take_block(sequence, step, timestamps, choice.of(columns, begins))
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ class HostColumns:
         self.rows = np.concatenate([self.rows, np.full(len(pointers), NOT_READ, np.intp)])
         return first
 
+    def cut(self, first: int) -> None:
+        """Forgets the tensors from a place on."""
+        self.pointers = self.pointers[:first]
+        self.rows = self.rows[:first]
+
     def lend_row(self, place: int, tensor: HostTensor) -> None:
         """Tells an object of the same tensor which row its summary has, if it has been looked at."""
         row = int(self.rows[place])
@@ -57,29 +62,34 @@ class HostColumns:
             tensor.row, tensor.generation = row, self.generation
 
 
+Place = tuple[int, int]
+"""A section of columns, and the number of a tensor in it."""
+
+
 class Choice:
     """Some of the tensors of runs, by their places in columns. In each run they have the same types and shapes."""
 
-    def __init__(self, tensors: Sequence[HostTensor | str], places: Sequence[int | None]) -> None:
+    def __init__(self, tensors: Sequence[HostTensor | str], places: Sequence[Place | None]) -> None:
         """`tensors` are those of one run; a place of None is for one that is not in columns."""
         self.facts = tuple(map(facts_of, tensors))
         self.objects: list[int] = []
         """The numbers of those that are given as objects: what is not in columns, and what is summarised once it is widened."""
-        read: list[tuple[int, int, int, int]] = []
+        read: list[tuple[int, int, int, int, int]] = []
         for number, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
             element = None if isinstance(tensor, str) else tensor.element
             if place is None or (element is not None and element.code is None and not element.known_to_numpy):
                 self.objects.append(number)
             elif isinstance(tensor, HostTensor) and tensor.element.code is not None and not self.facts[number].skip:
-                read.append((number, place, tensor.element.code, tensor.count))
-        columns: npt.NDArray[np.int64] = np.array(read, np.int64).reshape(-1, 4).T.copy()
-        self.read, self.places, self.codes, self.counts = columns
-        """The numbers of those that are summarised at their addresses, their places, the codes of their types, and how many elements
-        they have."""
+                read.append((number, *place, tensor.element.code, tensor.count))
+        columns: npt.NDArray[np.int64] = np.array(read, np.int64).reshape(-1, 5).T.copy()
+        self.read, self._sections, self._numbers, self.codes, self.counts = columns
+        """The numbers of those that are summarised at their addresses; of each its place, the code of its type, and how many elements it has."""
 
-    def of(self, columns: HostColumns, objects: Sequence[HostTensor | str] = ()) -> ChosenTensors:
-        """The tensors of a run, with those that are given as objects."""
-        return ChosenTensors(self, columns, objects)
+    def of(
+        self, columns: HostColumns, begins: Sequence[int] = (0,), objects: Sequence[HostTensor | str] = ()
+    ) -> ChosenTensors:
+        """The tensors of a run: where each section begins, and those that are given as objects."""
+        return ChosenTensors(self, columns, np.array(begins)[self._sections] + self._numbers, objects)
 
 
 class ChosenTensors(NamedTuple):
@@ -87,5 +97,7 @@ class ChosenTensors(NamedTuple):
 
     choice: Choice
     columns: HostColumns
+    places: npt.NDArray[np.int64]
+    """In columns, of those that are summarised at their addresses."""
     objects: Sequence[HostTensor | str]
     """Those that the choice wants as objects."""

@@ -126,7 +126,7 @@ class NumpyReader:
     def take_ahead(self, tensors: ChosenTensors) -> None:
         """Summarises tensors whose memory will be gone when they are taken."""
         self._rows_of(tensors)
-        columns, places = tensors.columns, tensors.choice.places
+        columns, places = tensors.columns, tensors.places
         columns.kept = places, self._table.rows()[columns.rows[places]]
 
     def block_summaries(self) -> npt.NDArray[np.float64]:
@@ -135,7 +135,7 @@ class NumpyReader:
         return np.concatenate([self._table.rows(), kept])
 
     def _rows_of(self, tensors: ChosenTensors) -> npt.NDArray[np.intp]:
-        choice, columns = tensors.choice, tensors.columns
+        choice, columns, chosen = tensors.choice, tensors.columns, tensors.places
         if columns.generation != self._generation:
             columns.generation = self._generation
             columns.rows.fill(NOT_READ)
@@ -144,13 +144,13 @@ class NumpyReader:
                 self._kept.insert(0, summaries)
                 first = -1 - sum(map(len, self._kept))
                 columns.rows[places] = np.arange(first, first + len(places))
-        known = columns.rows[choice.places]
+        known = columns.rows[chosen]
         fresh = np.flatnonzero(known == NOT_READ)
         if len(fresh):
-            pointers = columns.pointers[choice.places[fresh]]
+            pointers = columns.pointers[chosen[fresh]]
             first = self._table.add_all(pointers, choice.codes[fresh], choice.counts[fresh])
             known[fresh] = np.arange(first, first + len(fresh))
-            columns.rows[choice.places] = known
+            columns.rows[chosen] = known
         rows = np.full(len(choice.facts), -1, np.intp)
         rows[choice.read] = known
         for number, host in zip(choice.objects, tensors.objects, strict=True):

@@ -38,7 +38,7 @@ from opdump.adapters.jax.host import Memory, borrowed, facts_of, host_tensor, me
 from opdump.adapters.jax.host_calls import HostCalls
 from opdump.adapters.jax.interception import Real, Told
 from opdump.adapters.jax.names import arguments_of
-from opdump.adapters.jax.schedule import Argument, Level, Ref, Tap
+from opdump.adapters.jax.schedule import Argument, Ref, Tap
 from opdump.adapters.jax.steps import Steps
 from opdump.adapters.jax.twin import PieceRun, Twin, TwinRun
 from opdump.graph import PARAMETER_PREFIX, GraphValue
@@ -160,34 +160,26 @@ class Capture:
     def _given(self, function: Function, twin_run: TwinRun | None, values: Sequence[Any]) -> Arguments:
         """The arguments, as they can be read when the function has run: copied where it takes them away, or read already."""
         facts = function.argument_facts.of(values)
-        donated = function.donated or (False,) * len(values)
-        is_read = (
-            twin_run is not None
-            and function.blocks is not None
-            and self._recorder.takes_blocks
-            and function.blocks.are_ready(twin_run.level, facts)
-            and all(not gone or each.element is not None for gone, each in zip(donated, facts, strict=True))
-        )
         dtypes = [aval.dtype for aval in function.closed.in_avals]
-        if not is_read or twin_run is None:
+        donated = function.donated or (False,) * len(values)
+        if twin_run is None or function.blocks is None or not self._recorder.takes_blocks:
             return Arguments(values, facts, dtypes, donated)
-        given = Arguments(values, facts, dtypes)
-        given.are_read = True
-        self._recorder.read_ahead(self._ahead(function, given, twin_run.level).of(given.columns))
+        known = function.reads
+        if known is None or known[0] is not facts or known[1] is not twin_run.level or not known[2].are_ready:
+            known = function.reads = facts, twin_run.level, function.blocks.reads(twin_run.level, facts)
+        reads = known[2]
+        if not reads.are_ready:
+            return Arguments(values, facts, dtypes, donated)
+        given = Arguments(
+            values, facts, dtypes, [gone and place in reads.in_memory for place, gone in enumerate(donated)]
+        )
+        if reads.ahead is None:
+            named = reads.as_a_whole | set(range(len(values)) if self._selection.wants_inputs else ())
+            places = [place for place in sorted(named - reads.in_memory) if donated[place]]
+            reads.ahead = Choice([*map(given.tensor, places)], [(0, place) for place in places])
+        self._recorder.read_ahead(reads.ahead.of(given.columns))
+        given.are_read = bool(reads.ahead.facts)
         return given
-
-    def _ahead(self, function: Function, given: Arguments, level: Level) -> Choice:
-        """The arguments that are to be read before the function takes them away."""
-        known = function.read_ahead
-        if known is None or known[0] is not given.facts or known[1] is not level:
-            assert function.blocks is not None, "they have run"
-            named = function.blocks.arguments(level)
-            if self._selection.wants_inputs:
-                named.update(range(len(given.facts)))  # those of the call
-            places = sorted(place for place in named if function.donated and function.donated[place])
-            choice = Choice([*map(given.tensor, places)], places)
-            known = function.read_ahead = given.facts, level, choice
-        return known[2]
 
     def _twin_of(self, function: Function) -> Twin | None:
         """None where there is none, and a warning says why."""
@@ -234,7 +226,7 @@ class Capture:
             told = {"deviation of the twin": self._tell_deviation(function, twin_run, results)}
         facts = function.result_facts.of(results)
         first = given.columns.extend(pointers_of(results, facts))
-        values = Values(Given(given, ()), partial(_result, results), facts=facts, first_tap=first)
+        values = Values(Given(given, ()), partial(_result, results), facts, first)
         emit_prepared(self._call_block(function, told), values, run)
 
     @beside_the_program

@@ -44,25 +44,37 @@ class Given:
 
 @dataclass(slots=True)
 class Values:
-    """The values of a level in one trip. Those of the outermost level are in columns."""
+    """The values of a level in one trip. Its taps are in columns, but for those without an element."""
 
     given: Given
     tap: Callable[[int], Memory]
+    facts: Sequence[Facts]
+    """Of the taps."""
+    first_tap: int
+    """The place of the first of them in columns."""
     around: Values | None = None
     row: int = 0
     tensors: dict[Ref, Tensor] = field(default_factory=dict)
-    facts: Sequence[Facts] | None = None
-    """Of the taps, where these are in columns."""
-    first_tap: int = 0
-    """The place of the first of them."""
 
-    def place(self, ref: Ref) -> int | None:
-        """The place of a value in columns; None where it is not in them."""
-        if self.facts is not None and isinstance(ref, Tap):
-            return None if self.facts[ref.index].element is None else self.first_tap + ref.index
-        if isinstance(ref, Argument):
-            return None if self.given.arguments.facts[ref.index].element is None else ref.index
-        return None
+    def place(self, ref: Ref) -> tuple[int, int] | None:
+        """The section of columns, as in `begins`, that has a value, and its number there; None where it is in none."""
+        if isinstance(ref, Outer) and self.around is not None:
+            place = self.around.place(ref.ref)
+            return place and (place[0] and place[0] + 1, place[1])
+        facts, section = (self.given.arguments.facts, 0) if isinstance(ref, Argument) else (self.facts, 1)
+        if not isinstance(ref, Argument | Tap) or facts[ref.index].element is None:
+            return None
+        return section, ref.index
+
+    @property
+    def begins(self) -> list[int]:
+        """Where sections of columns begin: that of the arguments, of the taps of the level, and of the levels around it."""
+        found: list[int] = [0]
+        level: Values | None = self
+        while level is not None:
+            found.append(level.first_tap)
+            level = level.around
+        return found
 
     def memory(self, ref: Ref) -> Memory:
         if isinstance(ref, Tap):
@@ -111,7 +123,7 @@ class Emitter:
     def emit(self, piece: PieceRun) -> None:
         """The operators of a piece that has run; they follow those of the piece before it."""
         first_tap = self._given.arguments.columns.extend(piece.pointers())
-        values = Values(self._given, piece.memory, facts=piece.facts, first_tap=first_tap)
+        values = Values(self._given, piece.memory, piece.facts, first_tap)
         self._level(piece.level, values, self._run)
         kept = self._given.kept
         for number, tap in piece.kept.items():
@@ -121,6 +133,7 @@ class Emitter:
             kept[number] = piece.memory(tap), tensor
         for number in piece.ends:
             kept.pop(number, None)
+        self._given.arguments.columns.cut(first_tap)
 
     def _level(self, level: Level, values: Values, run: GraphRun) -> None:
         for part in self._blocks.of(level):
@@ -130,48 +143,55 @@ class Emitter:
                 emit_prepared(part, values, run)
             elif isinstance(part, Scan):
                 for row in reversed(range(part.length)) if part.reverse else range(part.length):
-                    self._level(part.body, self._inside(values, part.taps, row), run)
+                    self._trip(part.body, values, part.taps, row, run)
             elif isinstance(part, While):
                 self._while(part, values, run)
             elif isinstance(part, Branches):
                 # As `lax.switch` does with an index that names no branch.
                 which = int(np.clip(values.number(part.index), 0, len(part.levels) - 1))
-                inner = Values(self._given, partial(_tap_of, values, part.taps[which]), values)
-                self._level(part.levels[which], inner, run)
+                self._trip(part.levels[which], values, part.taps[which], None, run)
             else:
                 self._shards(part, values, run)
 
     def _while(self, entry: While, values: Values, run: GraphRun) -> None:
         trips = values.number(Tap(entry.trips))
         for row in range(min(trips, entry.capacity)):
-            self._level(entry.condition, self._inside(values, entry.condition_taps, row), run)
-            self._level(entry.body, self._inside(values, entry.body_taps, row), run)
+            self._trip(entry.condition, values, entry.condition_taps, row, run)
+            self._trip(entry.body, values, entry.body_taps, row, run)
         missing = max(0, trips - entry.capacity)  # there was no room for them
         run.count_skipped({"not observed": missing * sum(1 for level in entry.inner for _ in level.each())})
         self._level(entry.last, values, run)
 
     def _shards(self, entry: Shards, values: Values, run: GraphRun) -> None:
         for row in range(entry.count):
-            self._level(entry.body, self._inside(values, entry.taps, row), run.on_device(row))
+            self._trip(entry.body, values, entry.taps, row, run.on_device(row))
 
-    def _inside(self, values: Values, taps: Sequence[int], row: int) -> Values:
-        return Values(self._given, lambda index: row_of(values.tap(taps[index]), row), values, row)
+    def _trip(self, level: Level, around: Values, taps: Sequence[int], row: int | None, run: GraphRun) -> None:
+        """A level within another: a row of the taps that are its own, or, in a branch, all of them."""
+        inside = self._blocks.inside(taps, around.facts, has_rows=row is not None)
+        columns = self._given.arguments.columns
+        pointers = columns.pointers[around.first_tap + inside.taps] + (row or 0) * inside.sizes
+        first_tap = columns.extend(pointers)
+        tap = partial(_tap_of, around, taps, row)
+        self._level(level, Values(self._given, tap, inside.facts, first_tap, around, row or 0), run)
+        columns.cut(first_tap)
 
 
 def emit_prepared(part: Prepared, values: Values, run: GraphRun) -> None:
     """The operators of a block."""
-    if values.facts is None or not run.takes(part.block):
+    if not run.takes(part.block):
         run.emit_block(part.block, [*map(values.tensor, part.refs)])
         return
     given = values.given.arguments
 
-    def found() -> tuple[Sequence[Tensor], Sequence[int | None]]:
+    def found() -> tuple[Sequence[Tensor], Sequence[tuple[int, int] | None]]:
         return [*map(values.tensor, part.refs)], [*map(values.place, part.refs)]
 
-    choice = part.choice(given.facts, values.first_tap, found)
+    choice = part.choice(given.facts, found)
     objects = [values.tensor(part.refs[number]) for number in choice.objects]
-    run.emit_block(part.block, choice.of(given.columns, objects))
+    run.emit_block(part.block, choice.of(given.columns, values.begins, objects))
 
 
-def _tap_of(around: Values, taps: Sequence[int], index: int) -> Memory:
-    return around.tap(taps[index])
+def _tap_of(around: Values, taps: Sequence[int], row: int | None, index: int) -> Memory:
+    memory = around.tap(taps[index])
+    return memory if row is None else row_of(memory, row)

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from opdump.adapters.host import Choice
 from opdump.adapters.jax.arguments import KnownFacts
-from opdump.adapters.jax.blocks import Blocks, Prepared
+from opdump.adapters.jax.blocks import Blocks, Prepared, Reads
 from opdump.adapters.jax.flat import INLINED, inner_jaxpr
 from opdump.adapters.jax.frames import file_of_function, is_of_jax
 from opdump.adapters.jax.host import Facts
@@ -56,8 +55,8 @@ class Function:
     """The operators of the twin, with what became of them in the compiled program."""
     argument_facts: KnownFacts = field(default_factory=KnownFacts)
     result_facts: KnownFacts = field(default_factory=KnownFacts)
-    read_ahead: tuple[Sequence[Facts], Level, Choice] | None = None
-    """The arguments that operators read and that it takes away, with the facts and the level that this holds for."""
+    reads: tuple[Sequence[Facts], Level, Reads] | None = None
+    """What its operators read of its arguments, with the facts and the level that this holds for."""
     calls: dict[tuple[Frame, ...], Prepared] = field(default_factory=dict)
     """Its calls as operators, by the lines of the program that make them."""
     shown: dict[int, Level] = field(default_factory=dict)
