@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from types import MappingProxyType
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from opdump.index.batch import Batch
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
@@ -29,7 +31,7 @@ class RepeatedRows:
     """The place of one of the operators: the file is in its directory."""
     owners: Sequence[int]
     """Of each row the place of its operator."""
-    tensors: Sequence[int]
+    tensors: NDArray[np.intp]
     """Of each row the place of its tensor."""
 
     def text(self, batch: Batch) -> str:
@@ -37,12 +39,17 @@ class RepeatedRows:
         assert batch.summaries is not None
         numbers = batch.summaries
         if len(self.tensors) < len(numbers):
-            numbers = numbers[list(self.tensors)]
-        others = [batch.others.get(place, _NO_OTHERS) for place in self.tensors]
+            numbers = numbers[self.tensors]
+        others: Sequence[Mapping[str, StatisticValue]] = (_NO_OTHERS,) * len(numbers)
+        if batch.others:
+            others = [batch.others.get(place, _NO_OTHERS) for place in self.tensors.tolist()]
         times = map(batch.timestamps.__getitem__, self.owners)
-        return self.template % tuple(
-            chain.from_iterable(zip(times, *self.encoder.columns(numbers, others), strict=True))
-        )
+        columns = [times, *self.encoder.columns(numbers, others)]
+        # Row by row: to set whole columns takes a third of the time of a tuple for each row.
+        cells: list[StatisticValue] = [0] * (len(columns) * len(numbers))
+        for place, column in enumerate(columns):
+            cells[place :: len(columns)] = column
+        return self.template % tuple(cells)
 
 
 def repeated_rows(
@@ -56,15 +63,17 @@ def repeated_rows(
 
     Every tensor with statistics must have a summary.
     """
-    bare = set(batch.bare)
-    starts = [encoder.start(*written_as(op), timestamp="%d") for op in batch.ops]
+    bare, ops, tensors_of_batch = set(batch.bare), list(batch.ops), list(batch.tensors)
+    starts = [encoder.start(*written_as(op), timestamp="%d") for op in ops]
     places: dict[str, list[int]] = {}
-    for place, (tensor, owner) in enumerate(zip(batch.tensors, batch.pattern.places, strict=True)):
-        if place not in bare and not tensor.skip and not batch.ops[owner].skip:
-            places.setdefault(directory_of(batch.ops[owner]), []).append(place)
+    for place, (tensor, owner) in enumerate(zip(tensors_of_batch, batch.pattern.places, strict=True)):
+        if place not in bare and not tensor.skip and not ops[owner].skip:
+            places.setdefault(directory_of(ops[owner]), []).append(place)
     tables = []
     for tensors in places.values():
         owners = [batch.pattern.places[place] for place in tensors]
-        rows = [starts[owner] + encoder.row(batch.tensors[place]) for owner, place in zip(owners, tensors, strict=True)]
-        tables.append(RepeatedRows(encoder, "".join(rows), owners[0], owners, tensors))
+        rows = [
+            starts[owner] + encoder.row(tensors_of_batch[place]) for owner, place in zip(owners, tensors, strict=True)
+        ]
+        tables.append(RepeatedRows(encoder, "".join(rows), owners[0], owners, np.array(tensors, np.intp)))
     return tables
