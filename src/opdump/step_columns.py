@@ -30,6 +30,8 @@ from opdump.statistics import SummaryStatistics
 NO_SUMMARY: Final = (math.nan,) + (0.0,) * 10
 """The row of a tensor without a summary: a summary's count is a number."""
 
+VALUE: Final = "Parameter"
+"""op_type of what no operator made: it is filed, and nothing was executed."""
 _NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("negative_inf") + 1)
 
 BlockTensor = tuple[int, IO, int, str, str, int]
@@ -78,6 +80,14 @@ class BlockPattern:
     def names(self) -> Mapping[str, str]:
         """The operators and their types."""
         return {op.op_name: op.op_type for op in self.sequence.ops}
+
+    @cached_property
+    def slots_of(self) -> Mapping[int, Sequence[int]]:
+        """The places of the slots of each operator that has some."""
+        found: dict[int, list[int]] = {}
+        for place, slot in enumerate(self.sequence.slots):
+            found.setdefault(slot[0], []).append(place)
+        return found
 
     @cached_property
     def op_types(self) -> Counter[str]:
@@ -234,6 +244,43 @@ class StepColumns:
                 yield found.tensors[within]
             else:
                 yield found.pattern.facts[found.pattern.sequence.slots[within][-1]]
+
+    def op_names(self, begin: int, end: int | None = None) -> Iterator[str]:
+        """The names of operators by their places among all, but for values that no operator made."""
+        for part, start in zip(self.parts, self.op_starts, strict=False):
+            ops = part.pattern.sequence.ops if isinstance(part, BlockRun) else part.ops
+            stop = len(ops) if end is None else max(0, end - start)
+            for op in ops[max(0, begin - start) : stop]:
+                if op.op_type != VALUE:
+                    yield op.op_name
+
+    def executions(self, tensors: Iterable[int]) -> Iterator[tuple[int, OpRecord, Sequence[FiledTensor]]]:
+        """The operators of these tensors in order, each with its place and all of its tensors: no other record is made."""
+        singles = [
+            (part, start) for part, start in zip(self.parts, self.op_starts, strict=False) if isinstance(part, Singles)
+        ]
+        places = {id(op): start + place for part, start in singles for place, op in enumerate(part.ops)}
+        of_single: dict[int, list[FiledTensor]] = {}
+        for part, _ in singles:
+            for tensor in part.tensors:
+                of_single.setdefault(places.get(id(tensor.op), -1), []).append(tensor)
+        owners: set[int] = set()
+        for tensor_place in tensors:
+            number, within = _find(self.tensor_starts, tensor_place)
+            found = self.parts[number]
+            if isinstance(found, Singles):
+                owners.add(places.get(id(found.tensors[within].op), -1))
+            else:
+                owners.add(self.op_starts[number] + found.pattern.sequence.slots[within][0])
+        for place in sorted(owners - {-1}):  # -1: an operator that was filed before
+            number, within = _find(self.op_starts, place)
+            found, op = self.parts[number], self.op(place)
+            if isinstance(found, Singles):
+                yield place, op, of_single[place]
+                continue
+            rows = self.summaries[self.tensor_starts[number] :]
+            slots = found.pattern.slots_of[within]
+            yield place, op, [found.tensor(slot, op, _summary(rows[slot].tolist())) for slot in slots]
 
     @property
     def op_types(self) -> set[str]:

@@ -17,6 +17,7 @@ from opdump.adapters.host import Choice, HostColumns, HostTensor, NumpyReader
 from opdump.adapters.host.element_types import BY_DTYPE
 from opdump.catalog.catalog import open_dump
 from opdump.index.batch import Batches
+from opdump.kernels import Summary
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder, make_recorder
 from opdump.recorder import recorder as recorders
@@ -62,6 +63,14 @@ BODY = Block(
         BlockOperator(NamedOperator("Parameter", "w", phase="optimizer"), (), (BlockSlot(0, "", "", 2),)),
     ]
 )
+MASK = Block(
+    [
+        BlockOperator(NamedOperator("BroadcastTo", "net/mask"), (), (BlockSlot(0, "", "", 0),)),
+        BlockOperator(
+            NamedOperator("Softmax", "net/softmax"), (BlockSlot(0, "x", "net/mask:0", 0),), (BlockSlot(0, "", "", 1),)
+        ),
+    ]
+)
 SINGLE = NamedOperator("Mean", "mean", arguments={"keep": 1})
 
 
@@ -91,7 +100,9 @@ class Program:
         self.emitter = RunEmitter(self.recorder, device_id=2)
         self.kept: list[Any] = []
         self.choices: dict[int, Choice] = {}
-        self.blocks = {graph: (Block(FIRST.operators), Block(BODY.operators)) for graph in (1, 2)}
+        self.blocks = {
+            graph: (Block(FIRST.operators), Block(BODY.operators), Block(MASK.operators)) for graph in (1, 2)
+        }
 
     def run(self, step: int, orders: Iterator[int], counts: Counter[str], graph: int = 1) -> GraphRun:
         return GraphRun(self.emitter, "net", graph, step, order=orders, executions=counts, called_at=CALLED_AT)
@@ -158,6 +169,20 @@ def infinities_in_each_step(program: Program) -> None:
         program.recorder.end_step(step)
 
 
+def a_mask_in_each_step(program: Program) -> None:
+    """Infinities that are meant, until one is made."""
+    for step in range(7):
+        program.step(step, seed=np.inf if step == 6 else 1.0)
+        orders, counts = itertools.count(100), Counter[str]()
+        for made in (np.zeros(2, np.float32), np.full(2, np.nan if step == 5 else 0, np.float32)):
+            mask = np.array([0, -np.inf], np.float32)
+            run = program.run(step, orders, counts)
+            tensors = [HostTensor.of_array(each, stays=True) for each in (mask, made)]
+            program.emit(run, 1, 2, [*tensors])
+            run.emit(SINGLE, [(0, "x", tensors[0], "net/mask:0", "")], [(0, "", tensors[1], "", "")])
+        program.recorder.end_step(step)
+
+
 def a_step_that_is_cut_off(program: Program) -> None:
     for step in range(3):
         program.step(step)
@@ -206,6 +231,7 @@ SCENARIOS = [
     another_step_between,
     nan_in_a_later_step,
     infinities_in_each_step,
+    a_mask_in_each_step,
     a_step_that_is_cut_off,
     two_functions_in_a_step,
     unread_tails,
@@ -286,6 +312,27 @@ def test_no_record_is_made_of_a_step_that_repeats(tmp_path: Path, monkeypatch: p
     monkeypatch.undo()
     program.close()
     assert [len(found) for found in by_step(tmp_path).values()] == [20] * 6
+
+
+def test_few_records_are_made_of_a_step_with_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(tmp_path, in_columns=True)
+    made: list[int] = []
+    real = BlockRun.tensor
+
+    def tensor(run: BlockRun, place: int, op: OpRecord, summary: Summary | None) -> TensorRecord:
+        made.append(place)
+        return real(run, place, op, summary)
+
+    for step in range(4):
+        if step == 3:
+            monkeypatch.setattr(BlockRun, "tensor", tensor)
+        program.step(step, single=False)
+        tensors = [HostTensor.of_array(np.array([each, 1], np.float32), stays=True) for each in (-np.inf, 0)]
+        program.emit(program.run(step, itertools.count(100), Counter()), 1, 2, [*tensors])
+        program.recorder.end_step(step)
+    assert made == [0, 1, 2]  # what wrote the mask, and what read it
+    assert (program.recorder.verdict.kind, program.recorder.verdict.how) == ("none", "net/mask")
+    program.close()
 
 
 def by_step(place: Path) -> dict[int, list[TensorRecord]]:

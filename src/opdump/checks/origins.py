@@ -91,6 +91,10 @@ class Origins:
         elif gives and not self._other:
             self._made = self._made or op.op_name
 
+    def ran(self, op_names: Iterable[str]) -> None:
+        """The next operators of the step, as `observe` takes those that are none of `Parameter` and have no tensors that are not finite."""
+        self._recorded.update(op_names)
+
     def _makes_nan(self, bad: Sequence[ObservedTensor], read: Sequence[ObservedTensor]) -> bool:
         if not self._meant or self._made or self._other or self._read:
             return False

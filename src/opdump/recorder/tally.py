@@ -8,14 +8,12 @@ from collections.abc import Iterable, Sequence
 from opdump.plan import StepSet
 from opdump.recorder.snapshots import TensorSnapshot
 from opdump.records import OpRecord, SkipReason
-from opdump.step_columns import BlockPattern
+from opdump.step_columns import VALUE, BlockPattern
 
 GAPS: frozenset[SkipReason] = frozenset(
     {"no storage", "unsupported layout", "opaque", "device graph", "not observed", "not written"}
 )
 """Reasons that leave a hole in a dump: `strict` makes them an error."""
-_VALUE = "Parameter"
-"""op_type of what no operator made: it is filed, and nothing was executed."""
 
 
 class Tally:
@@ -33,11 +31,11 @@ class Tally:
         self._known_steps: set[int] = set()
 
     def filed(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
-        self.executed += sum(1 for op in ops if op.op_type != _VALUE)
+        self.executed += sum(1 for op in ops if op.op_type != VALUE)
         for op in ops:
             if op.skip:
                 self.skipped[op.skip] += 1
-            elif op.op_type != _VALUE:
+            elif op.op_type != VALUE:
                 self.captured += 1
         left_out = [entry.skip for entry in entries if entry.skip]
         self.tensors_skipped.update(left_out)
@@ -47,7 +45,7 @@ class Tally:
 
     def filed_block(self, pattern: BlockPattern) -> None:
         """The same for a run of a block, in a step that `filed` was told of."""
-        ran = pattern.op_types.total() - pattern.op_types[_VALUE]
+        ran = pattern.op_types.total() - pattern.op_types[VALUE]
         self.executed += ran
         self.captured += ran
         self.tensors_skipped.update(pattern.left_out)
@@ -61,7 +59,7 @@ class Tally:
     def lost(self, ops: Iterable[OpRecord], tensors: int) -> None:
         """These operators, and so many tensors, were recorded and cannot be filed any more."""
         for op in ops:
-            if op.op_type != _VALUE:
+            if op.op_type != VALUE:
                 self.executed += 1
                 self.skipped[op.skip or "not written"] += 1
         if tensors:

@@ -68,26 +68,45 @@ class Lookout:
         columns = columns_of(ops, tensors)
         if columns is None:
             not_finite_in = self._look(tensors)
-            op_types: Iterable[str] = {op.op_type for op in ops}
+            writing = _writing({op.op_type for op in ops})
+            if not not_finite_in and not writing:
+                return
         else:
-            not_finite_in = self._look_at_columns(columns)
-            op_types = columns.op_types
-        writing = {op_type for op_type in op_types if writes_variable(op_type)}
-        if not not_finite_in and not writing:
-            return
+            places = self._look_at_columns(columns)
+            writing = _writing(columns.op_types)
+            if not places and not writing:
+                return
+            if not writing and not self._observe_columns(columns, places):
+                self._origins.end_step(step)
+                return
+            not_finite_in = {id(tensors[place].op) for place in places}
         # Of all others, their tensors say nothing: steps with a mask of -Inf are many.
         of_op: dict[int, list[OwnedTensor]] = {}
         for tensor in tensors:
             if id(tensor.op) in not_finite_in or tensor.op.op_type in writing:
                 of_op.setdefault(id(tensor.op), []).append(tensor)
-        for op in ops:
-            self._origins.observe(op, of_op.get(id(op), ()))
+        if columns is None or writing:
+            for op in ops:
+                self._origins.observe(op, of_op.get(id(op), ()))
         kind, name = self._origins.origin()
         if kind == "meant":
             self._meant = self._meant or name
         elif kind:
             self._found = _found(step, name, ops, of_op, is_made=kind == "made")
         self._origins.end_step(step)
+
+    def _observe_columns(self, columns: StepColumns, places: Sequence[int]) -> bool:
+        """Makes the records of the operators that have one of these tensors, and of no other; whether there is a verdict."""
+        begin = 0
+        for place, op, tensors in columns.executions(places):
+            self._origins.ran(columns.op_names(begin, place))
+            self._origins.observe(op, tensors)
+            begin = place + 1
+        self._origins.ran(columns.op_names(begin))
+        kind, name = self._origins.origin()
+        if kind == "meant":
+            self._meant = self._meant or name
+        return kind not in ("", "meant")
 
     def _look(self, tensors: Iterable[OwnedTensor]) -> set[int]:
         """Counts what can be looked at; the identities of the operators with NaN or infinities among it."""
@@ -109,17 +128,15 @@ class Lookout:
                     self._not_looked += 1
         return found
 
-    def _look_at_columns(self, columns: StepColumns) -> set[int]:
-        """`_look`, which makes the records of a step with NaN or infinities alone."""
+    def _look_at_columns(self, columns: StepColumns) -> list[int]:
+        """`_look`, which makes no records; the places of tensors with NaN or infinities."""
         self._tensors += len(columns.summaries) - len(columns.bare)
-        bare = [*columns.bare_tensors()]
-        of_blocks = [facts for facts in bare if isinstance(facts, TensorFacts)]
-        self._not_looked += sum(1 for facts in of_blocks if not facts.skip and facts.dtype.startswith(_FLOATING))
-        found = self._look([tensor for tensor in bare if not isinstance(tensor, TensorFacts)])
-        places = columns.not_finite
-        if places:
-            tensors = columns.tensors
-            found.update(id(tensors[place].op) for place in places)
+        found = [*columns.not_finite]
+        for place, bare in zip(columns.bare, columns.bare_tensors(), strict=True):
+            if not isinstance(bare, TensorFacts):
+                found += [place] if self._look([bare]) else []
+            elif not bare.skip and bare.dtype.startswith(_FLOATING):
+                self._not_looked += 1
         return found
 
     def _look_at_files(self, step: int, ops: Iterable[OpRecord]) -> None:
@@ -127,6 +144,10 @@ class Lookout:
         op = next((op for op in ops if not op.skip and op.op_type != PARAMETER), None)
         if self._mode.verdict is not None and op is not None:
             self._found = _of_op(self._mode.verdict, step, op, "")
+
+
+def _writing(op_types: Iterable[str]) -> set[str]:
+    return {op_type for op_type in op_types if writes_variable(op_type)}
 
 
 def _found(
