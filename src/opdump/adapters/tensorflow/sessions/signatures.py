@@ -236,11 +236,12 @@ class _Prepared:
             return
         kinds = [(each.shape, each.dtype) for each in arrays]
         if self._choice is None or kinds != self._kinds:
-            self._kinds, self._choice = kinds, Choice([_host(each, hosts) for each in seen], range(len(seen)))
+            places = [(0, number) for number in range(len(seen))]
+            self._kinds, self._choice = kinds, Choice([_host(each, hosts) for each in seen], places)
         columns = HostColumns()
         columns.extend(np.array([each.__array_interface__["data"][0] for each in arrays], np.int64))
         objects = [_host(seen[number], hosts) for number in self._choice.objects]
-        run.emit_block(self._block, self._choice.of(columns, objects))
+        run.emit_block(self._block, self._choice.of(columns, objects=objects))
 
 
 def _is_dense(array: Any) -> bool:
