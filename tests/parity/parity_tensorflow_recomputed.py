@@ -14,9 +14,6 @@ from tests.parity.tf_witness import VERSIONS, cases, run
 
 GAPS = {
     "partial_run": "runs in parts are told, and not recorded",
-    "control_flow": "what a loop hands on is recorded with a value of another trip, and what a branch is given is not",
-    "functions": "of two calls of one function the second one has outputs of the first, and see control_flow",
-    "monitored": "the runtime makes a product of a quotient by a constant, and nothing says so",
 }
 SHARE = 0.99
 

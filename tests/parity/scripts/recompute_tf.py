@@ -135,7 +135,9 @@ def main(dump):
                 same(tf.raw_ops.AddN(inputs=list(each)), record) for each in orders(given["inputs"])
             ):
                 reordered += 1
-            elif op.arguments.get("source") == "computed apart" or "inside" in op.arguments:
+            elif op.arguments.get("source") == "computed apart" or not {"inside", "executed_as"}.isdisjoint(
+                op.arguments
+            ):
                 marked += 1
             else:
                 differing.append(f"{op.op_name} ({op.op_type}), output {slot}")

@@ -6,13 +6,14 @@ no node was folded into a constant, is the same as what it reads, was computed w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from opdump.adapters.tensorflow.functions.library import CALLS
+from opdump.adapters.tensorflow.functions.library import CALLS, LOOPS
 from opdump.adapters.tensorflow.operator_kinds import SKIPS
 from opdump.adapters.tensorflow.sessions.executed import (
     ExecutedGraph,
@@ -30,6 +31,7 @@ Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
 
 FORWARDS: Final = frozenset({"Identity", "RefIdentity", "StopGradient", "PreventGradient", "IdentityN", "Snapshot"})
 """Give what they read, slot by slot."""
+_LAST_NUMBER: Final = re.compile(r"/_(\d+)$", re.ASCII)
 _MADE_OF_SHAPES: Final = frozenset(
     {"Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs", "ZerosLike", "OnesLike"}
 )
@@ -41,6 +43,22 @@ _WRITTEN_AS: Final = frozenset(
     {("RealDiv", "Mul"), ("Div", "Mul"), ("Mul", "Square"), ("Log", "Log1p"), ("Log", "LogSoftmax"), ("Exp", "Expm1")}
 ) | {(one, other) for one in ("Add", "AddV2", "BiasAdd") for other in ("Add", "AddV2", "BiasAdd")}
 """What the runtime computes an operator as, under its name. A square root that becomes its reciprocal has the name too, and is not among them."""
+_COMMUTATIVE: Final = frozenset(
+    {
+        "Add",
+        "AddV2",
+        "AddN",
+        "Mul",
+        "Maximum",
+        "Minimum",
+        "SquaredDifference",
+        "Equal",
+        "NotEqual",
+        "LogicalAnd",
+        "LogicalOr",
+    }
+    | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "AccumulateNV2"}
+)
 _CONTROL: Final = "control flow"
 
 
@@ -72,6 +90,7 @@ class Outcomes:
         self.of: dict[str, Outcome] = {}
         self.inside: dict[str, str] = {}
         """Of an operator within another one, that one."""
+        self._find_loops()
         self._find_ran()
         self._find_others()
 
@@ -91,7 +110,10 @@ class Outcomes:
         name, _, slot = key.rpartition(":")
         node = self._nodes.get(name)
         if node is not None and self.of.get(name) == "ran":
-            return f"{node}:{slot}" if int(slot) < output_count(self._executed.nodes[node]) else None
+            count = output_count(self._executed.nodes[node])
+            if name in self.callers and count != len(self._operators[name].outputs):
+                return None  # those that nobody reads were left out, and the others have other places
+            return f"{node}:{slot}" if int(slot) < count else None
         if name in self._operators or name not in self._executed.nodes:
             return None
         return key  # a node of the rewriting
@@ -131,6 +153,39 @@ class Outcomes:
             elif name in self._by_path:
                 found[name] = self._by_path[name]
         return found
+
+    def _find_loops(self) -> None:
+        """What the arguments and results of loops are that were functions: the runtime numbers the nodes that it makes of one in a row."""
+        numbered: dict[int, list[str]] = {}
+        for name in self._executed.nodes:
+            found = _LAST_NUMBER.search(name)
+            if found is not None:
+                numbered.setdefault(int(found[1]), []).append(name)
+        conditions = {}
+        for names in numbered.values():
+            for name in names:
+                if self._executed.nodes[name].op == "LoopCond":
+                    conditions[_LAST_NUMBER.sub("", self._executed.paths.get(name, name))] = name
+        for op in self._program.operators:
+            condition = conditions.get(f"{op.name}/LoopCond") if op.op_type in LOOPS else None
+            if condition is None:
+                continue
+            found = _LAST_NUMBER.search(condition)
+            assert found is not None, condition
+            # What stands for a variable goes into a loop, and is never changed.
+            moving = [slot.slot for slot in op.inputs if slot.dtype != tf.resource.as_datatype_enum]
+            first, count, prefix = int(found[1]), len(moving), condition.removesuffix(f"LoopCond{found[0]}")
+            rows = (
+                ("Merge", first - count, 0, "cond"),
+                ("Switch", first + 1, 1, "body"),
+                ("Exit", first + 2 + count, 0, ""),
+            )
+            for kind, begin, output, label in rows:
+                for number, place in enumerate(moving, begin):
+                    name = next((each for each in numbered.get(number, ()) if each.startswith(prefix)), "")
+                    if name and self._executed.nodes[name].op == kind:
+                        key = self._program.arguments[op.name, label][place] if label else f"{op.name}:{place}"
+                        self.same.setdefault(key, f"{name}:{output}")
 
     def _find_ran(self) -> None:
         for op in self._program.operators:
@@ -181,15 +236,28 @@ class Outcomes:
             slots = self._before_fusion(op)
         if len(inputs) != len(slots):
             return
-        for slot, key in zip(slots, inputs, strict=True):
+        pairs = list(zip(slots, inputs, strict=True))
+        if base_type(node) in _COMMUTATIVE:  # the runtime sorts what they read
+            named = {key for slot in slots for key in self._names_of(slot.key)}
+            left = [key for key in inputs if key not in named and self._executed.nodes[_node(key)].op not in _CONSTANTS]
+            unknown = [
+                slot
+                for slot in slots
+                if self._names_of(slot.key).isdisjoint(inputs) and not self._is_constant(slot.key)
+            ]
+            pairs = list(zip(unknown, left, strict=True)) if len(unknown) == len(left) == 1 else []
+        for slot, key in pairs:
             root = self._root(slot.key)
-            maker = self._operators.get(root.rpartition(":")[0])
-            name = key.rpartition(":")[0]
-            if maker is not None and maker.name not in self._nodes and _stands_for(name, maker.name):
-                self._nodes[maker.name] = name
+            maker = self._operators.get(_node(root))
+            if maker is not None and maker.name not in self._nodes and _stands_for(_node(key), maker.name):
+                self._nodes[maker.name] = _node(key)
                 self.of[maker.name] = "ran"
             elif root != key and (maker is None or self._is_caller(maker)) and root not in self._fed:
                 self.same.setdefault(root, key)
+
+    def _is_constant(self, key: Key) -> bool:
+        maker = self._operators.get(_node(key))
+        return maker is not None and maker.op_type in _CONSTANTS
 
     def _root(self, key: Key) -> Key:
         """What a tensor is the same as, through operators that are gone since they give what they read."""
@@ -339,6 +407,10 @@ class Outcomes:
                 continue
             found[maker.name] = by
             waiting += [slot.key for slot in maker.inputs]
+
+
+def _node(key: Key) -> str:
+    return key.rpartition(":")[0]
 
 
 def _is_call(op: ProgramOperator) -> bool:

@@ -80,6 +80,8 @@ class Program:
     unseen: list[tuple[ProgramOperator, str]]
     behind: dict[Key, Key] = field(default_factory=dict)
     """Tensor -> what it is the same as: an argument of a function, and what a call of one gives."""
+    arguments: dict[tuple[str, str], list[Key]] = field(default_factory=dict)
+    """Operator that runs functions, and the label of one (`body`) -> the tensors that are its arguments."""
 
 
 def program_of(subgraph: Subgraph, stacks: Stacks) -> Program:
@@ -116,6 +118,7 @@ class _Builder:
         self._definitions: Mapping[str, Any] | None = None
         self._bodies: dict[str, Body] = {}
         self._behind: dict[Key, Key] = {}
+        self._arguments: dict[tuple[str, str], list[Key]] = {}
 
     def program(self) -> Program:
         operators: list[ProgramOperator] = []
@@ -124,7 +127,7 @@ class _Builder:
             operators.append(own)
             operators += self._inside(own, own.node, "", ())
         given = [self._of_graph(op) for op in self._subgraph.given]
-        return Program(operators, given, list(self._elsewhere()), self._behind)
+        return Program(operators, given, list(self._elsewhere()), self._behind, self._arguments)
 
     def _library(self, name: str) -> Any:
         if self._definitions is None:
@@ -170,6 +173,7 @@ class _Builder:
                 continue
             below = f"{caller.name}/{label}/" if label else f"{caller.name}/"
             arguments = [argument.name for argument in body.definition.signature.input_arg]
+            self._arguments[caller.name, label] = [f"{below}{argument}:0" for argument in arguments]
             given = caller.inputs[1:] if node.op in BRANCHING else caller.inputs
             if node.op in CALLS | BRANCHING or op_def_registry.get(node.op) is None:
                 for argument, slot in zip(arguments, given, strict=False):
