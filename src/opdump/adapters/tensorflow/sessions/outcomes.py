@@ -82,6 +82,7 @@ class Outcomes:
         self._operators = {op.name: op for op in program.operators}
         self.callers = {op.caller for op in program.operators if op.caller}
         """Operators that run functions."""
+        self._read = {slot.key for op in program.operators for slot in op.inputs} | set(asked)
         self._by_path = {path: name for name, path in executed.paths.items()}
         self._nodes = self._named()
         self._unread = unread
@@ -112,7 +113,9 @@ class Outcomes:
         if node is not None and self.of.get(name) == "ran":
             count = output_count(self._executed.nodes[node])
             if name in self.callers and count != len(self._operators[name].outputs):
-                return None  # those that nobody reads were left out, and the others have other places
+                # Those that nobody reads were left out, and the others have other places.
+                read = [each.key for each in self._operators[name].outputs if each.key in self._read]
+                return f"{node}:{read.index(key)}" if len(read) == count and key in read else None
             return f"{node}:{slot}" if int(slot) < count else None
         if name in self._operators or name not in self._executed.nodes:
             return None
