@@ -29,7 +29,7 @@ from opdump.adapters.tensorflow.sessions.signatures import (
     named_operator,
 )
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
-from opdump.adapters.tensorflow.sessions.summands import left_alone, left_to_chance
+from opdump.adapters.tensorflow.sessions.summands import behind, left_alone, left_to_chance
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.records import SkipReason
@@ -278,11 +278,25 @@ class Planner:
         if op.op_type != "ReadVariableOp" or self._outcomes.of[op.name] != "hidden":
             return False
         handle = self._tensors.get(self._outcomes.resolved(op.inputs[0].key))
-        readers = [] if handle is None else [each for each in handle.consumers() if each.type == "ReadVariableOp"]
-        if not readers:
+        if handle is None:
+            return False
+        readers = [each for each in handle.consumers() if each.type == "ReadVariableOp"]
+        if not readers or self._may_be_written(op, handle.name):
             return False
         self._reads[op.outputs[0].key] = readers[0].outputs[0]
         return True
+
+    def _may_be_written(self, op: ProgramOperator, handle: Key) -> bool:
+        """Whether a variable may be written in the run before an operator of a body reads it: by the function that is called, or before the call."""
+        call = self._outcomes.call_around(op)
+        writes = ("Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply", "ResourceStrided")
+        inside = [each for each in self._program.operators if each.name.startswith(f"{call}/")]
+        before = behind(self._executed.nodes[call], self._executed) if call in self._executed.nodes else set()
+        outside = [self._operators[name] for name in before if name in self._operators]
+        return any(
+            each.op_type.startswith(writes) and self._outcomes.resolved(each.inputs[0].key) == handle
+            for each in (*inside, *outside)
+        )
 
     def _checks_of_calls(self) -> Iterable[tuple[Key, Key]]:
         """What calls gave, and what stands for it among what is computed apart."""

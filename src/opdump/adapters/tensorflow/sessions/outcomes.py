@@ -352,7 +352,7 @@ class Outcomes:
             name = op.name
             if name in self.of:
                 continue
-            call = self._call_around(op) if op.is_inner else ""
+            call = self.call_around(op) if op.is_inner else ""
             if call and (not op.is_pure or self._is_caller(op) or not _is_call(self._operators[call])):
                 self.of[name] = "hidden"
             elif call:
@@ -367,7 +367,7 @@ class Outcomes:
                 self.of[name] = "within"
                 self.inside[name] = needed[name]
 
-    def _call_around(self, op: ProgramOperator) -> str:
+    def call_around(self, op: ProgramOperator) -> str:
         """The operator that calls the function in whose body one stands, where the body is no part of the executed graph; empty where it is."""
         caller = self._operators.get(op.caller)
         while caller is not None:

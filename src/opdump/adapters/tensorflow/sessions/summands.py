@@ -70,7 +70,7 @@ def _sums(graph: ExecutedGraph) -> Iterator[tuple[str, list[tuple[set[Key], Stat
     """Each sum, and for each of its summands the tensors that may lie in the same memory, and who holds that."""
     for node in graph.nodes.values():
         if node.op == "AddN" and _rounds(node) and len(graph.inputs(node)) >= LEAST_INPUTS:
-            before = _behind(node, graph)
+            before = behind(node, graph)
             yield node.name, [_buffer(key, graph, node.name, before) for key in graph.inputs(node)]
 
 
@@ -79,7 +79,7 @@ def _rounds(node: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_complex)
 
 
-def _behind(node: Any, graph: ExecutedGraph) -> set[str]:
+def behind(node: Any, graph: ExecutedGraph) -> set[str]:
     """The nodes that have run when this one runs; not through what comes round a loop."""
     found: set[str] = set()
     waiting = [node.name]
