@@ -16,6 +16,7 @@ from collections import Counter
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import op_def_registry
 
 import opdump
@@ -88,6 +89,21 @@ def renamed(function, given):
     }
 
 
+def computed(op, given, count):
+    """What an operator gives for these inputs and attributes."""
+    function = getattr(tf.raw_ops, op.op_type, None)
+    if function is not None:
+        return function(**renamed(function, given))
+    # The runtime's own kernels, as _UnaryOpsComposition, are no part of the interface.
+    definition = op_def_registry.get(op.op_type)
+    inputs = tf.nest.flatten([given[argument.name] for argument in definition.input_arg])
+    attributes = []
+    for attribute in definition.attr:
+        value = converted(attribute.type, op.arguments[attribute.name])
+        attributes += [attribute.name, value.as_datatype_enum if attribute.type == "type" else value]
+    return execute.execute(op.op_type, count, inputs, tuple(attributes), context.context())
+
+
 def converted(kind, value):
     if kind == "type":
         return tf.as_dtype(value)
@@ -122,8 +138,7 @@ def main(dump):
         if given is None:
             lacking[op.op_type] += 1
             continue
-        function = getattr(tf.raw_ops, op.op_type)
-        result = function(**renamed(function, given))
+        result = computed(op, given, len(execution.outputs))
         flat = tf.nest.flatten(result if result is not None else ())
         for slot, record in execution.outputs.items():
             if record.payload is None:
