@@ -302,3 +302,24 @@ def test_fused_operators_keep_their_names() -> None:
         assert len(found.values(name)) == 1, name
     assert np.allclose(found.value("conv") + 1, found.value("bias"))
     assert np.allclose(np.maximum(found.value("bias2"), 0), answers[0], 1e-5)
+
+
+def test_operators_of_a_second_device_are_recorded() -> None:
+    def program():
+        with tf.Graph().as_default():
+            x = v1.placeholder(tf.float32, [None, 8], "x")
+            with tf.device("/cpu:1"):
+                there = tf.nn.relu(tf.matmul(x, tf.ones([8, 8]), name="product"), name="there")
+            back = tf.reduce_sum(tf.sin(there, name="here"), name="total")
+            with v1.Session(config=v1.ConfigProto(device_count={"CPU": 2})) as session:
+                return session.run(back, {x: X})
+
+    plain = program()
+    with recorded() as found:
+        captured = program()
+    assert plain == captured
+    devices = {op.op_name: op.arguments.get("device", "") for op in found.ops()}
+    assert devices["there"] == devices["product"] == "CPU:1", devices
+    assert devices["here"] == devices["total"] == "", devices
+    close(found, "there", np.maximum(X @ np.ones((8, 8)), 0))
+    close(found, "here", np.maximum(X @ np.ones((8, 8)), 0), io="input")

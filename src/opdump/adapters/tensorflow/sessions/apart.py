@@ -85,9 +85,6 @@ class ApartGraph:
             self._run(once, lambda key: values[key][0], found)
         return found
 
-    def close(self) -> None:
-        self._session.close()
-
     def _several(
         self, part: _Part, seen: Sequence[Sequence[ObservedValue]], count: int, found: dict[Key, list[ObservedValue]]
     ) -> None:

@@ -28,7 +28,6 @@ _FOLDED: Final = re.compile(
     r"(?:ConstantFolding/)?(.+?)(?:/_\d+__cf__\d+|-(?:folded|matshapes|bcastargs)(?:-(\d+))?)$", re.ASCII
 )
 """The constant that an operator, or one of its outputs, was folded into."""
-_DEVICE: Final = re.compile(r"(?:CPU|GPU):(\d+)$", re.ASCII)
 _OWN: Final = frozenset({"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"})
 """How the runtime hands tensors in and out, and from device to device."""
 _FUSED: Final = "fused_ops"
@@ -85,11 +84,6 @@ class ExecutedGraph:
             sent = self._sent.get(received.attr["tensor_name"].s)
             return key if sent is None else key_of(sent)
         return key
-
-    def device_of(self, name: str) -> int:
-        """The number of the device that a node runs on."""
-        found = _DEVICE.search(self.nodes[name].device)
-        return int(found[1]) if found is not None else 0
 
     def differing(self, other: ExecutedGraph) -> set[str]:
         """The nodes that one of both has, or has otherwise; how results are handed out does not count."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from opdump.adapters.tensorflow.attributes import device_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import definitions_of
 from opdump.adapters.tensorflow.operator_kinds import SKIPS
@@ -191,9 +192,7 @@ class Planner:
         inputs, outputs = selected.taken(op)
         lost = frozenset(slot.key for slot in (*inputs, *outputs) if not self._need(slot.key))
         facts = {"source": "rewriting", "executed_as": op.node.op}
-        return ChosenOperator(
-            named_operator(op, place, facts=facts), inputs, outputs, True, lost, self._executed.device_of(op.node.name)
-        )
+        return ChosenOperator(named_operator(op, place, facts=facts), inputs, outputs, True, lost)
 
     def _chosen(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
         may_not_run = op.is_inner or op.name in self._subgraph.unsure
@@ -210,13 +209,9 @@ class Planner:
             return ChosenOperator(named_operator(op, place, "not executed"))
         if lost and not self._asked_only:
             self._lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(lost)))
-        node = self._outcomes.node_of(op.name)
-        device = self._executed.device_of(node.name) if node is not None else 0
-        if any(slot.key in self._apart_keys for slot in outputs) and "source" not in facts:
+        if op.name in self._apart and "source" not in facts:
             facts["source"] = "computed apart"
-        return ChosenOperator(
-            named_operator(op, place, facts=facts), inputs, outputs, may_not_run, frozenset(lost), device
-        )
+        return ChosenOperator(named_operator(op, place, facts=facts), inputs, outputs, may_not_run, frozenset(lost))
 
     def _reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
         """Why an operator leaves nothing, by what became of it."""
@@ -239,12 +234,9 @@ class Planner:
             return {"source": "computed apart", "inside": self._outcomes.inside[op.name]}
         if self._outcomes.of[op.name] == "folded":
             return {"source": "constant"}
-        executed_as = self._outcomes.executed_as(op)
-        return {"executed_as": executed_as} if executed_as else {}
-
-    @property
-    def _apart_keys(self) -> Collection[Key]:
-        return {slot.key for op in self._apart.values() for slot in op.outputs}
+        executed_as, node = self._outcomes.executed_as(op), self._outcomes.node_of(op.name)
+        device = {} if node is None else device_of(node.device)
+        return {"executed_as": executed_as, **device} if executed_as else device
 
     def _final(self, key: Key) -> Key:
         """Where the value of a tensor is found after a run."""

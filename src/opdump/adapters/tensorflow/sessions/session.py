@@ -157,7 +157,7 @@ class SessionCapture:
         own.extra, own.values = (), {}
         watched = None
         try:
-            dump = self._looking(signature, fed) if extends else None
+            dump = self._looking_if_possible(signature, fed) if extends else None
             watches = {} if dump is None else dict.fromkeys(dump.watches)
             if self._failures is not None:
                 watches.update(
@@ -194,7 +194,14 @@ class SessionCapture:
         return {key: (ObservedValue(np.asarray(value)),) for key, value in zip(dump.reads, answers, strict=True)}
 
     def _emit(self, signature: _Signature, dump: Looking, values: dict[str, Any], step: int, run_at: Stack) -> None:
-        """Hands a run that has ended to the recorder; the notes say what it lacks."""
+        """Hands a run that has ended to the recorder."""
+        try:
+            self._emit_run(signature, dump, values, step, run_at)
+        except Exception as error:  # noqa: BLE001  a defect of opdump is told, and is none of the program
+            self.capture.recorder.stopped(error)
+
+    def _emit_run(self, signature: _Signature, dump: Looking, values: dict[str, Any], step: int, run_at: Stack) -> None:
+        """The notes say what the run lacks."""
         values.update(dump.constants)
         if dump.apart is not None:
             try:
@@ -292,6 +299,16 @@ class SessionCapture:
         write = self.capture.write_graph
         if write is not None and self._records and not self.capture.is_over:
             write(signature.model, subgraph, is_computational=signature.purpose == "step")
+
+    def _looking_if_possible(self, signature: _Signature, fed: frozenset[str]) -> Looking | None:
+        """None where the runtime refuses what the program asks for, which its own run says, and where that cannot be worked out."""
+        try:
+            return self._looking(signature, fed)
+        except tf.errors.OpError:
+            return None
+        except Exception as error:  # noqa: BLE001  a defect of opdump is told, and is none of the program
+            self.capture.recorder.stopped(error)
+            return None
 
     def _looking(self, signature: _Signature, fed: frozenset[str]) -> Looking:
         found = signature.dumps.get(fed)

@@ -42,7 +42,6 @@ class ChosenOperator:
     """Whether it stands in a branch, a loop or a function."""
     lost: frozenset[Key] = frozenset()
     """Those of its tensors that nobody can look at."""
-    device: int = 0
 
     @property
     def skip(self) -> SkipReason:
@@ -138,7 +137,6 @@ class SignatureEmitter:
         `run_at` are the lines that ran it, which stand for those of operators that were imported.
         """
         run = self._capture.run(self._model, step, called_at=run_at)
-        runs: dict[int, GraphRun] = {0: run}
         hosts: dict[int, HostTensor] = {}
         for part in self._parts:
             if run.is_over:
@@ -149,9 +147,7 @@ class SignatureEmitter:
                     part.emit([each[0] for each in seen if each], run, hosts)
                     continue
             for chosen in part.operators if isinstance(part, _Prepared) else (part,):
-                if chosen.device not in runs:
-                    runs[chosen.device] = self._on_device(run, chosen.device)
-                self._emit_one(chosen, values, runs[chosen.device], hosts)
+                self._emit_one(chosen, values, run, hosts)
 
     def _emit_one(self, chosen: ChosenOperator, values: Values, run: GraphRun, hosts: dict[int, HostTensor]) -> None:
         executions = () if chosen.skip else self._executions(chosen, values)
@@ -164,14 +160,11 @@ class SignatureEmitter:
         if not executions:
             run.skip(chosen.operator, chosen.skip or chosen.unseen)
 
-    def _on_device(self, run: GraphRun, device: int) -> GraphRun:
-        return run.on_device(self._capture.device_id + device)
-
     def _divided(self) -> Iterator[_Prepared | ChosenOperator]:
         """Operators that run once in each run are handed over together."""
         together: list[ChosenOperator] = []
         for chosen in self._operators:
-            if chosen.skip or not (chosen.may_not_run or chosen.device):
+            if chosen.skip or not chosen.may_not_run:
                 together.append(chosen)
                 continue
             if together:
