@@ -13,8 +13,8 @@ from opdump.checks.operator_classes import class_of, reads_variable, writes_vari
 from opdump.checks.overflow import has_only_finite_arguments
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 
-_Updates = list[tuple[str, frozenset[tuple[int, ...]]]]
-"""Operators that computed the present values of variables, with the shapes of what they read."""
+Update = tuple[str, frozenset[tuple[int, ...]]]
+"""An operator that computed the present value of a variable, with the shapes of what it read."""
 PARAMETER = "Parameter"
 """op_type of the value of a parameter at the end of a step: filed like an operator's output, and no operator."""
 
@@ -38,6 +38,11 @@ class ObservedTensor(Protocol):
     def statistics(self) -> Mapping[str, StatisticValue]: ...
 
 
+def is_update(op_type: str) -> bool:
+    """Whether operators of this type compute the value of a variable and write it."""
+    return writes_variable(op_type) and class_of(op_type) == "computes"
+
+
 class Origins:
     """Finds the origin of each step of one rank: `observe` its operators in order, ask for `origin`, call `end_step`."""
 
@@ -45,7 +50,7 @@ class Origins:
         self._earlier = ""
         """The operator that made the NaN or infinities in parameters, in an earlier step, with that step."""
         self._poisoned = False
-        self._updated: _Updates = []
+        self._updated: list[Update] = []
         """What changed variables in the latest step that did so, of finite numbers."""
         self._updated_in = 0
         self._begin()
@@ -57,7 +62,7 @@ class Origins:
         self._other = ""
         self._read = ""
         self._overflowed = ""
-        self._updates: _Updates = []
+        self._updates: list[Update] = []
         self._poisons = False
 
     def observe(self, op: OpRecord, all_tensors: Iterable[ObservedTensor]) -> None:
@@ -72,7 +77,7 @@ class Origins:
         self._poisons |= gives and (op.phase == "optimizer" or reads_variable(op.op_type))
         if writes_variable(op.op_type):
             self._poisons |= bool(bad)
-            if not bad and class_of(op.op_type) == "computes":
+            if not bad and is_update(op.op_type):
                 self._updates.append((op.op_name, frozenset(record.shape for record in tensors)))
         read = [record for record in bad if record.io == "input"]
         self._recorded.add(op.op_name)
@@ -94,6 +99,10 @@ class Origins:
     def ran(self, op_names: Iterable[str]) -> None:
         """The next operators of the step, as `observe` takes those that are none of `Parameter` and have no tensors that are not finite."""
         self._recorded.update(op_names)
+
+    def observe_updates(self, updates: Iterable[Update]) -> None:
+        """Takes the next operators of the step of which all is finite: those for which `is_update` holds."""
+        self._updates += updates
 
     def _makes_nan(self, bad: Sequence[ObservedTensor], read: Sequence[ObservedTensor]) -> bool:
         if not self._meant or self._made or self._other or self._read:

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from opdump.checks.not_finite import has_nan, not_finite
 from opdump.checks.operator_classes import writes_variable
-from opdump.checks.origins import PARAMETER, ObservedTensor, Origins
+from opdump.checks.origins import PARAMETER, ObservedTensor, Origins, Update, is_update
 from opdump.plan import Mode
 from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics
-from opdump.step_columns import StepColumns, TensorFacts, columns_of
+from opdump.step_columns import BlockPattern, Singles, StepColumns, TensorFacts, columns_of
 from opdump.verdict import Verdict, VerdictKind
 
 _FLOATING: Final = ("float", "bfloat", "complex")
@@ -47,6 +48,7 @@ class Lookout:
         self._tensors = 0
         self._not_looked = 0
         self._origins = Origins()
+        self._updates: WeakKeyDictionary[BlockPattern, Sequence[Update]] = WeakKeyDictionary()
 
     @property
     def verdict(self) -> Verdict:
@@ -74,7 +76,10 @@ class Lookout:
         else:
             places = self._look_at_columns(columns)
             writing = _writing(columns.op_types)
-            if not places and not writing:
+            if not places:
+                if writing:
+                    self._note_updates(columns)
+                    self._origins.end_step(step)
                 return
             if not writing and not self._observe_columns(columns, places):
                 self._origins.end_step(step)
@@ -107,6 +112,37 @@ class Lookout:
         if kind == "meant":
             self._meant = self._meant or name
         return kind not in ("", "meant")
+
+    def _note_updates(self, columns: StepColumns) -> None:
+        """What changes variables in a step of which all is finite."""
+        alone: dict[int, set[tuple[int, ...]]] = {}
+        for part in columns.parts:
+            if isinstance(part, Singles):
+                for tensor in part.tensors:
+                    if not tensor.skip:
+                        alone.setdefault(id(tensor.op), set()).add(tensor.shape)
+        for part in columns.parts:
+            if isinstance(part, Singles):
+                updates = [op for op in part.ops if is_update(op.op_type)]
+                self._origins.observe_updates([(op.op_name, frozenset(alone.get(id(op), ()))) for op in updates])
+            else:
+                self._origins.observe_updates(self._updates_of(part.pattern))
+
+    def _updates_of(self, pattern: BlockPattern) -> Sequence[Update]:
+        """What changes variables in a block, as long as all of it is finite."""
+        found = self._updates.get(pattern)
+        if found is None:
+            shapes: dict[int, set[tuple[int, ...]]] = {}
+            for place, *_, tensor in pattern.sequence.slots:
+                facts = pattern.facts[tensor]
+                if not facts.skip:
+                    shapes.setdefault(place, set()).add(facts.shape)
+            found = self._updates[pattern] = [
+                (op.op_name, frozenset(shapes.get(place, ())))
+                for place, op in enumerate(pattern.sequence.ops)
+                if is_update(op.op_type)
+            ]
+        return found
 
     def _look(self, tensors: Iterable[OwnedTensor]) -> set[int]:
         """Counts what can be looked at; the identities of the operators with NaN or infinities among it."""

@@ -20,7 +20,7 @@ ONLY_OF_THE_DEBUGGER = {
     "loops_and_branches": {
         *("Placeholder", "Const", "Range", "Sub", "FloorDiv", "FloorMod", "NotEqual", "Cast", "AddV2", "Maximum"),
     },
-    "training": {"Placeholder", "Const", "Conv2DBackpropInput"},
+    "training": {"Placeholder", "Const", "Conv2DBackpropInput", "ShapeN", "Reshape", "Tile", "RealDiv", "ExpandDims"},
 }
 ONLY_OF_CAPTURE = {"Identity"}
 Seen = Counter[tuple[str, str, int, str]]
@@ -105,7 +105,7 @@ def test_the_debugger_of_tensorflow_sees_the_same_operators_and_values(
 ) -> None:
     debugger = seen_by_the_debugger(program)
     capture = seen_by_capture(program())
-    assert sum((debugger & capture).values()) > 20
+    assert sum((debugger & capture).values()) > 15
     assert _types(debugger - capture) == ONLY_OF_THE_DEBUGGER[program.__name__]
     assert _types(capture - debugger) == ONLY_OF_CAPTURE
 

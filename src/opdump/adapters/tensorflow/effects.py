@@ -35,7 +35,7 @@ _WITH_EFFECTS: Final = frozenset(
 )  # fmt: skip
 _SHARED: Final = frozenset({"container", "shared_name"})
 """An attribute of such a name says that the operator has something in common with others."""
-_SHAPES: Final = frozenset({"Shape", "ShapeN", "Size", "Rank"})
+SHAPES: Final = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 """The runtime may know what they give before it knows what they read."""
 
 
@@ -131,7 +131,7 @@ def _varying(nodes: Collection[Any], fixed: frozenset[str]) -> set[str]:
             waiting.append(node)
     while waiting:
         node = waiting.pop()
-        if node.name not in found and node.op not in _SHAPES:
+        if node.name not in found and node.op not in SHAPES:
             found.add(node.name)
             waiting += readers.get(node.name, ())
     return found

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
@@ -26,13 +26,15 @@ from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.attributes import arguments_of_call, device_of
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.datasets import DatasetFunctions
-from opdump.adapters.tensorflow.functions.probe import BodyProbe, OperatorProbe, has_data, live_tensors
+from opdump.adapters.tensorflow.functions.probe import Probe, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.model_names import EAGER
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.threads import ThreadEntry
 from opdump.recorder import LiveTensor
 from opdump.records import IO, SkipReason
+
+_MOST_ARGUMENTS: Final = 10_000
 
 
 class EagerCapture:
@@ -52,6 +54,8 @@ class EagerCapture:
         self._entry = ThreadEntry(self._in_thread, beginning=self._thread_begins)
         self._replacements = Replacements()
         self._names: Counter[str] = Counter()
+        self._arguments: dict[str, dict[str, Any]] = {}
+        """The same object for operators with the same: the recorder knows a step again that repeats another one."""
         self._made: dict[int, str] = {}
         """Identity of a tensor -> who made it in this step."""
         self._begun: dict[int, tuple[Counter[str], dict[int, str]]] = {}
@@ -143,7 +147,7 @@ class EagerCapture:
             if self._steps is None or self._capture.is_over or self._ran in eager_context.context().op_callbacks:
                 return original(registry, token, device, args)
             function = registry.get(token)
-            if isinstance(function, OperatorProbe | BodyProbe):
+            if isinstance(function, Probe):
                 return original(registry, token, device, args)
             with self._named_within(f"{_named(_name_of(function))}/"):
                 return original(registry, token, device, args)
@@ -196,6 +200,9 @@ class EagerCapture:
         skip = self._skip_of(op_type, op_name, inputs, outputs)
         task_id = self._names.total() - 1
         arguments = arguments_of_call(attrs, op_def) | device_of(next((each.backing_device for each in outputs), ""))
+        if len(self._arguments) > _MOST_ARGUMENTS:
+            self._arguments.clear()
+        arguments = self._arguments.setdefault(repr(arguments), arguments)
         operator = NamedOperator(op_type, op_name, task_id, arguments, capture.stacks.of_call(), skip=skip)
         run = capture.run(self._model, steps.step, order=steps.order(steps.step))
         for slot, tensor in enumerate(outputs):

@@ -1,164 +1,183 @@
-"""Edits a definition that is to be observed: second nodes, copies, arguments, what must run.
+"""Makes a function of the graph that is executed for another one, with nodes of its own beside those.
 
-See `instrumented` for what they are for.
+All names of added nodes begin with `MINE`, so that what is executed can be compared with what it was made from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+from tensorflow.python.ops import script_ops
 
-from opdump.adapters.tensorflow.effects import Library, is_pure
-from opdump.adapters.tensorflow.functions.library import LOOPS, Definition, LibraryNode, producer
+from opdump.adapters.tensorflow.functions.executed import (
+    PLUMBING,
+    SWITCHES,
+    ExecutedGraph,
+    Region,
+    Tensor,
+    rounds,
+)
+from opdump.adapters.tensorflow.functions.library import Definition, LibraryNode
 from opdump.adapters.tensorflow.sessions.summands import LEAST_INPUTS, SHARES
-from opdump.adapters.tensorflow.xla import is_compiled
 
-HOST: Final = "/device:CPU:0"
-_INT32: Final = tf.int32.as_datatype_enum
-_BEGINNING: Final = "opdump_beginning"
-# Nodes whose functions hold probes may not be taken for free of effects: those would be folded, merged or dropped.
-_STATEFUL: Final = {
-    "StatelessIf": "If",
-    "StatelessWhile": "While",
-    "StatelessCase": "Case",
-    "PartitionedCall": "StatefulPartitionedCall",
-}
-_ADDS: Final = frozenset({"AddN", "Add", "AddV2"})
-_SHADOW: Final = "_opdump_shadow"
+MINE: Final = "opdump_"
+_HOST: Final = "/device:CPU:0"
+_SHARES_ANY: Final = frozenset({"IdentityN", "Merge", "Split", "Concat", "ConcatV2", "Pack", "_SwitchN"})
+_WRITES: Final = frozenset({"InplaceAdd", "InplaceSub", "InplaceUpdate"})
+"""Write into the memory of their first input."""
+_HELD: Final = frozenset({"_Arg", "ReadVariableOp", "Const"})
+"""Somebody holds what these give in any case."""
 
 
-def add_shadows(copy: Definition, nodes: Sequence[LibraryNode], observed: dict[str, Any], library: Library) -> None:
-    """Adds a second node for each that may run twice, reading the second ones of others; `observed` then has those.
+class Edits:
+    """Adds nodes to an executed graph."""
 
-    What XLA compiles has none: nothing is rewritten across it, so it can be looked at itself.
+    def __init__(self, graph: ExecutedGraph) -> None:
+        self._graph = graph
+        self._count = 0
+
+    def _node(self, op: str, inputs: Iterable[Tensor], after: Iterable[str] = (), device: str = "") -> Any:
+        node = node_def_pb2.NodeDef(op=op, name=f"{MINE}{op}_{self._count}", device=device)
+        self._count += 1
+        node.input.extend(f"^{name}" for name in after)
+        self._added = (node, [*inputs])
+        return node
+
+    def _add(self) -> str:
+        node, inputs = self._added
+        self._graph.add(node, inputs)
+        return str(node.name)
+
+    def apart(self, program: LibraryNode, inputs: list[Tensor], after: Iterable[str], device: str) -> str:
+        """An operator of the program that is computed apart."""
+        node = self._node(program.node.op, inputs, after, device)
+        for name, value in program.node.attr.items():
+            if not name.startswith("_"):
+                node.attr[name].CopyFrom(value)
+        return self._add()
+
+    def probe(self, function: Callable[..., Any], read: list[Tensor], after: Iterable[str], device: str) -> str:
+        """Hands tensors to Python."""
+        node = self._node("PyFunc", read, after, device if "CPU" in device else _HOST)
+        node.attr["token"].s = script_ops._py_funcs.insert(function).encode()
+        node.attr["Tin"].list.type.extend(self._graph.dtype(each) for each in read)
+        node.attr["Tin"].list.SetInParent()
+        node.attr["Tout"].list.SetInParent()
+        return self._add()
+
+    def wait(self, name: str, before: str) -> None:
+        """Has a node run behind another one."""
+        self._graph.after[name].append(before)
+
+    def wait_for_tensor(self, name: str, slot: int, before: str) -> None:
+        """Has a node be given what it reads in a slot once another node ran."""
+        tensor = self._graph.inputs[name][slot]
+        self._graph.inputs[name][slot] = self._handed_on(tensor, [before])
+
+    def _handed_on(self, tensor: Tensor, after: Iterable[str]) -> Tensor:
+        node = self._node("Identity", [tensor], after, self._graph.nodes[tensor[0]].device)
+        node.attr["T"].type = self._graph.dtype(tensor)
+        name = self._add()
+        self._graph.regions[name], self._graph.stages[name] = (
+            self._graph.region_of(tensor),
+            self._graph.stages[tensor[0]],
+        )
+        return name, 0
+
+    def copied(self, tensor: Tensor, readers: Iterable[str]) -> Tensor:
+        """A copy of a tensor, which is made before the other nodes that read it are given it."""
+        node = self._node("DeepCopy", [tensor], (), self._graph.nodes[tensor[0]].device)
+        node.attr["T"].type = self._graph.dtype(tensor)
+        copy = self._add()
+        instead = self._handed_on(tensor, [copy])
+        for reader in readers:
+            seen = (copy, 0) if reader.startswith(MINE) else instead
+            self._graph.inputs[reader][:] = [seen if each == tensor else each for each in self._graph.inputs[reader]]
+        return copy, 0
+
+
+def left_alone(graph: ExecutedGraph) -> set[Tensor]:
+    """The tensors that may be held by nobody who only looks at them.
+
+    Those that a sum of three and more may be made in: it begins with the first one that nobody else holds. And those that are written into.
     """
-    names = {
-        node.node.name: f"{node.node.name}{_SHADOW}"
-        for node in nodes
-        if not is_compiled(node.node) and is_pure(node.node, library)
-    }
-    for node in nodes:
-        if node.node.name not in names:
-            continue
-        shadow = copy.node_def.add()
-        shadow.CopyFrom(node.node)
-        shadow.name = names[node.node.name]
-        shadow.attr[_SHADOW].b = True  # the runtime merges nodes that differ in nothing
-        for place, text in enumerate(shadow.input):
-            maker = producer(text)
-            if maker in names:
-                shadow.input[place] = f"^{names[maker]}" if text.startswith("^") else renamed(text, names[maker])
-        observed[node.node.name] = shadow
-
-
-def add_beginning(copy: Definition) -> frozenset[str]:
-    """Adds an argument, and a node that runs once it is there."""
-    copy.signature.input_arg.add(name=_BEGINNING, type=_INT32)
-    node = copy.node_def.add(op="Identity", name=f"{_BEGINNING}_reached", input=[_BEGINNING], device=HOST)
-    node.attr["T"].type = _INT32
-    return frozenset({node.name})
-
-
-def hand_on(copy: Definition, call: Any, before: Collection[str]) -> None:
-    """Gives a call the argument that its copy waits for, behind `before`."""
-    moment = copy.node_def.add(op="Const", name=f"{call.name}_{_BEGINNING}_moment", device=HOST)
-    moment.attr["dtype"].type = _INT32
-    moment.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, tf.int32))
-    given = copy.node_def.add(op="Identity", name=f"{call.name}_{_BEGINNING}", device=HOST)
-    given.attr["T"].type = _INT32
-    given.input.extend([f"{moment.name}:output:0", *(f"^{name}" for name in sorted(before))])
-    inputs = [text for text in call.input if not text.startswith("^")]
-    controls = [text for text in call.input if text.startswith("^")]
-    del call.input[:]
-    call.input.extend([*inputs, f"{given.name}:output:0", *controls])
-    call.attr["Tin"].list.type.append(_INT32)
-
-
-def copy_summands(copy: Definition, nodes: Sequence[LibraryNode], *, is_argument_held: bool) -> None:
-    """Gives copies of what is summed to those who only look at it, before the sum is made: see `sums`.
-
-    `is_argument_held`: the caller holds the arguments in any case.
-    """
-    own = {node.node.name for node in nodes}
-    mains = [node for node in copy.node_def if node.name in own]
-    added = [node for node in copy.node_def if node.name not in own]
-    dtypes = {slot.reference: slot.dtype for node in nodes for slot in (*node.inputs, *node.outputs)}
-    looked_at = {text for node in added for text in node.input}
-    summed = _summed(mains)
-    for number, reference in enumerate(sorted(looked_at & summed)):
-        is_argument = producer(reference) not in own
-        if reference not in dtypes or not _rounds(dtypes[reference]) or (is_argument and is_argument_held):
-            continue
-        seen = copy.node_def.add(op="DeepCopy", name=f"opdump_summand_{number}", input=[reference])
-        waits = copy.node_def.add(op="Identity", name=f"opdump_wait_{number}", input=[reference, f"^{seen.name}"])
-        seen.attr["T"].type = waits.attr["T"].type = dtypes[reference]
-        for changed, instead in ((added, f"{seen.name}:y:0"), (mains, f"{waits.name}:output:0")):
-            for node in changed:
-                for place, text in enumerate(node.input):
-                    if text == reference:
-                        node.input[place] = instead
-
-
-def _summed(nodes: Sequence[Any]) -> set[str]:
-    """The tensors whose buffers a sum of three or more may be made in; the runtime makes one of several."""
-    named = {node.name: node for node in nodes}
-    added = {name for name, node in named.items() if node.op in _ADDS}
-    nested = {name for name in added for text in named[name].input if producer(text) in added}
-    nested |= {producer(text) for name in nested for text in named[name].input}
-    found: set[str] = set()
-    waiting = [
-        text
-        for node in nodes
-        if node.name in nested & added or (node.op == "AddN" and node.attr["N"].i >= LEAST_INPUTS)
-        for text in node.input
-    ]
+    waiting: list[Tensor] = []
+    for name, node in graph.nodes.items():
+        if node.op in _WRITES:
+            waiting += graph.inputs[name][:1]
+        elif node.op.endswith("AddN") and len(graph.inputs[name]) >= LEAST_INPUTS:
+            waiting += [each for each in graph.inputs[name] if rounds(graph.dtype(each))]
+    found: set[Tensor] = set()
     while waiting:
-        reference = waiting.pop()
-        maker = named.get(producer(reference))
-        # What a variable gives is held by it.
-        if reference.startswith("^") or reference in found or (maker is not None and maker.op == "ReadVariableOp"):
+        tensor = waiting.pop()
+        op = graph.nodes[tensor[0]].op
+        if tensor in found or op in _HELD:
             continue
-        found.add(reference)
-        if maker is not None and maker.op in SHARES:
-            waiting += maker.input
+        found.add(tensor)
+        if op in SHARES or op in _WRITES:
+            waiting += graph.inputs[tensor[0]][:1]
+        elif op in _SHARES_ANY:
+            waiting += graph.inputs[tensor[0]]
     return found
 
 
-def _rounds(dtype: int) -> bool:
-    found = tf.as_dtype(dtype)
-    return bool(found.is_floating or found.is_complex)
+def order_regions(
+    edits: Edits, graph: ExecutedGraph, last: Mapping[Region, Sequence[tuple[int, str]]], fallible: Collection[str]
+) -> None:
+    """Has other regions begin and end behind the probes before them; `last` are the probes of a region with their stages, in order.
+
+    So has it what is `fallible`.
+    """
+
+    def probe_before(region: Region, stage: float) -> str | None:
+        return next((probe for at, probe in reversed(last.get(region, ())) if at < stage), None)
+
+    for name in [each for each in graph.nodes if not each.startswith(MINE)]:
+        op = graph.nodes[name].op
+        if op in ("Enter", "NextIteration") or op in SWITCHES or name in fallible:
+            region = graph.region_of(graph.inputs[name][0]) if op == "Enter" else graph.regions[name]
+            before = probe_before(region, float("inf") if op == "NextIteration" else graph.stages[name])
+            if before is not None:
+                edits.wait(name, before)
+        elif op == "Merge" and not graph.is_of_loop(name):
+            for slot, tensor in enumerate(graph.inputs[name]):
+                before = probe_before(graph.region_of(tensor), graph.stages[name])
+                if before is not None and graph.region_of(tensor) != graph.regions[name]:
+                    edits.wait_for_tensor(name, slot, before)
 
 
-def redirect(node: Any, copies: Mapping[tuple[str, int], str]) -> bool:
-    """Lets a node run copies of the functions that it runs; whether it runs any."""
-    for (attribute, place), name in copies.items():
-        value = node.attr[attribute]
-        (value.func if value.WhichOneof("value") == "func" else value.list.func[place]).name = name
-    if copies:
-        node.op = _STATEFUL.get(node.op, node.op)
-        if node.op in LOOPS and "parallel_iterations" in node.attr:
-            node.attr["parallel_iterations"].i = 1  # probes of one iteration before those of the next
-    return bool(copies)
+def definition_of(graph: ExecutedGraph, like: Definition) -> Definition:
+    """The function that has the arguments and results of another one, and executes this graph."""
+    definition = type(like)()
+    definition.CopyFrom(like)
+    definition.signature.is_stateful = True
+    definition.ClearField("node_def")
+    definition.control_ret.clear()
+    definition.signature.ClearField("control_output")
+    arguments = {name for name, node in graph.nodes.items() if node.op == "_Arg"}
+
+    def reference(tensor: Tensor) -> str:
+        return tensor[0] if tensor[0] in arguments else graph.outputs[tensor[0]][tensor[1]].reference
+
+    results = {f"{argument.name}_RetVal": argument.name for argument in like.signature.output_arg}
+    for name, node in graph.nodes.items():
+        if node.op == "_Retval":
+            definition.ret[results[name]] = reference(graph.inputs[name][0])
+        elif node.op not in PLUMBING:
+            made = definition.node_def.add()
+            made.CopyFrom(node)
+            del made.input[:]
+            made.input.extend(map(reference, graph.inputs[name]))
+            made.input.extend(f"^{each}" for each in dict.fromkeys(graph.after[name]) if each not in arguments)
+    return definition
 
 
-def renamed(reference: str, node: str) -> str:
-    """The same output of another node."""
-    return f"{node}:{reference.partition(':')[2]}"
-
-
-def wait_before_deciding(copy: Definition, marks: Sequence[str]) -> None:
-    """Makes the results of a loop's condition wait for its probes: the runtime keeps nothing of a condition but what is behind its results."""
-    for number, (result, reference) in enumerate(sorted(copy.ret.items())):
-        node = copy.node_def.add(op="Identity", name=f"opdump_result_{number}")
-        node.attr["T"].type = next(each.type for each in copy.signature.output_arg if each.name == result)
-        node.input.append(reference)
-        node.input.extend(f"^{mark}" for mark in marks)
-        copy.ret[result] = f"{node.name}:output:0"
-
-
-def must_run(copy: Definition, node: str) -> None:
-    if node not in copy.control_ret:
-        copy.control_ret[node] = node
-        copy.signature.control_output.append(node)
+def readers_of(graph: ExecutedGraph, wanted: set[Tensor]) -> dict[Tensor, list[str]]:
+    """Who reads each of some tensors."""
+    found: dict[Tensor, list[str]] = {tensor: [] for tensor in wanted}
+    for name, inputs in graph.inputs.items():
+        for tensor in {*inputs} & wanted:
+            found[tensor].append(name)
+    return found

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from opdump.adapters.tensorflow.functions.library import (
     BRANCHING,
@@ -28,8 +27,10 @@ class FunctionPart:
     body: Body
     path: str
     number: int
-    decides: bool = False
-    """Whether it is the condition of a loop."""
+    around: FunctionPart | None = None
+    """The part that runs it; None of the function itself."""
+    caller: LibraryNode | None = None
+    """The node of that which does."""
     parts: dict[tuple[str, str, int], FunctionPart] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     """Node -> the operator's name in records."""
@@ -43,17 +44,23 @@ class FunctionPart:
     """Tensor -> the node that makes it, and its slot."""
     readers: dict[str, list[str]] = field(default_factory=dict)
     """Node -> nodes that read it."""
-    depth: dict[str, int] = field(default_factory=dict)
-    """Node -> its place in an order in which the nodes can run."""
+    given: dict[str, str] = field(default_factory=dict)
+    """Argument -> what the caller gives for it, of a call."""
 
     def __post_init__(self) -> None:
+        if self.caller is not None and self.is_call:
+            arguments = self.body.definition.signature.input_arg
+            given = zip(arguments, self.caller.inputs, strict=False)
+            self.given = {argument.name: slot.reference for argument, slot in given}
         for node in self.body.nodes:
             self.makers.update((slot.reference, (node.node.name, slot.slot)) for slot in node.outputs)
             for text in node.node.input:
                 self.readers.setdefault(producer(text), []).append(node.node.name)
-        named = {node.node.name: node.node for node in self.body.nodes}
-        for node in self.body.nodes:
-            _place(node.node, named, self.depth)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it runs where it is called, once for each time that its caller does."""
+        return self.caller is not None and self.caller.node.op in CALLS
 
     def source(self, slot: NodeSlot) -> str:
         """Who makes a tensor, as `{op_name}:{slot}`; empty where that is not known."""
@@ -66,7 +73,7 @@ class FunctionPart:
 def parts_of(name: str, library: Library, stacks: Stacks) -> list[FunctionPart]:
     """A function, and all that it runs; the function itself first, by their numbers."""
     parts: list[FunctionPart] = []
-    root = _part(name, library, "", None, (), parts)
+    root = _part(name, library, "", None, (), parts, None)
     _name_operators(parts)
     _trace_sources(root)
     _trace_stacks(root, stacks, ())
@@ -80,9 +87,10 @@ def _part(
     used: Collection[int] | None,
     chain: tuple[str, ...],
     parts: list[FunctionPart],
+    around: tuple[FunctionPart, LibraryNode] | None,
 ) -> FunctionPart:
     body = body_of(library(name), library, used)
-    part = FunctionPart(body, path, len(parts))
+    part = FunctionPart(body, path, len(parts), *(around or ()))
     parts.append(part)
     results = _used_references(body, used)
     for node in body.nodes:
@@ -93,33 +101,35 @@ def _part(
             inside = f"{node.node.name}/{callee.label}" if callee.label else node.node.name
             wanted = _used_results(node, results) if node.node.op in BRANCHING | CALLS else None
             part.parts[node.node.name, callee.attribute, callee.place] = _part(
-                callee.function, library, f"{path}{inside}/", wanted, (*chain, name), parts
-            )
-            part.parts[node.node.name, callee.attribute, callee.place].decides = (
-                node.node.op in LOOPS and callee.attribute == "cond"
+                callee.function, library, f"{path}{inside}/", wanted, (*chain, name), parts, (part, node)
             )
     return part
 
 
-def _place(node: Any, named: Mapping[str, Any], places: dict[str, int]) -> None:
-    """Numbers a node after all that it reads or waits for; definitions are mostly, not always, in such an order."""
-    waiting = [node]
-    while waiting:
-        current = waiting[-1]
-        missing = (
-            []
-            if current.name in places
-            else [
-                named[producer(text)]
-                for text in current.input
-                if producer(text) in named and producer(text) not in places
-            ]
-        )
-        if missing:
-            waiting += missing
-            continue
-        places.setdefault(current.name, len(places))
-        waiting.pop()
+def running_order(part: FunctionPart) -> Iterator[tuple[FunctionPart, LibraryNode]]:
+    """The nodes of a part and of those that it runs, each after all that it reads or waits for, before those of the functions that it runs."""
+    named = {node.node.name: node for node in part.body.nodes}
+    inside: dict[str, list[FunctionPart]] = {}
+    for (name, _, _), inner in part.parts.items():
+        inside.setdefault(name, []).append(inner)
+    done: set[str] = set()
+    for first in part.body.nodes:  # mostly, not always, in such an order
+        waiting = [first]
+        while waiting:
+            node = waiting[-1]
+            missing = (
+                [] if node.node.name in done else [each for each in map(producer, node.node.input) if each not in done]
+            )
+            behind = [named[each] for each in missing if each in named]
+            if behind:
+                waiting += behind
+                continue
+            waiting.pop()
+            if node.node.name not in done:
+                done.add(node.node.name)
+                yield part, node
+                for inner in inside.get(node.node.name, ()):
+                    yield from running_order(inner)
 
 
 def _used_references(body: Body, used: Collection[int] | None) -> frozenset[str]:

@@ -22,6 +22,7 @@ from opdump.adapters.tensorflow.effects import folds_callbacks
 from opdump.adapters.tensorflow.functions.eager import is_own
 from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, instrument, without_suffix
 from opdump.adapters.tensorflow.functions.library import Definition, draws_seeded_numbers, reached
+from opdump.adapters.tensorflow.functions.optimised import given_argument, rewriting_off
 from opdump.adapters.tensorflow.functions.probe import DumpedCall, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.functions.updates import StepPart, TracedUpdates
@@ -177,7 +178,7 @@ class FunctionCapture:
         else:
             with self._lock:
                 if traced.copy is None:
-                    traced.copy = self._instrument(context, name, traced.model)
+                    traced.copy = instrument(name.decode(), context, inputs, self._capture, traced.model)
             copy = traced.copy
             if wanted:
                 self._called(inputs, copy.hidden, step)
@@ -229,12 +230,6 @@ class FunctionCapture:
             return
         write(model, graph, is_computational=True)
 
-    def _instrument(self, context: Any, name: bytes, model: Model) -> InstrumentedFunction:
-        def add(definition: Definition) -> None:
-            context.add_function_def(definition)
-
-        return instrument(name.decode(), context.get_function_def, add, self._capture, model)
-
     def _dumped(
         self,
         original: CallFunction,
@@ -273,7 +268,7 @@ class FunctionCapture:
         run = call.run
         with self._capture.lock:
             for number, body in enumerate(copy.bodies):
-                times = call.bodies[number] if number else 1
+                times = call.bodies[body.counted] if body.counted else 1
                 reasons = body.reasons if times else body.not_executed
                 if (number, times > 0) not in copy.listed:
                     copy.listed.add((number, times > 0))
@@ -296,7 +291,10 @@ def _renamed(
     registered = list(callbacks)
     callbacks[:] = [each if is_own(each) else _with_function_names(each) for each in registered]
     try:
-        return original(context, copy.name.encode(), inputs, num_outputs)
+        if not copy.is_executed_graph:
+            return original(context, copy.name.encode(), inputs, num_outputs)
+        with rewriting_off(context):
+            return original(context, copy.name.encode(), [*inputs, given_argument()], num_outputs)
     except tf.errors.OpError as error:
         error._message = without_suffix(error.message)
         error.args = tuple(without_suffix(each) if isinstance(each, str) else each for each in error.args)

@@ -1,4 +1,4 @@
-"""Emits from within the instrumented copy of a function: a probe is an operator that hands the tensors of another one to the recorder."""
+"""Emits from within the instrumented copy of a function: a probe is an operator that hands the tensors of others to the recorder."""
 
 from __future__ import annotations
 
@@ -8,30 +8,17 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy.typing as npt
+import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.graph_runtime import GraphRun, NamedOperator, live_tensor
-from opdump.adapters.host import host_tensor
+from opdump.adapters.graph_runtime import Block, GraphRun, live_tensor
+from opdump.adapters.host import Choice, ChosenTensors, HostColumns, HostTensor, host_tensor
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.recorder import LiveTensor
 
 _HANDLES: Final = (tf.resource, tf.variant)
 _NOTHING: Final[list[Any]] = []
 """What a probe gives the graph."""
-
-Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ProbedSlot:
-    """A slot that a probe reads. `place` is that among the arrays it is called with; None where there is no array: `text` then is the type."""
-
-    slot: int
-    argument: str
-    place: int | None
-    source: str = ""
-    text: str = ""
 
 
 @dataclass(slots=True)
@@ -54,16 +41,22 @@ class CurrentCall:
         """Held by a dumped call, so that calls of one function are dumped one after the other."""
 
 
-class OperatorProbe:
-    """Called with the elements of an operator's slots once it has run."""
+class Probe:
+    """Called with the elements of what some operators read and wrote, once they have run.
+
+    `texts` stand in a block behind these arrays, `bodies` are the numbers of the bodies that ran when it is called.
+    """
 
     def __init__(
-        self, current: CurrentCall, operator: NamedOperator, inputs: Sequence[ProbedSlot], outputs: Sequence[ProbedSlot]
+        self, current: CurrentCall, block: Block, texts: Sequence[str] = (), bodies: Sequence[int] = ()
     ) -> None:
         self._current = current
-        self._operator = operator
-        self._inputs = tuple(inputs)
-        self._outputs = tuple(outputs)
+        self._block = block
+        self._texts = texts
+        self._shapes: list[tuple[int, ...]] = []
+        self._choice: Choice | None = None
+        """Of arrays of these shapes."""
+        self._bodies = bodies
 
     def __call__(self, *arrays: Any) -> list[Any]:
         call = self._current.call
@@ -71,25 +64,31 @@ class OperatorProbe:
             return _NOTHING
         try:
             with call.capture.lock:
-                call.run.emit(self._operator, _live(self._inputs, arrays), _live(self._outputs, arrays))
+                call.bodies.update(self._bodies)
+                if self._block.operators:
+                    call.run.emit_block(self._block, self._tensors(call.run, arrays))
         except Exception as error:  # noqa: BLE001  whatever it is, it is raised when the call has ended
             call.error = error
         return _NOTHING
 
-
-class BodyProbe:
-    """Called each time that a body of a branch, a loop or an inner function runs."""
-
-    def __init__(self, current: CurrentCall, number: int) -> None:
-        self._current = current
-        self._number = number
-
-    def __call__(self) -> list[Any]:
-        call = self._current.call
-        if call is not None:
-            with call.capture.lock:
-                call.bodies[self._number] += 1
-        return _NOTHING
+    def _tensors(self, run: GraphRun, arrays: Sequence[Any]) -> ChosenTensors | list[HostTensor | str]:
+        """Of arrays that nobody changes while the block is taken."""
+        if not run.takes(self._block) or not all(array.flags.c_contiguous for array in arrays):
+            return [*map(host_tensor, arrays), *self._texts]
+        shapes = [array.shape for array in arrays]
+        if self._choice is None or shapes != self._shapes:
+            tensors = [*map(host_tensor, arrays), *self._texts]
+            self._choice = Choice(
+                tensors, [*((0, number) for number in range(len(arrays))), *(None for _ in self._texts)]
+            )
+            self._shapes = shapes
+        columns = HostColumns()
+        columns.extend(np.array([array.__array_interface__["data"][0] for array in arrays], np.int64))
+        objects = [
+            host_tensor(arrays[number]) if number < len(arrays) else self._texts[number - len(arrays)]
+            for number in self._choice.objects
+        ]
+        return self._choice.of(columns, objects=objects)
 
 
 def has_data(tensors: Iterable[Any]) -> bool:
@@ -112,15 +111,3 @@ def live_tensors(
         # Over the runtime's own memory where that is the host's: it is read before the program goes on.
         lives.append(live_tensor(slot, argument, host_tensor(tensor._numpy()), source_of(tensor)))
     return lives
-
-
-def _live(slots: Sequence[ProbedSlot], arrays: Sequence[Any]) -> list[LiveTensor]:
-    return [
-        live_tensor(
-            slot.slot,
-            slot.argument,
-            slot.text if slot.place is None else host_tensor(arrays[slot.place]),
-            slot.source,
-        )
-        for slot in slots
-    ]
