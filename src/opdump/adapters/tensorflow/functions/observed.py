@@ -299,7 +299,8 @@ class Observed:
         read = [each for each in tensors if each is not None]
         if len(read) != len(tensors):
             return None
-        device = self._graph.nodes[read[0][0]].device if read else ""
+        places = [*(each[0] for each in read), *([near] if near else ())]
+        device = self._graph.nodes[places[0]].device if places else ""
         after = [near] if near and not any(each[0] == near for each in read) else []
         return self._edits.apart(node, read, after, device)
 
