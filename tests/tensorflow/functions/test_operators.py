@@ -306,3 +306,28 @@ def test_random_numbers_whose_state_began_before_are_left_alone() -> None:
     assert drawn(0) == expected[:4]
     assert ["random numbers" in note for note in notes[0]] == [True]
     assert notes[1] == []
+
+
+def test_statistics_alone_are_those_of_the_elements() -> None:
+    weight = tf.Variable([[0.5, 2.0], [1.5, -1.0]])
+
+    @tf.function
+    def run(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = x * 0.125 + tf.reduce_sum(x) / 7.0 + tf.cast(tf.size(tf.where(x > 1.0)), tf.float32)
+        return tf.linalg.matvec(weight, x) - tf.reduce_max(x) * 1e-7
+
+    found = []
+    for saved in ("full", "statistic"):
+        with recorded(saved_data=saved) as recording:
+            for number in range(3):
+                run(tf.constant([1.0, float(number)]))
+        found.append(
+            {
+                (each.op.op_name, each.op.step, each.op.occurrence, each.io, each.slot): dict(each.statistics)
+                for each in recording.writer.tensors
+                if each.op.graph_id == recording.ops(op_type="Mul")[0].graph_id
+            }
+        )
+    assert found[0] == found[1]
+    assert len(found[0]) > 100

@@ -66,7 +66,9 @@ class Probe:
             with call.capture.lock:
                 call.bodies.update(self._bodies)
                 if self._block.operators:
-                    call.run.emit_block(self._block, self._tensors(call.run, arrays))
+                    # The runtime gives a scalar of numpy's where there is one element, whose memory lasts for no longer than it is asked for.
+                    held = [*map(np.asarray, arrays)]
+                    call.run.emit_block(self._block, self._tensors(call.run, held))
         except Exception as error:  # noqa: BLE001  whatever it is, it is raised when the call has ended
             call.error = error
         return _NOTHING
