@@ -64,7 +64,11 @@ def instrument(name: str, context: Any, inputs: Sequence[Any], capture: Capture,
     selection = capture.selection(capture.filter_of(model), order)
     current = CurrentCall()
     hidden = tuple(_note_hidden(parts, capture))
-    made = _of_executed_graph(name, context, inputs, parts, selection, capture, current)
+    try:
+        made = _of_executed_graph(name, context, inputs, parts, selection, capture, current)
+    except Exception as error:  # noqa: BLE001  a defect is not to end the program, and is told
+        capture.note(f"{name}: what is executed could not be read, so its definition was taken ({error!r})")
+        made = None
     is_executed_graph = made is not None
     if made is None:
         made = add_shadowed(parts, library, context.add_function_def, capture, selection, current)
