@@ -19,6 +19,7 @@ from tensorflow.core.util import event_pb2
 from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.tensorflow.sessions.rehearsal import Rehearsal
+from opdump.adapters.tensorflow.xla import type_of
 
 _NO_NODE: Final = "opdump/no node has this name"
 """The debugger files graphs where it watches something."""
@@ -115,7 +116,7 @@ def key_of(reference: str) -> Key:
 def base_type(node: Any) -> str:
     """The type of a node without what says how it is computed: `MatMul` of `_MklNativeFusedMatMul`."""
     if op_def_registry.get(node.op) is not None and not node.op.startswith("_"):
-        return str(node.op)
+        return type_of(node)
     return _PREFIX.sub("", node.op)
 
 

@@ -215,6 +215,10 @@ class Planner:
 
     def _reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
         """Why an operator leaves nothing, by what became of it."""
+        if any(slot.key in self._fetched for slot in op.outputs):
+            return ""
+        if self._asked_only:
+            return "not observed"
         outcome = self._outcomes.of[op.name]
         if op.name in self._outcomes.callers and outcome != "ran":
             return "control flow"
@@ -228,6 +232,8 @@ class Planner:
 
     def _facts(self, op: ProgramOperator) -> dict[str, str]:
         """How an operator ran, where that is not as its type says."""
+        if self._asked_only:
+            return {}
         if self._outcomes.of[op.name] == "hidden":
             return {"source": "read before the run"}
         if self._outcomes.of[op.name] == "within":
