@@ -8,9 +8,8 @@ from typing import Any, Final
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.effects import Library
-from opdump.adapters.tensorflow.functions.library import hidden_callees, outputs_of
+from opdump.adapters.tensorflow.functions.library import HANDLES, hidden_callees, outputs_of
 
-_HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
 _ITERATORS: Final = frozenset({"Iterator", "IteratorV2"})
 _BY_NAME: Final = frozenset({"IteratorFromStringHandle", "IteratorFromStringHandleV2"})
 _STARTS: Final = frozenset({"MakeIterator"})
@@ -52,4 +51,4 @@ def hidden_functions(node: Any) -> Iterator[tuple[str, str]]:
 def gives_handles(node: Any, library: Library) -> bool:
     """Whether a node gives data sets, iterators, variables alone, and so no data."""
     slots = outputs_of(node, library)
-    return slots is not None and len(slots) > 0 and all(slot.dtype in _HANDLES for slot in slots)
+    return slots is not None and len(slots) > 0 and all(slot.dtype in HANDLES for slot in slots)

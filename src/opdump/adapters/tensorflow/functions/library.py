@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.tensorflow.xla import is_compiled
+from opdump.records import SkipReason
 
 Definition = Any
 """A FunctionDef."""
@@ -36,6 +38,10 @@ _BODIES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 BRANCHING: Final = frozenset({"If", "StatelessIf", "_If", "Case", "StatelessCase"})
 LOOPS: Final = frozenset({"While", "StatelessWhile", "_While"})
 CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+
+HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
+"""Element types of variables, iterators and the like, which have no elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,13 @@ def draws_seeded_numbers(definitions: Iterable[Definition]) -> bool:
                 if op_def is not None and op_def.is_stateful:
                     return True
     return False
+
+
+def reason_of_handles(node: LibraryNode, *, wants_inputs: bool) -> SkipReason:
+    """`handle` where a node gives handles alone, and nothing that it reads is wanted."""
+    gives = bool(node.outputs) and all(slot.dtype in HANDLES for slot in node.outputs)
+    reads = wants_inputs and any(slot.dtype not in HANDLES for slot in node.inputs)
+    return "handle" if gives and not reads else ""
 
 
 def producer(reference: str) -> str:

@@ -21,14 +21,13 @@ from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.edits import MINE, Edits, left_alone, order_regions, readers_of
 from opdump.adapters.tensorflow.functions.executed import PLUMBING, ExecutedGraph, Region, Tensor
 from opdump.adapters.tensorflow.functions.function_parts import FunctionPart, running_order
-from opdump.adapters.tensorflow.functions.library import LibraryNode, NodeSlot
+from opdump.adapters.tensorflow.functions.library import HANDLES, LibraryNode, NodeSlot, reason_of_handles
 from opdump.adapters.tensorflow.functions.outcomes import Outcome, Outcomes
 from opdump.adapters.tensorflow.functions.probe import CurrentCall, Probe
 from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS, ModelSlots
 from opdump.adapters.tensorflow.xla import note_of_call, type_of
 from opdump.records import IO, SkipReason
 
-_HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
 _STRING: Final = tf.string.as_datatype_enum
 _TENSORS: Final = 64
 """That a probe is given at a time."""
@@ -156,7 +155,7 @@ class Observed:
                 continue
             shown = self._graph.paths[name]
             skip = self._selection.skip_of(node.op, shown)
-            if not skip and not any(slot.dtype not in _HANDLES for slot in self._graph.outputs[name]):
+            if not skip and not any(slot.dtype not in HANDLES for slot in self._graph.outputs[name]):
                 continue
             if not skip:
                 self._shown[name] = shown
@@ -205,10 +204,7 @@ class Observed:
             return outcome.kind
         if not node.known or (outcome.kind == "ran" and not outcome.node):
             return "not observed"
-        if node.outputs and all(slot.dtype in _HANDLES for slot in node.outputs):
-            reads = self._selection.wants_inputs and any(slot.dtype not in _HANDLES for slot in node.inputs)
-            return "" if reads else "handle"
-        return ""
+        return reason_of_handles(node, wants_inputs=self._selection.wants_inputs)
 
     def _see(
         self,
@@ -224,7 +220,7 @@ class Observed:
         def add(found: list[_SeenSlot], io: IO, slot: NodeSlot, source: str, tensor: Tensor) -> None:
             excluded = self._selection.excluded(operator.op_name, operator.op_type, io)
             dtype = graph.dtype(tensor)
-            if dtype not in _HANDLES and slot.slot not in excluded:
+            if dtype not in HANDLES and slot.slot not in excluded:
                 found.append(_SeenSlot(slot.slot, slot.argument, source, "string" if dtype == _STRING else tensor))
 
         if self._selection.wants_outputs:

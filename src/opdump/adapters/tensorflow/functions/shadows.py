@@ -21,12 +21,14 @@ from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.function_parts import FunctionPart, running_order
 from opdump.adapters.tensorflow.functions.library import (
     CALLS,
+    HANDLES,
     LOOPS,
     Definition,
     Library,
     LibraryNode,
     NodeSlot,
     producer,
+    reason_of_handles,
 )
 from opdump.adapters.tensorflow.functions.observed import BodyOperators
 from opdump.adapters.tensorflow.functions.probe import CurrentCall, Probe
@@ -45,7 +47,6 @@ from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.xla import is_compiled, note_of_call, type_of
 from opdump.records import IO, SkipReason
 
-_HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
 _STRING: Final = tf.string.as_datatype_enum
 _NUMBERS: Final = itertools.count()
 
@@ -146,10 +147,7 @@ class _Builder:
             return reason
         if not node.known or node.node.name in part.recursive:
             return "not observed"
-        if node.outputs and all(slot.dtype in _HANDLES for slot in node.outputs):
-            reads = self._selection.wants_inputs and any(slot.dtype not in _HANDLES for slot in node.inputs)
-            return "" if reads else "handle"
-        return ""
+        return reason_of_handles(node, wants_inputs=self._selection.wants_inputs)
 
     def _probe_operators(
         self,
@@ -217,7 +215,7 @@ class _Builder:
         excluded = self._selection.excluded(operator.op_name, operator.op_type, io)
         found = []
         for slot in slots:
-            if slot.dtype in _HANDLES or slot.slot in excluded:
+            if slot.dtype in HANDLES or slot.slot in excluded:
                 continue
             source = part.source(slot) if io == "input" else ""
             if slot.dtype == _STRING:

@@ -115,7 +115,7 @@ class Planner:
             library = graph.as_graph_def(from_version=graph.version).library
             apart = ApartGraph(ordered, wanted, self._final, library, self._session._config)
         chosen += [
-            ChosenOperator(named_operator(op, len(chosen) + place, self._skip_unseen(selected, op, reason)))
+            ChosenOperator(named_operator(op, len(chosen) + place, selected.skip_of(op) or reason))
             for place, (op, reason) in enumerate(self._program.unseen)
         ]
         at_rest = {slot.key for op in self._program.operators if op.op_type in AT_REST for slot in op.outputs}
@@ -147,9 +147,6 @@ class Planner:
                 elif op.name in self._subgraph.read_late:
                     source = op.inputs[0].tensor.name if op.op_type in FORWARDS and op.inputs else slot.tensor.name
                     yield slot.tensor.name, source
-
-    def _skip_unseen(self, selected: Selected, op: ProgramOperator, reason: str) -> SkipReason:
-        return selected.skip_of(op) or reason  # type: ignore[return-value]  # a text of `Program.unseen` is a reason
 
     def _given(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
         skip = selected.skip_of(op)

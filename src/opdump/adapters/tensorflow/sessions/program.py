@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
@@ -17,6 +17,7 @@ from opdump.adapters.tensorflow.functions.dataset_operators import datasets_read
 from opdump.adapters.tensorflow.functions.library import (
     BRANCHING,
     CALLS,
+    HANDLES,
     LOOPS,
     Body,
     LibraryNode,
@@ -29,8 +30,7 @@ from opdump.adapters.tensorflow.sessions.executed import ExecutedGraph, Key, bas
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled
-
-_HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
+from opdump.records import SkipReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ProgramSlot:
 
     @property
     def is_handle(self) -> bool:
-        return self.dtype in _HANDLES
+        return self.dtype in HANDLES
 
     @property
     def dtype_name(self) -> str:
@@ -77,7 +77,7 @@ class Program:
 
     operators: list[ProgramOperator]
     given: list[ProgramOperator]
-    unseen: list[tuple[ProgramOperator, str]]
+    unseen: list[tuple[ProgramOperator, SkipReason]]
     behind: dict[Key, Key] = field(default_factory=dict)
     """Tensor -> what it is the same as: an argument of a function, and what a call of one gives."""
     arguments: dict[tuple[str, str], list[Key]] = field(default_factory=dict)
@@ -214,7 +214,7 @@ class _Builder:
         pure = is_pure(node.node, self._library)
         return ProgramOperator(name, node.node.op, node.node, stack, inputs, outputs, True, pure, caller.name)
 
-    def _elsewhere(self) -> Iterator[tuple[ProgramOperator, str]]:
+    def _elsewhere(self) -> Iterator[tuple[ProgramOperator, SkipReason]]:
         """The operators of functions that operators and data sets run where nobody sees them."""
         operations = [op.operation for op in self._subgraph.operators]
         named = {operation.name for operation in operations}
@@ -236,7 +236,7 @@ class _Builder:
             for node in definition.node_def:
                 shown = f"{path}{node.name}"
                 own = stack_of_node(node.name, stacks, stack)
-                reason = "handle" if gives_handles(node, self._library) else "not observed"
+                reason: SkipReason = "handle" if gives_handles(node, self._library) else "not observed"
                 yield ProgramOperator(shown, node.op, node, own, (), (), True, False), reason
                 below = [(f"{each.label}/" if each.label else "", each.function) for each in callees_of(node)]
                 if not is_compiled(node):

@@ -30,6 +30,7 @@ from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, watching
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
+from opdump.recorder import Recorder, beside_the_program
 
 RunFunction = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""
@@ -96,6 +97,11 @@ class SessionCapture:
         """What the keys of the signatures name by identity."""
         self._own = threading.local()
         self._folders = WatchFolders(_beside(Path(capture.plan.path)) if capture.streams else None)
+
+    @property
+    def _recorder(self) -> Recorder:
+        """For `beside_the_program`."""
+        return self.capture.recorder
 
     @property
     def is_busy(self) -> bool:
@@ -189,19 +195,15 @@ class SessionCapture:
         """What functions will read of variables where nobody can look."""
         if not dump.reads:
             return {}
-        # `run` would look up again what the fetches are.
-        answers = self._session._do_run(None, [], list(dump.reads.values()), {}, None, None)
+        try:  # `run` would look up again what the fetches are
+            answers = self._session._do_run(None, [], list(dump.reads.values()), {}, None, None)
+        except tf.errors.OpError:  # the program's own run says what is wrong
+            return {}
         return {key: (ObservedValue(np.asarray(value)),) for key, value in zip(dump.reads, answers, strict=True)}
 
+    @beside_the_program
     def _emit(self, signature: _Signature, dump: Looking, values: dict[str, Any], step: int, run_at: Stack) -> None:
-        """Hands a run that has ended to the recorder."""
-        try:
-            self._emit_run(signature, dump, values, step, run_at)
-        except Exception as error:  # noqa: BLE001  a defect of opdump is told, and is none of the program
-            self.capture.recorder.stopped(error)
-
-    def _emit_run(self, signature: _Signature, dump: Looking, values: dict[str, Any], step: int, run_at: Stack) -> None:
-        """The notes say what the run lacks."""
+        """Hands a run that has ended to the recorder; the notes say what it lacks."""
         values.update(dump.constants)
         if dump.apart is not None:
             try:
@@ -300,14 +302,12 @@ class SessionCapture:
         if write is not None and self._records and not self.capture.is_over:
             write(signature.model, subgraph, is_computational=signature.purpose == "step")
 
+    @beside_the_program
     def _looking_if_possible(self, signature: _Signature, fed: frozenset[str]) -> Looking | None:
         """None where the runtime refuses what the program asks for, which its own run says, and where that cannot be worked out."""
         try:
             return self._looking(signature, fed)
         except tf.errors.OpError:
-            return None
-        except Exception as error:  # noqa: BLE001  a defect of opdump is told, and is none of the program
-            self.capture.recorder.stopped(error)
             return None
 
     def _looking(self, signature: _Signature, fed: frozenset[str]) -> Looking:

@@ -25,6 +25,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.python.debug.lib import debug_data
 
+from opdump.adapters.tensorflow.functions.library import HANDLES
 from opdump.sink.temporary_directories import remove_own, temporary_directory
 
 _FILE: Final = re.compile(r"(.+)_(\d+)_DebugIdentity_(\d+)(?:-(\d+))?", re.ASCII | re.DOTALL)
@@ -32,7 +33,6 @@ _ORDER: Final = itemgetter(0, 1)
 _TO_THE_TENSOR: Final = (5, 1, 8)
 """Fields: Event.summary, Summary.value, Summary.Value.tensor. Source: TensorFlow's event.proto, summary.proto, tensor.proto."""
 _CONTENT: Final = 4
-_HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
 _OF_A_LENGTH: Final = 2
 _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a file system in memory; the directory in it has a name of its own
 
@@ -149,7 +149,7 @@ def _tensor_of(path: Path) -> npt.NDArray[Any] | None:
         value = debug_data.load_tensor_from_event_file(str(path))
         return None if isinstance(value, debug_data.InconvertibleTensorProto) else np.asarray(value)
     facts = tensor_pb2.TensorProto.FromString(bytes(tensor[:head]))
-    if facts.dtype in _HANDLES:
+    if facts.dtype in HANDLES:
         return None
     dtype = tf.dtypes.as_dtype(facts.dtype).as_numpy_dtype
     return np.frombuffer(tensor[start:end], dtype).reshape([each.size for each in facts.tensor_shape.dim])
