@@ -61,7 +61,7 @@ def _is_pure(node: Any, library: Library, seen: set[str]) -> bool:
         if name in seen:
             continue
         seen.add(name)
-        definition = _looked_up(name, library)
+        definition = definition_in(name, library)
         if definition is None or not all(_is_pure(inner, library, seen) for inner in definition.node_def):
             return False
     return True
@@ -97,7 +97,7 @@ def _folds(
         functions = functions_of(node) + ([node.op] if op_def_registry.get(node.op) is None else [])
         given = [_producer(text) for text in node.input if not text.startswith("^")]
         for name in functions:
-            definition = _looked_up(name, library)
+            definition = definition_in(name, library)
             if definition is None:
                 continue
             arguments = [argument.name for argument in definition.signature.input_arg]
@@ -143,7 +143,8 @@ def functions_of(node: Any) -> list[str]:
     return names + [each.name for value in node.attr.values() for each in value.list.func]
 
 
-def _looked_up(name: str, library: Library) -> Any | None:
+def definition_in(name: str, library: Library) -> Any | None:
+    """The definition of a function; None where the library has none."""
     try:
         return library(name)
     except (KeyError, ValueError, tf.errors.OpError):

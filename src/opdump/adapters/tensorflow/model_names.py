@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from opdump.adapters.program_marks import ModelNames
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.tensorflow.functions.library import Definition, callees_of
+from opdump.adapters.tensorflow.graphs.library import Definition, callees_of
 
 EAGER: Final = "eager"
 _TRACED: Final = re.compile(r"^__(inference|forward|inference___backward|backward)_|(_\d+)+$")

@@ -23,9 +23,9 @@ from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import Library
-from opdump.adapters.tensorflow.functions.dataset_operators import gives_handles, hidden_functions
-from opdump.adapters.tensorflow.functions.library import reached
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
+from opdump.adapters.tensorflow.graphs.dataset_operators import gives_handles, hidden_functions
+from opdump.adapters.tensorflow.graphs.library import reached
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import stack_of_node
 

@@ -11,30 +11,21 @@ from typing import Any, Final
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.ops import script_ops
 
-from opdump.adapters.tensorflow.functions.executed import (
-    PLUMBING,
-    SWITCHES,
-    ExecutedGraph,
-    Region,
-    Tensor,
-    rounds,
-)
-from opdump.adapters.tensorflow.functions.library import Definition, LibraryNode
-from opdump.adapters.tensorflow.sessions.summands import LEAST_INPUTS, SHARES
+from opdump.adapters.tensorflow.functions.optimised import without_rewriting
+from opdump.adapters.tensorflow.functions.placement import SWITCHES, PlacedGraph, Region, Tensor
+from opdump.adapters.tensorflow.graphs.executed import is_plumbing
+from opdump.adapters.tensorflow.graphs.library import Definition
 
 MINE: Final = "opdump_"
+CALL_ATTRIBUTES: Final = ("f", "config_proto")
+"""What is another one in a node that calls a copy."""
 _HOST: Final = "/device:CPU:0"
-_SHARES_ANY: Final = frozenset({"IdentityN", "Merge", "Split", "Concat", "ConcatV2", "Pack", "_SwitchN"})
-_WRITES: Final = frozenset({"InplaceAdd", "InplaceSub", "InplaceUpdate"})
-"""Write into the memory of their first input."""
-_HELD: Final = frozenset({"_Arg", "ReadVariableOp", "Const"})
-"""Somebody holds what these give in any case."""
 
 
 class Edits:
     """Adds nodes to an executed graph."""
 
-    def __init__(self, graph: ExecutedGraph) -> None:
+    def __init__(self, graph: PlacedGraph) -> None:
         self._graph = graph
         self._count = 0
 
@@ -50,13 +41,17 @@ class Edits:
         self._graph.add(node, inputs)
         return str(node.name)
 
-    def apart(self, program: LibraryNode, inputs: list[Tensor], after: Iterable[str], device: str) -> str:
+    def apart(self, program: Any, inputs: list[Tensor], after: Iterable[str], device: str) -> str:
         """An operator of the program that is computed apart."""
-        node = self._node(program.node.op, inputs, after, device)
-        for name, value in program.node.attr.items():
+        node = self._node(program.op, inputs, after, device)
+        for name, value in program.attr.items():
             if not name.startswith("_"):
                 node.attr[name].CopyFrom(value)
         return self._add()
+
+    def constant(self, node: Any, near: str) -> str:
+        """The value of a constant, where the node `near` runs; anywhere if that is empty."""
+        return self.apart(node, [], [near] if near else [], self._graph.nodes[near].device if near else _HOST)
 
     def probe(self, function: Callable[..., Any], read: list[Tensor], after: Iterable[str], device: str) -> str:
         """Hands tensors to Python."""
@@ -66,6 +61,14 @@ class Edits:
         node.attr["Tin"].list.SetInParent()
         node.attr["Tout"].list.SetInParent()
         return self._add()
+
+    def run_instead(self, name: str, function: str) -> None:
+        """Has a call run a copy of its function, as it is."""
+        node = node_def_pb2.NodeDef()
+        node.CopyFrom(self._graph.nodes[name])
+        node.attr["f"].func.name = function
+        node.attr["config_proto"].s = without_rewriting(node.attr["config_proto"].s)
+        self._graph.nodes[name] = node
 
     def wait(self, name: str, before: str) -> None:
         """Has a node run behind another one."""
@@ -98,33 +101,8 @@ class Edits:
         return copy, 0
 
 
-def left_alone(graph: ExecutedGraph) -> set[Tensor]:
-    """The tensors that may be held by nobody who only looks at them.
-
-    Those that a sum of three and more may be made in: it begins with the first one that nobody else holds. And those that are written into.
-    """
-    waiting: list[Tensor] = []
-    for name, node in graph.nodes.items():
-        if node.op in _WRITES:
-            waiting += graph.inputs[name][:1]
-        elif node.op.endswith("AddN") and len(graph.inputs[name]) >= LEAST_INPUTS:
-            waiting += [each for each in graph.inputs[name] if rounds(graph.dtype(each))]
-    found: set[Tensor] = set()
-    while waiting:
-        tensor = waiting.pop()
-        op = graph.nodes[tensor[0]].op
-        if tensor in found or op in _HELD:
-            continue
-        found.add(tensor)
-        if op in SHARES or op in _WRITES:
-            waiting += graph.inputs[tensor[0]][:1]
-        elif op in _SHARES_ANY:
-            waiting += graph.inputs[tensor[0]]
-    return found
-
-
 def order_regions(
-    edits: Edits, graph: ExecutedGraph, last: Mapping[Region, Sequence[tuple[int, str]]], fallible: Collection[str]
+    edits: Edits, graph: PlacedGraph, last: Mapping[Region, Sequence[tuple[int, str]]], fallible: Collection[str]
 ) -> None:
     """Has other regions begin and end behind the probes before them; `last` are the probes of a region with their stages, in order.
 
@@ -148,10 +126,13 @@ def order_regions(
                     edits.wait_for_tensor(name, slot, before)
 
 
-def definition_of(graph: ExecutedGraph, like: Definition) -> Definition:
+def definition_of(graph: PlacedGraph, like: Definition, name: str) -> Definition:
     """The function that has the arguments and results of another one, and executes this graph."""
     definition = type(like)()
     definition.CopyFrom(like)
+    definition.signature.name = name
+    # One of several functions that the runtime may put in each other's place: the copy is to stay what it is.
+    definition.attr.pop("api_implements", None)
     definition.signature.is_stateful = True
     definition.ClearField("node_def")
     definition.control_ret.clear()
@@ -162,19 +143,19 @@ def definition_of(graph: ExecutedGraph, like: Definition) -> Definition:
         return tensor[0] if tensor[0] in arguments else graph.outputs[tensor[0]][tensor[1]].reference
 
     results = {f"{argument.name}_RetVal": argument.name for argument in like.signature.output_arg}
-    for name, node in graph.nodes.items():
+    for own, node in graph.nodes.items():
         if node.op == "_Retval":
-            definition.ret[results[name]] = reference(graph.inputs[name][0])
-        elif node.op not in PLUMBING:
+            definition.ret[results[own]] = reference(graph.inputs[own][0])
+        elif not is_plumbing(node):
             made = definition.node_def.add()
             made.CopyFrom(node)
             del made.input[:]
-            made.input.extend(map(reference, graph.inputs[name]))
-            made.input.extend(f"^{each}" for each in dict.fromkeys(graph.after[name]) if each not in arguments)
+            made.input.extend(map(reference, graph.inputs[own]))
+            made.input.extend(f"^{each}" for each in dict.fromkeys(graph.after[own]) if each not in arguments)
     return definition
 
 
-def readers_of(graph: ExecutedGraph, wanted: set[Tensor]) -> dict[Tensor, list[str]]:
+def readers_of(graph: PlacedGraph, wanted: set[Tensor]) -> dict[Tensor, list[str]]:
     """Who reads each of some tensors."""
     found: dict[Tensor, list[str]] = {tensor: [] for tensor in wanted}
     for name, inputs in graph.inputs.items():

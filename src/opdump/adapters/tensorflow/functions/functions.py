@@ -21,11 +21,11 @@ from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import folds_callbacks
 from opdump.adapters.tensorflow.functions.eager import is_own
 from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, instrument, without_suffix
-from opdump.adapters.tensorflow.functions.library import Definition, draws_seeded_numbers, reached
 from opdump.adapters.tensorflow.functions.optimised import given_argument, rewriting_off
 from opdump.adapters.tensorflow.functions.probe import DumpedCall, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.functions.updates import StepPart, TracedUpdates
+from opdump.adapters.tensorflow.graphs.library import Definition, draws_seeded_numbers, reached
 from opdump.adapters.tensorflow.model_names import function_names
 from opdump.adapters.tensorflow.xla import (
     LAUNCH,
@@ -291,7 +291,7 @@ def _renamed(
     registered = list(callbacks)
     callbacks[:] = [each if is_own(each) else _with_function_names(each) for each in registered]
     try:
-        if not copy.is_executed_graph:
+        if not copy.is_copy:
             return original(context, copy.name.encode(), inputs, num_outputs)
         with rewriting_off(context):
             return original(context, copy.name.encode(), [*inputs, given_argument()], num_outputs)

@@ -2,40 +2,46 @@
 
 The runtime optimises a function before it runs it: some operators are fused, rewritten, merged or computed beforehand, and that changes last bits.
 So the copy is made of the optimised graph, and runs as it is: the same nodes, the values that they really had, computed once. What has no node of its
-own is computed apart, by a node beside the others (`outcomes`). The copy is compared with what it was made of before it runs for the first time.
+own is computed apart, by a node beside the others. Where the runtime keeps a call as a call (`_noinline`, LSTM and GRU of Keras 2), it optimises what is
+called for itself, and so there is a copy of that too. Each copy is compared with what it was made of before it runs for the first time.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from opdump.adapters.graph_runtime import NamedOperator
+from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import functions_of
-from opdump.adapters.tensorflow.functions.edits import MINE, definition_of
-from opdump.adapters.tensorflow.functions.executed import ExecutedGraph, differing
-from opdump.adapters.tensorflow.functions.function_parts import FunctionPart, parts_of
-from opdump.adapters.tensorflow.functions.library import Library, hidden_callees, runs_functions
-from opdump.adapters.tensorflow.functions.observed import BodyOperators, Observed
-from opdump.adapters.tensorflow.functions.optimised import function_graphs, rewriting_off, with_argument
-from opdump.adapters.tensorflow.functions.outcomes import Outcomes
-from opdump.adapters.tensorflow.functions.probe import CurrentCall, Probe
-from opdump.adapters.tensorflow.functions.shadows import add_shadowed
+from opdump.adapters.tensorflow.functions.edits import CALL_ATTRIBUTES, MINE, definition_of
+from opdump.adapters.tensorflow.functions.observed import BodyOperators, KeptCall, Naming, Observed
+from opdump.adapters.tensorflow.functions.optimised import (
+    function_graphs,
+    standing_for,
+    with_argument,
+    without_rewriting,
+)
+from opdump.adapters.tensorflow.functions.probe import CurrentCall
+from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph
+from opdump.adapters.tensorflow.graphs.library import Definition, Library, hidden_callees
+from opdump.adapters.tensorflow.graphs.program import Program, function_program, shown_names
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
-from opdump.adapters.tensorflow.xla import is_compiled
 
 _NUMBERS: Final = itertools.count()
-_SUFFIX: Final = re.compile(r"_opdump_(\d+|look|shadow)")
+_SUFFIX: Final = re.compile(r"_opdump_(\d+|look)")
 
 
 @dataclass(frozen=True, slots=True)
 class InstrumentedFunction:
-    """An instrumented copy that the runtime knows."""
+    """An instrumented copy that the runtime knows; or the function itself, where none could be made."""
 
     name: str
+    is_copy: bool
     current: CurrentCall
     bodies: tuple[BodyOperators, ...]
     """By number; 0 is the function itself, which runs in each call."""
@@ -43,8 +49,6 @@ class InstrumentedFunction:
     """Names under which the copies, and what they run, stand in the runtime."""
     probes: tuple[Callable[..., Any], ...]
     """Kept alive: the runtime knows them by a token alone."""
-    is_executed_graph: bool
-    """It is what the runtime executes, has an argument more, and is to stay as it is; else it is made of the definition (`shadows`)."""
     hidden: tuple[str, ...] = ()
     """Functions that its operators have run elsewhere: bodies of loops over data sets."""
     listed: set[tuple[int, bool]] = field(default_factory=set)
@@ -58,72 +62,132 @@ def without_suffix(text: str) -> str:
 
 def instrument(name: str, context: Any, inputs: Sequence[Any], capture: Capture, model: Model) -> InstrumentedFunction:
     """Makes the copy of a function that is called with these inputs, and has the runtime know it."""
-    library: Library = context.get_function_def
-    parts = parts_of(name, library, capture.stacks)
-    order = [part.names[node.node.name] for part in parts for node in part.body.nodes]
-    selection = capture.selection(capture.filter_of(model), order)
-    current = CurrentCall()
-    hidden = tuple(_note_hidden(parts, capture))
-    try:
-        made = _of_executed_graph(name, context, inputs, parts, selection, capture, current)
-    except Exception as error:  # noqa: BLE001  a defect is not to end the program, and is told
-        capture.note(f"{name}: what is executed could not be read, so its definition was taken ({error!r})")
-        made = None
-    is_executed_graph = made is not None
-    if made is None:
-        made = add_shadowed(parts, library, context.add_function_def, capture, selection, current)
+    program = function_program(name, context.get_function_def, capture.stacks)
+    names = shown_names(program)
+    selection = capture.selection(capture.filter_of(model), list(names.values()))
+    hidden = []
+    for op in program.operators:
+        if op.is_needed and hidden_callees(op.node):
+            capture.note(
+                f"the functions that {names[op.name]} ({op.node.op}) runs are not shown: they run outside of the graph"
+            )
+            hidden += functions_of(op.node)
+    maker = _Maker(context, capture, selection)
+    made = maker.make(name, program, Naming(names), inputs, context.function_call_options.config_proto_serialized)
     capture.recorder.matched_kernels |= selection.matched_kernels
-    return InstrumentedFunction(made[0], current, *made[1:], is_executed_graph, hidden)
+    if made is None:
+        capture.note(
+            f"{name} is not shown: what TensorFlow executes for it could not be looked up, or does not stay the same when it is looked at"
+        )
+        bodies: tuple[BodyOperators, ...] = (maker.unseen(program, names),)
+        return InstrumentedFunction(name, False, maker.current, bodies, (), (), tuple(hidden))
+    return InstrumentedFunction(
+        made, True, maker.current, tuple(maker.bodies), tuple(maker.definitions), tuple(maker.probes), tuple(hidden)
+    )
 
 
-def _of_executed_graph(
-    name: str,
-    context: Any,
-    inputs: Sequence[Any],
-    parts: Sequence[FunctionPart],
-    selection: ModelSlots,
-    capture: Capture,
-    current: CurrentCall,
-) -> tuple[str, tuple[BodyOperators, ...], tuple[str, ...], tuple[Probe, ...]] | None:
-    """None where the executed graph is not had, holds calls of functions, or does not stay what it is with probes in it."""
-    library: Library = context.get_function_def
-    look = with_argument(library(name), f"{name}_opdump_look")
-    context.add_function_def(look)
-    try:
-        graphs = function_graphs(context, look, inputs)
-    finally:
-        context.remove_function(look.signature.name)
-    if graphs is None:
-        return None
-    # Another graph than that of the only device is optimised for each device once more.
-    base = graphs.partition_graphs[0] if len(graphs.partition_graphs) == 1 else graphs.post_optimization_graph
-    if any(runs_functions(node) and not is_compiled(node) for node in base.node):
-        return None
-    added = [each for each in base.library.function if not context.has_function(each.signature.name)]
-    for function in added:
-        context.add_function_def(function)
-    graph = ExecutedGraph(base, library)
-    observed = Observed(capture, selection, parts, graph, Outcomes(parts, graph, library), current)
-    observed.build()
-    definition = definition_of(graph, with_argument(library(name), f"{name}_opdump_{next(_NUMBERS)}"))
-    context.add_function_def(definition)
-    names = (str(definition.signature.name), *(str(each.signature.name) for each in added))
-    with rewriting_off(context):
-        own = function_graphs(context, definition, inputs)
-    if own is None or differing(graphs.partition_graphs, own.partition_graphs, MINE):
-        for each in names:
-            context.remove_function(each)
-        return None
-    return names[0], tuple(observed.bodies()), names, tuple(observed.probes)
+class _Maker:
+    """Makes the copies of one function, and of those that it calls."""
+
+    def __init__(self, context: Any, capture: Capture, selection: ModelSlots) -> None:
+        self.current = CurrentCall()
+        self.bodies: list[BodyOperators] = []
+        self.definitions: list[str] = []
+        self.probes: list[Callable[..., Any]] = []
+        self._context = context
+        self._library: Library = context.get_function_def
+        self._capture = capture
+        self._selection = selection
+        self._task_ids = itertools.count()
+
+    def make(
+        self,
+        name: str,
+        program: Program,
+        naming: Naming,
+        inputs: Sequence[Any],
+        config: bytes,
+        *,
+        is_inner: bool = False,
+    ) -> str | None:
+        """The copy of a function by its name: it takes an argument more, if it is not called by another one.
+
+        None where the executed graph is not had, or does not stay what it is with probes in it.
+        """
+        begin, number = len(self.definitions), len(self.bodies)
+        graphs = self._executed(name, inputs, config)
+        if graphs is None:
+            return None
+        # Another graph than that of the only device is optimised for each device once more.
+        base = graphs.partition_graphs[0] if len(graphs.partition_graphs) == 1 else graphs.post_optimization_graph
+        for function in base.library.function:
+            if not self._context.has_function(function.signature.name):
+                self._add(function)
+        self.bodies += [_NO_OPERATORS] * len(program.bodies)
+        observed = Observed(
+            self._capture, self._selection, program, ExecutedGraph([base]), self._library, self.current, self._task_ids
+        )
+        copies = {call.node: self._copy_of_call(call, naming) for call in observed.kept_calls()}
+        calls = {node: copy for node, copy in copies.items() if copy is not None}
+        observed.build(naming, number, calls)
+        self.bodies[number : number + len(program.bodies)] = observed.bodies()
+        copy = definition_of(observed.graph, self._library(name), f"{name}_opdump_{next(_NUMBERS)}")
+        with_one_more = with_argument(copy, f"{copy.signature.name}_look" if is_inner else copy.signature.name)
+        self._add(with_one_more)
+        own = function_graphs(self._context, with_one_more, inputs, without_rewriting(config))
+        if own is None or not _is_same(graphs, own, calls):
+            for each in self.definitions[begin:]:
+                self._context.remove_function(each)
+            del self.definitions[begin:], self.bodies[number:]
+            return None
+        if is_inner:
+            self._add(copy)
+        self.probes += observed.probes
+        return str(copy.signature.name)
+
+    def unseen(self, program: Program, names: Mapping[str, str]) -> BodyOperators:
+        """All operators of a function that nobody looks at."""
+        operators = []
+        for op in program.operators:
+            skip = self._selection.skip_of(op.op_type, names[op.name]) or "not observed"
+            arguments = arguments_of(op.node)
+            number = next(self._task_ids)
+            operators.append(NamedOperator(op.op_type, names[op.name], number, arguments, op.stack, skip=skip))
+        return BodyOperators.of(operators, 0)
+
+    def _executed(self, name: str, inputs: Sequence[Any], config: bytes) -> Any | None:
+        look = with_argument(self._library(name), f"{name}_opdump_look")
+        self._context.add_function_def(look)
+        try:
+            return function_graphs(self._context, look, inputs, config)
+        finally:
+            self._context.remove_function(look.signature.name)
+
+    def _copy_of_call(self, call: KeptCall, naming: Naming) -> str | None:
+        """The copy of a function that is called where the runtime keeps the call."""
+        program = function_program(call.function, self._library, self._capture.stacks, call.operator.stack)
+        arguments = self._library(call.function).signature.input_arg
+        inputs = [
+            standing_for(self._context, each.type, device) for each, device in zip(arguments, call.devices, strict=True)
+        ]
+        names = naming.within(call.operator, program, [argument.name for argument in arguments])
+        return self.make(call.function, program, names, inputs, call.config, is_inner=True)
+
+    def _add(self, definition: Definition) -> None:
+        self._context.add_function_def(definition)
+        self.definitions.append(str(definition.signature.name))
 
 
-def _note_hidden(parts: Sequence[FunctionPart], capture: Capture) -> Iterator[str]:
-    """The functions that nobody sees, by name."""
-    for part in parts:
-        for node in part.body.nodes:
-            if node.node.name in part.body.needed and hidden_callees(node.node):
-                name = part.names[node.node.name]
-                capture.note(
-                    f"the functions that {name} ({node.node.op}) runs are not shown: they run outside of the graph"
-                )
-                yield from functions_of(node.node)
+def _is_same(plain: Any, own: Any, calls: Iterable[str]) -> bool:
+    """Whether the runtime executes for a copy what it executes for the function; `calls` are nodes that call copies."""
+    nodes = {node.name: node for graph in plain.partition_graphs for node in graph.node}
+    for graph in own.partition_graphs:
+        for node in graph.node:
+            if node.name in calls and node.name in nodes:
+                for attribute in CALL_ATTRIBUTES:
+                    node.attr[attribute].CopyFrom(nodes[node.name].attr[attribute])
+    executed = ExecutedGraph(plain.partition_graphs)
+    return not executed.differing(ExecutedGraph(own.partition_graphs, added=MINE))
+
+
+_NO_OPERATORS: Final = BodyOperators.of((), 0)

@@ -5,12 +5,11 @@ Operators that run equally often are handed over together, some tens of tensors 
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Final
 
 import tensorflow as tf
@@ -18,14 +17,21 @@ import tensorflow as tf
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
 from opdump.adapters.tensorflow.attributes import arguments_of, device_of
 from opdump.adapters.tensorflow.capture import Capture
-from opdump.adapters.tensorflow.functions.edits import MINE, Edits, left_alone, order_regions, readers_of
-from opdump.adapters.tensorflow.functions.executed import PLUMBING, ExecutedGraph, Region, Tensor
-from opdump.adapters.tensorflow.functions.function_parts import FunctionPart, running_order
-from opdump.adapters.tensorflow.functions.library import HANDLES, LibraryNode, NodeSlot, reason_of_handles
-from opdump.adapters.tensorflow.functions.outcomes import Outcome, Outcomes
+from opdump.adapters.tensorflow.functions.edits import MINE, Edits, order_regions, readers_of
+from opdump.adapters.tensorflow.functions.placement import PlacedGraph, Region, Tensor, tensor_of
 from opdump.adapters.tensorflow.functions.probe import CurrentCall, Probe
+from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key, is_plumbing
+from opdump.adapters.tensorflow.graphs.library import CALLS, Library
+from opdump.adapters.tensorflow.graphs.outcomes import Outcomes
+from opdump.adapters.tensorflow.graphs.program import (
+    Program,
+    ProgramOperator,
+    ProgramSlot,
+    rewritten_operators,
+)
+from opdump.adapters.tensorflow.graphs.summands import left_alone
 from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS, ModelSlots
-from opdump.adapters.tensorflow.xla import note_of_call, type_of
+from opdump.adapters.tensorflow.xla import LAUNCH, is_compiled, note_of_call
 from opdump.records import IO, SkipReason
 
 _STRING: Final = tf.string.as_datatype_enum
@@ -58,6 +64,37 @@ class BodyOperators:
         not_executed: Counter[SkipReason] = Counter()
         not_executed["not executed"] = len(operators)
         return cls(skipped, emitted, reasons, not_executed, counted)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Operators of a program -> their names in records; `sources` are those of the arguments of a function that is called."""
+
+    names: Mapping[str, str]
+    sources: Mapping[Key, str] = field(default_factory=dict)
+
+    def source(self, slot: ProgramSlot) -> str:
+        """Who makes what is read in a slot; empty where nobody knows."""
+        maker, _, number = slot.source.rpartition(":")
+        return f"{self.names.get(maker, maker)}:{number}" if maker else self.sources.get(slot.key, "")
+
+    def within(self, call: ProgramOperator, program: Program, arguments: Sequence[str]) -> Naming:
+        """Of the program of a function that is called by an operator of this one."""
+        path = self.names[call.name]
+        names = {op.name: self.names.get(f"{call.name}/{op.name}", f"{path}/{op.name}") for op in program.operators}
+        given = zip(arguments, call.inputs, strict=True) if len(arguments) == len(call.inputs) else ()
+        return Naming(names, {f"{argument}:0": self.source(slot) for argument, slot in given})
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCall:
+    """A call that the runtime keeps as one, and optimises with `config`; `devices` are those of what it reads."""
+
+    node: str
+    operator: ProgramOperator
+    function: str
+    devices: tuple[str, ...]
+    config: bytes
 
 
 @dataclass(slots=True)
@@ -101,211 +138,202 @@ class Observed:
         self,
         capture: Capture,
         selection: ModelSlots,
-        parts: Sequence[FunctionPart],
-        graph: ExecutedGraph,
-        outcomes: Outcomes,
+        program: Program,
+        executed: ExecutedGraph,
+        library: Library,
         current: CurrentCall,
+        task_ids: Iterator[int],
     ) -> None:
         self.probes: list[Probe] = []
+        self.graph = PlacedGraph(executed, library)
         self._capture = capture
         self._selection = selection
-        self._parts = parts
-        self._graph = graph
-        self._outcomes = outcomes
+        self._program = program
+        self._executed = executed
+        self._library = library
         self._current = current
-        self._edits = Edits(graph)
-        self._task_ids = itertools.count()
-        self._operators: dict[int, list[NamedOperator]] = {}
+        arguments = [f"{name}:0" for name, node in executed.nodes.items() if node.op == "_Arg"]
+        self._outcomes = Outcomes(program, executed, fed=arguments)
+        self._named = {op.name: op for op in program.operators}
+        self._naming = Naming({})
+        self._first = 0
+        self._readers: dict[str, list[str]] = {}
+        self._edits = Edits(self.graph)
+        self._task_ids = task_ids
+        self._operators: dict[int, list[NamedOperator]] = {body.number: [] for body in program.bodies}
         self._seen: list[_Seen] = []
-        self._apart: dict[tuple[int, str, str], str | None] = {}
-        self._shown: dict[str, str] = {}
-        """Node -> the operator that it is."""
+        self._apart: dict[tuple[str, str], str | None] = {}
+        self._constants: dict[Key, bool] = {}
+        """Tensor -> whether it is made of constants alone."""
         self._counted: dict[int, int] = {}
 
-    def build(self) -> None:
-        graph = self._graph
-        program = [(part, node, self._outcomes.of(part, node)) for part, node in running_order(self._parts[0])]
-        for part, node, outcome in program:
-            if outcome.node and not outcome.inside:
-                self._shown[outcome.node] = part.names[node.node.name]
-        made = [*self._made_by_runtime()]
-        for part, node, outcome in program:
-            self._add_operator(part, node, outcome)
-        for operator, name in made:
-            self._see(operator, name, self._graph.outputs[name], partial(self._inputs_of_made, name))
-        preferred = [each.node for each in self._seen]
-        order = graph.place(preferred, {name for name, node in graph.nodes.items() if _FALLIBLE.match(node.op)})
+    def kept_calls(self) -> Iterator[KeptCall]:
+        """The calls of functions that the runtime keeps as calls."""
+        for name, operator in {node: name for name, node in self._outcomes.nodes.items()}.items():
+            node, op = self._executed.nodes[name], self._named[operator]
+            if node.op in CALLS and not is_compiled(node):
+                makers = [self._executed.nodes[key.rpartition(":")[0]] for key in self._executed.inputs(node)]
+                devices = tuple(maker.device for maker in makers)
+                yield KeptCall(name, op, node.attr["f"].func.name, devices, node.attr["config_proto"].s)
+
+    def build(self, naming: Naming, first: int, calls: Mapping[str, str]) -> None:
+        """Adds all to the graph. `first` is the number of its first body, `calls` the kept calls with the copies that are run instead."""
+        graph, self._naming, self._first = self.graph, naming, first
+        for op in self._program.operators:
+            for slot in op.inputs:
+                self._readers.setdefault(slot.key.rpartition(":")[0], []).append(naming.names[op.name])
+        for op in self._program.operators:
+            call = self._outcomes.call_around(op) if calls and op.body else ""
+            if self._outcomes.nodes.get(call) not in calls:
+                self._add_operator(op)
+        known = {node: name for name, node in self._outcomes.nodes.items()}
+        stack_of = partial(self._outcomes.stack_of, known)
+        for op in rewritten_operators(self._executed, known, self._named, stack_of, self._library):
+            self._add_rewritten(op)
+        fallible = {name for name, node in graph.nodes.items() if _FALLIBLE.match(node.op) or name in calls}
+        order = graph.place([each.node for each in self._seen], fallible)
         place = {name: number for number, name in enumerate(order)}
         self._seen.sort(key=lambda each: place[each.node])
         groups = self._grouped()
         self._count_bodies(groups, place)
         self._copy_what_is_left_alone(groups)
-        self._add_probes(groups)
+        self._add_probes(groups, fallible)
+        for name, copy in calls.items():
+            self._edits.run_instead(name, copy)
 
     def bodies(self) -> Iterator[BodyOperators]:
-        for part in self._parts:
-            yield BodyOperators.of(self._operators[part.number], self._counted[part.number])
+        for body in self._program.bodies:
+            yield BodyOperators.of(self._operators[body.number], self._counted[body.number])
 
-    def _made_by_runtime(self) -> Iterator[tuple[NamedOperator, str]]:
-        """The nodes that are no operators of the program, in the place of some."""
-        for name, node in self._graph.nodes.items():
-            if name in self._shown or node.op in SKIPS or node.op in PASSES_ON or node.op in PLUMBING:
-                continue
-            if self._graph.named[self._graph.paths[name]] != name or self._is_of_program(self._graph.paths[name]):
-                continue
-            shown = self._graph.paths[name]
-            skip = self._selection.skip_of(node.op, shown)
-            if not skip and not any(slot.dtype not in HANDLES for slot in self._graph.outputs[name]):
-                continue
-            if not skip:
-                self._shown[name] = shown
-                yield NamedOperator(node.op, shown, next(self._task_ids), arguments_of(node)), name
-
-    def _is_of_program(self, path: str) -> bool:
-        return path in self._paths
-
-    @cached_property
-    def _paths(self) -> frozenset[str]:
-        return frozenset(f"{part.path}{node.node.name}" for part in self._parts for node in part.body.nodes)
-
-    def _add_operator(self, part: FunctionPart, node: LibraryNode, outcome: Outcome) -> None:
-        name = part.names[node.node.name]
-        skip = self._skip_of(part, node, name, outcome)
-        home = outcome.node
-        if not skip and outcome.kind == "apart":
-            made = self._computed_apart(part, node, "", outcome)
+    def _add_operator(self, op: ProgramOperator) -> None:
+        skip = self._skip_of(op)
+        home = self._outcomes.nodes.get(op.name, "") if self._outcomes.of[op.name] == "ran" else ""
+        seen = None if skip else self._seen_of(op, home)
+        if seen is None and not skip:
             # What only passes an argument on, which nothing else reads, is not there.
-            lost: SkipReason = "not executed" if node.node.op in PASSES_ON else "not observed"
-            skip, home = ("", made) if made is not None else (lost, "")
-        arguments = arguments_of(node.node)
-        if home:
-            arguments |= device_of(self._graph.nodes[home].device)
-        if outcome.inside and not skip:
-            arguments |= {"source": "computed apart", "inside": outcome.inside}
-        elif outcome.is_changed and home:
-            arguments["executed_as"] = self._graph.nodes[home].op
-        if skip in ("", "not selected") and type_of(node.node) != node.node.op:
-            self._capture.note(note_of_call(name, node.node))
-        operator = NamedOperator(
-            type_of(node.node), name, next(self._task_ids), arguments, part.stacks[node.node.name], skip=skip
-        )
-        self._operators.setdefault(part.number, []).append(operator)
-        if not skip:
-            self._see(operator, home, node.outputs, partial(self._inputs_of, part, node, home, outcome))
+            skip = "not executed" if op.op_type in PASSES_ON else "not observed"
+        facts = {} if skip else self._outcomes.facts(op)
+        if "inside" in facts:
+            facts["inside"] = self._naming.names[facts["inside"]]
+        name = self._naming.names[op.name]
+        if skip in ("", "not selected") and op.op_type == LAUNCH:
+            self._capture.note(note_of_call(name, op.node))
+        operator = self._named_operator(op, name, facts, skip)
+        self._operators[op.body].append(operator)
+        if seen is not None:
+            self._seen.append(_Seen(operator, *seen))
 
-    def _skip_of(self, part: FunctionPart, node: LibraryNode, name: str, outcome: Outcome) -> SkipReason:
-        if outcome.kind == "not executed":
+    def _add_rewritten(self, op: ProgramOperator) -> None:
+        """An operator that the runtime has put there."""
+        if self._selection.skip_of(op.op_type, op.name) or all(slot.is_handle for slot in op.outputs):
+            return
+        seen = self._seen_of(op, op.node.name)
+        if seen is not None:
+            facts = {"source": "rewriting", "executed_as": op.node.op, **device_of(op.node.device)}
+            self._seen.append(_Seen(self._named_operator(op, op.name, facts), *seen))
+
+    def _named_operator(
+        self, op: ProgramOperator, name: str, facts: Mapping[str, str], skip: SkipReason = ""
+    ) -> NamedOperator:
+        arguments = {**arguments_of(op.node), **facts}
+        return NamedOperator(op.op_type, name, next(self._task_ids), arguments, op.stack, skip=skip)
+
+    def _skip_of(self, op: ProgramOperator) -> SkipReason:
+        if not op.is_needed:
             return "not executed"
-        readers = [part.names[reader] for reader in part.readers.get(node.node.name, ())]
-        reason = self._selection.skip_of(type_of(node.node), name, readers)
+        reason = self._selection.skip_of(op.op_type, self._naming.names[op.name], self._readers.get(op.name, ()))
+        reason = reason or self._outcomes.reason(op, may_not_run=False)
         if reason:
             return reason
-        if outcome.kind == "constant":
-            return outcome.kind
-        if not node.known or (outcome.kind == "ran" and not outcome.node):
+        is_gone = self._outcomes.of[op.name] != "ran" and not self._program.bodies[op.body].is_sure
+        if is_gone and all(self._is_constant(self._outcomes.resolved(slot.key)) for slot in op.outputs):
+            return "constant"
+        if not op.is_known:
             return "not observed"
-        return reason_of_handles(node, wants_inputs=self._selection.wants_inputs)
+        gives_handles = bool(op.outputs) and all(slot.is_handle for slot in op.outputs)
+        reads = self._selection.wants_inputs and not all(slot.is_handle for slot in op.inputs)
+        return "handle" if gives_handles and not reads else ""
 
-    def _see(
-        self,
-        operator: NamedOperator,
-        home: str,
-        outputs: Sequence[NodeSlot],
-        inputs: Callable[[], Iterable[tuple[NodeSlot, str, Tensor]]],
-    ) -> None:
-        """Has an operator leave data: what its node gives in these slots, and `inputs`, with their sources."""
-        graph, seen = self._graph, _Seen(operator, home, [], [])
-        self._seen.append(seen)
-
-        def add(found: list[_SeenSlot], io: IO, slot: NodeSlot, source: str, tensor: Tensor) -> None:
-            excluded = self._selection.excluded(operator.op_name, operator.op_type, io)
-            dtype = graph.dtype(tensor)
-            if dtype not in HANDLES and slot.slot not in excluded:
-                found.append(_SeenSlot(slot.slot, slot.argument, source, "string" if dtype == _STRING else tensor))
-
-        if self._selection.wants_outputs:
-            for slot in outputs[: len(graph.outputs[home])]:
-                add(seen.outputs, "output", slot, "", (home, slot.slot))
-        if self._selection.wants_inputs:
-            for slot, source, tensor in inputs():
-                add(seen.inputs, "input", slot, source, tensor)
-
-    def _inputs_of(
-        self, part: FunctionPart, node: LibraryNode, home: str, outcome: Outcome
-    ) -> Iterator[tuple[NodeSlot, str, Tensor]]:
-        given: Sequence[Tensor | None] = self._graph.inputs[home]
-        if outcome.is_changed or (outcome.inside and outcome.kind == "ran"):
-            given = [self._tensor(part, slot.reference, home) for slot in node.inputs]
-        for slot in node.inputs:
-            tensor = given[slot.slot]
-            if tensor is not None:
-                yield slot, self._source(part, slot, tensor), tensor
-
-    def _inputs_of_made(self, home: str) -> Iterator[tuple[NodeSlot, str, Tensor]]:
-        for number, tensor in enumerate(self._graph.inputs[home]):
-            shown = self._shown.get(tensor[0])
-            yield NodeSlot(number, "", "", 0), "" if shown is None else f"{shown}:{tensor[1]}", tensor
-
-    def _source(self, part: FunctionPart, slot: NodeSlot, tensor: Tensor) -> str:
-        """Who makes what an operator reads in a slot; empty of a constant that the runtime made in the place of one of the program."""
-        shown = self._shown.get(tensor[0])
-        if shown is not None:
-            return f"{shown}:{tensor[1]}"
-        executed, made = self._graph.nodes[tensor[0]], self._outcomes.maker(part, slot.reference)
-        if made is None or not executed.op == made[1].node.op == "Const":
-            return part.source(slot)
-        return part.source(slot) if executed.attr["value"] == made[1].node.attr["value"] else ""
-
-    def _tensor(self, part: FunctionPart, reference: str, near: str) -> Tensor | None:
-        """The tensor of the copy that is one of a part, for who runs where the node `near` does; None where there is none."""
-        found = self._outcomes.executed(part, reference)
-        if found is not None:
-            return found
-        made = self._outcomes.maker(part, reference)
-        if made is None:
+    def _seen_of(self, op: ProgramOperator, home: str) -> tuple[str, list[_SeenSlot], list[_SeenSlot]] | None:
+        """The node of an operator and what is taken of it: `home`, or who gives what it gives; None where that is not there."""
+        outputs = [(slot, self._tensor(slot.key, home)) for slot in op.outputs if not slot.is_handle]
+        if not home:
+            home = next((tensor[0] for _, tensor in outputs if tensor is not None), "")
+        if not home:
             return None
-        maker, node, slot = made
-        outcome = self._outcomes.of(maker, node)
-        if outcome.kind not in ("apart", "constant") and node.node.op != "Const":
-            return None
-        name = self._computed_apart(maker, node, near if self._outcomes.is_fixed(maker, node) else "", outcome)
-        return None if name is None else (name, slot)
+        inputs = ((slot, self._tensor(slot.key, home)) for slot in op.inputs if not slot.is_handle)
+        return home, self._taken(op, "input", inputs), self._taken(op, "output", outputs)
 
-    def _computed_apart(self, part: FunctionPart, node: LibraryNode, near: str, outcome: Outcome) -> str | None:
-        """The node of an operator that is computed apart; None where what it reads cannot be had."""
-        key = (part.number, node.node.name, near)
-        if key not in self._apart:
-            self._apart[key] = None
-            self._apart[key] = self._compute_apart(part, node, near)
-        return self._apart[key]
+    def _taken(
+        self, op: ProgramOperator, io: IO, slots: Iterable[tuple[ProgramSlot, Tensor | None]]
+    ) -> list[_SeenSlot]:
+        """What the plan takes of the tensors in these slots."""
+        if not (self._selection.wants_inputs if io == "input" else self._selection.wants_outputs):
+            return []
+        excluded = self._selection.excluded(self._naming.names.get(op.name, op.name), op.op_type, io)
+        found = []
+        for slot, tensor in slots:
+            if tensor is not None and slot.slot not in excluded:
+                is_text = self.graph.dtype(tensor) == _STRING
+                found.append(
+                    _SeenSlot(slot.slot, slot.argument, self._naming.source(slot), "string" if is_text else tensor)
+                )
+        return found
 
-    def _compute_apart(self, part: FunctionPart, node: LibraryNode, near: str) -> str | None:
-        given: dict[int, Tensor | None] = {}
-        fixed = []
-        for slot in node.inputs:
-            made = self._outcomes.maker(part, slot.reference)
-            if made is not None and self._outcomes.is_fixed(made[0], made[1]):
-                fixed.append(slot)
-            else:
-                given[slot.slot] = self._tensor(part, slot.reference, near)
-        for slot in fixed:
-            close = near or next((each[0] for each in given.values() if each is not None), "")
-            given[slot.slot] = self._tensor(part, slot.reference, close)
-        tensors = [given[slot.slot] for slot in node.inputs]
-        read = [each for each in tensors if each is not None]
-        if len(read) != len(tensors):
+    def _tensor(self, key: Key, near: str) -> Tensor | None:
+        """A tensor of the program in the graph, for who runs where the node `near` does; None where it cannot be had."""
+        resolved = self._outcomes.resolved(key)
+        executed = self._outcomes.executed_key(resolved)
+        if executed is not None:
+            return tensor_of(executed)
+        name, _, slot = resolved.rpartition(":")
+        constant = self._outcomes.constant_node(resolved)
+        made = (resolved if constant is not None else name, near if self._is_constant(resolved) else "")
+        if made not in self._apart:
+            self._apart[made] = None
+            op = self._named.get(name)
+            if constant is not None:
+                self._apart[made] = self._edits.constant(constant, near)
+            elif op is not None:
+                self._apart[made] = self._compute_apart(op, near)
+        node = self._apart[made]
+        return None if node is None else (node, 0 if constant is not None else int(slot))
+
+    def _is_constant(self, key: Key) -> bool:
+        """Whether a tensor is made of constants alone: it is there for nobody in particular."""
+        known = self._constants.get(key)
+        if known is None:
+            self._constants[key] = False
+            op = self._named.get(key.rpartition(":")[0])
+            made = [self._outcomes.resolved(slot.key) for slot in op.inputs] if op is not None else ["of nothing"]
+            known = self._constants[key] = self._outcomes.constant_node(key) is not None or (
+                self._outcomes.executed_key(key) is None and op is not None and all(map(self._is_constant, made))
+            )
+        return known
+
+    def _compute_apart(self, op: ProgramOperator, near: str) -> str | None:
+        """The node of an operator that is computed apart; None where what it reads cannot be had, or it is not to run once more."""
+        if not op.is_pure or SKIPS.get(op.op_type) == "control flow":
             return None
-        places = [*(each[0] for each in read), *([near] if near else ())]
-        device = self._graph.nodes[places[0]].device if places else ""
-        after = [near] if near and not any(each[0] == near for each in read) else []
-        return self._edits.apart(node, read, after, device)
+        if any(slot.is_handle for slot in (*op.inputs, *op.outputs)):
+            return None
+        keys = [self._outcomes.resolved(slot.key) for slot in op.inputs]
+        given = {key: self._tensor(key, near) for key in keys if not self._is_constant(key)}
+        close = near or next((each[0] for each in given.values() if each is not None), "")
+        given |= {key: self._tensor(key, close) for key in keys if key not in given}
+        read = [each for key in keys if (each := given[key]) is not None]
+        if len(read) != len(keys):
+            return None
+        after = [near] if near and not read else []
+        device = self.graph.nodes[read[0][0] if read else near].device if read or near else ""
+        return self._edits.apart(op.node, read, after, device)
 
     def _grouped(self) -> list[_Group]:
         groups: list[_Group] = []
         current: dict[tuple[Region, int, str], _Group] = {}
         for each in self._seen:
-            region, stage = self._graph.regions[each.node], self._graph.stages[each.node]
-            device = self._graph.nodes[each.node].device
+            region, stage = self.graph.regions[each.node], self.graph.stages[each.node]
+            device = self.graph.nodes[each.node].device
             group = current.get((region, stage, device))
             if group is None or len(group.tensors) >= _TENSORS:
                 group = _Group(region, stage, device)
@@ -322,35 +350,31 @@ class Observed:
     def _count_bodies(self, groups: list[_Group], place: Mapping[str, int]) -> None:
         """Has the first probe of each body say that it runs."""
         nodes: dict[int, list[str]] = defaultdict(list)
-        for part in self._parts:
-            for node in part.body.nodes:
-                name = self._graph.named.get(f"{part.path}{node.node.name}")
-                if name is not None and self._graph.nodes[name].op not in PLUMBING:
-                    nodes[part.number].append(name)
-        for part in self._parts:
-            if part.around is None:
-                self._counted[part.number] = 0
+        for op in self._program.operators:
+            name = self._outcomes.nodes.get(op.name)
+            if name is not None and not is_plumbing(self.graph.nodes[name]):
+                nodes[op.body].append(name)
+        regions, stages = self.graph.regions, self.graph.stages
+        for body in self._program.bodies:
+            own = nodes[body.number]
+            self._counted[body.number] = self._counted.get(body.around, 0)
+            if body.is_call or not own or not body.number + self._first:
                 continue
-            own = nodes[part.number]
-            self._counted[part.number] = self._counted[part.around.number]
-            if part.is_call or not own:
-                continue
-            self._counted[part.number] = part.number
-            regions, stages = self._graph.regions, self._graph.stages
+            number = self._counted[body.number] = body.number + self._first
             first = min(own, key=lambda name: (len(regions[name].frame), len(regions[name].controls), place[name]))
             region = regions[first]
             group = next((each for each in groups if each.region == region), None)
             if group is None:
-                group = _Group(region, stages[first], self._graph.nodes[first].device, anchors=[first])
+                group = _Group(region, stages[first], self.graph.nodes[first].device, anchors=[first])
                 groups.append(group)
-            group.bodies.append(part.number)
+            group.bodies.append(number)
 
     def _copy_what_is_left_alone(self, groups: Sequence[_Group]) -> None:
         looked_at = {tensor for group in groups for tensor in group.tensors}
-        looked_at |= {each for name, read in self._graph.inputs.items() if name.startswith(MINE) for each in read}
-        wanted = looked_at & left_alone(self._graph)
+        looked_at |= {each for name, read in self.graph.inputs.items() if name.startswith(MINE) for each in read}
+        wanted = looked_at & {*map(tensor_of, left_alone(self._executed))}
         copies = {}
-        for tensor, readers in readers_of(self._graph, wanted).items():
+        for tensor, readers in readers_of(self.graph, wanted).items():
             copies[tensor] = self._edits.copied(tensor, readers)
         if copies:
             for group in groups:
@@ -360,8 +384,8 @@ class Observed:
                         if not isinstance(slot.tensor, str):
                             slot.tensor = copies.get(slot.tensor, slot.tensor)
 
-    def _add_probes(self, groups: list[_Group]) -> None:
-        graph = self._graph
+    def _add_probes(self, groups: list[_Group], fallible: Collection[str]) -> None:
+        graph = self.graph
         last: dict[Region, list[tuple[int, str]]] = {}
         groups.sort(key=lambda each: each.stage)
         for group in groups:
@@ -382,9 +406,7 @@ class Observed:
             after = [*dict.fromkeys(group.anchors), *(name for _, name in before[-1:])]
             name = self._edits.probe(probe, list(group.tensors), after, group.device)
             before.append((group.stage, name))
-        order_regions(
-            self._edits, graph, last, {name for name, node in graph.nodes.items() if _FALLIBLE.match(node.op)}
-        )
+        order_regions(self._edits, graph, last, fallible)
 
 
 def _block_slots(seen: Sequence[_SeenSlot], tensors: Mapping[Tensor, int], texts: list[str]) -> tuple[BlockSlot, ...]:

@@ -19,10 +19,12 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
 from tensorflow.python.ops import summary_ops_v2
 
-from opdump.adapters.tensorflow.functions.library import Definition
+from opdump.adapters.tensorflow.graphs.library import Definition
 
 _ARGUMENT: Final = "opdump_argument"
 _NUMBERS: Final = itertools.count()
+_ATTEMPTS: Final = 5
+"""Where other threads have functions optimised at the same time, whose graphs come mixed with ours."""
 _COLLECTING: Final = threading.Lock()
 """Graphs are collected for the whole process."""
 
@@ -43,29 +45,51 @@ def given_argument() -> Any:
     return tf.constant(0)
 
 
-def function_graphs(context: Any, definition: Definition, inputs: Sequence[Any]) -> Any | None:
+def standing_for(context: Any, dtype: int, device: str) -> Any:
+    """A tensor for an argument of a function of which nothing is known but its type and device. Of a variable it says no shape."""
+    attributes: tuple[Any, ...]
+    with context.device(device):
+        if dtype == tf.resource.as_datatype_enum:
+            attributes = ("container", "", "shared_name", "opdump", "dtype", tf.float32.as_datatype_enum, "shape", None)
+            return execute.quick_execute("VarHandleOp", 1, [], attributes, context)[0]
+        if dtype == tf.variant.as_datatype_enum:
+            attributes = ("element_dtype", tf.float32.as_datatype_enum, "shape_type", tf.int32.as_datatype_enum)
+            return execute.quick_execute("EmptyTensorList", 1, [tf.constant(-1), tf.constant(-1)], attributes, context)[
+                0
+            ]
+        return tf.constant("" if dtype == tf.string.as_datatype_enum else 0, tf.as_dtype(dtype))
+
+
+def function_graphs(context: Any, definition: Definition, inputs: Sequence[Any], config: bytes) -> Any | None:
     """What the runtime made of a function that it knows by this definition, whose last argument is that of `with_argument`.
 
-    A `RunMetadata.FunctionGraphs`: the graph before and after its optimisation, and the parts of it that devices execute. None where it cannot
-    be had: the program collects graphs itself, or the runtime refuses the function.
+    A `RunMetadata.FunctionGraphs`: the graph before and after its optimisation, and the parts of it that devices execute. `config` is the
+    ConfigProto that it is optimised by. None where it cannot be had: the runtime refuses the function.
     """
-    if summary_ops_v2._current_trace_context is not None:
-        return None
     name, argument = definition.signature.name, definition.signature.input_arg[-1].name
-    options = context.function_call_options
-    attributes = ("executor_type", options.executor_type or "", "config_proto", options.config_proto_serialized)
-    another_type = tf.constant(0.0)
+    attributes = ("executor_type", context.function_call_options.executor_type or "", "config_proto", config)
+    arguments = [*inputs, tf.constant(0.0)]  # the last one is of another type
+    for _ in range(_ATTEMPTS):
+        for graphs in _collected(context, name, len(definition.signature.output_arg), arguments, attributes):
+            found = [node.name for node in graphs.pre_optimization_graph.node if node.op == "_Arg"]
+            if argument in found and len(found) == len(definition.signature.input_arg):
+                return graphs
+    return None
+
+
+def _collected(
+    context: Any, name: str, result_count: int, arguments: Sequence[Any], attributes: tuple[Any, ...]
+) -> Iterator[Any]:
+    """The graphs of all functions that were optimised while this one was called, which does not run."""
 
     def hand_on() -> None:  # whatever runs next hands on what was collected
-        execute.quick_execute("Identity", 1, [another_type], ("T", tf.float32.as_datatype_enum), context)
+        execute.quick_execute("Identity", 1, arguments[-1:], ("T", tf.float32.as_datatype_enum), context)
 
-    with _COLLECTING:
+    with _COLLECTING, _programs_own(context):
         hand_on()  # the runtime has it then, and collects nothing of it
         context.enable_graph_collection()
         try:
-            execute.quick_execute(
-                name, len(definition.signature.output_arg), [*inputs, another_type], attributes, context
-            )
+            execute.quick_execute(name, result_count, arguments, attributes, context)
         except tf.errors.OpError:
             pass  # as it must
         else:
@@ -74,23 +98,47 @@ def function_graphs(context: Any, definition: Definition, inputs: Sequence[Any])
             hand_on()
             metadata = context.export_run_metadata()
             context.disable_graph_collection()
-    for graphs in metadata.function_graphs:
-        arguments = [node.name for node in graphs.pre_optimization_graph.node if node.op == "_Arg"]
-        if argument in arguments:
-            # Else another thread had a function optimised too, and both are in one.
-            return graphs if len(arguments) == len(definition.signature.input_arg) else None
-    return None
+    yield from metadata.function_graphs
+
+
+@contextmanager
+def _programs_own(context: Any) -> Iterator[None]:
+    """Puts aside what was collected for the program itself (`tf.summary.trace_on`), until that asks for it."""
+    trace = summary_ops_v2._current_trace_context
+    if trace is None:
+        yield
+        return
+    before = context.export_run_metadata()
+    yield
+    if trace.profiler:
+        context.enable_run_metadata()
+    elif trace.graph:
+        context.enable_graph_collection()
+    own = context.export_run_metadata
+
+    def export_run_metadata() -> Any:
+        del context.export_run_metadata
+        before.MergeFrom(own())
+        return before
+
+    context.export_run_metadata = export_run_metadata
+
+
+def without_rewriting(config: bytes) -> bytes:
+    """A ConfigProto by which functions are executed as they are."""
+    made = config_pb2.ConfigProto.FromString(config)
+    made.graph_options.rewrite_options.disable_meta_optimizer = True
+    options = made.graph_options.optimizer_options
+    options.opt_level = config_pb2.OptimizerOptions.L0
+    options.global_jit_level = config_pb2.OptimizerOptions.OFF
+    return bytes(made.SerializeToString())
 
 
 @contextmanager
 def rewriting_off(context: Any) -> Iterator[None]:
     """While open, functions that this thread calls are executed as they are."""
     usual = context.function_call_options
-    config = config_pb2.ConfigProto.FromString(usual.config_proto_serialized)
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    options = config.graph_options.optimizer_options
-    options.opt_level = config_pb2.OptimizerOptions.L0
-    options.global_jit_level = config_pb2.OptimizerOptions.OFF
+    config = config_pb2.ConfigProto.FromString(without_rewriting(usual.config_proto_serialized))
     context.function_call_options = eager_context.FunctionCallOptions(
         executor_type=usual.executor_type, config_proto=config
     )

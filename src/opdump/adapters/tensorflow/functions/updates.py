@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.tensorflow.functions.library import (
+from opdump.adapters.tensorflow.graphs.library import (
     BRANCHING,
     Definition,
     Library,

@@ -14,8 +14,8 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from opdump.adapters.tensorflow.sessions.executed import Key
-from opdump.adapters.tensorflow.sessions.program import ProgramOperator
+from opdump.adapters.tensorflow.graphs.executed import Key
+from opdump.adapters.tensorflow.graphs.program import ProgramOperator
 from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 

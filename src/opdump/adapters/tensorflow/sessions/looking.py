@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.attributes import device_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import definitions_of
+from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
+from opdump.adapters.tensorflow.graphs.outcomes import FORWARDS, Outcomes
+from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, rewritten_operators
+from opdump.adapters.tensorflow.graphs.summands import behind, left_alone, left_to_chance
 from opdump.adapters.tensorflow.operator_kinds import SKIPS
 from opdump.adapters.tensorflow.sessions.apart import ApartGraph
-from opdump.adapters.tensorflow.sessions.executed import ExecutedGraph, Key, executed_graph, output_count
-from opdump.adapters.tensorflow.sessions.outcomes import FORWARDS, Outcomes
-from opdump.adapters.tensorflow.sessions.program import Program, ProgramOperator, program_of, rewritten_operators
+from opdump.adapters.tensorflow.sessions.graph_program import program_of
+from opdump.adapters.tensorflow.sessions.lookup import executed_graph
 from opdump.adapters.tensorflow.sessions.signatures import (
     AT_REST,
     ChosenOperator,
@@ -30,9 +33,7 @@ from opdump.adapters.tensorflow.sessions.signatures import (
     named_operator,
 )
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
-from opdump.adapters.tensorflow.sessions.summands import behind, left_alone, left_to_chance
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
-from opdump.adapters.tensorflow.stacks import Stack
 from opdump.records import SkipReason
 
 _ATTEMPTS: Final = 4
@@ -158,28 +159,10 @@ class Planner:
     def _of_rewriting(self) -> Iterable[ProgramOperator]:
         if self._asked_only or not self._subgraph.operators:
             return ()
-        paths = {node: op for op, node in self._outcomes.nodes.items()}
+        known = {node: op for op, node in self._outcomes.nodes.items()}
         definitions = definitions_of(self._subgraph.operators[0].operation.graph)
-
-        def stack_of(name: str) -> Stack:
-            """The lines of what reads it, at once or through others: it was made for that."""
-            waiting, seen = [name], {name}
-            while waiting:
-                current = waiting.pop(0)
-                if current in paths:
-                    return self._operators[paths[current]].stack
-                node = self._executed.nodes[current]
-                readers = [
-                    reader
-                    for slot in range(output_count(node))
-                    for reader in self._executed.readers.get(f"{current}:{slot}", ())
-                    if reader not in seen
-                ]
-                seen.update(readers)
-                waiting += readers
-            return ()
-
-        return rewritten_operators(self._executed, paths, stack_of, definitions.__getitem__)
+        stack_of = partial(self._outcomes.stack_of, known)
+        return rewritten_operators(self._executed, known, self._operators, stack_of, definitions.__getitem__)
 
     def _rewritten(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
         """An operator that the runtime has put there."""
@@ -192,7 +175,7 @@ class Planner:
         return ChosenOperator(named_operator(op, place, facts=facts), inputs, outputs, True, lost)
 
     def _chosen(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
-        may_not_run = op.is_inner or op.name in self._subgraph.unsure
+        may_not_run = op.body > 0 or op.name in self._subgraph.unsure
         skip = selected.skip_of(op) or self._reason(op, may_not_run=may_not_run)
         if skip:
             return ChosenOperator(named_operator(op, place, skip))
@@ -216,16 +199,9 @@ class Planner:
             return ""
         if self._asked_only:
             return "not observed"
-        outcome = self._outcomes.of[op.name]
-        if op.name in self._outcomes.callers and outcome != "ran":
-            return "control flow"
-        if outcome == "folded" and may_not_run:
-            return "constant"
-        if outcome == "removed" or (outcome == "passed" and may_not_run):
-            return "not executed"
-        if outcome == "hidden" and not (op.op_type == "ReadVariableOp" and self._read_before(op)):
-            return "not observed"
-        return ""
+        reason = self._outcomes.reason(op, may_not_run=may_not_run)
+        is_read_before = reason == "not observed" and op.op_type == "ReadVariableOp" and self._read_before(op)
+        return "" if is_read_before else reason
 
     def _facts(self, op: ProgramOperator) -> dict[str, str]:
         """How an operator ran, where that is not as its type says."""
@@ -233,13 +209,7 @@ class Planner:
             return {}
         if self._outcomes.of[op.name] == "hidden":
             return {"source": "read before the run"}
-        if self._outcomes.of[op.name] == "within":
-            return {"source": "computed apart", "inside": self._outcomes.inside[op.name]}
-        if self._outcomes.of[op.name] == "folded":
-            return {"source": "constant"}
-        executed_as, node = self._outcomes.executed_as(op), self._outcomes.node_of(op.name)
-        device = {} if node is None else device_of(node.device)
-        return {"executed_as": executed_as, **device} if executed_as else device
+        return self._outcomes.facts(op)
 
     def _final(self, key: Key) -> Key:
         """Where the value of a tensor is found after a run."""
@@ -296,9 +266,7 @@ class Planner:
     def _checks_of_calls(self) -> Iterable[tuple[Key, Key]]:
         """What calls gave, and what stands for it among what is computed apart."""
         for name in {
-            self._outcomes.inside[op]
-            for op in self._apart
-            if self._operators[op].is_inner and op in self._outcomes.inside
+            self._outcomes.inside[op] for op in self._apart if self._operators[op].body and op in self._outcomes.inside
         }:
             for slot in self._operators[name].outputs:
                 given = self._program.behind.get(slot.key)

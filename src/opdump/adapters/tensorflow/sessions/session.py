@@ -22,7 +22,7 @@ from tensorflow.python.client import session as session_module
 from opdump.adapters.graph_runtime import StepCount
 from opdump.adapters.tensorflow.capture import Capture, FailuresOfRuns
 from opdump.adapters.tensorflow.functions.function_state import belongs_to_fetches
-from opdump.adapters.tensorflow.functions.library import hidden_callees
+from opdump.adapters.tensorflow.graphs.library import hidden_callees
 from opdump.adapters.tensorflow.model_names import fetched_names
 from opdump.adapters.tensorflow.sessions.looking import Looking, Planner
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of

@@ -15,9 +15,9 @@ from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, Graph
 from opdump.adapters.host import Choice, HostColumns, HostTensor
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
+from opdump.adapters.tensorflow.graphs.executed import Key
+from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, ProgramSlot
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
-from opdump.adapters.tensorflow.sessions.executed import Key
-from opdump.adapters.tensorflow.sessions.program import Program, ProgramOperator, ProgramSlot
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call
@@ -66,7 +66,7 @@ class Selected:
         self._fed = fed
         operators = [*program.operators, *program.given]
         self._selection: ModelSlots = capture.selection(
-            capture.filter_of(model), [op.name for op in program.operators if not op.is_inner]
+            capture.filter_of(model), [op.name for op in program.operators if not op.body]
         )
         self._readers: dict[str, list[str]] = {}
         for op in program.operators:

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.effects import definitions_of, is_pure
-from opdump.adapters.tensorflow.functions.library import CALLS
+from opdump.adapters.tensorflow.graphs.library import CALLS
+from opdump.adapters.tensorflow.graphs.summands import SHARES
 from opdump.adapters.tensorflow.operator_kinds import PASSES_ON
-from opdump.adapters.tensorflow.sessions.summands import SHARES
 from opdump.adapters.tensorflow.xla import type_of
 
 Access = Literal["fetch", "watch", "handle"]

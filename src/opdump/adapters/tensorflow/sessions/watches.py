@@ -25,7 +25,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.python.debug.lib import debug_data
 
-from opdump.adapters.tensorflow.functions.library import HANDLES
+from opdump.adapters.tensorflow.graphs.library import HANDLES
 from opdump.sink.temporary_directories import remove_own, temporary_directory
 
 _FILE: Final = re.compile(r"(.+)_(\d+)_DebugIdentity_(\d+)(?:-(\d+))?", re.ASCII | re.DOTALL)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from opdump.adapters.tensorflow.functions.library import CALLS, LOOPS
-from opdump.adapters.tensorflow.operator_kinds import SKIPS
-from opdump.adapters.tensorflow.sessions.executed import (
+from opdump.adapters.tensorflow.attributes import device_of
+from opdump.adapters.tensorflow.graphs.executed import (
     ExecutedGraph,
     Key,
     base_type,
@@ -24,7 +24,11 @@ from opdump.adapters.tensorflow.sessions.executed import (
     is_plumbing,
     output_count,
 )
-from opdump.adapters.tensorflow.sessions.program import Program, ProgramOperator, ProgramSlot
+from opdump.adapters.tensorflow.graphs.library import CALLS, LOOPS
+from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, ProgramSlot
+from opdump.adapters.tensorflow.operator_kinds import SKIPS
+from opdump.adapters.tensorflow.stacks import Stack
+from opdump.records import SkipReason
 
 Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
 """`within` another operator; `passed`: its node is gone, since it gives what it reads; `hidden`: it may have run where nobody can look."""
@@ -41,7 +45,9 @@ _GIVE_THE_SAME: Final = FORWARDS | {"Reshape", "BroadcastTo", "Squeeze", "Expand
 """Stand for operators that have nothing to compute, and give what these would: products with one, sums over nothing."""
 _WRITTEN_AS: Final = frozenset(
     {("RealDiv", "Mul"), ("Div", "Mul"), ("Mul", "Square"), ("Log", "Log1p"), ("Log", "LogSoftmax"), ("Exp", "Expm1")}
-) | {(one, other) for one in ("Add", "AddV2", "BiasAdd") for other in ("Add", "AddV2", "BiasAdd")}
+    | {("Pow", other) for other in ("Identity", "Inv", "Mul", "Reciprocal", "Rsqrt", "Sqrt", "Square")}
+    | {(one, other) for one in ("Add", "AddV2", "BiasAdd") for other in ("Add", "AddV2", "AddN", "BiasAdd")}
+)
 """What the runtime computes an operator as, under its name. A square root that becomes its reciprocal has the name too, and is not among them."""
 _COMMUTATIVE: Final = frozenset(
     {
@@ -71,8 +77,8 @@ class Outcomes:
         executed: ExecutedGraph,
         *,
         fed: Collection[Key],
-        asked: Collection[Key],
-        unread: Mapping[Key, Key],
+        asked: Collection[Key] = (),
+        unread: Mapping[Key, Key] = MappingProxyType({}),
     ) -> None:
         """`fed` and `asked` are what the program gives and fetches; `unread` are not to be looked at, with what they are the same as."""
         self._program = program
@@ -82,7 +88,7 @@ class Outcomes:
         self._operators = {op.name: op for op in program.operators}
         self.callers = {op.caller for op in program.operators if op.caller}
         """Operators that run functions."""
-        self._read = {slot.key for op in program.operators for slot in op.inputs} | set(asked)
+        self._read = {slot.key for op in program.operators for slot in op.inputs} | set(asked) | program.results.keys()
         self._by_path = {path: name for name, path in executed.paths.items()}
         self._nodes = self._named()
         self._unread = unread
@@ -121,15 +127,50 @@ class Outcomes:
             return None
         return key  # a node of the rewriting
 
-    def executed_as(self, op: ProgramOperator) -> str:
-        """The type of the node that an operator ran as, where that is not its own; empty where it is."""
-        node = self.node_of(op.name) if self.of.get(op.name) == "ran" else None
-        if node is None or (base_type(node) == op.op_type and not fused_types(node)):
-            return ""
-        return str(node.op)
+    def stack_of(self, known: Mapping[str, str], name: str) -> Stack:
+        """The lines of what reads a node of the rewriting, at once or through others: it was made for that. `known` are nodes of operators."""
+        waiting, seen = [name], {name}
+        while waiting:
+            current = waiting.pop(0)
+            if current in known:
+                return self._operators[known[current]].stack
+            for slot in range(output_count(self._executed.nodes[current])):
+                readers = [each for each in self._executed.readers.get(f"{current}:{slot}", ()) if each not in seen]
+                seen.update(readers)
+                waiting += readers
+        return ()
+
+    def reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
+        """Why an operator leaves nothing, by what became of it; empty where it leaves something."""
+        outcome = self.of[op.name]
+        if op.name in self.callers and outcome != "ran" and op.is_needed:
+            return "control flow"
+        if outcome == "folded" and may_not_run:
+            return "constant"
+        if outcome == "removed" or (outcome == "passed" and may_not_run):
+            return "not executed"
+        return "not observed" if outcome == "hidden" else ""
+
+    def facts(self, op: ProgramOperator) -> dict[str, str]:
+        """How an operator ran, where that is not as its type says: for its arguments in records."""
+        outcome = self.of[op.name]
+        if outcome == "within":
+            return {"source": "computed apart", "inside": self.inside[op.name]}
+        if outcome == "folded":
+            return {"source": "constant"}
+        node = self.node_of(op.name) if outcome == "ran" else None
+        if node is None:
+            return {}
+        is_changed = base_type(node) != op.op_type or fused_types(node)
+        return {**({"executed_as": str(node.op)} if is_changed else {}), **device_of(node.device)}
 
     def constant(self, key: Key) -> Any | None:
         """The value of a tensor that a constant of the program gives, or one that an operator was folded into; None of others."""
+        node = self.constant_node(key)
+        return None if node is None else tf.make_ndarray(node.attr["value"].tensor)
+
+    def constant_node(self, key: Key) -> Any | None:
+        """The node that has such a value."""
         name, _, slot = key.rpartition(":")
         op = self._operators.get(name)
         node = op.node if op is not None and op.op_type == "Const" else None
@@ -138,7 +179,7 @@ class Outcomes:
             node = folded.get(int(slot)) if len(folded) == len(op.outputs) else self.node_of(name)
         elif op is None:
             node = self._executed.nodes.get(name)
-        return tf.make_ndarray(node.attr["value"].tensor) if node is not None and node.op == "Const" else None
+        return node if node is not None and node.op == "Const" else None
 
     def resolved(self, key: Key) -> Key:
         """The tensor that this one is the same as: the first that is in the executed graph, was fed, or is computed."""
@@ -252,11 +293,18 @@ class Outcomes:
         for slot, key in pairs:
             root = self._root(slot.key)
             maker = self._operators.get(_node(root))
-            if maker is not None and maker.name not in self._nodes and _stands_for(_node(key), maker.name):
+            if maker is not None and maker.name not in self._nodes and self._stands_for(key, maker):
                 self._nodes[maker.name] = _node(key)
                 self.of[maker.name] = "ran"
             elif root != key and (maker is None or self._is_caller(maker)) and root not in self._fed:
                 self.same.setdefault(root, key)
+
+    def _stands_for(self, key: Key, op: ProgramOperator) -> bool:
+        """Whether a tensor is read in the place of what an operator gives: by the name of its node, or since two that read the same became one."""
+        name = _node(key)
+        return _is_named_for(name, op.name) or (
+            not op.is_pure and not self._is_caller(op) and base_type(self._executed.nodes[name]) == op.op_type
+        )
 
     def _is_constant(self, key: Key) -> bool:
         maker = self._operators.get(_node(key))
@@ -352,7 +400,7 @@ class Outcomes:
             name = op.name
             if name in self.of:
                 continue
-            call = self.call_around(op) if op.is_inner else ""
+            call = self.call_around(op) if op.body else ""
             if call and (not op.is_pure or self._is_caller(op) or not _is_call(self._operators[call])):
                 self.of[name] = "hidden"
             elif call:
@@ -382,21 +430,37 @@ class Outcomes:
         return ""
 
     def _needed(self) -> tuple[dict[str, str], set[str]]:
-        """The operators without a node that those which ran read, at once or through others, with the one that ran; and those behind what was folded."""
+        """The operators without a node on which those that ran, or results, depend, with who needs them; and those behind what was folded."""
         needed: dict[str, str] = {}
         folded: set[str] = set()
         for op in reversed(self._program.operators):  # the nearest one contains it
-            if self.of.get(op.name) == "ran" or (op.name not in self.of and SKIPS.get(op.op_type) == _CONTROL):
-                self._walk(op, op.name, needed)
+            is_control = op.name not in self.of and SKIPS.get(op.op_type) == _CONTROL and op.is_needed
+            if self.of.get(op.name) == "ran" or is_control:
+                self._walk((slot.key for slot in op.inputs), op.name, needed)
         behind: dict[str, str] = {}
         for op in self._program.operators:
             if self.of.get(op.name) == "folded":
-                self._walk(op, op.name, behind)
+                self._walk((slot.key for slot in op.inputs), op.name, behind)
+        live = self._live_bodies()
+        for key, caller in self._program.results.items():
+            maker = self._operators.get(_node(key))
+            if maker is not None and maker.body in live and maker.name not in behind:
+                self._walk([key], caller or maker.name, needed)
         folded.update(behind.keys() - needed.keys())
         return needed, folded
 
-    def _walk(self, op: ProgramOperator, by: str, found: dict[str, str]) -> None:
-        waiting = [slot.key for slot in op.inputs]
+    def _live_bodies(self) -> set[int]:
+        """Those of which something is executed, and those around them."""
+        found = {0}
+        for op in self._program.operators:
+            body = op.body if op.name in self._nodes else 0
+            while body not in found:
+                found.add(body)
+                body = self._program.bodies[body].around
+        return found
+
+    def _walk(self, keys: Iterable[Key], by: str, found: dict[str, str]) -> None:
+        waiting = list(keys)
         while waiting:
             key = waiting.pop()
             if key in self._fed:
@@ -420,7 +484,7 @@ def _is_call(op: ProgramOperator) -> bool:
     return op.op_type in CALLS or op_def_registry.get(op.op_type) is None
 
 
-def _stands_for(node: str, op_name: str) -> bool:
+def _is_named_for(node: str, op_name: str) -> bool:
     """Whether a node has the name that the runtime gives one which it puts in the place of an operator: `ArithmeticOptimizer/..._{operator}`."""
     if node == f"{op_name}/unary_ops_composition":
         return True

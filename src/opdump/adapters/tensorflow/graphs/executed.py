@@ -1,36 +1,32 @@
-"""The graph that the runtime executes for a set of fetches: rewritten, fused, with the bodies of functions in it.
+"""A graph that the runtime executes: rewritten, fused, with the bodies of functions in it.
 
-The runtime's debugger files it when a callable is made of the fetches, before anything runs. A node has the name of the operator of the program
-that it is, or was made in the place of; what came out of a function has the path of its caller (`loop/body/_1/MatMul`); others have names of the
-rewriting (`ArithmeticOptimizer/...`). Source: TensorFlow's direct_session.cc, debug_graph_utils.cc, lower_functional_ops.cc.
+A node has the name of the operator of the program that it is, or was made in the place of; what came out of a function has the path of its
+caller (`loop/body/_1/MatMul`); others have names of the rewriting (`ArithmeticOptimizer/...`). Source: TensorFlow's lower_functional_ops.cc,
+inline_function_utils.cc, constant_folding.cc, remapper.cc.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
-from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import config_pb2
-from tensorflow.core.util import event_pb2
 from tensorflow.python.framework import op_def_registry
 
-from opdump.adapters.tensorflow.sessions.rehearsal import Rehearsal
 from opdump.adapters.tensorflow.xla import type_of
 
-_NO_NODE: Final = "opdump/no node has this name"
-"""The debugger files graphs where it watches something."""
 _NUMBER: Final = re.compile(r"(?:/branch(\d+))?/_\d+(?=/)", re.ASCII)
 """Stands in the path of what came out of a function."""
 _FOLDED: Final = re.compile(
     r"(?:ConstantFolding/)?(.+?)(?:/_\d+__cf__\d+|-(?:folded|matshapes|bcastargs)(?:-(\d+))?)$", re.ASCII
 )
 """The constant that an operator, or one of its outputs, was folded into."""
-_OWN: Final = frozenset({"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"})
+_PLUMBING: Final = frozenset({"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"})
 """How the runtime hands tensors in and out, and from device to device."""
+_WAITING: Final = re.compile(r"/_\d+$", re.ASCII)
+"""Ends the name of what has one device wait for another."""
+_NOT_COMPARED: Final = frozenset({"_XlaHasReferenceVars"})
 _FUSED: Final = "fused_ops"
 _PREFIX: Final = re.compile(r"^_(?:MklNative|Mkl|Native)?(?:Fused)?|Ex$")
 
@@ -39,10 +35,12 @@ Key = str
 
 
 class ExecutedGraph:
-    """The nodes of all devices, by name."""
+    """The nodes of all devices, by name. Those whose names begin with `added` are ours: they are not compared."""
 
-    def __init__(self, graphs: Iterable[Any]) -> None:
+    def __init__(self, graphs: Iterable[Any], *, added: str = "") -> None:
         graphs = list(graphs)
+        self._added = added
+        self._several = len(graphs) > 1
         self.nodes: dict[str, Any] = {node.name: node for graph in graphs for node in graph.node}
         self._sent = {
             node.attr["tensor_name"].s: node.input[0]
@@ -87,7 +85,10 @@ class ExecutedGraph:
         return key
 
     def differing(self, other: ExecutedGraph) -> set[str]:
-        """The nodes that one of both has, or has otherwise; how results are handed out does not count."""
+        """The nodes that one of both has, or has otherwise.
+
+        How results are handed out and tensors get from one device to another does not count, nor what was added.
+        """
         mine, others = self._compared, other._compared
         return {name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name)}
 
@@ -95,13 +96,33 @@ class ExecutedGraph:
     def _compared(self) -> dict[str, tuple[Any, ...]]:
         found = {}
         for name, node in self.nodes.items():
-            if node.op not in _OWN:
-                attributes = sorted(
-                    (key, value.SerializeToString(deterministic=True)) for key, value in node.attr.items()
-                )
-                control = sorted(text for text in node.input if text.startswith("^"))
-                found[name] = (node.op, tuple(self.inputs(node)), tuple(control), node.device, tuple(attributes))
+            if is_plumbing(node) or self._is_added(name):
+                continue
+            if self._several and node.op in ("Const", "Identity") and _WAITING.search(name):
+                continue
+            attributes = sorted(
+                (key, value.SerializeToString(deterministic=True))
+                for key, value in node.attr.items()
+                if key not in _NOT_COMPARED
+            )
+            inputs = tuple(map(self._behind_added, self.inputs(node)))
+            found[name] = (node.op, inputs, self._controls(node), node.device, attributes)
         return found
+
+    def _controls(self, node: Any) -> frozenset[str]:
+        """The nodes behind which one runs; of several devices none, since these wait for each other."""
+        found = [] if self._several else [text[1:] for text in node.input if text.startswith("^")]
+        return frozenset(name for name in found if not self._is_added(name) and self.nodes[name].op != "_Arg")
+
+    def _behind_added(self, key: Key) -> Key:
+        name = key.rpartition(":")[0]
+        while self._is_added(name):
+            key = self.inputs(self.nodes[name])[0]
+            name = key.rpartition(":")[0]
+        return key
+
+    def _is_added(self, name: str) -> bool:
+        return bool(self._added) and name.startswith(self._added)
 
 
 def _without_number(found: re.Match[str]) -> str:
@@ -132,7 +153,7 @@ def is_own_kernel(node: Any) -> bool:
 
 def is_plumbing(node: Any) -> bool:
     """Whether a node only hands tensors in, out, or to another device."""
-    return node.op in _OWN
+    return node.op in _PLUMBING
 
 
 def output_count(node: Any) -> int:
@@ -149,29 +170,3 @@ def output_count(node: Any) -> int:
         else:
             count += 1
     return count
-
-
-def executed_graph(
-    session: Any, feeds: Collection[str], fetches: Sequence[str], targets: Sequence[str], place: Path
-) -> ExecutedGraph:
-    """What the runtime executes for these feeds and fetches (tensors) and targets (operations), of which nothing runs.
-
-    `place` is a directory that does not exist yet. Raises tf.errors.OpError where the runtime refuses them.
-    """
-    options = config_pb2.CallableOptions()
-    options.feed.extend(sorted(feeds))
-    options.fetch.extend(fetches)
-    options.target.extend(targets)
-    watch = options.run_options.debug_options.debug_tensor_watch_opts.add()
-    watch.node_name, watch.output_slot = _NO_NODE, 0
-    watch.debug_ops.append("DebugIdentity")
-    watch.debug_urls.append(f"file://{place}")
-    with Rehearsal(session.graph).trial():  # constants are folded, which may call the program's Python
-        made = session._make_callable_from_options(options)
-    del made
-    return ExecutedGraph(_published(place))
-
-
-def _published(place: Path) -> Iterator[Any]:
-    for path in sorted(place.rglob("_tfdbg_graph_*")):
-        yield graph_pb2.GraphDef.FromString(event_pb2.Event.FromString(path.read_bytes()).graph_def)

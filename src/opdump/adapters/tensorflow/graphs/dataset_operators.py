@@ -8,7 +8,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.effects import Library
-from opdump.adapters.tensorflow.functions.library import HANDLES, hidden_callees, outputs_of
+from opdump.adapters.tensorflow.graphs.library import HANDLES, hidden_callees, outputs_of
 
 _ITERATORS: Final = frozenset({"Iterator", "IteratorV2"})
 _BY_NAME: Final = frozenset({"IteratorFromStringHandle", "IteratorFromStringHandleV2"})

@@ -78,11 +78,14 @@ class LibraryNode:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The nodes of a definition, in the order in which they were traced, and the names of those whose results are used."""
+    """The nodes of a definition, each after those that it reads or waits for, as far as they were traced in another order."""
 
     definition: Definition
     nodes: tuple[LibraryNode, ...]
     needed: frozenset[str]
+    """The names of those whose results are used, or that must run."""
+    read: frozenset[str]
+    """The tensors that those read, and the results that the caller uses."""
 
 
 def body_of(definition: Definition, library: Library, used: Collection[int] | None = None) -> Body:
@@ -105,7 +108,27 @@ def body_of(definition: Definition, library: Library, used: Collection[int] | No
                 known=made is not None,
             )
         )
-    return Body(definition, tuple(nodes), _needed(definition, used))
+    results = [argument.name for argument in definition.signature.output_arg]
+    read = {definition.ret[name] for number, name in enumerate(results) if used is None or number in used}
+    needed = _needed(definition, read)
+    read.update(text for node in definition.node_def if node.name in needed for text in node.input)
+    return Body(definition, tuple(_ordered(nodes)), needed, frozenset(read))
+
+
+def _ordered(nodes: Sequence[LibraryNode]) -> list[LibraryNode]:
+    named = {node.node.name: node for node in nodes}
+    found: dict[str, LibraryNode] = {}
+    for first in nodes:
+        waiting = [first]
+        while waiting:
+            name = waiting[-1].node.name
+            missing = () if name in found else [each for each in map(producer, waiting[-1].node.input) if each in named]
+            behind = [named[each] for each in missing if each not in found]
+            if behind:
+                waiting += behind
+            else:
+                found.setdefault(name, waiting.pop())
+    return list(found.values())
 
 
 def callees_of(node: Any) -> tuple[Callee, ...]:
@@ -236,10 +259,9 @@ def _attribute(node: Any, op_def: Any, name: str) -> Any:
     return next(attribute.default_value for attribute in op_def.attr if attribute.name == name)
 
 
-def _needed(definition: Definition, used: Collection[int] | None) -> frozenset[str]:
-    """What the runtime keeps: what is behind the results that are used, and behind what must run."""
-    results = [argument.name for argument in definition.signature.output_arg]
-    waiting = [producer(definition.ret[name]) for number, name in enumerate(results) if used is None or number in used]
+def _needed(definition: Definition, read: Iterable[str]) -> frozenset[str]:
+    """What the runtime keeps: what is behind the results that are read, and behind what must run."""
+    waiting = [producer(reference) for reference in read]
     waiting += [producer(definition.control_ret[name]) for name in definition.signature.control_output]
     named = {node.name: node for node in definition.node_def}
     found: set[str] = set()

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 import tensorflow as tf
 
+from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
 from opdump.adapters.tensorflow.operator_kinds import is_stateful
-from opdump.adapters.tensorflow.sessions.executed import ExecutedGraph, Key
 
 LEAST_INPUTS: Final = 3
 SHARES: Final = frozenset(
@@ -28,6 +28,8 @@ _SHARES_ANY: Final = frozenset({"IdentityN", "Merge", "RefMerge", "Split", "Conc
 _REDUCTIONS: Final = frozenset({"Max", "Mean", "Min", "Prod", "Sum"})
 _SURELY_SHARED: Final = frozenset({"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"})
 """Give the memory itself, whatever their attributes and shapes."""
+_WRITES: Final = frozenset({"InplaceAdd", "InplaceSub", "InplaceUpdate"})
+"""Write into the memory of their first input."""
 _NEXT: Final = frozenset({"NextIteration", "RefNextIteration"})
 _HELD: Final = frozenset({"Const", "_Arg", "VariableV2", "Variable", "ReadVariableOp"})
 """Somebody holds what these give for as long as a run lasts."""
@@ -38,8 +40,11 @@ State = Literal["free", "held", "either"]
 
 
 def left_alone(graph: ExecutedGraph) -> set[Key]:
-    """The tensors that sums of three and more may be made in, and what may share their memory."""
+    """The tensors that sums of three and more may be made in, or that are written into, and what may share their memory."""
     found: set[Key] = set()
+    for node in graph.nodes.values():
+        if node.op in _WRITES:
+            found |= _buffer(graph.inputs(node)[0], graph, node.name, set())[0]
     for _, buffers in _sums(graph):
         for buffer, state in buffers:
             if state != "held":

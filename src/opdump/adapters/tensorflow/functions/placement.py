@@ -1,33 +1,24 @@
-"""The graph that the runtime executes for a function: rewritten, fused, with what it runs in it, loops and branches as Switch and Merge.
-
-A node that is an operator of the program has its name, one out of a function that was put into its caller the path of that, with numbers of the
-runtime's in it: `while/body/_1/MatMul`. Source: TensorFlow's lower_functional_ops.cc, inline_function_utils.cc.
-"""
+"""Where the nodes of an executed graph stand: in which loops and branches, and in which order they can be seen. Nodes can be added to it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import tensorflow as tf
-
-from opdump.adapters.tensorflow.functions.library import Library, NodeSlot, outputs_of
+from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
+from opdump.adapters.tensorflow.graphs.library import Library, NodeSlot, outputs_of
 
 Tensor = tuple[str, int]
 """A node, and the slot of its output."""
 Control = tuple[tuple[str, ...], Tensor, int]
 """The loops around a branch, what decides about it, and the output of the Switch."""
 
-_NUMBER: Final = re.compile(r"(?:/branch(\d+))?/_\d+(?=/)", re.ASCII)
-_VENDOR: Final = re.compile(r"^_Mkl(Native)?")
 SWITCHES: Final = frozenset({"Switch", "RefSwitch", "_SwitchN"})
 ENTERS: Final = frozenset({"Enter", "RefEnter"})
 _MERGES: Final = frozenset({"Merge", "RefMerge"})
 _EXITS: Final = frozenset({"Exit", "RefExit"})
 NEXT: Final = frozenset({"NextIteration", "RefNextIteration"})
-PLUMBING: Final = frozenset({"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +29,19 @@ class Region:
     controls: frozenset[Control]
 
 
-class ExecutedGraph:
+class PlacedGraph:
     """The nodes by name, what they read, and where they stand."""
 
-    def __init__(self, graph: Any, library: Library) -> None:
+    def __init__(self, graph: ExecutedGraph, library: Library) -> None:
         self._library = library
         self.nodes: dict[str, Any] = {}
         self.inputs: dict[str, list[Tensor]] = {}
         self.after: dict[str, list[str]] = {}
         self.outputs: dict[str, tuple[NodeSlot, ...]] = {}
-        self.paths: dict[str, str] = {}
-        """Node -> its name in the program."""
-        self.named: dict[str, str] = {}
-        """The same the other way round."""
-        for node in graph.node:
-            self.add(node, [tensor_of(text) for text in node.input if not text.startswith("^")])
-            path = self.paths[node.name] = _NUMBER.sub(_without_number, node.name)
-            self.named[path] = node.name
         self.regions: dict[str, Region] = {}
         self.stages: dict[str, int] = {}
+        for node in graph.nodes.values():
+            self.add(node, [*map(tensor_of, graph.inputs(node))])
 
     def add(self, node: Any, inputs: list[Tensor]) -> None:
         self.nodes[node.name] = node
@@ -152,68 +137,7 @@ class ExecutedGraph:
 _ROOT: Final = Region((), frozenset())
 
 
-def tensor_of(reference: str) -> Tensor:
-    """What an input of a node in a graph names."""
-    name, _, slot = reference.partition(":")
-    return name, int(slot or 0)
-
-
-def base_type(node: Any) -> str:
-    """The type of a node without what says whose kernel computes it: `MatMul` of `_MklMatMul`."""
-    return _VENDOR.sub("", node.op)
-
-
-def differing(plain: Iterable[Any], own: Iterable[Any], mine: str) -> set[str]:
-    """The nodes of some graphs that other graphs have not, or otherwise; names that begin with `mine` are added there.
-
-    How tensors get from one device to another does not count.
-    """
-    before, after = _compared(plain, mine), _compared(own, mine)
-    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-
-
-def _compared(graphs: Iterable[Any], mine: str) -> dict[str, tuple[Any, ...]]:
-    graphs = list(graphs)
-    nodes = {node.name: node for graph in graphs for node in graph.node}
-    sent = {node.attr["tensor_name"].s: node.input[0] for node in nodes.values() if node.op in ("_Send", "_HostSend")}
-
-    def source(text: str) -> Tensor:
-        tensor = tensor_of(text)
-        node = nodes.get(tensor[0])
-        if node is not None and node.op in ("_Recv", "_HostRecv"):
-            return source(sent[node.attr["tensor_name"].s])
-        if node is not None and node.name.startswith(mine):
-            return source(node.input[0])
-        return tensor
-
-    found = {}
-    for name, node in nodes.items():
-        if node.op in PLUMBING or name.startswith(mine):
-            continue
-        inputs = tuple(source(text) for text in node.input if not text.startswith("^"))
-        controls = frozenset(
-            text
-            for text in node.input
-            if text.startswith("^") and not text.startswith(f"^{mine}") and nodes[text[1:]].op != "_Arg"
-        )
-        if len(graphs) > 1:
-            if node.op in ("Const", "Identity") and re.search(r"/_\d+$", name):
-                continue  # how one device waits for another
-            controls = frozenset()
-        attributes = sorted(
-            (key, value.SerializeToString(deterministic=True))
-            for key, value in node.attr.items()
-            if key != "_XlaHasReferenceVars"
-        )
-        found[name] = (node.op, inputs, controls, node.device, attributes)
-    return found
-
-
-def rounds(dtype: int) -> bool:
-    """Whether the order of a sum of such elements matters."""
-    found = tf.as_dtype(dtype)
-    return bool(found.is_floating or found.is_complex)
-
-
-def _without_number(found: re.Match[str]) -> str:
-    return f"/branch_{found[1]}" if found[1] is not None else ""
+def tensor_of(key: Key) -> Tensor:
+    """The node and the slot of a tensor."""
+    name, _, slot = key.rpartition(":")
+    return name, int(slot)
