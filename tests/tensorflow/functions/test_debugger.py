@@ -20,7 +20,7 @@ ONLY_OF_THE_DEBUGGER = {
     "loops_and_branches": {
         *("Placeholder", "Const", "Range", "Sub", "FloorDiv", "FloorMod", "NotEqual", "Cast", "AddV2", "Maximum"),
     },
-    "training": {"Placeholder", "Const", "Conv2DBackpropInput", "ShapeN", "Reshape", "Tile", "RealDiv", "ExpandDims"},
+    "training": {"Placeholder", "Const", "Conv2DBackpropInput"},
 }
 ONLY_OF_CAPTURE = {"Identity"}
 Seen = Counter[tuple[str, str, int, str]]

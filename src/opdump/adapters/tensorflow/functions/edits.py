@@ -28,6 +28,8 @@ class Edits:
     def __init__(self, graph: PlacedGraph) -> None:
         self._graph = graph
         self._count = 0
+        hosts = (node.device for node in graph.nodes.values() if node.device.endswith(_HOST))
+        self._host = next(hosts, _HOST)
 
     def _node(self, op: str, inputs: Iterable[Tensor], after: Iterable[str] = (), device: str = "") -> Any:
         node = node_def_pb2.NodeDef(op=op, name=f"{MINE}{op}_{self._count}", device=device)
@@ -43,7 +45,7 @@ class Edits:
 
     def apart(self, program: Any, inputs: list[Tensor], after: Iterable[str], device: str) -> str:
         """An operator of the program that is computed apart."""
-        node = self._node(program.op, inputs, after, device)
+        node = self._node(program.op, inputs, after, device or self._host)
         for name, value in program.attr.items():
             if not name.startswith("_"):
                 node.attr[name].CopyFrom(value)
@@ -51,11 +53,11 @@ class Edits:
 
     def constant(self, node: Any, near: str) -> str:
         """The value of a constant, where the node `near` runs; anywhere if that is empty."""
-        return self.apart(node, [], [near] if near else [], self._graph.nodes[near].device if near else _HOST)
+        return self.apart(node, [], [near] if near else [], self._graph.nodes[near].device if near else self._host)
 
     def probe(self, function: Callable[..., Any], read: list[Tensor], after: Iterable[str], device: str) -> str:
         """Hands tensors to Python."""
-        node = self._node("PyFunc", read, after, device if "CPU" in device else _HOST)
+        node = self._node("PyFunc", read, after, device if "CPU" in device else self._host)
         node.attr["token"].s = script_ops._py_funcs.insert(function).encode()
         node.attr["Tin"].list.type.extend(self._graph.dtype(each) for each in read)
         node.attr["Tin"].list.SetInParent()

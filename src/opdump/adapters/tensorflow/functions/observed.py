@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -109,12 +109,18 @@ class _SeenSlot:
 
 @dataclass(slots=True)
 class _Seen:
-    """An operator that leaves data, and its node."""
+    """An operator that leaves data, and its node; `stands_in` is what it gives, of one that has none and gives what that node does."""
 
     operator: NamedOperator
     node: str
+    stands_in: Tensor | None
     inputs: list[_SeenSlot]
     outputs: list[_SeenSlot]
+
+    def tensors(self) -> Iterator[Tensor]:
+        for slot in (*self.inputs, *self.outputs):
+            if not isinstance(slot.tensor, str):
+                yield slot.tensor
 
 
 @dataclass(slots=True)
@@ -191,9 +197,10 @@ class Observed:
         for op in rewritten_operators(self._executed, known, self._named, stack_of, self._library):
             self._add_rewritten(op)
         fallible = {name for name, node in graph.nodes.items() if _FALLIBLE.match(node.op) or name in calls}
-        order = graph.place([each.node for each in self._seen], fallible)
+        preferred = [name for each in self._seen for name in (*(name for name, _ in each.tensors()), each.node)]
+        order = graph.place(preferred, fallible)
         place = {name: number for number, name in enumerate(order)}
-        self._seen.sort(key=lambda each: place[each.node])
+        self._seen.sort(key=lambda each: max(place[each.node], *(place[name] for name, _ in each.tensors()), 0))
         groups = self._grouped()
         self._count_bodies(groups, place)
         self._copy_what_is_left_alone(groups)
@@ -206,37 +213,28 @@ class Observed:
             yield BodyOperators.of(self._operators[body.number], self._counted[body.number])
 
     def _add_operator(self, op: ProgramOperator) -> None:
-        skip = self._skip_of(op)
-        home = self._outcomes.nodes.get(op.name, "") if self._outcomes.of[op.name] == "ran" else ""
-        seen = None if skip else self._seen_of(op, home)
-        if seen is None and not skip:
-            # What only passes an argument on, which nothing else reads, is not there.
-            skip = "not executed" if op.op_type in PASSES_ON else "not observed"
+        name, skip = self._naming.names[op.name], self._skip_of(op)
         facts = {} if skip else self._outcomes.facts(op)
         if "inside" in facts:
             facts["inside"] = self._naming.names[facts["inside"]]
-        name = self._naming.names[op.name]
+        operator = self._named_operator(op, name, facts)
+        home = self._outcomes.nodes.get(op.name, "") if self._outcomes.of[op.name] == "ran" else ""
+        if not skip and not self._see(operator, op, home):
+            # What only passes an argument on, which nothing else reads, is not there.
+            skip = "not executed" if op.op_type in PASSES_ON else "not observed"
         if skip in ("", "not selected") and op.op_type == LAUNCH:
             self._capture.note(note_of_call(name, op.node))
-        operator = self._named_operator(op, name, facts, skip)
-        self._operators[op.body].append(operator)
-        if seen is not None:
-            self._seen.append(_Seen(operator, *seen))
+        self._operators[op.body].append(replace(operator, skip=skip) if skip else operator)
 
     def _add_rewritten(self, op: ProgramOperator) -> None:
         """An operator that the runtime has put there."""
-        if self._selection.skip_of(op.op_type, op.name) or all(slot.is_handle for slot in op.outputs):
-            return
-        seen = self._seen_of(op, op.node.name)
-        if seen is not None:
+        if not self._selection.skip_of(op.op_type, op.name) and not all(slot.is_handle for slot in op.outputs):
             facts = {"source": "rewriting", "executed_as": op.node.op, **device_of(op.node.device)}
-            self._seen.append(_Seen(self._named_operator(op, op.name, facts), *seen))
+            self._see(self._named_operator(op, op.name, facts), op, op.node.name)
 
-    def _named_operator(
-        self, op: ProgramOperator, name: str, facts: Mapping[str, str], skip: SkipReason = ""
-    ) -> NamedOperator:
+    def _named_operator(self, op: ProgramOperator, name: str, facts: Mapping[str, str]) -> NamedOperator:
         arguments = {**arguments_of(op.node), **facts}
-        return NamedOperator(op.op_type, name, next(self._task_ids), arguments, op.stack, skip=skip)
+        return NamedOperator(op.op_type, name, next(self._task_ids), arguments, op.stack)
 
     def _skip_of(self, op: ProgramOperator) -> SkipReason:
         if not op.is_needed:
@@ -254,15 +252,24 @@ class Observed:
         reads = self._selection.wants_inputs and not all(slot.is_handle for slot in op.inputs)
         return "handle" if gives_handles and not reads else ""
 
-    def _seen_of(self, op: ProgramOperator, home: str) -> tuple[str, list[_SeenSlot], list[_SeenSlot]] | None:
-        """The node of an operator and what is taken of it: `home`, or who gives what it gives; None where that is not there."""
-        outputs = [(slot, self._tensor(slot.key, home)) for slot in op.outputs if not slot.is_handle]
-        if not home:
-            home = next((tensor[0] for _, tensor in outputs if tensor is not None), "")
-        if not home:
-            return None
-        inputs = ((slot, self._tensor(slot.key, home)) for slot in op.inputs if not slot.is_handle)
-        return home, self._taken(op, "input", inputs), self._taken(op, "output", outputs)
+    def _see(self, operator: NamedOperator, op: ProgramOperator, home: str) -> bool:
+        """Has an operator leave data: `home` is its node, if it has one; whether what it gives is there."""
+        given = [slot for slot in op.outputs if not slot.is_handle]
+        read = [slot for slot in op.inputs if not slot.is_handle]
+        node, near, stands_in = home, home, None
+        if not home:  # what is constant is there for nobody in particular, and comes to where the others are
+            varying = [slot for slot in given if not self._is_constant(self._outcomes.resolved(slot.key))]
+            found = (self._tensor(slot.key, "") for slot in varying or given)
+            stands_in = next((tensor for tensor in found if tensor is not None), None)
+            if stands_in is None:
+                return False
+            node = stands_in[0]
+            near = node if varying else ""
+        outputs = ((slot, self._tensor(slot.key, near)) for slot in given)
+        inputs = ((slot, self._tensor(slot.key, node)) for slot in read)
+        taken = self._taken(op, "input", inputs), self._taken(op, "output", outputs)
+        self._seen.append(_Seen(operator, node, stands_in, *taken))
+        return True
 
     def _taken(
         self, op: ProgramOperator, io: IO, slots: Iterable[tuple[ProgramSlot, Tensor | None]]
@@ -284,10 +291,10 @@ class Observed:
         """A tensor of the program in the graph, for who runs where the node `near` does; None where it cannot be had."""
         resolved = self._outcomes.resolved(key)
         executed = self._outcomes.executed_key(resolved)
-        if executed is not None:
+        constant = self._outcomes.constant_node(resolved)
+        if executed is not None and (constant is None or self._is_on_device_of(tensor_of(executed)[0], near)):
             return tensor_of(executed)
         name, _, slot = resolved.rpartition(":")
-        constant = self._outcomes.constant_node(resolved)
         made = (resolved if constant is not None else name, near if self._is_constant(resolved) else "")
         if made not in self._apart:
             self._apart[made] = None
@@ -298,6 +305,10 @@ class Observed:
                 self._apart[made] = self._compute_apart(op, near)
         node = self._apart[made]
         return None if node is None else (node, 0 if constant is not None else int(slot))
+
+    def _is_on_device_of(self, name: str, near: str) -> bool:
+        """Whether two nodes are on one device: the runtime makes more nodes of a constant that several devices read."""
+        return not near or self.graph.nodes[name].device == self.graph.nodes[near].device
 
     def _is_constant(self, key: Key) -> bool:
         """Whether a tensor is made of constants alone: it is there for nobody in particular."""
@@ -318,31 +329,36 @@ class Observed:
         if any(slot.is_handle for slot in (*op.inputs, *op.outputs)):
             return None
         keys = [self._outcomes.resolved(slot.key) for slot in op.inputs]
-        given = {key: self._tensor(key, near) for key in keys if not self._is_constant(key)}
-        close = near or next((each[0] for each in given.values() if each is not None), "")
-        given |= {key: self._tensor(key, close) for key in keys if key not in given}
+        given: dict[Key, Tensor | None] = {}
+        close = near  # what is constant comes to where the others are
+        for key in sorted(keys, key=self._is_constant):
+            given[key] = self._tensor(key, close if self._is_constant(key) else near)
+            tensor = given[key]
+            if tensor is None:
+                return None
+            close = close or tensor[0]
         read = [each for key in keys if (each := given[key]) is not None]
-        if len(read) != len(keys):
-            return None
         after = [near] if near and not read else []
-        device = self.graph.nodes[read[0][0] if read else near].device if read or near else ""
+        device = self.graph.nodes[close].device if close else ""
         return self._edits.apart(op.node, read, after, device)
 
     def _grouped(self) -> list[_Group]:
+        graph = self.graph
         groups: list[_Group] = []
         current: dict[tuple[Region, int, str], _Group] = {}
         for each in self._seen:
-            region, stage = self.graph.regions[each.node], self.graph.stages[each.node]
-            device = self.graph.nodes[each.node].device
+            region = graph.regions[each.node] if each.stands_in is None else graph.region_of(each.stands_in)
+            stages = (graph.stages[tensor[0]] + (graph.region_of(tensor) != region) for tensor in each.tensors())
+            stage = max(graph.stages[each.node], *stages, 0)
+            device = graph.nodes[each.node].device
             group = current.get((region, stage, device))
             if group is None or len(group.tensors) >= _TENSORS:
                 group = _Group(region, stage, device)
                 groups.append(group)
                 current[region, stage, device] = group
             group.seen.append(each)
-            for slot in (*each.inputs, *each.outputs):
-                if not isinstance(slot.tensor, str):
-                    group.tensors.setdefault(slot.tensor, len(group.tensors))
+            for tensor in each.tensors():
+                group.tensors.setdefault(tensor, len(group.tensors))
             if not each.outputs or any(isinstance(slot.tensor, str) for slot in each.outputs):
                 group.anchors.append(each.node)
         return groups
