@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.ops import script_ops
 
@@ -155,6 +156,39 @@ def definition_of(graph: PlacedGraph, like: Definition, name: str) -> Definition
             made.input.extend(map(reference, graph.inputs[own]))
             made.input.extend(f"^{each}" for each in dict.fromkeys(graph.after[own]) if each not in arguments)
     return definition
+
+
+def with_fixed(definition: Definition, constants: Mapping[int, Any], outputs: Sequence[int]) -> Definition:
+    """A function whose arguments with these numbers are constants, and which gives these of its results alone."""
+    made = type(definition)()
+    made.CopyFrom(definition)
+    arguments, results = list(definition.signature.input_arg), list(definition.signature.output_arg)
+    kept = [number for number in range(len(arguments)) if number not in constants]
+    fixed = {arguments[number].name: value for number, value in constants.items()}
+    made.arg_attr.clear()
+    made.resource_arg_unique_id.clear()
+    for place, number in enumerate(kept):
+        if number in definition.arg_attr:
+            made.arg_attr[place].CopyFrom(definition.arg_attr[number])
+        if number in definition.resource_arg_unique_id:
+            made.resource_arg_unique_id[place] = definition.resource_arg_unique_id[number]
+    del made.signature.input_arg[:], made.signature.output_arg[:]
+    made.signature.input_arg.extend(arguments[number] for number in kept)
+    made.signature.output_arg.extend(results[number] for number in outputs)
+
+    def reference(text: str) -> str:
+        return f"{text}:output:0" if text in fixed else text
+
+    made.ret.clear()
+    for number in outputs:
+        made.ret[results[number].name] = reference(definition.ret[results[number].name])
+    for node in made.node_def:
+        node.input[:] = map(reference, node.input)
+    for argument, value in fixed.items():
+        constant = made.node_def.add(op="Const", name=argument)
+        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+        constant.attr["dtype"].type = constant.attr["value"].tensor.dtype
+    return made
 
 
 def readers_of(graph: PlacedGraph, wanted: set[Tensor]) -> dict[Tensor, list[str]]:

@@ -18,7 +18,7 @@ from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import functions_of
-from opdump.adapters.tensorflow.functions.edits import CALL_ATTRIBUTES, MINE, definition_of
+from opdump.adapters.tensorflow.functions.edits import CALL_ATTRIBUTES, MINE, definition_of, with_fixed
 from opdump.adapters.tensorflow.functions.observed import BodyOperators, KeptCall, Naming, Observed
 from opdump.adapters.tensorflow.functions.optimised import (
     function_graphs,
@@ -73,7 +73,13 @@ def instrument(name: str, context: Any, inputs: Sequence[Any], capture: Capture,
             )
             hidden += functions_of(op.node)
     maker = _Maker(context, capture, selection)
-    made = maker.make(name, program, Naming(names), inputs, context.function_call_options.config_proto_serialized)
+    made = maker.make(
+        context.get_function_def(name),
+        program,
+        Naming(names),
+        inputs,
+        context.function_call_options.config_proto_serialized,
+    )
     capture.recorder.matched_kernels |= selection.matched_kernels
     if made is None:
         capture.note(
@@ -102,7 +108,7 @@ class _Maker:
 
     def make(
         self,
-        name: str,
+        definition: Definition,
         program: Program,
         naming: Naming,
         inputs: Sequence[Any],
@@ -115,7 +121,7 @@ class _Maker:
         None where the executed graph is not had, or does not stay what it is with probes in it.
         """
         begin, number = len(self.definitions), len(self.bodies)
-        graphs = self._executed(name, inputs, config)
+        graphs = self._executed(definition, inputs, config, is_inner=is_inner)
         if graphs is None:
             return None
         # Another graph than that of the only device is optimised for each device once more.
@@ -131,7 +137,7 @@ class _Maker:
         calls = {node: copy for node, copy in copies.items() if copy is not None}
         observed.build(naming, number, calls)
         self.bodies[number : number + len(program.bodies)] = observed.bodies()
-        copy = definition_of(observed.graph, self._library(name), f"{name}_opdump_{next(_NUMBERS)}")
+        copy = definition_of(observed.graph, definition, f"{definition.signature.name}_opdump_{next(_NUMBERS)}")
         with_one_more = with_argument(copy, f"{copy.signature.name}_look" if is_inner else copy.signature.name)
         self._add(with_one_more)
         own = function_graphs(self._context, with_one_more, inputs, without_rewriting(config))
@@ -141,6 +147,7 @@ class _Maker:
             del self.definitions[begin:], self.bodies[number:]
             return None
         if is_inner:
+            copy.attr["_noinline"].b = True  # the call stays a call
             self._add(copy)
         self.probes += observed.probes
         return str(copy.signature.name)
@@ -155,23 +162,26 @@ class _Maker:
             operators.append(NamedOperator(op.op_type, names[op.name], number, arguments, op.stack, skip=skip))
         return BodyOperators.of(operators, 0)
 
-    def _executed(self, name: str, inputs: Sequence[Any], config: bytes) -> Any | None:
-        look = with_argument(self._library(name), f"{name}_opdump_look")
+    def _executed(self, definition: Definition, inputs: Sequence[Any], config: bytes, *, is_inner: bool) -> Any | None:
+        look = with_argument(definition, f"{definition.signature.name}_opdump_look")
         self._context.add_function_def(look)
         try:
-            return function_graphs(self._context, look, inputs, config)
+            return function_graphs(self._context, look, inputs, config, is_programs=not is_inner)
         finally:
             self._context.remove_function(look.signature.name)
 
     def _copy_of_call(self, call: KeptCall, naming: Naming) -> str | None:
         """The copy of a function that is called where the runtime keeps the call."""
-        program = function_program(call.function, self._library, self._capture.stacks, call.operator.stack)
-        arguments = self._library(call.function).signature.input_arg
+        name = call.operator.node.attr["f"].func.name
+        program = function_program(name, self._library, self._capture.stacks, call.operator.stack, call.outputs)
+        definition = self._library(name)
+        naming = naming.within(call.operator, program, [each.name for each in definition.signature.input_arg])
+        definition = with_fixed(definition, call.constants, call.outputs)
         inputs = [
-            standing_for(self._context, each.type, device) for each, device in zip(arguments, call.devices, strict=True)
+            standing_for(self._context, each.type, device)
+            for each, device in zip(definition.signature.input_arg, call.devices, strict=True)
         ]
-        names = naming.within(call.operator, program, [argument.name for argument in arguments])
-        return self.make(call.function, program, names, inputs, call.config, is_inner=True)
+        return self.make(definition, program, naming, inputs, call.config, is_inner=True)
 
     def _add(self, definition: Definition) -> None:
         self._context.add_function_def(definition)

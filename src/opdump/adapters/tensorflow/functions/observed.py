@@ -10,14 +10,16 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+import numpy.typing as npt
 import tensorflow as tf
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
 from opdump.adapters.tensorflow.attributes import arguments_of, device_of
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.edits import MINE, Edits, order_regions, readers_of
+from opdump.adapters.tensorflow.functions.optimised import constant_value
 from opdump.adapters.tensorflow.functions.placement import PlacedGraph, Region, Tensor, tensor_of
 from opdump.adapters.tensorflow.functions.probe import CurrentCall, Probe
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key, is_plumbing
@@ -88,12 +90,16 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class KeptCall:
-    """A call that the runtime keeps as one, and optimises with `config`; `devices` are those of what it reads."""
+    """A call that the runtime keeps as one, and optimises with `config`; `devices` are those of what it reads.
+
+    The runtime may have a function of its own for it, without the arguments that are `constants` (by their numbers) and with these `outputs` alone.
+    """
 
     node: str
     operator: ProgramOperator
-    function: str
     devices: tuple[str, ...]
+    constants: Mapping[int, npt.NDArray[Any]]
+    outputs: Sequence[int]
     config: bytes
 
 
@@ -180,7 +186,26 @@ class Observed:
             if node.op in CALLS and not is_compiled(node):
                 makers = [self._executed.nodes[key.rpartition(":")[0]] for key in self._executed.inputs(node)]
                 devices = tuple(maker.device for maker in makers)
-                yield KeptCall(name, op, node.attr["f"].func.name, devices, node.attr["config_proto"].s)
+                constants, outputs = self._constants_of_call(op), self._outcomes.given_outputs(op)
+                if constants is not None and (outputs or not op.outputs):
+                    yield KeptCall(name, op, devices, constants, outputs, node.attr["config_proto"].s)
+
+    def _constants_of_call(self, op: ProgramOperator) -> dict[int, npt.NDArray[Any]] | None:
+        """The arguments of a call that the runtime has put into the function; None where they are not known."""
+        slots = self._outcomes.constant_arguments(op)
+        if slots is None:
+            return None
+        found: dict[int, npt.NDArray[Any]] = {}
+        body = self._program.bodies[op.body]
+        for slot in slots:
+            key = self._outcomes.resolved(op.inputs[slot].key)
+            value = self._outcomes.constant(key)
+            if value is None and key.startswith(body.path):
+                value = constant_value(self._library(body.function), key.removeprefix(body.path))
+            if value is None:
+                return None
+            found[slot] = value
+        return found
 
     def build(self, naming: Naming, first: int, calls: Mapping[str, str]) -> None:
         """Adds all to the graph. `first` is the number of its first body, `calls` the kept calls with the copies that are run instead."""
@@ -220,8 +245,9 @@ class Observed:
         operator = self._named_operator(op, name, facts)
         home = self._outcomes.nodes.get(op.name, "") if self._outcomes.of[op.name] == "ran" else ""
         if not skip and not self._see(operator, op, home):
-            # What only passes an argument on, which nothing else reads, is not there.
-            skip = "not executed" if op.op_type in PASSES_ON else "not observed"
+            # What only passes an argument on, which nothing else reads, is not there; and no list is kept of what a loop does not change.
+            is_gone = op.op_type in PASSES_ON or any(slot.is_handle for slot in op.inputs)
+            skip = "not executed" if is_gone else "not observed"
         if skip in ("", "not selected") and op.op_type == LAUNCH:
             self._capture.note(note_of_call(name, op.node))
         self._operators[op.body].append(replace(operator, skip=skip) if skip else operator)
@@ -250,6 +276,7 @@ class Observed:
             return "not observed"
         gives_handles = bool(op.outputs) and all(slot.is_handle for slot in op.outputs)
         reads = self._selection.wants_inputs and not all(slot.is_handle for slot in op.inputs)
+        reads = reads and self._outcomes.of[op.name] == "ran"
         return "handle" if gives_handles and not reads else ""
 
     def _see(self, operator: NamedOperator, op: ProgramOperator, home: str) -> bool:
@@ -325,8 +352,6 @@ class Observed:
     def _compute_apart(self, op: ProgramOperator, near: str) -> str | None:
         """The node of an operator that is computed apart; None where what it reads cannot be had, or it is not to run once more."""
         if not op.is_pure or SKIPS.get(op.op_type) == "control flow":
-            return None
-        if any(slot.is_handle for slot in (*op.inputs, *op.outputs)):
             return None
         keys = [self._outcomes.resolved(slot.key) for slot in op.inputs]
         given: dict[Key, Tensor | None] = {}

@@ -17,8 +17,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
+from tensorflow.python.framework import function_def_to_graph, smart_cond
 from tensorflow.python.ops import summary_ops_v2
 
+from opdump.adapters.tensorflow.graphs.executed import Key
 from opdump.adapters.tensorflow.graphs.library import Definition
 
 _ARGUMENT: Final = "opdump_argument"
@@ -60,17 +62,30 @@ def standing_for(context: Any, dtype: int, device: str) -> Any:
         return tf.constant("" if dtype == tf.string.as_datatype_enum else 0, tf.as_dtype(dtype))
 
 
-def function_graphs(context: Any, definition: Definition, inputs: Sequence[Any], config: bytes) -> Any | None:
+def constant_value(definition: Definition, key: Key) -> Any | None:
+    """What a tensor in a function is in each call, as far as the runtime can say it beforehand: by constants, and by shapes that are known."""
+    graph = function_def_to_graph.function_def_to_graph(definition)
+    return smart_cond.smart_constant_value(graph.get_tensor_by_name(key))
+
+
+def function_graphs(
+    context: Any, definition: Definition, inputs: Sequence[Any], config: bytes, *, is_programs: bool = False
+) -> Any | None:
     """What the runtime made of a function that it knows by this definition, whose last argument is that of `with_argument`.
 
     A `RunMetadata.FunctionGraphs`: the graph before and after its optimisation, and the parts of it that devices execute. `config` is the
-    ConfigProto that it is optimised by. None where it cannot be had: the runtime refuses the function.
+    ConfigProto that it is optimised by. None where it cannot be had: the runtime refuses the function. A program that collects graphs
+    (`tf.summary.trace_on`) is given those of a function of its own (`is_programs`).
     """
     name, argument = definition.signature.name, definition.signature.input_arg[-1].name
     attributes = ("executor_type", context.function_call_options.executor_type or "", "config_proto", config)
     arguments = [*inputs, tf.constant(0.0)]  # the last one is of another type
     for _ in range(_ATTEMPTS):
-        for graphs in _collected(context, name, len(definition.signature.output_arg), arguments, attributes):
+        with _COLLECTING, _programs_own(context) as programs:
+            metadata = _collected(context, name, len(definition.signature.output_arg), arguments, attributes)
+            if is_programs and programs is not None:
+                programs.MergeFrom(metadata)
+        for graphs in metadata.function_graphs:
             found = [node.name for node in graphs.pre_optimization_graph.node if node.op == "_Arg"]
             if argument in found and len(found) == len(definition.signature.input_arg):
                 return graphs
@@ -79,37 +94,36 @@ def function_graphs(context: Any, definition: Definition, inputs: Sequence[Any],
 
 def _collected(
     context: Any, name: str, result_count: int, arguments: Sequence[Any], attributes: tuple[Any, ...]
-) -> Iterator[Any]:
+) -> Any:
     """The graphs of all functions that were optimised while this one was called, which does not run."""
 
     def hand_on() -> None:  # whatever runs next hands on what was collected
         execute.quick_execute("Identity", 1, arguments[-1:], ("T", tf.float32.as_datatype_enum), context)
 
-    with _COLLECTING, _programs_own(context):
-        hand_on()  # the runtime has it then, and collects nothing of it
-        context.enable_graph_collection()
-        try:
-            execute.quick_execute(name, result_count, arguments, attributes, context)
-        except tf.errors.OpError:
-            pass  # as it must
-        else:
-            raise AssertionError(f"{name} ran with an argument of another type")
-        finally:
-            hand_on()
-            metadata = context.export_run_metadata()
-            context.disable_graph_collection()
-    yield from metadata.function_graphs
+    hand_on()  # the runtime has it then, and collects nothing of it
+    context.enable_graph_collection()
+    try:
+        execute.quick_execute(name, result_count, arguments, attributes, context)
+    except tf.errors.OpError:
+        pass  # as it must
+    else:
+        raise AssertionError(f"{name} ran with an argument of another type")
+    finally:
+        hand_on()
+        metadata = context.export_run_metadata()
+        context.disable_graph_collection()
+    return metadata
 
 
 @contextmanager
-def _programs_own(context: Any) -> Iterator[None]:
-    """Puts aside what was collected for the program itself (`tf.summary.trace_on`), until that asks for it."""
+def _programs_own(context: Any) -> Iterator[Any | None]:
+    """What the program itself collects (`tf.summary.trace_on`), put aside until it asks for it; None where it collects nothing."""
     trace = summary_ops_v2._current_trace_context
     if trace is None:
-        yield
+        yield None
         return
-    before = context.export_run_metadata()
-    yield
+    collected = context.export_run_metadata()
+    yield collected
     if trace.profiler:
         context.enable_run_metadata()
     elif trace.graph:
@@ -117,9 +131,9 @@ def _programs_own(context: Any) -> Iterator[None]:
     own = context.export_run_metadata
 
     def export_run_metadata() -> Any:
-        del context.export_run_metadata
-        before.MergeFrom(own())
-        return before
+        context.export_run_metadata = own
+        collected.MergeFrom(own())
+        return collected
 
     context.export_run_metadata = export_run_metadata
 

@@ -88,7 +88,8 @@ class Outcomes:
         self._operators = {op.name: op for op in program.operators}
         self.callers = {op.caller for op in program.operators if op.caller}
         """Operators that run functions."""
-        self._read = {slot.key for op in program.operators for slot in op.inputs} | set(asked) | program.results.keys()
+        self._read = {slot.key for op in program.operators if op.is_needed for slot in op.inputs}
+        self._read |= program.results.keys() | set(asked)
         self._by_path = {path: name for name, path in executed.paths.items()}
         self._nodes = self._named()
         self._unread = unread
@@ -118,14 +119,32 @@ class Outcomes:
         node = self._nodes.get(name)
         if node is not None and self.of.get(name) == "ran":
             count = output_count(self._executed.nodes[node])
-            if name in self.callers and count != len(self._operators[name].outputs):
-                # Those that nobody reads were left out, and the others have other places.
-                read = [each.key for each in self._operators[name].outputs if each.key in self._read]
-                return f"{node}:{read.index(key)}" if len(read) == count and key in read else None
+            if name in self.callers:
+                given = self.given_outputs(self._operators[name])
+                return f"{node}:{given.index(int(slot))}" if int(slot) in given else None
             return f"{node}:{slot}" if int(slot) < count else None
         if name in self._operators or name not in self._executed.nodes:
             return None
         return key  # a node of the rewriting
+
+    def given_outputs(self, op: ProgramOperator) -> list[int]:
+        """The slots of a call that its node has, in order: those that nobody reads may be left out. Empty where it is not known which these are."""
+        count = output_count(self._executed.nodes[self._nodes[op.name]])
+        read = [slot.slot for slot in op.outputs if slot.key in self._read or count == len(op.outputs)]
+        return read if len(read) == count else []
+
+    def constant_arguments(self, op: ProgramOperator) -> list[int] | None:
+        """The slots of a call that its node does not read, since they are constants; None where it is not known which these are."""
+        reads = self._executed.inputs(self._executed.nodes[self._nodes[op.name]])
+        if len(reads) == len(op.inputs):
+            return []
+        found = []
+        for slot in op.inputs:
+            if reads and self.executed_key(self.resolved(slot.key)) == reads[0]:
+                del reads[0]
+            else:
+                found.append(slot.slot)
+        return None if reads else found
 
     def stack_of(self, known: Mapping[str, str], name: str) -> Stack:
         """The lines of what reads a node of the rewriting, at once or through others: it was made for that. `known` are nodes of operators."""

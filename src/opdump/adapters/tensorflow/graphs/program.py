@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import tensorflow as tf
@@ -79,6 +79,7 @@ class ProgramBody:
 
     number: int
     path: str
+    function: str = ""
     caller: str = ""
     around: int = 0
     is_call: bool = False
@@ -107,9 +108,11 @@ class Program:
     """Tensors that a body gives to who runs it, and that operator; empty of the function itself."""
 
 
-def function_program(name: str, library: Library, stacks: Stacks, stack: Stack = ()) -> Program:
-    """Lays out a function; `stack` are the lines of those of its operators that have none."""
-    return ProgramBuilder(library, stacks).function(name, stack)
+def function_program(
+    name: str, library: Library, stacks: Stacks, stack: Stack = (), used: Collection[int] | None = None
+) -> Program:
+    """Lays out a function; `stack` are the lines of those of its operators that have none, `used` its results that somebody reads, None for all."""
+    return ProgramBuilder(library, stacks).function(name, stack, used)
 
 
 def shown_names(program: Program) -> dict[str, str]:
@@ -168,9 +171,10 @@ class ProgramBuilder:
         self.arguments: dict[tuple[str, str], list[Key]] = {}
         self.results: dict[Key, str] = {}
 
-    def function(self, name: str, stack: Stack) -> Program:
-        """All of a function; `stack` are the lines of those of its operators that have none."""
-        body = body_of(self._library(name), self._library)
+    def function(self, name: str, stack: Stack, used: Collection[int] | None) -> Program:
+        """All of a function: see `function_program`."""
+        body = body_of(self._library(name), self._library, used)
+        self.bodies[0] = replace(_ROOT, function=name)
         operators = list(self._of_body(body, _ROOT, stack, (name,)))
         return Program(
             operators, bodies=self.bodies, behind=self.behind, arguments=self.arguments, results=self.results
@@ -195,7 +199,7 @@ class ProgramBuilder:
             body = body_of(definition, self._library, used if is_call or node.op in BRANCHING else None)
             path = f"{caller.name}/{label}/" if label else f"{caller.name}/"
             is_sure = is_call and self.bodies[caller.body].is_sure
-            place = ProgramBody(len(self.bodies), path, caller.name, caller.body, is_call, is_sure)
+            place = ProgramBody(len(self.bodies), path, function, caller.name, caller.body, is_call, is_sure)
             self.bodies.append(place)
             arguments = [f"{path}{argument.name}:0" for argument in definition.signature.input_arg]
             self.arguments[caller.name, label] = arguments
@@ -219,7 +223,7 @@ class ProgramBuilder:
             result = key(body.definition.ret[argument.name])
             if place.is_call:
                 self.behind[f"{place.caller}:{number}"] = result
-            else:
+            elif body.definition.ret[argument.name] in body.read:
                 self.results.setdefault(result, place.caller)
         stacks = self._stacks.of_function(body.definition.signature.name)
         for node in body.nodes:
