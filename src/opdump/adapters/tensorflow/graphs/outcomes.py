@@ -26,6 +26,7 @@ from opdump.adapters.tensorflow.graphs.executed import (
 )
 from opdump.adapters.tensorflow.graphs.library import CALLS, LOOPS
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, ProgramSlot
+from opdump.adapters.tensorflow.graphs.rewrites import COMMUTATIVE, FORWARDS, GIVE_THE_SAME, MADE_OF_SHAPES, WRITTEN_AS
 from opdump.adapters.tensorflow.operator_kinds import SKIPS
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.records import SkipReason
@@ -33,38 +34,8 @@ from opdump.records import SkipReason
 Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
 """`within` another operator; `passed`: its node is gone, since it gives what it reads; `hidden`: it may have run where nobody can look."""
 
-FORWARDS: Final = frozenset({"Identity", "RefIdentity", "StopGradient", "PreventGradient", "IdentityN", "Snapshot"})
-"""Give what they read, slot by slot."""
 _LAST_NUMBER: Final = re.compile(r"/_(\d+)$", re.ASCII)
-_MADE_OF_SHAPES: Final = frozenset(
-    {"Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs", "ZerosLike", "OnesLike"}
-)
-"""What they give may be known before a run, whatever they read."""
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
-_GIVE_THE_SAME: Final = FORWARDS | {"Reshape", "BroadcastTo", "Squeeze", "ExpandDims", "Neg", "Cast", "NoOp"}
-"""Stand for operators that have nothing to compute, and give what these would: products with one, sums over nothing."""
-_WRITTEN_AS: Final = frozenset(
-    {("RealDiv", "Mul"), ("Div", "Mul"), ("Mul", "Square"), ("Log", "Log1p"), ("Log", "LogSoftmax"), ("Exp", "Expm1")}
-    | {("Pow", other) for other in ("Identity", "Inv", "Mul", "Reciprocal", "Rsqrt", "Sqrt", "Square")}
-    | {(one, other) for one in ("Add", "AddV2", "BiasAdd") for other in ("Add", "AddV2", "AddN", "BiasAdd")}
-)
-"""What the runtime computes an operator as, under its name. A square root that becomes its reciprocal has the name too, and is not among them."""
-_COMMUTATIVE: Final = frozenset(
-    {
-        "Add",
-        "AddV2",
-        "AddN",
-        "Mul",
-        "Maximum",
-        "Minimum",
-        "SquaredDifference",
-        "Equal",
-        "NotEqual",
-        "LogicalAnd",
-        "LogicalOr",
-    }
-    | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "AccumulateNV2"}
-)
 _CONTROL: Final = "control flow"
 
 
@@ -275,7 +246,7 @@ class Outcomes:
 
     def _may_be_constant(self, op: ProgramOperator) -> bool:
         """Whether what an operator gives does not depend on what a run is given; a node of its name may hold another constant."""
-        if op.op_type in _MADE_OF_SHAPES:
+        if op.op_type in MADE_OF_SHAPES:
             return True
         for slot in op.inputs:
             maker = self._operators.get(slot.key.rpartition(":")[0])
@@ -285,7 +256,7 @@ class Outcomes:
                 continue
             node = self.node_of(maker.name)
             gone = node is None and (
-                maker.op_type in _MADE_OF_SHAPES or (maker.is_pure and maker is not op and self._may_be_constant(maker))
+                maker.op_type in MADE_OF_SHAPES or (maker.is_pure and maker is not op and self._may_be_constant(maker))
             )
             if not gone and (node is None or node.op not in _CONSTANTS):
                 return False
@@ -300,7 +271,7 @@ class Outcomes:
         if len(inputs) != len(slots):
             return
         pairs = list(zip(slots, inputs, strict=True))
-        if base_type(node) in _COMMUTATIVE:  # the runtime sorts what they read
+        if base_type(node) in COMMUTATIVE:  # the runtime sorts what they read
             named = {key for slot in slots for key in self._names_of(slot.key)}
             left = [key for key in inputs if key not in named and self._executed.nodes[_node(key)].op not in _CONSTANTS]
             unknown = [
@@ -372,7 +343,7 @@ class Outcomes:
         ):
             return True  # what was fused has the name of the last of them
         if base_type(node) != op.op_type:
-            return node.op in _GIVE_THE_SAME or (op.op_type, node.op) in _WRITTEN_AS
+            return node.op in GIVE_THE_SAME or (op.op_type, node.op) in WRITTEN_AS
         reads = self._executed.inputs(node)
         for slot in op.inputs:
             wanted = self.resolved(slot.key)

@@ -18,8 +18,9 @@ import tensorflow as tf
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import definitions_of
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
-from opdump.adapters.tensorflow.graphs.outcomes import FORWARDS, Outcomes
+from opdump.adapters.tensorflow.graphs.outcomes import Outcomes
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, rewritten_operators
+from opdump.adapters.tensorflow.graphs.rewrites import FORWARDS
 from opdump.adapters.tensorflow.graphs.summands import behind, left_alone, left_to_chance
 from opdump.adapters.tensorflow.operator_kinds import SKIPS
 from opdump.adapters.tensorflow.sessions.apart import ApartGraph
