@@ -293,7 +293,10 @@ class Observed:
             node = stands_in[0]
             near = node if varying else ""
         outputs = ((slot, self._tensor(slot.key, near)) for slot in given)
-        inputs = ((slot, self._tensor(slot.key, node)) for slot in read)
+        own = self._executed.inputs(self._executed.nodes[home]) if home else ()
+        reads = [tensor_of(key) for key in own] if len(own) == len(op.inputs) else [None] * len(op.inputs)
+        # What of the program is not there, the node has been given something else for.
+        inputs = ((slot, self._tensor(slot.key, node) or reads[slot.slot]) for slot in read)
         taken = self._taken(op, "input", inputs), self._taken(op, "output", outputs)
         self._seen.append(_Seen(operator, node, stands_in, *taken))
         return True
